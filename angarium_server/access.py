@@ -140,7 +140,7 @@ def substitute(exceptions: Iterable[str], client_username: str) -> list[str]:
                 detail = (
                     f"username {client_username!r} has a wildcard, ACL exception {exception!r} cannot name it"
                 )
-                raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+                raise errors.invalid(detail)
             text = text.replace(USERNAME_VARIABLE, client_username)
         replaced.append(text)
     return replaced

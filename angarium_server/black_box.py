@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import mmap
 import os
+from functools import partial
 from pathlib import Path
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: A frame of a session is matched: `whose` is the number of the session, `router` the incarnation that gave it.
 MATCH: Final = 1
@@ -24,7 +28,6 @@ _TIME: Final = Struct("<d")
 _TIME_AT: Final = 24
 _BYTES: Final = 32
 
-_pack_note = _NOTE.pack_into
 _pack_time = _TIME.pack_into
 
 
@@ -41,7 +44,7 @@ class Note(NamedTuple):
 class BlackBox:
     """The notes of one worker; without a file they are for nobody."""
 
-    __slots__ = ("_buffer",)
+    __slots__ = ("_buffer", "begin", "end")
 
     def __init__(self, path: Path | None = None) -> None:
         """Make it empty; what a predecessor noted in the file is gone."""
@@ -53,14 +56,10 @@ class BlackBox:
                 self._buffer = mmap.mmap(descriptor, _BYTES)
             finally:
                 os.close(descriptor)
-
-    def begin(self, kind: int, whose: int, router: int = 0) -> None:
-        """Note a step before it begins."""
-        _pack_note(self._buffer, 0, kind, whose, router)
-
-    def end(self) -> None:
-        """Clear the note: the step is over."""
-        self._buffer[0] = 0
+        #: Notes a step (kind, whose, router) before it begins: one call of C code, since a lone message costs one.
+        self.begin: Callable[[int, int, int], None] = partial(_NOTE.pack_into, self._buffer, 0)
+        #: Clears the note: the step is over.
+        self.end: Callable[[], None] = partial(self._buffer.__setitem__, 0, 0)
 
     def turn(self, now: float) -> None:
         """Note that a turn of the loop begins."""

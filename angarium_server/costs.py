@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: A topic in the cache of a worker, or of the fast path, without its text.
 CACHED_TOPIC_BYTES: Final = 280
 #: A set of filters without its filters, and one filter in a set: a place in a tuple.
-SET_BYTES: Final = 320
+SET_BYTES: Final = 280
 SET_FILTER_BYTES: Final = 8
 #: A session in a set that was resolved: a place in a dict.
 RESOLVED_SESSION_BYTES: Final = 40

@@ -20,34 +20,28 @@ _GC_THRESHOLDS: Final = (5_000, 8, 2_500)
 #: So much of counted state has to be freed before memory is given back, and so long it is waited for more of it.
 GIVE_BACK_BYTES: Final = 1 << 20
 GIVE_BACK_DELAY_S: Final = 3.0
+#: Then it is given back so often again, and so long after the last time. The interpreter has small objects in arenas of
+#: a megabyte, and what was in use by chance, or freed and kept for the next one of its type, kept a whole one.
+AGAIN_TIMES: Final = 4
+AGAIN_S: Final = 8.0
 #: The mean size of the small objects of the interpreter in our processes, which it only counts.
 SMALL_OBJECT_BYTES: Final = 90
 
 
-def keep_freed_memory() -> None:
-    """Have the allocator reuse the memory of batches instead of giving it back and faulting it in again.
+class _Glibc:
+    """Functions of glibc; None where the C library is another one, or too old to have one.
 
-    A batch of hundreds of kilobytes comes and goes thousands of times a second; by default the C library maps
-    and unmaps each. Measured with 1 KiB messages, five runs in turn: 178 k/s before, 374 k/s after (medians).
+    Looked up once, at the start: each `ctypes.CDLL` makes types, which only a full collection takes away again, and
+    full collections are rare.
     """
-    if sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # not glibc
-        return
-    for option, size in _MALLOC_OPTIONS:
-        mallopt(option, size)
 
-
-def collect_rarely() -> None:
-    """Have the garbage collector run seldom, and never over what a process was made of.
-
-    The hot paths make no cycles, so collections find nothing there; but each would stop everything for as long as the
-    tables of filters and sessions are large.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
+    def __init__(self) -> None:
+        library = ctypes.CDLL(None) if sys.platform == "linux" else None
+        self.mallopt = getattr(library, "mallopt", None)
+        self.mallinfo2 = getattr(library, "mallinfo2", None)
+        if self.mallinfo2 is not None:
+            self.mallinfo2.restype = _MallocInfo
+        self.malloc_trim = getattr(library, "malloc_trim", None)
 
 
 _MALLOC_FIELDS: Final = (
@@ -62,17 +56,40 @@ class _MallocInfo(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_size_t) for name in _MALLOC_FIELDS)
 
 
+_glibc: Final = _Glibc()
+
+
+def keep_freed_memory() -> None:
+    """Have the allocator reuse the memory of batches instead of giving it back and faulting it in again.
+
+    A batch of hundreds of kilobytes comes and goes thousands of times a second; by default the C library maps
+    and unmaps each. Measured with 1 KiB messages, five runs in turn: 178 k/s before, 374 k/s after (medians).
+    """
+    if _glibc.mallopt is not None:
+        for option, size in _MALLOC_OPTIONS:
+            _glibc.mallopt(option, size)
+
+
+def collect_rarely() -> None:
+    """Have the garbage collector run seldom, and never over what a process was made of.
+
+    The hot paths make no cycles, so collections find nothing there; but each would stop everything for as long as the
+    tables of filters and sessions are large.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+
+
 def in_use_bytes() -> int:
     """Give about how much of the memory of this process is in use; 0 where nobody tells.
 
     What is resident is more: the interpreter keeps a megabyte around each small object that stays behind a large number
     that went, for the next ones.
     """
-    ask = getattr(ctypes.CDLL(None), "mallinfo2", None) if sys.platform == "linux" else None
-    if ask is None:  # not glibc, or an old one
+    if _glibc.mallinfo2 is None:
         return 0
-    ask.restype = _MallocInfo
-    told = ask()
+    told = _glibc.mallinfo2()
     return int(told.uordblks + told.hblkhd) + SMALL_OBJECT_BYTES * sys.getallocatedblocks()
 
 
@@ -89,6 +106,9 @@ class FreedMemory:
         #: The most that caches have held since then.
         self._held_max = 0
         self._due_at: float | None = None
+        #: How often memory is given back again, if nothing else is freed, and when next.
+        self._again = 0
+        self._again_at = 0.0
 
     def update(self, freed_bytes: int, now: float, held_bytes: int = 0) -> None:
         """Take note of how much was freed since the process started, and of how much caches hold.
@@ -100,10 +120,15 @@ class FreedMemory:
         if self._due_at is None:
             if self._freed(freed_bytes, held_bytes) >= GIVE_BACK_BYTES:
                 self._due_at = now + GIVE_BACK_DELAY_S
+            elif self._again and now >= self._again_at:
+                self._again -= 1
+                self._again_at = now + AGAIN_S
+                give_back()
         elif now >= self._due_at:
             self._due_at = None
             if self._freed(freed_bytes, held_bytes) >= GIVE_BACK_BYTES:  # or the caches are full again
                 self._given_back, self._held_max = freed_bytes, held_bytes
+                self._again, self._again_at = AGAIN_TIMES, now + AGAIN_S
                 give_back()
 
     def _freed(self, freed_bytes: int, held_bytes: int) -> int:
@@ -119,6 +144,5 @@ def give_back() -> None:
     gc.freeze()
     gc.collect()
     gc.unfreeze()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
+    if _glibc.malloc_trim is not None:
+        _glibc.malloc_trim(0)

@@ -16,7 +16,8 @@ A process is started as `python -m <package> --runtime DIR --index I --incarnati
 
 Frames on the first two are those of `angarium_server.frames.control`.
 
-A request may be answered later: its handler returns a `Later`, which is given to `reply` when the answer is known.
+A request may be answered later: its handler returns a `DeferredReply`, which is given to `reply` when the answer is
+known.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ RequestHandler = Callable[[str, Any], Any]
 AnswerHandler = Callable[[bool, Any], None]
 
 
-class Later:
+class DeferredReply:
     """What a request handler returns to answer later, with `Process.reply`; it is good for one answer."""
 
     __slots__ = ("answer", "number")
@@ -297,12 +298,12 @@ class Process:
         self._unsent_asks.append(number)
         self._send_asks()
 
-    def reply(self, later: Later, ok: bool, value: Any) -> None:  # noqa: FBT001 - the form of every answer
-        """Answer a request whose handler returned a `Later`; a refusal has the value [code, detail]."""
-        if later.number is None:
-            later.answer = (ok, value)
+    def reply(self, deferred: DeferredReply, ok: bool, value: Any) -> None:  # noqa: FBT001 - the form of every answer
+        """Answer a request whose handler returned a `DeferredReply`; a refusal has the value [code, detail]."""
+        if deferred.number is None:
+            deferred.answer = (ok, value)
         else:
-            self._reply(later.number, ok, value)
+            self._reply(deferred.number, ok, value)
 
     def request_stop(self) -> None:
         """Ask the supervisor to stop the node in order (used by the controller)."""
@@ -470,7 +471,7 @@ class Process:
 
     def _take_request(self, number: int, operation: str, arguments: Any) -> None:
         ok, value = self._answer(operation, arguments)
-        if isinstance(value, Later):
+        if isinstance(value, DeferredReply):
             value.number = number
             if value.answer is None:
                 return
@@ -485,7 +486,7 @@ class Process:
             self._send(self._control, Reply(number, ok, value))
 
     def _answer(self, operation: str, arguments: Any) -> tuple[bool, Any]:
-        """Give (ok, value); a refusal has the value [code, detail], a promise is a `Later`."""
+        """Give (ok, value); a refusal has the value [code, detail], a promise is a `DeferredReply`."""
         if operation == "log_level":
             logging.getLogger().setLevel(str(arguments).upper())
             return True, None

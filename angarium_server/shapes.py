@@ -44,7 +44,10 @@ def shape_of_filter(parsed: Filter) -> str | None:
 
 
 def _shape(levels: Sequence[str], share: str | None) -> str:
-    places = [("*" if level == "*" else str(len(level) - 1)) if level[-1:] == "*" else "" for level in levels]
+    places = [
+        ("*" if level == "*" else str(len(level) - 1)) if "*" in level and level[-1] == "*" else ""
+        for level in levels
+    ]
     if levels[-1] == ">":
         places[-1] = ">"
     shape = "/".join(places)

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, Self
 
 from angarium_server import launch
 
@@ -78,7 +78,7 @@ class Node:
             self._command += ["--listen", listen]
         if config is not None:
             self._command += ["--config", str(config)]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Started | None = None
 
     @property
     def url(self) -> str:
@@ -100,9 +100,7 @@ class Node:
         self.data.parent.mkdir(parents=True, exist_ok=True)
         self.ready_file.unlink(missing_ok=True)
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
-            )
+            self._process = _start_process(self._command, log, _environment())
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self.ready_file.exists():
             if self._process.poll() is not None:
@@ -237,6 +235,30 @@ class Node:
 
     def _failure(self, what: str) -> NodeFailedError:
         return NodeFailedError(f"{what}\n--- output of the node on {self.data} ---\n{self.output()}")
+
+
+class Started(Protocol):
+    """What a test needs of a supervisor; a `subprocess.Popen` has all of it."""
+
+    @property
+    def returncode(self) -> int | None:
+        """Give its exit code, or None while it runs."""
+
+    def poll(self) -> int | None:
+        """Look whether it has ended, and give its exit code."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended, and give its exit code."""
+
+    def terminate(self) -> None:
+        """Send it SIGTERM."""
+
+    def kill(self) -> None:
+        """Send it SIGKILL."""
+
+
+def _start_process(command: list[str], log: BinaryIO, environment: dict[str, str]) -> Started:
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
 
 
 def _run_command(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -1,8 +1,8 @@
-"""Two nodes and one link: what crossing it costs, what a slow path costs, and how soon interest is known.
+"""Two nodes and one link: what crossing it costs, what distance costs, and how soon interest is known.
 
 The same clients send the same messages to nodes with the same number of workers, once inside the near node and once
 from the near node to the far one, one after the other in every repetition, so that a machine that becomes slower
-becomes slower for both. Both nodes run all the time. The slow path is a proxy in front of the near node that holds
+becomes slower for both. Both nodes run all the time. The distance is a proxy in front of the near node that holds
 back what passes, 100 ms each way; it is compared with the same proxy without a delay.
 """
 

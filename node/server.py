@@ -207,8 +207,8 @@ class WorkerServer:
 
     def _answer(self, operation: str, arguments: Any) -> Any:
         home = self._home
-        if operation == "figures":
-            return self._worker.figures()
+        if operation == "metrics":
+            return self._worker.metrics()
         if operation == "stats":
             stats = {
                 **self._worker.stats(),

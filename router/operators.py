@@ -101,7 +101,6 @@ class Operators:
         vpn: str,
         name: str,
         edits: dict[str, list[list[str]]],
-        now: float,
         done: Callable[[], None] = _nothing,
     ) -> None:
         """Lists of an endpoint changed: {attribute: [added, removed]}; `done` is called when that is in force.
@@ -112,13 +111,7 @@ class Operators:
         endpoint = self._endpoints.find(vpn, kind, name)
         if endpoint is None:
             raise error_for(errors.UNKNOWN_ENDPOINT, f"{kind} {name!r}")
-        attributes = dict(endpoint.attributes)
-        for attribute, (added, removed) in edits.items():
-            texts = dict.fromkeys(attributes[attribute])
-            for text in removed:
-                texts.pop(text, None)
-            attributes[attribute] = [*texts, *(text for text in added if text not in texts)]
-        self._put(kind, vpn, name, attributes, now, done)
+        self._endpoints.edit(endpoint, edits, done)
 
     def drop_object(
         self, kind: str, vpn: str, name: str, now: float, done: Callable[[], None] = _nothing
@@ -218,7 +211,7 @@ class Operators:
         ]
 
     def endpoints(self, vpn: str | None, kind: str | None, name: str | None) -> list[dict[str, Any]]:
-        """List the figures of endpoints whose names match (with * and ?)."""
+        """List the metrics of endpoints whose names match (with * and ?)."""
         pattern = (name or "*").replace("[", "[[]")
         return [
             endpoint.describe()

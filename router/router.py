@@ -39,29 +39,29 @@ from angarium_server.frames.matching import (
 )
 from router.access.bridges import BridgeGate
 from router.access.granted import RENEW, RenewWish
-from router.access.login import Doorkeeper
-from router.access.reception import Reception
+from router.access.handshake import Handshake
+from router.access.login import Authenticator
 from router.asking.asks import Asks
 from router.asking.requests import Requests
 from router.delivery.dispatcher import Dispatcher
 from router.delivery.egress import Egress
 from router.delivery.eliding import Eliding
-from router.flows.consuming import Consuming
+from router.flows.consumers import Consumers
+from router.ground.metrics import ROUTER
 from router.guaranteed.memory_accounts import MemoryAccounts
 from router.links.links import Links
 from router.matching.accounting import Accounting
 from router.matching.effort import Effort
+from router.matching.fast_path import FastPath
 from router.matching.rounds import Rounds, read_publish
 from router.matching.scaling import Scaling
 from router.matching.shards import Shards, ShardState
-from router.matching.short_way import ShortWay
 from router.operators import Operators
-from router.publishers.intake import Intake
+from router.publishers.publishing import GuaranteedPublishing
 from router.sessions.directory import Directory
 from router.sessions.interest import Interest
 from router.sessions.session import FILTERS_PER_FRAME
 from router.sessions.session_table import SessionTable
-from router.subscriptions.client_alarms import ClientAlarms
 from router.subscriptions.rights import Rights
 from router.subscriptions.subscriptions import Subscriptions
 
@@ -109,7 +109,7 @@ class Router:
         self._wake_at, self._is_restless, self._was_restless = now, True, True
         self.sessions, self.directory = SessionTable(self.close_session, self._replace), Directory()
         self.asks = Asks(self.out)
-        self.client_alarms, self.memory = ClientAlarms(self.config, self.out), MemoryAccounts(self.out)
+        self.memory = MemoryAccounts(ground.alarms)
         self._build_direct(workers, incarnation)
         self._build_guaranteed()
         self._build_access(token_key, now)
@@ -117,7 +117,7 @@ class Router:
             self.directory,
             self.sessions,
             self.rights,
-            self.short_way.forget_vpn,
+            self.fast_path.forget_vpn,
             self.endpoints,
             self.lanes,
             self.links,
@@ -133,11 +133,11 @@ class Router:
                 takes(Sets, lambda sets, shard, _body, _now: self.shards.define_sets(shard, sets.defs)),
                 takes(HomeFrame, self._home_reported),
                 takes(CommittedFrame, self._committed),
-                takes(RecordsFrame, self.intake.gathering.answered),
-                takes(MoveFrame, self.intake.moves.asked),
-                takes(LanesConfirmFrame, self.consuming.lanes_confirmed),
-                takes(LeasedFrame, self.consuming.questions.answered),
-                takes(FlowMessagesFrame, self.flows.messages),
+                takes(RecordsFrame, self.publishing.gathering.answered),
+                takes(MoveFrame, self.publishing.moves.asked),
+                takes(LanesConfirmFrame, self.consumers.lanes_confirmed),
+                takes(LeasedFrame, self.consumers.questions.answered),
+                takes(FlowMessagesFrame, self.flows.ends.messages),
                 takes(FlowEventFrame, self.flows.event),
                 takes(Retire, lambda one, shard, _body, _now: self.shards.retire_sets(shard, one.retired)),
             ]
@@ -146,7 +146,7 @@ class Router:
     def _build_direct(self, workers: int, incarnation: int) -> None:
         """Build what direct messages pass, from the filters to the connections of subscribers."""
         config = self.config
-        self.short_way = ShortWay(config)
+        self.fast_path = FastPath(config)
         self.interest: Interest[Session] = Interest()
         self.shards = Shards(workers, slots.slot_table(workers), incarnation, self.interest, self.out)
         self.egress = Egress(
@@ -171,20 +171,20 @@ class Router:
             self.interest,
             self.shards,
             self.egress,
-            on_change=self.short_way.forget,
+            on_change=self.fast_path.forget,
             find_client=self._find_client,
-            alarms=self.client_alarms,
+            alarms=self.ground.alarms,
             memory=self.memory,
         )
 
     def _build_guaranteed(self) -> None:
         """Build what consumers and publishers of guaranteed messages need."""
         self.requests = Requests(self.egress, self.counters, self.asks)
-        consuming = self.consuming = Consuming(
-            self.ground, self.shards, self.egress, self.requests, self.memory, self.short_way.forget
+        consumers = self.consumers = Consumers(
+            self.ground, self.shards, self.egress, self.requests, self.memory, self.fast_path.forget
         )
-        self.endpoints, self.lanes, self.flows = consuming.endpoints, consuming.lanes, consuming.flows
-        self.intake = Intake(
+        self.endpoints, self.lanes, self.flows = consumers.endpoints, consumers.lanes, consumers.flows
+        self.publishing = GuaranteedPublishing(
             self.ground,
             self.sessions,
             self.shards,
@@ -194,15 +194,15 @@ class Router:
             retry=self.rounds.retry,
             on_idle=self._finish_bye,
         )
-        self._acks = self.intake.acks
+        self._acks = self.publishing.acks
         self.scaling = Scaling(
             self.shards,
             self.rounds,
             self.interest,
             self.sessions,
             self.out,
-            self.intake.may_leave,
-            self.intake.homes_left,
+            self.publishing.may_leave,
+            self.publishing.homes_left,
         )
         self.scaling.on_begin = self.lanes.keep_workers
 
@@ -215,18 +215,18 @@ class Router:
             self.egress,
             self.endpoints,
             self.asks,
-            on_filter=self.short_way.forget,
+            on_filter=self.fast_path.forget,
             now=now,
         )
         self.links.on_fault = self.close_session
-        self.consuming.begin_work = self.subscriptions.begin_work
+        self.consumers.begin_work = self.subscriptions.begin_work
         self.bridges = BridgeGate(self.ground, self.directory)
-        doorkeeper = Doorkeeper(
-            self.directory, self.sessions, self.config, token_key, self.client_alarms, now
+        authenticator = Authenticator(
+            self.directory, self.sessions, self.config, token_key, self.ground.alarms, now
         )
-        self.reception = Reception(
+        self.handshake = Handshake(
             self.ground,
-            doorkeeper,
+            authenticator,
             self.sessions,
             self.rights,
             self.links,
@@ -234,7 +234,7 @@ class Router:
             self.asks,
             now,
         )
-        self.requests.register(RENEW, RenewWish, self.reception.renew)
+        self.requests.register(RENEW, RenewWish, self.handshake.renew)
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class Router:
         self._was_restless, self._is_restless = self._is_restless, True
         session = self.sessions.by_routing_id.get(routing_id)
         if session is None:
-            self.reception.stranger(routing_id, frames, now, peer)
+            self.handshake.unauthenticated(routing_id, frames, now, peer)
             return True
         session.last_heard = now
         if session.is_busy:
@@ -284,8 +284,7 @@ class Router:
                 frame = decode(frames[1])
             except (IndexError, ValueError, RecursionError) as error:
                 raise MalformedFrameError(f"operation {frames[0]!r}: {error}") from None
-            index = int(identity[1 : identity.index(b".")])
-            shard = self.shards.shards[index] if index < len(self.shards.shards) else None
+            shard = self._shard_of(identity)
             if shard is not None and frame.incarnation == shard.incarnation and shard.state is not _DOWN:
                 act(frame, shard, frames[2:], now)
                 if self._acks.ready:
@@ -332,11 +331,11 @@ class Router:
 
     def _home_reported(self, home: HomeFrame, shard: Shard, _batches: list[bytes], now: float) -> None:
         if home.router == self.shards.incarnation:
-            self.intake.home_reported(home, shard, now)
-            self.consuming.home(shard, home.number)
+            self.publishing.home_reported(home, shard, now)
+            self.consumers.home(shard, home.number)
 
     def _committed(self, frame: CommittedFrame, shard: Shard, _batches: list[bytes], now: float) -> None:
-        self.intake.committed(frame, shard, now)
+        self.publishing.committed(frame, shard, now)
         if self.rounds.held:
             self.scaling.step(now)
 
@@ -365,13 +364,13 @@ class Router:
         """What a client sent is no message, or led to a fault of ours: it is told, and its session ends."""
         session = self.sessions.by_routing_id.get(routing_id)
         if session is None:
-            self.reception.refuse(routing_id, error)
+            self.handshake.refuse(routing_id, error)
         else:
             self.close_session(session, error, now)
 
     def password_verified(self, ticket: int, now: float, *, correct: bool) -> None:
         """The pool compared a password."""
-        self.reception.password_verified(ticket, now, correct=correct)
+        self.handshake.password_verified(ticket, now, correct=correct)
 
     def controller_answered(self, ticket: int, ok: bool, value: Any, now: float) -> None:  # noqa: FBT001 - part of the answer
         """The controller answered what was asked, or will not."""
@@ -382,12 +381,12 @@ class Router:
         """Do what time demands; gives when it wants to be called again (seconds, absolute)."""
         self._is_restless = False
         self.eliding.release(now)
-        wake = min(now + SWEEP_INTERVAL_S, self.consuming.tick(now), self.links.tick(now))
+        wake = min(now + SWEEP_INTERVAL_S, self.consumers.tick(now), self.links.tick(now))
         wake = min(wake, self.rounds.tick(now, self.config.shard_grace_ms / 1000))
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_INTERVAL_S
             self._sweep(now)
-        self._wake_at = min(wake, self.reception.tick(now), self.subscriptions.tick(now))
+        self._wake_at = min(wake, self.handshake.tick(now), self.subscriptions.tick(now))
         return min(self._wake_at, self.eliding.next_due())
 
     def tick_after_clients(self, now: float) -> float:
@@ -404,10 +403,10 @@ class Router:
                 self._finish_bye(session, now)
                 if now - session.bye_at > BYE_WAIT_S and self._waits_for_homes(session):
                     self.close_session(session, error_for(errors.HOME_NOT_READY, "not all is stored"), now)
-        self.short_way.sweep(now)
+        self.fast_path.sweep(now)
         self.interest.sweep()
-        self.reception.sweep(now)
-        self.intake.sweep(now, self.flows.ends.at_home)
+        self.handshake.sweep(now)
+        self.publishing.sweep(now, self.flows.ends.at_home)
         self.asks.tick(now)
         self._acks.flush(now)
 
@@ -419,7 +418,7 @@ class Router:
             raise error_for(errors.CONTROL_RATE_EXCEEDED, f"{self.config.control_frames_per_second} a second")
 
     def _publish(self, session: Session, frames: list[bytes], now: float) -> None:
-        if session.producers and self.reception.closed:
+        if session.producers and self.handshake.closed:
             return  # its acknowledgements come, then CLOSED: what it goes on to publish is not accepted
         a_round = read_publish(session, frames, self.shards, self.config)
         session.round_number = a_round.number
@@ -430,12 +429,12 @@ class Router:
         a_round.next_filter = self.shards.told_below(next_filter)
         unmatched: int | None
         if a_round.producer is None:
-            unmatched = self.short_way.answer(a_round)
+            unmatched = self.fast_path.answer(a_round)
         else:
-            unmatched = 0 if self.short_way.answer_guaranteed(a_round) else None
+            unmatched = 0 if self.fast_path.answer_guaranteed(a_round) else None
         if unmatched is None:
             if a_round.next_filter == next_filter:
-                a_round.stamp = self.short_way.stamp
+                a_round.stamp = self.fast_path.stamp
             self.rounds.accept(a_round, now)
             return
         if unmatched:
@@ -467,10 +466,10 @@ class Router:
         self.requests.handle(session, frames[1], now)
 
     def _flow_credit(self, session: Session, frames: list[bytes], _now: float) -> None:
-        self.flows.credit(session, frames[1])
+        self.flows.ends.credit(session, frames[1])
 
     def _settle(self, session: Session, frames: list[bytes], now: float) -> None:
-        self._check_rate(session, now, self.flows.settle(session, frames[1]) / RANGES_PER_FRAME)
+        self._check_rate(session, now, self.flows.ends.settle(session, frames[1]) / RANGES_PER_FRAME)
 
     def _ping(self, session: Session, frames: list[bytes], _now: float) -> None:
         self.rounds.tell_retired(session)
@@ -495,13 +494,13 @@ class Router:
     def _waits_for_homes(self, session: Session) -> bool:
         """Tell whether a client waits for what is to be stored; everything else goes on by itself."""
         rounds = session.open_rounds
-        return not self.intake.is_settled(session) or bool(rounds and rounds[0].producer is not None)
+        return not self.publishing.is_settled(session) or bool(rounds and rounds[0].producer is not None)
 
     def _finish_bye(self, session: Session, now: float) -> None:
         if session.bye_at is None or session.closed:
             return
         assert session.egress is not None
-        is_done = not session.open_rounds and self.intake.is_settled(session)
+        is_done = not session.open_rounds and self.publishing.is_settled(session)
         if is_done and (session.egress.congested_at is None or not self.egress.may_send(session)):
             self._end(session, None, now, tell=True)
 
@@ -525,7 +524,7 @@ class Router:
             if result.unmatched or result.refused:
                 self.accounting.answered(entry[0], result.unmatched, result.refused, now)
             if result.learned and entry[0].learn != wire.LEARN_FEW:
-                self.short_way.learn(entry[0], shard, result.learned)
+                self.fast_path.learn(entry[0], shard, result.learned)
         self.rounds.answer(shard, result, body[0] if body else None, now)
         self.shards.retire_sets(shard, result.retired)
         self.rounds.release(shard, now)
@@ -533,7 +532,7 @@ class Router:
             self.scaling.step(now)
 
     def _may_admit(self, a_round: Round[Session]) -> bool:
-        return self.intake.spooling.may_admit(a_round)
+        return self.publishing.spooling.may_admit(a_round)
 
     def _deadly(self, session: Session, now: float) -> None:
         """What this session sent ended workers."""
@@ -543,14 +542,14 @@ class Router:
         session = a_round.session
         producer = a_round.producer
         if producer is not None:
-            self.intake.spooling.take(a_round, producer, now)
+            self.publishing.spooling.take(a_round, producer, now)
         elif session.closed and session.is_neighbour:
             # The neighbour may be back, and newer messages of the same publishers may have been here sooner.
             self.counters.count("discard.client-not-connected", a_round.rows)
         else:
             self.dispatcher.deliver(a_round, now)
             if a_round.endpoints:
-                self.intake.spooling.promote(a_round, now)
+                self.publishing.spooling.promote(a_round, now)
         if session.closed:
             if not session.open_rounds:
                 self.rights.revoke(session)
@@ -586,9 +585,9 @@ class Router:
             self.links.ended(session, error)
         elif session.is_client:
             self.subscriptions.clear(session)
-            self.reception.left(session, now)
+            self.handshake.left(session, now)
         self.flows.session_ended(session, now, wanted=error is None)
-        self.intake.producers.session_ended(session, now)
+        self.publishing.producers.session_ended(session, now)
         self.memory.ended(session)
         if not session.open_rounds:
             self.rights.revoke(session)
@@ -599,16 +598,16 @@ class Router:
             if name in SESSION_COUNTERS:
                 self.counters.count(name, value)
         if session.is_client:
-            self.reception.tell_end(session, error)
+            self.handshake.tell_end(session, error)
 
     def drain(self, now: float) -> bool:
         """Go down in order: nobody new; what was accepted retires.
 
         Then every session is closed. True when that is done.
         """
-        self.reception.closed = self.effort.is_over = True
+        self.handshake.closed = self.effort.is_over = True
         for session in list(self.sessions):
-            if not session.open_rounds and self.intake.is_settled(session):
+            if not session.open_rounds and self.publishing.is_settled(session):
                 self._end(session, error_for(errors.SHUTTING_DOWN), now, tell=True)
         return not self.sessions
 
@@ -632,11 +631,12 @@ class Router:
         for code, count in self.subscriptions.refused.items():
             told[code] = told.get(code, 0) + count
         return {
+            **ROUTER.counted(totals),
             "sessions": len(self.sessions),
             "subscriptions": self.subscriptions.count,
             "filters": len(self.interest),
             "memory_bytes": self.memory.bytes,
-            "cache_bytes": self.interest.resolved_bytes + self.short_way.cache_bytes,
+            "cache_bytes": self.interest.resolved_bytes + self.fast_path.cache_bytes,
             "messages_in": self.rounds.rows_in,
             "bytes_in": self.rounds.bytes_in,
             "messages_out": self.egress.sent_messages,
@@ -644,12 +644,14 @@ class Router:
             "queued_bytes": self.egress.queued_bytes,
             "eliding_topics": self.eliding.tracked,
             "rounds": self.rounds.retired,
-            **self.consuming.stats(),
-            "spool": self.intake.stats(),
+            "endpoints": len(self.endpoints),
+            "flows": len(self.flows),
+            "settles_lost": self.flows.ends.settles_lost,
+            "spool": self.publishing.stats(),
             "links": self.links.describe(),
-            "short_way_rounds": self.short_way.rounds,
-            **self.effort.stats(),
-            **self.reception.stats(),
+            "fast_path_rounds": self.fast_path.rounds,
+            "publishers_waiting": len(self.effort.waiting),
+            "logins_waiting": self.handshake.waiting,
             "requests_waiting": len(self.asks),
             "discards": {n[8:]: v for n, v in totals.items() if n.startswith("discard.") and v},
             "errors": {str(code): count for code, count in sorted(told.items())},
@@ -657,8 +659,8 @@ class Router:
 
     def validate(self) -> None:
         """Check everything that must always hold."""
-        rooms = (self.interest, self.egress, self.short_way, self.effort, self.consuming, self.intake)
-        for room in (*rooms, self.asks, self.links, self.sessions):
+        rooms = (self.interest, self.egress, self.fast_path, self.effort, self.consumers, self.publishing)
+        for room in (*rooms, self.asks, self.links, self.sessions, self.ground.alarms):
             room.validate()
         self.subscriptions.validate(self.sessions)
         self.memory.validate(self.sessions, self.endpoints)

@@ -25,7 +25,7 @@ from angarium_server.connections.door import Door, DoorLimits, Refusal
 from angarium_server.connections.framing import FramingLimits
 from angarium_server.connections.tls import make_context
 from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
-from angarium_server.process import Later, Process, load_config
+from angarium_server.process import DeferredReply, Process, load_config
 from router import blame
 from router.access.connect_rates import CONNECTION_FACTOR, ConnectRates
 from router.access.issuers import Issuers
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from angarium_server.connections.connection import Connection
-    from angarium_server.connections.tls import Peer
     from angarium_server.frames.control import TableRow
     from router.ground.config import RouterConfig
 
@@ -100,7 +99,7 @@ class RouterServer:
             token_key=bytes.fromhex(runtime.token_key_hex),
             now=now,
         )
-        self._router.reception.issuers = Issuers(runtime.issuers)
+        self._router.handshake.issuers = Issuers(runtime.issuers)
         self._set_clock(now)
         self._raise_descriptors()
         self._pool = ThreadPoolExecutor(AT_ONCE, "password")
@@ -130,7 +129,7 @@ class RouterServer:
             self._client_message,
             self._client_lost,
             self._malformed,
-            self._router.reception.handshake_failed,
+            self._router.handshake.handshake_failed,
             self._may_come,
         )
         process.add(self._workers, self._read_workers)
@@ -196,19 +195,16 @@ class RouterServer:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def _client_message(self, connection: Connection, frames: list[bytes], now: float) -> bool:
-        is_taken = self._take(connection.id, frames, now, connection.peer)
+        try:
+            is_taken = self._router.client_frames(connection.id, frames, now, connection.peer)
+        except Exception:  # noqa: BLE001 - a fault of ours that one client can provoke costs that client only
+            self._fault(connection.id, now)
+            is_taken = True
         if self._turn_began is None:
             self._turn_began = now
         elif time.monotonic() - self._turn_began > TURN_S:
             self._carry_out()
         return is_taken
-
-    def _take(self, routing_id: bytes, frames: list[bytes], now: float, peer: Peer) -> bool:
-        try:
-            return self._router.client_frames(routing_id, frames, now, peer)
-        except Exception:  # noqa: BLE001 - a fault of ours that one client can provoke costs that client only
-            self._fault(routing_id, now)
-            return True
 
     def _fault(self, routing_id: bytes, now: float) -> None:
         _log.exception("frames of a client led to a fault of the router")
@@ -243,7 +239,7 @@ class RouterServer:
             if isinstance(verdict, bool):
                 self._router.password_verified(ticket, time.monotonic(), correct=verdict)
             else:
-                self._router.reception.token_verified(ticket, verdict, time.monotonic())
+                self._router.handshake.token_verified(ticket, verdict, time.monotonic())
         self._carry_out()
 
     # -- effects ---------------------------------------------------------------------------------------------
@@ -269,7 +265,7 @@ class RouterServer:
                 elif kind is AskController:
                     self._ask(effect)  # type: ignore[arg-type]
                 elif kind is ReplyController:
-                    self._process.reply(effect.later, True, effect.value)  # type: ignore[union-attr] # noqa: FBT003 - the form of every answer
+                    self._process.reply(effect.deferred, True, effect.value)  # type: ignore[union-attr] # noqa: FBT003 - the form of every answer
                 else:
                     raise AssertionError(effect)
             self._door.flush()
@@ -328,7 +324,7 @@ class RouterServer:
         """Take the keys of issuers."""
         from router.tokens.keys import load_rows
 
-        self._router.reception.issuers.put_keys({name: load_rows(some) for name, some in rows.items()})
+        self._router.handshake.issuers.put_keys({name: load_rows(some) for name, some in rows.items()})
 
     # -- the supervisor and the controller -------------------------------------------------------------------
 
@@ -369,14 +365,16 @@ class RouterServer:
                 case "config_set":
                     kind, vpn, name, attributes = arguments
                     put = router.operators.put_object
-                    return self._later(lambda done: put(kind, vpn, name, attributes, now, done))
+                    return self._deferred(lambda done: put(kind, vpn, name, attributes, now, done))
                 case "config_edit":
                     kind, vpn, name, edits = arguments
                     edit = router.operators.edit_object
-                    return self._later(lambda done: edit(kind, vpn, name, edits, now, done))
+                    return self._deferred(lambda done: edit(kind, vpn, name, edits, done))
                 case "config_delete":
                     kind, vpn, name = arguments
-                    return self._later(lambda done: router.operators.drop_object(kind, vpn, name, now, done))
+                    return self._deferred(
+                        lambda done: router.operators.drop_object(kind, vpn, name, now, done)
+                    )
                 case "deletions":
                     return router.lanes.deletions(arguments)
                 case "token_keys":
@@ -406,11 +404,11 @@ class RouterServer:
                 case "tell_peers":
                     return router.links.peers.tell(arguments["report"])
                 case "producers":
-                    return router.intake.producers.describe(arguments.get("vpn"))
+                    return router.publishing.producers.describe(arguments.get("vpn"))
                 case "stages":
-                    return router.intake.stages.told(arguments, now)
+                    return router.publishing.stages.told(arguments, now)
                 case "producer_forget":
-                    return router.intake.producers.forget(arguments["ids"])
+                    return router.publishing.producers.forget(arguments["ids"])
                 case _:
                     raise error_for(errors.UNKNOWN_OPERATION, operation)
         finally:
@@ -420,7 +418,7 @@ class RouterServer:
         """Encrypt connections that come from now on with what the files hold now; a damaged file changes nothing."""
         event = self._router.out.event
         if not self._config.tls_cert_file:
-            if self._router.reception.issuers:  # it was for their keys
+            if self._router.handshake.issuers:  # it was for their keys
                 return
             raise error_for(
                 errors.INVALID_CONFIGURATION, "this node has no certificate: router.tls_cert_file"
@@ -434,19 +432,19 @@ class RouterServer:
         event("SYSTEM_CERTIFICATE_RELOADED", "the certificate of tls:// addresses was read again")
 
     def _stats(self) -> dict[str, int]:
-        """Give the figures that are not the state machine's."""
+        """Give the metrics that are not the state machine's."""
         door = self._door
         return {
-            "strangers": door.strangers,
-            "strangers_put_off": door.put_off_total,
+            "unauthenticated": door.unauthenticated,
+            "unauthenticated_put_off": door.put_off_total,
             "in_use_bytes": in_use_bytes(),
         }
 
-    def _later(self, act: Callable[[Callable[[], None]], None]) -> Later:
+    def _deferred(self, act: Callable[[Callable[[], None]], None]) -> DeferredReply:
         """Answer a request when what it changes is in force, which may be at once."""
-        later = Later()
-        act(lambda: self._router.out.effects.append(ReplyController(later, None)))
-        return later
+        deferred = DeferredReply()
+        act(lambda: self._router.out.effects.append(ReplyController(deferred, None)))
+        return deferred
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -471,7 +469,7 @@ class RouterServer:
     def _tick_router(self, now: float) -> float:
         try:
             return self._router.tick(now) if self._is_stirred else self._router.tick_after_clients(now)
-        except Exception:  # as in `_take`, of a request that was not done when it came
+        except Exception:  # as in `_client_message`, of a request that was not done when it came
             served = self._router.subscriptions.served
             if served is None:
                 raise
@@ -518,8 +516,8 @@ def door_limits(config: RouterConfig) -> DoorLimits:
         ),
         unsent_bytes=config.send_queue_bytes,
         login_s=config.login_timeout_ms / 1000,
-        strangers=config.pending_connections_max,
-        strangers_per_network=config.pending_connections_per_address,
+        unauthenticated=config.pending_connections_max,
+        unauthenticated_per_network=config.pending_connections_per_address,
     )
 
 

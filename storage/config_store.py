@@ -401,7 +401,7 @@ class ConfigStore:
             "start it with the version that wrote it, or restore the directory from a backup, "
             "or move it away and apply an exported configuration"
         )
-        return errors.error_for(errors.INVALID_CONFIGURATION, f"config store {place}: {what}; {advice}")
+        return errors.error_for(errors.INVALID_CONFIGURATION, f"config store {place}: {what}", advice)
 
 
 def _row_of(entry: Entry) -> Row:

@@ -2,8 +2,8 @@
 
 A process that has imported every command waits for command lines and forks for each. So a command is a process of its
 own, with arguments, environment, directory, standard files and an exit code.
-What is not tried here is how a command is found and started: `up`, and what gets signals or a terminal, is started as
-usual, and so is whatever tests that.
+What is not tried here is how a command is found and started: what gets signals or a terminal is started as usual, and
+so is whatever tests that. `tests.warm_start` has `up`, and the processes of its node, come from here too.
 This file is program and client, so that the commands can be those of another
 environment.
 """
@@ -25,7 +25,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class CommandServer:
     ) -> subprocess.CompletedProcess[bytes]:
         """Run one command and give what it printed; its exit code is -1 if it died of a signal."""
         control = self._start(environment)
-        request = json.dumps([list(arguments), dict(environment), str(Path(cwd).resolve())]).encode()
+        request = _packed(arguments, environment, cwd)
         with contextlib.ExitStack() as stack:
             given, out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
             given.write(stdin)
@@ -80,6 +80,19 @@ class CommandServer:
             return subprocess.CompletedProcess(
                 list(arguments), status[0] if status else -1, out.read(), err.read()
             )
+
+    def start(
+        self, arguments: Sequence[str], log: BinaryIO, environment: Mapping[str, str]
+    ) -> tuple[int, socket.socket]:
+        """Start a node that writes to a log; gives its pid, and where it comes before its exit code."""
+        control = self._start(environment)
+        request = _packed(arguments, environment, ".", is_node=True)
+        ours, theirs = socket.socketpair()
+        with theirs, Path(os.devnull).open("rb") as nothing:
+            fds = [one.fileno() for one in (nothing, log, log, theirs)]
+            socket.send_fds(control, [request], fds)
+        pid, _, _ = ours.recv(100, socket.MSG_PEEK).partition(b" ")
+        return int(pid), ours
 
     def close(self) -> None:
         """End the process."""
@@ -99,6 +112,16 @@ class CommandServer:
                         stdin=subprocess.DEVNULL,
                     )
             return self._control
+
+
+def _packed(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    cwd: str | os.PathLike[str],
+    *,
+    is_node: bool = False,
+) -> bytes:
+    return json.dumps([list(arguments), dict(environment), str(Path(cwd).resolve()), is_node]).encode()
 
 
 def _to_the_end(ours: socket.socket, arguments: Sequence[str], timeout_s: float) -> list[int]:
@@ -133,24 +156,36 @@ def _serve(control: socket.socket) -> None:
             if not entry.module.startswith(_NOT_IMPORTED):
                 import_module(entry.module)
     import_module("angarium.blocking")
+    # What has ended is no zombie, which others would take for a process that still ends.
+    signal.signal(signal.SIGCHLD, _reap)
+    warm_start: Any = None
     gc.freeze()  # a command copies no page only because it counts what is in it
     while True:
         request, fds, _, _ = socket.recv_fds(control, _REQUEST_BYTES_MAX, 4)
         if not request:
             return
+        *command, is_node = json.loads(request)
+        if is_node and warm_start is None:
+            warm_start = import_module("tests.warm_start")
+            warm_start.import_roles()
+            gc.freeze()
         if os.fork() == 0:
             control.close()
-            _run(cli, json.loads(request), fds)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _run(cli, command, fds, warm_start if is_node else None)
         for fd in fds:
             os.close(fd)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
 
 
-def _run(cli: Any, request: tuple[list[str], dict[str, str], str], fds: list[int]) -> None:
-    """Be the command."""
-    arguments, environment, folder = request
+def _reap(_number: int, _frame: object) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _run(cli: Any, command: list[Any], fds: list[int], warm_start: Any) -> None:
+    """Be the command; one that is a node starts its processes warm."""
+    arguments, environment, folder = command
     *standard, told = fds
     os.set_inheritable(told, False)
     for number, fd in enumerate(standard):
@@ -160,6 +195,8 @@ def _run(cli: Any, request: tuple[list[str], dict[str, str], str], fds: list[int
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[1:] = arguments
+    if warm_start is not None:
+        warm_start.fork_children(told)
     os.write(told, b"%d " % os.getpid())
     status = 1
     try:

@@ -5,6 +5,7 @@ And what every test begins with.
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from angarium_server import testing
 from tests.command_server import CommandServer
+from tests.warm_start import cold, start_warm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +35,16 @@ def commands() -> Iterator[CommandServer]:
     server = CommandServer()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(testing, "_run_command", server.run_text)
+        patch.setattr(testing, "_start_process", functools.partial(start_warm, server))
         yield server
     server.close()
+
+
+@pytest.fixture
+def cold_start() -> Iterator[None]:
+    """Have the nodes of a test started as usual: an interpreter for each process."""
+    with cold():
+        yield
 
 
 @pytest.fixture(autouse=True)

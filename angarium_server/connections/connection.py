@@ -101,9 +101,12 @@ class Connection:
         """
         if self.is_encrypting and not self._encrypt():
             return []
-        data = self._receive()
-        if data is None:
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except _LATER:
             return []
+        except OSError as error:
+            raise _gone(error) from None
         if not data:
             raise ConnectionOverError("the connection was closed")
         if self.is_deaf:
@@ -153,15 +156,6 @@ class Connection:
         self.is_encrypting = False
         return True
 
-    def _receive(self) -> bytes | None:
-        """Give bytes that came, none at the end, None if there are none yet."""
-        try:
-            return self._socket.recv(READ_BYTES)
-        except _LATER:
-            return None
-        except OSError as error:
-            raise ConnectionOverError(f"the connection is gone: {error.strerror or error}") from None
-
     def flush(self) -> None:
         """Send what waits, as far as the socket takes it.
 
@@ -171,8 +165,13 @@ class Connection:
         if self.is_encrypting:
             return
         while self._out:
-            pieces, size = self._next_pieces()
-            sent = self._send(pieces)
+            data, size = self._next()
+            try:
+                sent = self._socket.sendmsg(data) if isinstance(data, list) else self._socket.send(data)
+            except _LATER:
+                return
+            except OSError as error:
+                raise _gone(error) from None
             self.unsent_bytes -= sent
             if not self.unsent_bytes:
                 self._out.clear()
@@ -181,10 +180,10 @@ class Connection:
             if sent < size:
                 return
 
-    def _next_pieces(self) -> tuple[list[bytes | memoryview], int]:
-        """Give what one call sends, and its size."""
+    def _next(self) -> tuple[bytes | memoryview | list[bytes | memoryview], int]:
+        """Give what one call sends, in one piece or in several, and its size."""
         if len(self._out) == 1:
-            return [self._out[0]], self.unsent_bytes
+            return self._out[0], self.unsent_bytes
         pieces: list[bytes | memoryview] = []
         size = 0
         for piece in self._out:
@@ -192,19 +191,9 @@ class Connection:
                 break
             pieces.append(piece)
             size += len(piece)
+        if self._is_secure or len(pieces[0]) + len(pieces[-1]) < JOIN_BYTES:
+            return b"".join(pieces), size
         return pieces, size
-
-    def _send(self, pieces: list[bytes | memoryview]) -> int:
-        try:
-            if len(pieces) == 1:
-                return self._socket.send(pieces[0])
-            if self._is_secure or len(pieces[0]) + len(pieces[-1]) < JOIN_BYTES:
-                return self._socket.send(b"".join(pieces))
-            return self._socket.sendmsg(pieces)
-        except _LATER:
-            return 0
-        except OSError as error:
-            raise ConnectionOverError(f"the connection is gone: {error.strerror or error}") from None
 
     def _drop(self, sent: int) -> None:
         """Forget so many bytes of what waits."""
@@ -231,3 +220,7 @@ class Connection:
         assert self.unsent_bytes == sum(map(len, self._out))
         if not self.is_deaf:
             self.framing.validate()
+
+
+def _gone(error: OSError) -> ConnectionOverError:
+    return ConnectionOverError(f"the connection is gone: {error.strerror or error}")

@@ -1,6 +1,6 @@
-"""All connections of a process: it listens, accepts, and knows who has logged in; strangers are few and short.
+"""All connections of a process: it listens, accepts, and knows who has logged in.
 
-A *stranger* is a connection whose peer has not logged in. Until then he costs little: he may send a few small frames,
+An *unauthenticated* connection, whose peer has not logged in, costs little: it may send a few small frames,
 his login has a deadline, one network has a share of them, when there are too many the oldest goes, and all of them
 together have a part of the loop's time (`turns`). `admit` says that he has logged in, so that larger messages may come.
 
@@ -21,12 +21,13 @@ import secrets
 import socket
 import stat
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium_server.access import network_of
 from angarium_server.connections.connection import Connection, ConnectionOverError
 from angarium_server.connections.framing import STRANGER_BYTES_MAX, FramingError, FramingLimits
-from angarium_server.connections.turns import StrangerTurns
+from angarium_server.connections.turns import LoginTurns
 
 if TYPE_CHECKING:
     import ssl
@@ -62,15 +63,15 @@ class Watcher(Protocol):
 
 
 class DoorLimits(NamedTuple):
-    """How much strangers, and a peer that does not read, may cost."""
+    """How much unauthenticated connections, and a peer that does not read, may cost."""
 
     #: What one who has logged in may send.
     framing: FramingLimits
     #: Bytes that wait for one peer.
     unsent_bytes: int
     login_s: float
-    strangers: int
-    strangers_per_network: int
+    unauthenticated: int
+    unauthenticated_per_network: int
 
 
 class Refusal(enum.Enum):
@@ -102,7 +103,7 @@ class Door:
             on_lost: told of the end of a connection that has said something, by its id, with the reason.
             on_fault: told that one does not keep to the framing, by his id, with the reason: he is heard no more, and
                 to be told and finished.
-            on_refused: told why a stranger had to go.
+            on_refused: told why an unauthenticated connection had to go.
             may_come: asked for each new connection, by its network.
         """
         self._watcher = watcher
@@ -114,14 +115,14 @@ class Door:
         self._may_come = may_come
         self._connections: dict[bytes, Connection] = {}
         #: Those that have not logged in, the oldest first, with the deadline of each; some are in `_deaf` too.
-        self._strangers: dict[Connection, float] = {}
-        #: Network -> how many strangers it has.
+        self._unauthenticated: dict[Connection, float] = {}
+        #: Network -> how many unauthenticated connections it has.
         self._networks: dict[str, int] = {}
         #: Which of them are served, and when.
-        self._turns: StrangerTurns[Connection] = StrangerTurns()
+        self._turns: LoginTurns[Connection] = LoginTurns()
         #: Whether some came in this turn of the loop or the one before; nothing is measured otherwise.
-        self._has_strangers = False
-        #: CPU time of this thread when the turn of the loop began; None if no stranger came in the one before.
+        self._has_unauthenticated = False
+        #: CPU time of this thread when the turn of the loop began; None if they sent nothing in the one before.
         self._turn_began: float | None = None
         #: Those of whom nothing more is taken, with the time at which they are closed anyway.
         self._deaf: dict[Connection, float] = {}
@@ -140,9 +141,9 @@ class Door:
         return len(self._connections)
 
     @property
-    def strangers(self) -> int:
+    def unauthenticated(self) -> int:
         """Count the connections whose peers have not logged in."""
-        return len(self._strangers)
+        return len(self._unauthenticated)
 
     @property
     def put_off_total(self) -> int:
@@ -171,22 +172,28 @@ class Door:
                 listener.context = context
 
     def _accept(self, listener: _Listener) -> None:
-        if not self._turns.may_accept:
+        turns = self._turns
+        if not turns.may_accept:
             return
-        self._has_strangers = True
-        began = time.thread_time()
-        self._accept_some(listener, time.monotonic())
-        self._turns.spend(time.thread_time() - began)
-
-    def _accept_some(self, listener: _Listener, now: float) -> None:
+        self._has_unauthenticated = True
+        now, began = time.monotonic(), time.thread_time()
         for _ in range(ACCEPT_MAX):
-            try:
-                sock, place = listener.socket.accept()
-            except OSError as error:
-                if error.errno in _NO_DESCRIPTORS:
-                    self._rest(listener, error, now)
+            somebody_came = self._accept_one(listener, now)
+            ended = time.thread_time()
+            turns.spend(ended - began)
+            began = ended
+            if not (somebody_came and turns.may_accept):
                 return
-            self._welcome(sock, place[0] if isinstance(place, tuple) else "", listener.context, now)
+
+    def _accept_one(self, listener: _Listener, now: float) -> bool:
+        try:
+            sock, place = listener.socket.accept()
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:
+                self._rest(listener, error, now)
+            return False
+        self._welcome(sock, place[0] if isinstance(place, tuple) else "", listener.context, now)
+        return True
 
     def _rest(self, listener: _Listener, error: OSError, now: float) -> None:
         """Let others come later: the listener would signal for ever."""
@@ -199,24 +206,26 @@ class Door:
         if not self._may_come(network, now):
             sock.close()
             return
-        if self._networks.get(network, 0) >= self._limits.strangers_per_network:
+        if self._networks.get(network, 0) >= self._limits.unauthenticated_per_network:
             sock.close()
             self._on_refused(
                 f"{network or 'this host'} has too many connections that have not logged in", now
             )
             return
-        if len(self._strangers) >= self._limits.strangers:
-            self._dismiss(next(iter(self._strangers)), "too many connections have not logged in", now)
+        if len(self._unauthenticated) >= self._limits.unauthenticated:
+            self._dismiss(next(iter(self._unauthenticated)), "too many connections have not logged in", now)
         sock.setblocking(False)  # noqa: FBT003 - the form of the library
         if context is not None:
             sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         self._next_id += 1
         connection = Connection(sock, self._next_id.to_bytes(8, "big"), address, _STRANGER)
         self._connections[connection.id] = connection
-        self._strangers[connection] = now + self._limits.login_s
+        self._unauthenticated[connection] = now + self._limits.login_s
         self._networks[network] = self._networks.get(network, 0) + 1
         self._unflushed[connection] = None
-        self._watcher.add(connection.descriptor, lambda: self._serve(connection))
+        self._watcher.add(connection.descriptor, partial(self._serve, connection))
+        if self._turns.may_serve:  # most have sent their login with their first bytes
+            self._read(connection, connection.read)
 
     # -- those who are here ----------------------------------------------------------------------------------
 
@@ -225,8 +234,8 @@ class Door:
         connection = self._connections.get(connection_id)
         if connection is not None:
             connection.framing.trust(self._limits.framing)
-            self._no_stranger(connection)
-            if connection.has_more:  # it may have waited for a stranger's turn
+            self._forget_unauthenticated(connection)
+            if connection.has_more:  # it may have waited for the turn of an unauthenticated one
                 self._unread[connection] = None
 
     def is_here(self, connection_id: bytes) -> bool:
@@ -287,16 +296,16 @@ class Door:
             self._flush(connection)
         if connection in self._unread or connection.id not in self._connections:
             return
-        if connection not in self._strangers:
+        if connection not in self._unauthenticated:
             self._read(connection, connection.read)
             return
-        self._has_strangers = True
+        self._has_unauthenticated = True
         if self._turns.may_serve:
-            self._read_stranger(connection)
+            self._read_unauthenticated(connection)
         else:
             self._turns.put_off(connection)
 
-    def _read_stranger(self, connection: Connection) -> None:
+    def _read_unauthenticated(self, connection: Connection) -> None:
         """Read of one who has not logged in; what that leads to, up to his login, is charged to all of them."""
         began = time.thread_time()
         self._read(connection, connection.read_rest)
@@ -308,14 +317,14 @@ class Door:
         for connection in unread:
             if connection.id in self._connections:
                 self._read(connection, connection.read_rest)
-        return (self._has_strangers and self._end_turn()) or bool(self._unread)
+        return (self._has_unauthenticated and self._end_turn()) or bool(self._unread)
 
     def _end_turn(self) -> bool:
-        """Go on with strangers who were put off, and find how much they may take next; tell whether some still wait."""
-        while (stranger := self._turns.next()) is not None:
-            self._read_stranger(stranger)
+        """Go on with connections that were put off, and find how much they may take next; tell whether some wait."""
+        while (waiting := self._turns.next()) is not None:
+            self._read_unauthenticated(waiting)
         if self._turns.is_calm:
-            self._has_strangers, self._turn_began = False, None
+            self._has_unauthenticated, self._turn_began = False, None
             return False
         now = time.thread_time()
         self._turns.end(now - self._turn_began if self._turn_began is not None else 0.0)
@@ -343,7 +352,7 @@ class Door:
                 connection.untaken = messages[at:]
                 break
         if connection.has_more:
-            if connection in self._strangers:
+            if connection in self._unauthenticated:
                 self._turns.put_off(connection)
             else:
                 self._unread[connection] = None
@@ -357,7 +366,7 @@ class Door:
         self._next_sweep = now + SWEEP_S
         for connection in [one for one, deadline in self._deaf.items() if deadline <= now]:
             self._drop(connection)
-        for connection in [one for one, deadline in self._strangers.items() if deadline <= now]:
+        for connection in [one for one, deadline in self._unauthenticated.items() if deadline <= now]:
             self._dismiss(connection, f"no login within {self._limits.login_s:g} s", now)
         for descriptor in [one for one, until in self._resting.items() if until <= now]:
             del self._resting[descriptor]
@@ -373,7 +382,7 @@ class Door:
         self._on_fault(connection.id, reason, now)
 
     def _dismiss(self, connection: Connection, reason: str, now: float) -> None:
-        """End a stranger; operators hear of it."""
+        """End an unauthenticated connection; operators hear of it."""
         self._on_refused(reason, now)
         self._lose(connection, reason, now)
 
@@ -387,14 +396,14 @@ class Door:
         if self._connections.pop(connection.id, None) is None:
             return
         connection.is_deaf = connection.is_finished = True
-        self._no_stranger(connection)
+        self._forget_unauthenticated(connection)
         for waiting in (self._deaf, self._unflushed, self._unread):
             waiting.pop(connection, None)
         self._watcher.remove(connection.descriptor)
         connection.close()
 
-    def _no_stranger(self, connection: Connection) -> None:
-        if self._strangers.pop(connection, None) is None:
+    def _forget_unauthenticated(self, connection: Connection) -> None:
+        if self._unauthenticated.pop(connection, None) is None:
             return
         self._turns.forget(connection)
         network = network_of(connection.address)
@@ -419,9 +428,9 @@ class Door:
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        assert sum(self._networks.values()) == len(self._strangers)
+        assert sum(self._networks.values()) == len(self._unauthenticated)
         assert all(count > 0 for count in self._networks.values())
-        for connection in (*self._strangers, *self._deaf, *self._unread):
+        for connection in (*self._unauthenticated, *self._deaf, *self._unread):
             assert self._connections.get(connection.id) is connection
         self._turns.validate()
         for connection in self._connections.values():

@@ -1,7 +1,7 @@
 """ZMTP 3 with the mechanism NULL as the listening side speaks it: bytes in, messages out; messages in, bytes out.
 
 https://rfc.zeromq.org/spec/23/ describes it; `angarium.client.transport.zmtp` is the other side. No socket here. What
-comes is of strangers: whatever they send costs a bounded time and a bounded memory, or is an error that ends the
+comes may be of unauthenticated peers: what they send costs a bounded time and memory, or is an error that ends the
 connection. A message of somebody who has not logged in may be small only; `trust` says that he has.
 
 The identity that a peer may announce is not looked at: nobody chooses what he is known by.

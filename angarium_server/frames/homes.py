@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence  # noqa: TC003 - msgspec reads the types of fields
 from typing import Annotated, Any, ClassVar, Final
 
-import msgspec
 from msgspec import Meta
 
 from angarium import wire
 from angarium_server.frames.frame import Frame, Record, about
 from angarium_server.frames.matching import FromRouter, FromWorker, Natural, Positive
+from angarium_server.frames.settings import FlowOptions, LaneSettings  # noqa: TC001 - msgspec reads them
 
 #: Delivery attempts of a message that are counted, and the latest time and the highest position there are.
 TRIES_MAX: Final = 255
@@ -18,6 +18,8 @@ TIME_MAX_MS: Final = (1 << 63) - 1
 POSITION_MAX: Final = (1 << 63) - 1
 
 Time = Annotated[int, Meta(ge=0, le=TIME_MAX_MS)]
+Position = Annotated[int, Meta(ge=0, le=POSITION_MAX)]
+PositivePosition = Annotated[int, Meta(ge=1, le=POSITION_MAX)]
 #: A sequence of a producer, and the code with which it was refused.
 Refusal = tuple[int, int]
 #: Numbers that follow each other: the first, and how many.
@@ -36,7 +38,7 @@ class LanePut(Record):
 
     lane: int
     generation: int
-    settings: dict[str, Any]
+    settings: LaneSettings
 
 
 class LanesFrame(FromRouter):
@@ -313,53 +315,47 @@ class MovedFrame(FromRouter):
 # -- flows -------------------------------------------------------------------------------------------------------
 
 
-class FlowFrame(FromRouter):
-    """What the router says about one flow at a home."""
-
-    operation: ClassVar[bytes] = wire.FLOW
-
-    verb: Annotated[str, about("`bind`, `credit`, `settle` or `unbind`")]
-    flow: Annotated[Positive, about("a number of the router that is never used again")]
-    arguments: Annotated[msgspec.Raw, about("an array, by verb: see below")]
-
-
-class Bind(Record):
-    """Arguments of `bind`: the flow gets messages of a lane from now on."""
-
-    verb: ClassVar[str] = "bind"
+class Bind(Record, tag="bind"):
+    """The flow gets messages of a lane from now on. The options are below."""
 
     lane: int
     browse: bool
     selector: str | None
     messages: Natural
     bytes: Natural
-    options: dict[str, Any]
+    options: FlowOptions
 
 
-class Credit(Record):
-    """Arguments of `credit`: what the flow may be sent, since its bind."""
-
-    verb: ClassVar[str] = "credit"
+class Credit(Record, tag="credit"):
+    """What the flow may be sent: totals since its bind."""
 
     messages: Natural
     bytes: Natural
 
 
-class Settle(Record):
-    """Arguments of `settle`: what a consumer says of messages, as ranges `[first, last]` of positions."""
-
-    verb: ClassVar[str] = "settle"
+class Settle(Record, tag="settle"):
+    """What a consumer says of messages, as ranges `[first, last]`: outcome 0 accepted, 2 failed, 3 rejected."""
 
     outcome: int
     ranges: Sequence[tuple[Positive, Positive]]
 
 
-class Unbind(Record):
-    """Arguments of `unbind`: how long the flow may settle what it has; nil: not at all."""
-
-    verb: ClassVar[str] = "unbind"
+class Unbind(Record, tag="unbind"):
+    """Nil ends it at once; else nothing more is handed out, and it is closed when all is settled, or the time over."""
 
     hand_off_ms: Natural | None
+
+
+FlowVerb = Bind | Credit | Settle | Unbind
+
+
+class FlowFrame(FromRouter):
+    """What the router says about one flow at a home."""
+
+    operation: ClassVar[bytes] = wire.FLOW
+
+    flow: Annotated[Positive, about("a number of the router that is never used again")]
+    verb: Annotated[FlowVerb, about("what it says, see below")]
 
 
 class FlowPart(Record):
@@ -401,6 +397,71 @@ class FlowEventFrame(FromWorker):
 # -- leases ------------------------------------------------------------------------------------------------------
 
 
+class OpenLease(Record, tag="open"):
+    """Lease the lane. Gives figures, `epoch`, `continued`; nil: a partition that went and holds nothing."""
+
+    group: str
+    lease_ms: PositivePosition
+
+
+class AskPositions(Record, tag="positions"):
+    """Where the group is. Gives figures."""
+
+    group: str
+    epoch: Position
+
+
+class AskFigures(Record, tag="figures"):
+    """Which positions there are, for browsers: it needs no lease. Gives figures."""
+
+
+class CountFrom(Record, tag="count"):
+    """How much there is from a position on. Gives `[messages, bytes]`."""
+
+    group: str
+    epoch: Position
+    start: Position
+
+
+class FindTime(Record, tag="find_time"):
+    """Which message was spooled at a time or later. Gives its position."""
+
+    group: str
+    epoch: Position
+    wall_ms: Position
+
+
+class PlanRange(Record, tag="plan"):
+    """Plan a range of so much at most; `end` 0: all that is there. Gives `[start, end, messages, bytes]`."""
+
+    group: str
+    epoch: Position
+    start: Position
+    end: Position
+    messages: PositivePosition
+    bytes: PositivePosition
+
+
+class AcknowledgeUpto(Record, tag="acknowledge"):
+    """Acknowledge what was planned before a position. Gives how many messages."""
+
+    group: str
+    epoch: Position
+    end: Position
+
+
+class ReleaseLease(Record, tag="release"):
+    """End the lease; epoch 0: the one that the group has. Gives whether there was one."""
+
+    group: str
+    epoch: Position
+
+
+LeaseVerb = (
+    OpenLease | AskPositions | AskFigures | CountFrom | FindTime | PlanRange | AcknowledgeUpto | ReleaseLease
+)
+
+
 class LeaseFrame(FromRouter):
     """What a reader group asks of a lane; LEASED answers it."""
 
@@ -408,8 +469,7 @@ class LeaseFrame(FromRouter):
 
     reference: Annotated[int, about("comes back in LEASED")]
     lane: Annotated[int, about("which lane is asked")]
-    verb: Annotated[str, about("see below")]
-    arguments: Annotated[msgspec.Raw, about("an array, by verb: see below")]
+    verb: Annotated[LeaseVerb, about("what is asked, see below")]
 
 
 class LeasedFrame(FromWorker):
@@ -419,7 +479,7 @@ class LeasedFrame(FromWorker):
 
     reference: Annotated[int, about("that of the LEASE")]
     code: Annotated[int, about("0, or why it is refused")]
-    value: Annotated[Any, about("by verb, see below; of a refusal the reason in words")]
+    value: Annotated[Any, about("the answer, see below; of a refusal the reason in words")]
 
 
 #: In the order of the documentation.

@@ -26,8 +26,6 @@ from angarium import errors, wire
 from cluster.data.node_file import node_runs, process_runs, read_node_file
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from angarium.client.transport.credentials import PathLike
 
 #: Longer than the controller waits for the slowest of its processes, so that its answer explains what is
@@ -75,7 +73,7 @@ class _LocalChannel:
             self._socket.connect(url)
         except zmq.ZMQError as error:
             self.close()
-            raise errors.error_for(errors.INVALID_ARGUMENT, f"{url!r}: {error}") from None
+            raise errors.invalid(f"{url!r}: {error}") from None
 
     def connect(self, _deadline: float) -> bool:
         return False
@@ -121,9 +119,7 @@ class Admin:
             InvalidRequestError: neither or both are given, or a file is missing or cannot be used (40018).
         """
         if (data_dir is None) == (admin_url is None):
-            raise errors.error_for(
-                errors.INVALID_ARGUMENT, "give either a data directory or an admin address"
-            )
+            raise errors.invalid("give either a data directory or an admin address")
         self._timeout_s = timeout_s
         #: The supervisor of a node on this host, whose end makes waiting pointless; 0 for a far node.
         self._pid = self._pid_start = 0
@@ -172,9 +168,7 @@ class Admin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _exchange(self, operation: str, arguments: dict[str, Any], wait_s: float, deadline: float) -> Any:
@@ -182,7 +176,7 @@ class Admin:
         try:
             frame = wire.pack([number, operation, arguments])
         except (TypeError, ValueError, OverflowError) as error:
-            raise errors.error_for(errors.INVALID_ARGUMENT, f"{operation}: {error}") from None
+            raise errors.invalid(f"{operation}: {error}") from None
         self._channel.send(frame, deadline)
         answered, ok, value = self._await_answer(operation, wait_s, deadline)
         while answered not in (number, _EVERY_CALL):  # the late answer of a call that was given up

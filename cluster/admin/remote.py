@@ -76,7 +76,7 @@ class RemoteChannel:
         if cert_file is None:
             detail = f"{url} needs a certificate that says who you are"
             advice = "name it with --cert-file, and its key with --key-file"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail, advice)
+            raise errors.invalid(detail, advice)
         return cls(url, Credentials(ca_file, cert_file, key_file))
 
     def connect(self, deadline: float) -> bool:

@@ -1,6 +1,7 @@
-"""`python -m cluster.bridge`: a bridge process, started by the supervisor."""
+"""`python -m cluster.bridge --runtime DIR --index I --incarnation K` runs bridge number I."""
 
-from cluster.bridge.server import main
+from cluster.bridge.bridge import Bridge
+from cluster.relay.shell import run
 
 if __name__ == "__main__":
-    main()
+    run(Bridge)

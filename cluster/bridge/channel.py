@@ -6,6 +6,7 @@ router it publishes into the Message VPN of the bridge. How the two sessions beg
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -17,9 +18,9 @@ from angarium.client.transport.address import is_encrypted
 from angarium.errors import AngariumError, error_for
 from cluster.bridge.carrier import BridgeCarrier
 from cluster.bridge.crossing import Crossing
-from cluster.bridge.relay import BridgeRelay
+from cluster.relay.direct import Relay
 from cluster.relay.encryption import Trust
-from cluster.relay.pair import BACKOFF_MAX_S, FAR, KEEPALIVE_MS, OPEN_AGAIN_S, OWN, Emit, Pair, State
+from cluster.relay.pair import BACKOFF_MAX_S, FAR, KEEPALIVE_MS, OPEN_AGAIN_S, OWN, Pair, State
 from cluster.relay.session import Told
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Attribute `remote_deliver_to_one_priority` -> priority of the session; those outside get theirs always.
 _PRIORITIES: Final = {"p1": 1, "p2": 2, "p3": 3, "p4": 4}
+#: Where the client of the own router is that a bridge between two of its Message VPNs logs in.
+THIS_HOST: Final = "127.0.0.1"
 #: How often the remote queue is asked what it holds.
 LOOK_INTERVAL_S: Final = 2.0
 #: Flag of a filter that is deliver-always.
@@ -44,7 +47,7 @@ class BridgeChannel(Pair):
         self, around: Surroundings, config: BridgeConfig, read_password: Callable[[str], str], now: float
     ) -> None:
         """Wait for the first tick; `read_password` gives the first line of a file, or raises AngariumError."""
-        super().__init__(around, now)
+        super().__init__(around, {"scope": "VPN", "bridge": config.name, "vpn": config.vpn}, now)
         self._config = config
         self._read_password = read_password
         #: Of the connection that is open, or was last; None before the first.
@@ -84,14 +87,12 @@ class BridgeChannel(Pair):
             "node_id": identity.node_id,
             "incarnation": self._incarnation,
         }
+        more: dict[str, Any] = {"bridge": bridge}
         if side == OWN:
-            return Hello(
-                config.vpn,
-                wire.BRIDGE_USERNAME,
-                identity.local_secret,
-                keepalive_ms=KEEPALIVE_MS,
-                bridge=bridge,
-            )
+            more["behalf"] = self._self_proof
+            return Hello(config.vpn, wire.BRIDGE_USERNAME, keepalive_ms=KEEPALIVE_MS, more=more)
+        if not config.addresses:
+            more["behalf"] = {**self._self_proof, "address": THIS_HOST}
         password = self._read_password(config.remote_password_file) if config.remote_password_file else None
         priority = _PRIORITIES.get(config.remote_deliver_to_one_priority, 1)
         return Hello(
@@ -101,7 +102,7 @@ class BridgeChannel(Pair):
             keepalive_ms=KEEPALIVE_MS,
             local_priority=priority,
             network_priority=priority,
-            bridge=bridge,
+            more=more,
         )
 
     def _became_up(self) -> None:
@@ -112,7 +113,7 @@ class BridgeChannel(Pair):
         config = self._config
         source = trail.place(far.welcome.node, config.remote_vpn)
         self._crossing = Crossing(source, config.vpn, self._nodes(), config.max_hops)
-        relay = self.relays[FAR] = BridgeRelay(far, self._crossing)
+        relay = self.relays[FAR] = Relay(far, self._crossing.admit)
         relay.open(own)
         self._subscribe(far)
         self._open_pause_s = OPEN_AGAIN_S
@@ -191,10 +192,6 @@ class BridgeChannel(Pair):
         )
         self._tell("warning", "VPN_BRIDGE_MESSAGE_REFUSED", text, code)
 
-    def _tell(self, severity: str, event: str, text: str, code: int = 0) -> None:
-        told = {"severity": severity, "scope": "VPN", "event": event, "text": text, "vpn": self._config.vpn}
-        self._outbox.append(Emit({**told, "bridge": self._config.name, "code": code}))
-
     def _close(self, now: float, error: AngariumError | None = None) -> None:
         if self.state is State.UP:
             why = error or error_for(errors.SHUTTING_DOWN, "the bridge was switched off, or changed")
@@ -243,7 +240,4 @@ class BridgeChannel(Pair):
 
     def _all_refused(self) -> dict[int, int]:
         """Give the messages that the own router refused, by code."""
-        refused = dict(self.refused)
-        for code, count in (self._carrier.refused if self._carrier is not None else {}).items():
-            refused[code] = refused.get(code, 0) + count
-        return refused
+        return Counter(self.refused) + Counter({} if self._carrier is None else self._carrier.refused)

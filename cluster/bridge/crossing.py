@@ -16,17 +16,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from angarium import trail
+from cluster.relay.frames import Meta
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from angarium.trail import Route
+    from cluster.relay.direct import OpenRow
 
 VISITED: Final = "visited"
 TOO_MANY_HOPS: Final = "max_hops"
 #: Trails whose verdict is remembered; messages of one origin share one.
 _KNOWN_MAX: Final = 1_000
+_decode_meta: Final = msgspec.msgpack.Decoder(Meta | None).decode
+_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Crossing:
@@ -54,6 +60,17 @@ class Crossing:
         """Take note of the nodes that share the Message VPN now."""
         self._here = frozenset(trail.place(node, self._vpn) for node in nodes)
         self._known.clear()
+
+    def admit(self, rows: list[OpenRow]) -> list[OpenRow]:
+        """Give the direct messages that go on, with their trails; numbered anew, as they may be of several rounds."""
+        admitted: list[OpenRow] = []
+        for row in rows:
+            ttl_ms, delay_ms, priority, route = _decode_meta(row[3]) or (0, 0, None, None)
+            goes_on = self.cross(route)
+            if not isinstance(goes_on, str):
+                meta = msgspec.Raw(_encode((ttl_ms, delay_ms, priority, goes_on)))
+                admitted.append((len(admitted), *row[1:3], meta, *row[4:]))
+        return admitted
 
     def cross(self, route: Route) -> tuple[str | None, ...] | str:
         """Give what the message goes on with, or why it is dropped, which is counted."""

@@ -10,6 +10,7 @@ applied leaves the identity of endpoints that exist as it is, so nothing that th
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -299,8 +300,7 @@ class Catalog:
         if key in self._objects:
             raise errors.error_for(errors.OBJECT_EXISTS, _title(key))
         if len(self._objects) >= MAX_OBJECTS:
-            detail = f"there are {MAX_OBJECTS} objects, the most a node holds"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(f"there are {MAX_OBJECTS} objects, the most a node holds")
 
     def update(self, kind: str, vpn: str, name: str, values: dict[str, Any]) -> list[Entry]:
         """Give the change that sets attributes of an object; nothing if it has these values already.
@@ -409,14 +409,7 @@ class Catalog:
 
     def _trial(self) -> Catalog:
         """Give a catalog with the same objects, on which wishes can be tried."""
-        trial = Catalog(
-            [],
-            self._hash_password,
-            next_endpoint_id=self._next_endpoint_id,
-            node=self._node,
-            passwordless_state=self.passwordless,
-        )
-        trial._subscription_exceptions = self._subscription_exceptions
+        trial = copy.copy(self)
         trial._objects = dict(self._objects)
         trial._of_kind = {kind: dict(found) for kind, found in self._of_kind.items()}
         trial.placement = self.placement.copy()

@@ -274,7 +274,7 @@ def _shape(text: str) -> str | None:
 def _key(vpn: str, kind: str, name: str) -> Key:
     if kind not in objects.ENDPOINT_KINDS:
         detail = f"{kind!r} is no kind of endpoint; there are {', '.join(objects.ENDPOINT_KINDS)}"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.invalid(detail)
     return kind, vpn, name
 
 

@@ -15,8 +15,9 @@ import fnmatch
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from angarium import errors, wire
+from angarium import errors
 from cluster.catalog.shares import WHOLE, Percents, Shares
+from router.sessions.kinds import KINDS
 from storage.config_store import Counter, Entry, Producer
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 COUNTER: Final = "producer"
 #: Bytes of a producer's name: what a client name may have, which is what most names are made from.
 MAX_NAME_BYTES: Final = 160
-#: The usernames of links and bridges.
-_CARRIERS: Final = (wire.LINK_USERNAME, wire.BRIDGE_USERNAME)
-
 #: Ids opened again that are not given away at once.
 REOPENED_MAX: Final = 100
 
@@ -103,7 +101,7 @@ class Producers:
         if resume:
             raise errors.error_for(errors.UNKNOWN_FLOW_NAME, f"producer {key[2]!r} of username {key[1]!r}")
         # Links and bridges are as many as operators made: they neither have a share nor find the node full.
-        full = None if key[1] in _CARRIERS else self._shares.refusal(key[:2])
+        full = None if key[1] in KINDS else self._shares.refusal(key[:2])
         room = [] if full is None else self._make_room(key[:2], in_use, newest, full)
         return self._next_id, [
             *room,
@@ -144,7 +142,7 @@ class Producers:
                 if known.used_day < today:
                     entries.append(Producer(*key, known.id, today))
             # A link or a bridge that was down for long goes on where it was, so its producers do not age.
-            elif today - known.used_day > self._idle_days and key[1] not in _CARRIERS:
+            elif today - known.used_day > self._idle_days and key[1] not in KINDS:
                 entries.append(Producer(*key, None, 0))
         return entries
 
@@ -212,4 +210,4 @@ def _check_name(name: str) -> None:
         detail = (
             f"{name!r} cannot name a producer: a name has 1 to {MAX_NAME_BYTES} bytes that can be printed"
         )
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.invalid(detail)

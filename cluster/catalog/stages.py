@@ -387,13 +387,12 @@ def _unknown(name: str) -> errors.AngariumError:
 
 def _check_none(sink: str | None, batch: int | None) -> None:
     if sink is not None or batch is not None:
-        detail = f"sink {sink!r} and batch {batch!r}: a commit has both, or neither"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.invalid(f"sink {sink!r} and batch {batch!r}: a commit has both, or neither")
 
 
 def _check_sink(sink: str, batch: int) -> None:
     if not 1 <= len(sink.encode(errors="replace")) <= SINK_BYTES_MAX or not sink.isprintable():
         detail = f"sink {sink[:SINK_BYTES_MAX]!r}: a name has 1 to {SINK_BYTES_MAX} bytes that can be printed"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.invalid(detail)
     if not 0 <= batch <= BATCH_MAX:
-        raise errors.error_for(errors.INVALID_ARGUMENT, f"batch {batch}: from 0 to {BATCH_MAX}")
+        raise errors.invalid(f"batch {batch}: from 0 to {BATCH_MAX}")

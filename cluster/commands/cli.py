@@ -32,107 +32,94 @@ class Entry(NamedTuple):
     """Where a command is, and the line that `angarium --help` prints for it without importing it."""
 
     module: str
-    attribute: str
     summary: str
+    #: What it is called there; empty: as the command.
+    attribute: str = ""
 
-
-_NODE: Final = "cluster.commands.node.node"
-_MESSAGES: Final = "cluster.commands.messages.messages"
-_REQUESTS: Final = "cluster.commands.messages.requests"
-_OBJECTS: Final = "cluster.commands.objects.objects"
-_CLIENTS: Final = "cluster.commands.objects.clients"
-_STAGES: Final = "cluster.commands.queues.stages"
-_ENDPOINTS: Final = "cluster.commands.queues.endpoints"
 
 SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Node": {
-        "up": Entry(_NODE, "up", "Start the node of a data directory."),
-        "down": Entry(_NODE, "down", "Stop the node in order."),
-        "status": Entry(_NODE, "status", "Show processes, sessions, rates and discards on one screen."),
-        "health": Entry(
-            "cluster.commands.node.health", "health", "Tell whether the node is well, and what is not."
+        "up": Entry("cluster.commands.node.node", "Start the node of a data directory."),
+        "down": Entry("cluster.commands.node.node", "Stop the node in order."),
+        "status": Entry(
+            "cluster.commands.node.node", "Show processes, sessions, rates and discards on one screen."
         ),
+        "health": Entry("cluster.commands.node.health", "Tell whether the node is well, and what is not."),
         "top": Entry(
-            "cluster.commands.node.top", "top", "Watch processes, queues or clients, with the rate of each."
+            "cluster.commands.node.top", "Watch processes, queues or clients, with the rate of each."
         ),
-        "events": Entry(_NODE, "events", "Show what happened on the node."),
-        "config": Entry(_NODE, "config", "Show, check, export and apply configuration."),
+        "events": Entry("cluster.commands.node.node", "Show what happened on the node."),
+        "config": Entry("cluster.commands.node.node", "Show, check, export and apply configuration."),
         "cluster": Entry(
-            "cluster.commands.node.cluster",
-            "cluster",
-            "Show the nodes of the cluster, their links, and what is wrong.",
+            "cluster.commands.node.cluster", "Show the nodes of the cluster, their links, and what is wrong."
         ),
-        "keys": Entry(_NODE, "keys", "Make the keys of encrypted connections."),
-        "worker": Entry(_CLIENTS, "worker", "List the workers and change their number."),
-        "spool": Entry(
-            "cluster.commands.queues.spool", "spool", "Show, verify, back up and restore what is stored."
-        ),
+        "keys": Entry("cluster.commands.node.node", "Make the keys of encrypted connections."),
+        "worker": Entry("cluster.commands.objects.clients", "List the workers and change their number."),
+        "spool": Entry("cluster.commands.queues.spool", "Show, verify, back up and restore what is stored."),
     },
     "Messages": {
-        "pub": Entry(_MESSAGES, "pub", "Publish messages."),
-        "sub": Entry(_MESSAGES, "sub", "Subscribe, and print what arrives."),
-        "consume": Entry(
-            "cluster.commands.messages.consume", "consume", "Take messages from a queue, and print them."
-        ),
-        "request": Entry(_REQUESTS, "request", "Send a request and print the reply."),
-        "reply": Entry(_REQUESTS, "reply", "Answer requests with the output of a command."),
+        "pub": Entry("cluster.commands.messages.messages", "Publish messages."),
+        "sub": Entry("cluster.commands.messages.messages", "Subscribe, and print what arrives."),
+        "consume": Entry("cluster.commands.messages.consume", "Take messages from a queue, and print them."),
+        "request": Entry("cluster.commands.messages.requests", "Send a request and print the reply."),
+        "reply": Entry("cluster.commands.messages.requests", "Answer requests with the output of a command."),
         "bench": Entry(
-            "cluster.commands.bench.queues", "bench", "Measure rate and latency with real client processes."
+            "cluster.commands.bench.queues", "Measure rate and latency with real client processes."
         ),
     },
     "Pipeline": {
         "pipeline": Entry(
-            "cluster.commands.pipeline.group",
-            "pipeline",
-            "Archive queues as Parquet, replay, report, compare.",
+            "cluster.commands.pipeline.group", "Archive queues as Parquet, replay, report, compare."
         ),
     },
     "Objects": {
-        "vpn": Entry(_OBJECTS, "vpn", "Message VPNs: separate worlds of topics and users."),
-        "username": Entry(_OBJECTS, "username", "Who may connect, and with which profiles."),
-        "profile": Entry(_OBJECTS, "profile", "Client profiles: rights and limits of clients."),
-        "acl": Entry(_OBJECTS, "acl", "ACL profiles: addresses, topics and share names to use."),
-        "queue": Entry(_ENDPOINTS, "queue", "Queues: what they hold, and what goes in and out."),
-        "topic-endpoint": Entry(
-            _ENDPOINTS, "topic_endpoint", "Topic endpoints: messages of one topic for a consumer."
+        "vpn": Entry(
+            "cluster.commands.objects.objects", "Message VPNs: separate worlds of topics and users."
         ),
-        "template": Entry(_OBJECTS, "template", "Templates of the endpoints that clients create."),
+        "username": Entry("cluster.commands.objects.objects", "Who may connect, and with which profiles."),
+        "profile": Entry(
+            "cluster.commands.objects.objects", "Client profiles: rights and limits of clients."
+        ),
+        "acl": Entry(
+            "cluster.commands.objects.objects", "ACL profiles: addresses, topics and share names to use."
+        ),
+        "queue": Entry(
+            "cluster.commands.queues.endpoints", "Queues: what they hold, and what goes in and out."
+        ),
+        "topic-endpoint": Entry(
+            "cluster.commands.queues.endpoints", "Topic endpoints: messages of one topic for a consumer."
+        ),
+        "template": Entry(
+            "cluster.commands.objects.objects", "Templates of the endpoints that clients create."
+        ),
         "link": Entry(
-            "cluster.commands.objects.links",
-            "link",
-            "Links to neighbour nodes: configuration, state and lag.",
+            "cluster.commands.objects.links", "Links to neighbour nodes: configuration, state and lag."
         ),
         "bridge": Entry(
-            "cluster.commands.objects.bridges",
-            "bridge",
-            "Bridges between Message VPNs: configuration and state.",
+            "cluster.commands.objects.bridges", "Bridges between Message VPNs: configuration and state."
         ),
         "message": Entry(
-            "cluster.commands.queues.messages",
-            "message",
-            "Show and delete single messages of an endpoint.",
+            "cluster.commands.queues.messages", "Show and delete single messages of an endpoint."
         ),
     },
     "Clients": {
-        "client": Entry(_CLIENTS, "client", "List, show and disconnect clients."),
+        "client": Entry("cluster.commands.objects.clients", "List, show and disconnect clients."),
         "subscription": Entry(
-            _CLIENTS, "subscription", "List subscriptions; add and remove them for a client."
+            "cluster.commands.objects.clients", "List subscriptions; add and remove them for a client."
         ),
-        "flow": Entry(_CLIENTS, "flow", "List the consumers that are bound to endpoints."),
-        "producer": Entry(_CLIENTS, "producer", "List the names under which clients publish."),
-        "stage": Entry(_STAGES, "stage", "List and abort what was staged and not committed."),
-        "sink": Entry(_STAGES, "sink", "List and forget who commits stages."),
+        "flow": Entry("cluster.commands.objects.clients", "List the consumers that are bound to endpoints."),
+        "producer": Entry("cluster.commands.objects.clients", "List the names under which clients publish."),
+        "stage": Entry("cluster.commands.queues.stages", "List and abort what was staged and not committed."),
+        "sink": Entry("cluster.commands.queues.stages", "List and forget who commits stages."),
     },
     "This command": {
-        "context": Entry(
-            "cluster.commands.node.contexts", "context", "Names for nodes, with the user to connect as."
-        ),
-        "docs": Entry("cluster.commands.node.docs", "docs", "Show the documentation, page by page."),
+        "context": Entry("cluster.commands.node.contexts", "Names for nodes, with the user to connect as."),
+        "docs": Entry("cluster.commands.node.docs", "Show the documentation, page by page."),
         "completion": Entry(
-            "cluster.commands.connecting.completion", "completion", "Print the completion script of a shell."
+            "cluster.commands.connecting.completion", "Print the completion script of a shell."
         ),
-        "help": Entry("cluster.commands.node.about", "show_help", "Show how a command is used."),
-        "version": Entry("cluster.commands.node.about", "version", "Print the versions of everything."),
+        "help": Entry("cluster.commands.node.about", "Show how a command is used.", "show_help"),
+        "version": Entry("cluster.commands.node.about", "Print the versions of everything."),
     },
 }
 
@@ -167,7 +154,8 @@ class LazyGroup(SuggestingGroup):
         for entries in SECTIONS.values():
             if cmd_name in entries:
                 entry = entries[cmd_name]
-                command = getattr(import_module(entry.module), entry.attribute)
+                attribute = entry.attribute or cmd_name.replace("-", "_")
+                command = getattr(import_module(entry.module), attribute)
                 assert isinstance(command, click.Command), entry
                 return command
         plugin = _plugins().get(cmd_name)

@@ -15,6 +15,7 @@ from angarium import errors
 from angarium_server.connections.addresses import address_fault, is_tls
 from angarium_server.connections.tls import TlsFiles, make_context
 from cluster.configuration.encryption import exposed_key_faults
+from cluster.configuration.keys import about
 
 if TYPE_CHECKING:
     from router.ground.config import RouterConfig
@@ -28,23 +29,20 @@ _ADVICE = (
 class AdminSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The admin API for operators on other hosts; on the node's host it is reached through the data directory."""
 
-    listen: Annotated[
-        list[str], Meta(description="Addresses for operators on other hosts: tls://HOST:PORT.")
-    ] = msgspec.field(default_factory=list)
+    listen: Annotated[list[str], about("Addresses for operators on other hosts: tls://HOST:PORT.")] = []
     tls_cert_file: Annotated[
-        str,
-        Meta(description="Certificate of these addresses (PEM); empty: router.tls_cert_file and its key."),
+        str, about("Certificate of these addresses (PEM); empty: router.tls_cert_file and its key.")
     ] = ""
-    tls_key_file: Annotated[
-        str, Meta(description="Private key of that certificate; empty: it is in the same file.")
-    ] = ""
+    tls_key_file: Annotated[str, about("Private key of that certificate; empty: it is in the same file.")] = (
+        ""
+    )
     tls_client_ca_file: Annotated[
-        str, Meta(description="Authorities that sign the certificates of operators (PEM).")
+        str, about("Authorities that sign the certificates of operators (PEM).")
     ] = ""
     operators: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=64)]],
-        Meta(description="Common names of the certificates that may use it."),
-    ] = msgspec.field(default_factory=list)
+        about("Common names of the certificates that may use it."),
+    ] = []
 
 
 def admin_files(admin: AdminSection, router: RouterConfig) -> TlsFiles:

@@ -25,7 +25,6 @@ address that others can reach is refused without keys. Nothing here opens a sock
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_type_hints
@@ -38,6 +37,7 @@ from angarium import errors
 from cluster import objects
 from cluster.configuration import admin, health, issuers, syslog
 from cluster.configuration.encryption import ca_file_faults, listen_faults
+from cluster.configuration.keys import about, within
 from cluster.security import passwords
 from node.config import WorkerConfig, WorkerRuntime
 from router.ground.config import RouterConfig, SpoolLimits
@@ -80,15 +80,12 @@ class ClusterSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         str, Meta(max_length=64, description="Name of the cluster; nodes of other clusters are refused.")
     ] = "angarium"
     secret_file: Annotated[
-        str,
-        Meta(
-            description="File with the secret of the cluster; empty: what the node got when it joined, or made."
-        ),
+        str, about("File with the secret of the cluster; empty: what the node got when it joined, or made.")
     ] = ""
     ca_file: Annotated[
         str,
-        Meta(
-            description="Authorities that may sign certificates of other nodes (PEM); empty: what the node got when it"
+        about(
+            "Authorities that may sign certificates of other nodes (PEM); empty: what the node got when it"
             " joined, authority.pem beside router.tls_cert_file, or those of the system."
         ),
     ] = ""
@@ -98,78 +95,49 @@ class SpoolSection(SpoolLimits, frozen=True, kw_only=True, forbid_unknown_fields
     """Guaranteed messages: limits and timing of the spool."""
 
     subscription_exceptions: Annotated[
-        bool,
-        Meta(description="Whether queues may have exceptions (!FILTER); false: they are refused."),
+        bool, about("Whether queues may have exceptions (!FILTER); false: they are refused.")
     ] = True
     map_gb: Annotated[
         int,
-        Meta(
-            ge=1,
-            le=100_000,
-            description="Address space of each worker's spool, sparse; at least three times max_usage_mb.",
+        within(
+            1, 100_000, "Address space of each worker's spool, sparse; at least three times max_usage_mb."
         ),
     ] = 64
-    ack_delay_ms: Annotated[
-        int,
-        Meta(ge=0, le=10_000, description="Longest time until a settlement is on disk."),
-    ] = 20
+    ack_delay_ms: Annotated[int, within(0, 10_000, "Longest time until a settlement is on disk.")] = 20
     write_delay_ms: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=60_000,
-            description="Time after which unsettled messages of relaxed endpoints are on disk.",
-        ),
+        int, within(0, 60_000, "Time after which unsettled messages of relaxed endpoints are on disk.")
     ] = 50
-    producers_max: Annotated[
-        int, Meta(ge=1, le=10_000_000, description="Producer names that the node remembers.")
-    ] = 100_000
+    producers_max: Annotated[int, within(1, 10_000_000, "Producer names that the node remembers.")] = 100_000
     producer_idle_days: Annotated[
-        int,
-        Meta(ge=1, le=36_500, description="Days without use after which a producer is forgotten."),
+        int, within(1, 36_500, "Days without use after which a producer is forgotten.")
     ] = 7
     stage_idle_hours: Annotated[
-        int,
-        Meta(ge=1, le=87_600, description="Hours without use after which an uncommitted stage is dropped."),
+        int, within(1, 87_600, "Hours without use after which an uncommitted stage is dropped.")
     ] = 24
     vpn_share_percent: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=100,
-            description="Share of the node's producer names, sinks and stages for one Message VPN.",
-        ),
+        int, within(1, 100, "Share of the node's producer names, sinks and stages for one Message VPN.")
     ] = 50
-    username_share_percent: Annotated[
-        int,
-        Meta(ge=1, le=100, description="Share of the same for one client username."),
-    ] = 10
+    username_share_percent: Annotated[int, within(1, 100, "Share of the same for one client username.")] = 10
 
 
 class EventsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of stored events, and their syslog target."""
 
     memory_max: Annotated[
-        int, Meta(ge=100, le=1_000_000, description="Events in memory, which 'angarium events' can show.")
+        int, within(100, 1_000_000, "Events in memory, which 'angarium events' can show.")
     ] = 10_000
-    file_bytes_max: Annotated[
-        int, Meta(ge=10_000, le=1 << 30, description="Size at which events.jsonl is rotated.")
-    ] = 8 << 20
-    files_max: Annotated[int, Meta(ge=1, le=100, description="Rotated files that are kept.")] = 4
+    file_bytes_max: Annotated[int, within(10_000, 1 << 30, "Size at which events.jsonl is rotated.")] = (
+        8 << 20
+    )
+    files_max: Annotated[int, within(1, 100, "Rotated files that are kept.")] = 4
     source_burst: Annotated[
-        int,
-        Meta(
-            ge=10,
-            le=100_000,
-            description="Events about one username, client or endpoint that are kept at once.",
-        ),
+        int, within(10, 100_000, "Events about one username, client or endpoint that are kept at once.")
     ] = 1_000
     source_per_minute: Annotated[
-        int, Meta(ge=1, le=100_000, description="Events about it that are kept a minute after these.")
+        int, within(1, 100_000, "Events about it that are kept a minute after these.")
     ] = 60
     syslog: Annotated[
-        str,
-        Meta(description="Syslog target of events: udp://HOST:PORT or unix:///dev/log; empty: none."),
+        str, about("Syslog target of events: udp://HOST:PORT or unix:///dev/log; empty: none.")
     ] = ""
 
 
@@ -177,7 +145,7 @@ class LogSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Logging of all processes."""
 
     level: Annotated[
-        Literal["DEBUG", "INFO", "WARNING", "ERROR"], Meta(description="Lowest severity that is logged.")
+        Literal["DEBUG", "INFO", "WARNING", "ERROR"], about("Lowest severity that is logged.")
     ] = "INFO"
 
 
@@ -193,9 +161,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     events: EventsSection = msgspec.field(default_factory=EventsSection)
     health: health.HealthSection = msgspec.field(default_factory=health.HealthSection)
     log: LogSection = msgspec.field(default_factory=LogSection)
-    issuers: list[TokenIssuer] = msgspec.field(default_factory=list)
+    issuers: list[TokenIssuer] = []
     #: Declared objects, checked; attributes may hold `password_file` instead of `password`.
-    objects: list[DeclaredObject] = msgspec.field(default_factory=list)
+    objects: list[DeclaredObject] = []
 
 
 SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
@@ -411,7 +379,7 @@ def _read(path: Path) -> tuple[NodeConfig, list[str]]:
             values[name], found = _section(name, given, directory, SECTIONS[name])
         else:
             known = [*SECTIONS, _VPN_SECTION, *_LIST_SECTIONS, _ISSUERS]
-            found = [f"{name}: there is no such section{_did_you_mean(name, known)}"]
+            found = [f"{name}: there is no such section{objects.did_you_mean(name, known)}"]
         faults += found
     return (NodeConfig() if faults else NodeConfig(**values)), faults
 
@@ -438,7 +406,7 @@ def _section(
     faults = []
     for key, value in given.items():
         if key not in known:
-            faults.append(f"{name}.{key}: there is no such key{_did_you_mean(key, known)}")
+            faults.append(f"{name}.{key}: there is no such key{objects.did_you_mean(key, known)}")
             continue
         try:
             values[key] = msgspec.convert(value, types[key])
@@ -577,11 +545,6 @@ def _sentence(kind: Any) -> str:
 
 def _first_line(struct: type[msgspec.Struct]) -> str:
     return (struct.__doc__ or "").strip().splitlines()[0]
-
-
-def _did_you_mean(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
 
 
 _OBJECTS_SAMPLE: Final = """# Objects can be declared too; 'angarium config export' prints those that exist:

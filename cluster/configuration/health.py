@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from angarium_server.connections.addresses import address_fault
+from cluster.configuration.keys import about, within
 
 
 class HealthSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -15,16 +15,12 @@ class HealthSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     listen: Annotated[
         list[str],
-        Meta(
-            description="Addresses: tcp://HOST:PORT; port 0: chosen at each start, see node.json. Empty: none."
-        ),
+        about("Addresses: tcp://HOST:PORT; port 0: chosen at each start, see node.json. Empty: none."),
     ] = msgspec.field(default_factory=lambda: ["tcp://127.0.0.1:0"])
     drain_ms: Annotated[
         int,
-        Meta(
-            ge=0,
-            le=600_000,
-            description="Time in which the node keeps serving but is not ready, before a graceful shutdown.",
+        within(
+            0, 600_000, "Time in which the node keeps serving but is not ready, before a graceful shutdown."
         ),
     ] = 0
 

@@ -132,7 +132,7 @@ class SettledWish(msgspec.Struct):
 
 
 class JoinWish(msgspec.Struct):
-    """Of `cluster.join`: what a stranger said in JOIN, and from where."""
+    """Of `cluster.join`: what an unauthenticated connection said in JOIN, and from where."""
 
     wish: bytes
     address: str

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cluster.catalog.catalog import Catalog
     from cluster.controller.switchboard.changes import Changes
     from cluster.controller.switchboard.events import Event
-    from cluster.controller.switchboard.switchboard import Switchboard
+    from cluster.controller.switchboard.switchboard import Place, Switchboard
 
 #: Deaths at which an owner is put aside.
 DEATHS_MAX: Final = 2
@@ -36,7 +36,6 @@ class Deaths:
     """The deaths of each owner."""
 
     def __init__(self) -> None:
-        """Begin without any."""
         #: Owner -> (deaths, when the last one was), by that time.
         self._owners: OrderedDict[Owner, tuple[int, float]] = OrderedDict()
 
@@ -96,11 +95,9 @@ class Blames:
 
     def _session(self, event: Event, session: dict[str, int], now: float) -> None:
         board = self._board
-        gathering = board.gather_view(None, now)
-        number = board.ask(ROUTER, "session_owner", session, gathering)
 
-        def finish(answers: dict[int, Any]) -> None:
-            owner = answers.get(number)
+        def finish(answers: dict[Place, Any]) -> None:
+            owner = answers.get(ROUTER)
             if owner is None:
                 self._record(event, "matching messages of no client, or of one that is gone", {})
                 return
@@ -110,8 +107,7 @@ class Blames:
                 board.ask(ROUTER, "put_aside", session, board.gather_view(None, now))
                 self._aside(f"{title} is disconnected, and its messages are not tried again", owner)
 
-        gathering.finish = finish
-        board.end_if_complete(gathering)
+        board.collect_view(None, now, {ROUTER: (ROUTER, "session_owner", session)}, finish)
 
     def _record(self, event: Event, what: str, owner: Row) -> None:
         self._board.record({**event, **owner, "text": f"{event['text']} while {what}"})

@@ -45,11 +45,10 @@ from cluster.controller.blames import Blames
 from cluster.controller.health.checks import Health, examine
 from cluster.controller.health.metrics import metrics
 from cluster.controller.issuers.keys import IssuerKeys
-from cluster.controller.mesh.picture import Picture
+from cluster.controller.mesh.cluster_view import ClusterView
 from cluster.controller.operations import arguments
 from cluster.controller.operations.aside import AsideOperations
 from cluster.controller.operations.bridges import BridgeOperations
-from cluster.controller.operations.clients import ClientOperations
 from cluster.controller.operations.endpoints import EndpointOperations
 from cluster.controller.operations.joining import JoinOperations
 from cluster.controller.operations.links import LinkOperations
@@ -80,7 +79,7 @@ from storage.config_store import Counter
 
 if TYPE_CHECKING:
     from cluster.catalog.registries import Registries
-    from cluster.controller.mesh.picture import Identity
+    from cluster.controller.mesh.cluster_view import Identity
     from cluster.controller.switchboard.events import Event
 
 #: The counter of the config store that says how many workers are wanted; none before the first change.
@@ -91,6 +90,7 @@ SAMPLE_INTERVAL_S: Final = 1.0
 START_SAMPLE_INTERVAL_S: Final = 0.2
 #: Producers age by days, so an hour is often enough to look at them.
 AGE_INTERVAL_S: Final = 3_600.0
+_STATS_OF_ROUTER: Final = {ROUTER: (ROUTER, "stats", None)}
 
 
 class Controller:
@@ -134,7 +134,7 @@ class Controller:
         self.joining = JoinOperations(board, catalog, self._changes, identity.node)
         self._asks = Asks(board, registries, self._changes, self.joining)
         self._spool = SpoolOperations(board, identity.node_id, copies)
-        picture = Picture(identity)
+        view = ClusterView(identity)
         #: By role; those of other roles are not the business of objects.
         self._processes = {
             role.name: ObjectProcesses(board, catalog, role, identity.node)
@@ -142,8 +142,8 @@ class Controller:
             if role.indices is Indices.OBJECTS
         }
         self._samples = Samples(board, self._processes)
-        self._links = LinkOperations(board, catalog, identity.node, picture, self._processes[LINK.name])
-        self._mesh = MeshOperations(board, catalog, self._links, picture)
+        self._links = LinkOperations(board, catalog, identity.node, view, self._processes[LINK.name])
+        self._mesh = MeshOperations(board, catalog, self._links, view)
         self._bridges = BridgeOperations(board, catalog, self._processes[BRIDGE.name])
         self._blames = Blames(board, catalog, self._changes)
         #: pid -> what it uses, as measured last.
@@ -175,7 +175,10 @@ class Controller:
             **self._mesh.operations,
             **self.joining.operations,
             **self._bridges.operations,
-            **ClientOperations(board).operations,
+            "clients.list": (arguments.VpnArguments, board.forwarding("clients")),
+            "clients.show": (arguments.NameArguments, board.forwarding("client")),
+            "clients.disconnect": (arguments.NameArguments, board.forwarding("disconnect")),
+            "subscriptions.list": (arguments.SubscriptionArguments, board.forwarding("subscriptions")),
             "events": (arguments.EventArguments, self._find_events),
             "health": (arguments.NoArguments, self._show_health),
             "config.show": (arguments.NoArguments, self._show_config),
@@ -306,8 +309,8 @@ class Controller:
         return examine(self._board.node, stats and stats.get("spool", {}), links, silent_s)
 
     def metrics(self, now: float) -> str:
-        """Give the figures of the node as the page of the health endpoint."""
-        cluster = self._mesh.picture.figures(now)
+        """Give the metrics of the node as the page of the health endpoint."""
+        cluster = self._mesh.view.metrics(now)
         health, samples = self.health(now), self._samples.newest
         return metrics(health, self._board.node, self._usage, self._router_stats, cluster, samples)
 
@@ -381,49 +384,38 @@ class Controller:
         handler(msgspec.convert(given, kind), asker, now)
 
     def _status(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
-        board = self._board
-        gathering = board.gather(asker, now)
-        router = board.ask(ROUTER, "stats", None, gathering)
-        gathering.finish = lambda answers: {
-            **report.status(
-                board.node,
+        def finish(answers: dict[Place, Any]) -> dict[str, Any]:
+            shown = report.status(
+                self._board.node,
                 self._usage,
-                answers.get(router),
+                answers.get(ROUTER),
                 self._sampler.rates,
                 self._mesh.issues,
                 is_disk_full=self.is_disk_full,
-            ),
-            "passwordless": self.passwordless,
-        }
-        board.end_if_complete(gathering)
+            )
+            return {**shown, "passwordless": self.passwordless}
+
+        self._board.collect(asker, now, _STATS_OF_ROUTER, finish)
 
     def _workers(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
-        board = self._board
-        gathering = board.gather(asker, now)
-        rows = [row for row in report.processes(board.node, self._usage) if row["role"] == WORKER.name]
-        numbers = [board.ask((WORKER.name, row["index"]), "stats", None, gathering) for row in rows]
-        gathering.finish = lambda answers: [
-            {**(answers.get(number) or {}), **row} for number, row in zip(numbers, rows, strict=True)
-        ]
-        board.end_if_complete(gathering)
+        every = report.processes(self._board.node, self._usage)
+        rows = {row["index"]: row for row in every if row["role"] == WORKER.name}
+        asked = {index: ((WORKER.name, index), "stats", None) for index in rows}
+
+        def finish(answers: dict[int, Any]) -> list[dict[str, Any]]:
+            return [{**(answers.get(index) or {}), **row} for index, row in rows.items()]
+
+        self._board.collect(asker, now, asked, finish)
 
     def _stats(self, request: arguments.StatsArguments, asker: Asker, now: float) -> None:
-        board = self._board
-        gathering = board.gather(asker, now)
-        asked = {
-            board.ask(place, "stats", None, gathering): place
-            for place in sorted(board.peers)
-            if request.role in (None, place[0])
-        }
+        places = [place for place in sorted(self._board.peers) if request.role in (None, place[0])]
         own = self._own_stats()
 
-        def finish(answers: dict[int, Any]) -> dict[str, Any]:
-            router = [answers.get(number) for number, place in asked.items() if place == ROUTER]
-            workers = [answers.get(number) for number, place in asked.items() if place[0] == WORKER.name]
-            return {"router": router[0] if router else None, "workers": workers, "controller": own}
+        def finish(answers: dict[Place, Any]) -> dict[str, Any]:
+            workers = [answers.get(place) for place in places if place[0] == WORKER.name]
+            return {"router": answers.get(ROUTER), "workers": workers, "controller": own}
 
-        gathering.finish = finish
-        board.end_if_complete(gathering)
+        self._board.collect(asker, now, {place: (place, "stats", None) for place in places}, finish)
 
     def _find_events(self, request: arguments.EventArguments, asker: Asker, _now: float) -> None:
         self._board.reply(asker, self._board.events.find(request.since, request.limit))
@@ -444,16 +436,12 @@ class Controller:
             for place in sorted(board.peers)
             if request.role in (None, place[0]) and request.index in (None, place[1])
         ]
-        gathering = board.gather(asker, now)
-        asked = {board.ask(place, "log_level", request.level, gathering): place for place in chosen}
         own = []
         if request.role in (None, CONTROLLER.name):
             board.emit(SetLogLevel(request.level))
             own = ["controller.0"]
-        gathering.finish = lambda answers: (
-            own + [f"{role}.{index}" for number, (role, index) in asked.items() if number in answers]
-        )
-        board.end_if_complete(gathering)
+        asked = {place: (place, "log_level", request.level) for place in chosen}
+        board.collect(asker, now, asked, lambda answers: own + [f"{role}.{at}" for role, at in answers])
 
     def _stop_node(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
         self._board.reply(asker, None)
@@ -518,33 +506,28 @@ class Controller:
     # -- of our own ------------------------------------------------------------------------------------------
 
     def _sample(self, now: float) -> None:
-        board = self._board
-        gathering = board.gather(None, now)
-        number, peer = board.ask(ROUTER, "stats", None, gathering), board.peers.get(ROUTER)
+        peer = self._board.peers.get(ROUTER)
         incarnation = peer.incarnation if peer else 0
 
-        def finish(answers: dict[int, Any]) -> None:
-            self._router_stats = answers.get(number)
+        def finish(answers: dict[Place, Any]) -> None:
+            self._router_stats = answers.get(ROUTER)
             if not (self._router_stats or {}).get("spool", {}).get("recovered"):
                 self._sample_due = min(self._sample_due, now + START_SAMPLE_INTERVAL_S)
-            if number in answers:
-                self._sampler.sample(now, incarnation, answers[number])
+            if ROUTER in answers:
+                self._sampler.sample(now, incarnation, answers[ROUTER])
             else:
                 self._sampler.forget()
 
-        gathering.finish = finish
-        board.end_if_complete(gathering)
+        self._board.collect(None, now, _STATS_OF_ROUTER, finish)
 
     def _age_producers(self, now: float) -> None:
         """Forget producers that nobody opened for long; without the router nobody knows which are open."""
         board, (_, producers, stages, _) = self._board, self._registries
-        gathering = board.gather(None, now)
-        number = board.ask(ROUTER, "producers", {"vpn": None}, gathering)
 
-        def finish(answers: dict[int, Any]) -> None:
-            if number not in answers:
+        def finish(answers: dict[Place, Any]) -> None:
+            if ROUTER not in answers:
                 return
-            opened = {row["id"] for row in answers[number]}
+            opened = {row["id"] for row in answers[ROUTER]}
             entries = producers.age(board.today(), opened)
             forgotten = producers.ids_of(entries)
             entries += stages.age(board.now_s(), opened)
@@ -554,8 +537,7 @@ class Controller:
                 board.record_system("warning", "SYSTEM_AD_STAGE_AGED", text)
             self._changes.make(entries, None, "aged", lambda: None, forgotten=forgotten)
 
-        gathering.finish = finish
-        board.end_if_complete(gathering)
+        board.collect(None, now, {ROUTER: (ROUTER, "producers", {"vpn": None})}, finish)
 
     def _own_stats(self) -> dict[str, Any]:
         board, (catalog, producers, stages, deletions) = self._board, self._registries

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cluster.controller.operations import figures
+from cluster.controller.operations import metrics
 from cluster.roster.table import WORKER
 
 #: Totals of the router whose rates are shown.
@@ -84,7 +84,7 @@ def status(
         "rates": rates,
         "totals": {name: stats.get(name, 0) for name in RATED},
         "discards": stats.get("discards", {}),
-        "spool": figures.spool(router),
+        "spool": metrics.spool(router),
         "disk_full": full,
         "certificates": node.get("certificates", []),
         "links": stats.get("links", []),

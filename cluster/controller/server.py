@@ -39,7 +39,7 @@ from cluster.controller.controller import WORKERS, Controller
 from cluster.controller.health.pages import page
 from cluster.controller.health.server import HealthServer
 from cluster.controller.issuers.downloads import Downloads
-from cluster.controller.mesh.picture import Identity
+from cluster.controller.mesh.cluster_view import Identity
 from cluster.controller.remote.server import FRAME_BYTES_MAX, AdminRequest, RemoteServer
 from cluster.controller.switchboard.effects import (
     Answer,
@@ -451,7 +451,6 @@ class Meter:
     """Measures what processes use; a CPU percentage is over the time since the last measurement."""
 
     def __init__(self) -> None:
-        """Begin with no process known."""
         #: Exactly the pids of the last measurement that were alive.
         self._known: dict[int, psutil.Process] = {}
 
@@ -481,8 +480,8 @@ def open_store(directory: Path, data_id: str) -> ConfigStore:
         InvalidRequestError: it is gone since, damaged, or of another data directory (40017).
     """
     if data_id and not is_there(directory):
-        detail = f"config store {directory}: it is missing; put it back, and start the node again"
-        raise errors.error_for(errors.INVALID_CONFIGURATION, detail)
+        detail, advice = f"config store {directory}: it is missing", "put it back, and start the node again"
+        raise errors.error_for(errors.INVALID_CONFIGURATION, detail, advice)
     store = ConfigStore(directory)
     if data_id and store.data_id != data_id:
         found = store.data_id

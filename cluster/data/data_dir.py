@@ -20,16 +20,13 @@ import stat
 import tempfile
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 
 from angarium import errors
 from cluster.data.node_file import LOCK_FILE, NODE_FILE, NodeFile, read_node_file, refuse_foreign
 from storage.sync import sync_path
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 NODE_FORMAT: Final = 1
 #: `node.json` is filled up to such sizes with blanks, so that the next one fits into the place of the last but one.
@@ -133,9 +130,7 @@ class DataDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._lock)
 
     def _take_lock(self) -> int:
@@ -232,9 +227,7 @@ class RuntimeDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 

@@ -66,7 +66,7 @@ def join(options: JoinOptions) -> stored.Joined:
     """
     token = tokens.read(options.token)
     if not is_tls(options.url):
-        raise errors.error_for(errors.INVALID_ARGUMENT, f"--join {options.url}: write tls://HOST:PORT")
+        raise errors.invalid(f"--join {options.url}: write tls://HOST:PORT")
     config = load_config(options.config_file)
     node = _name_of(options.data_dir, config)
     joined = stored.read(options.data_dir)
@@ -116,7 +116,7 @@ def tell_members(
     for one in neighbours:
         try:
             if not any(map(is_tls, one.addresses)):
-                raise errors.error_for(errors.INVALID_ARGUMENT, "no tls:// address of it is known")
+                raise errors.invalid("no tls:// address of it is known")
             url = next(filter(is_tls, one.addresses))
             credentials = Credentials(authority, cert or None, key or None)
             name = one.server_name or one.node
@@ -202,10 +202,10 @@ def places(config: NodeConfig, options: JoinOptions, local_host: str) -> tuple[l
     for url in addresses:
         if not is_tls(url) or has_open_port(url):
             detail = f"{url} is no address by which others reach this node"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail, "write tls://HOST:PORT, with the port")
+            raise errors.invalid(detail, "write tls://HOST:PORT, with the port")
     if not any(map(is_tls, listen)) or not addresses:
         detail = f"no other node can reach this one: it listens on {', '.join(listen)}"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail, "add --listen tls://HOST:PORT")
+        raise errors.invalid(detail, "add --listen tls://HOST:PORT")
     return listen, addresses
 
 

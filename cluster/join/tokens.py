@@ -188,7 +188,7 @@ def _digest(secret: bytes) -> bytes:
 
 def _unreadable(what: str) -> errors.AngariumError:
     advice = "copy the whole line that 'angarium cluster token' printed"
-    return errors.error_for(errors.INVALID_ARGUMENT, f"the join token cannot be read: {what}", advice)
+    return errors.invalid(f"the join token cannot be read: {what}", advice)
 
 
 def _refused(what: str) -> errors.AngariumError:

@@ -57,7 +57,6 @@ class Vault:
     """The files of one node."""
 
     def __init__(self, config: NodeConfig, data_dir: Path, node: str) -> None:
-        """Read nothing yet."""
         self._cert_file = config.router.tls_cert_file
         self._ca_file = config.cluster.ca_file
         self._tokens_file = data_dir / JOIN_TOKENS_FILE

@@ -1,6 +1,7 @@
-"""`python -m cluster.link --runtime DIR --index I --incarnation K` runs a link process."""
+"""`python -m cluster.link --runtime DIR --index I --incarnation K` runs link number I."""
 
-from cluster.link.server import main
+from cluster.link.link import Link
+from cluster.relay.shell import run
 
 if __name__ == "__main__":
-    main()
+    run(Link)

@@ -13,7 +13,7 @@ from angarium.client.protocol.session import Hello
 from angarium.client.transport.address import is_encrypted
 from angarium.errors import AngariumError, error_for
 from cluster.relay.encryption import Trust
-from cluster.relay.pair import FAR, KEEPALIVE_MS, OWN, Emit, Pair, State
+from cluster.relay.pair import FAR, KEEPALIVE_MS, OWN, Pair, State
 from cluster.relay.session import Exported, Imported, Reported
 from cluster.relay.spooled import Carrier
 
@@ -27,7 +27,7 @@ class Channel(Pair):
 
     def __init__(self, around: Surroundings, config: LinkConfig, vpn: str, now: float) -> None:
         """Wait for the first tick."""
-        super().__init__(around, now)
+        super().__init__(around, {"scope": "SYSTEM", "link": config.neighbour, "vpn": vpn}, now)
         self.vpn = vpn
         self._config = config
 
@@ -42,11 +42,7 @@ class Channel(Pair):
 
     def _hello(self, side: int) -> Hello:
         identity = self._runtime.identity
-        if side == FAR:
-            secret, node, node_id = identity.secret, self._runtime.node, identity.node_id
-        else:
-            secret = identity.local_secret
-            node, node_id = self._who_answers()
+        node, node_id = (self._runtime.node, identity.node_id) if side == FAR else self._who_answers()
         link = {
             "node": node,
             "node_id": node_id,
@@ -54,7 +50,9 @@ class Channel(Pair):
             "incarnation": self._incarnation,
             "encrypted": is_encrypted(self._far_url),
         }
-        return Hello(self.vpn, wire.LINK_USERNAME, secret or None, keepalive_ms=KEEPALIVE_MS, link=link)
+        secret = identity.secret or None if side == FAR else None
+        more = {"link": link} if side == FAR else {"link": link, "behalf": self._self_proof}
+        return Hello(self.vpn, wire.LINK_USERNAME, secret, keepalive_ms=KEEPALIVE_MS, more=more)
 
     def _who_answers(self) -> tuple[str, str]:
         """Give name and id of the far node.
@@ -120,10 +118,6 @@ class Channel(Pair):
     def _tell_refused(self, error: AngariumError) -> None:
         text = f"the link to node {self._config.neighbour!r} in Message VPN {self.vpn!r} was refused: {error}"
         self._tell("error", "SYSTEM_LINK_REFUSED", text, error.code)
-
-    def _tell(self, severity: str, event: str, text: str, code: int) -> None:
-        told = {"severity": severity, "scope": "SYSTEM", "event": event, "text": text}
-        self._outbox.append(Emit({**told, "link": self._config.neighbour, "vpn": self.vpn, "code": code}))
 
     def describe(self, now: float) -> dict[str, Any]:
         """Give what `angarium link show` says of it."""

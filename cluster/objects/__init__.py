@@ -22,6 +22,7 @@ from cluster.objects.kinds import complete as complete
 from cluster.objects.kinds import convert as convert
 from cluster.objects.kinds import convert_declared as convert_declared
 from cluster.objects.kinds import convert_stored as convert_stored
+from cluster.objects.kinds import did_you_mean as did_you_mean
 from cluster.objects.kinds import differing as differing
 from cluster.objects.kinds import identity_of as identity_of
 from cluster.objects.kinds import kind_of as kind_of

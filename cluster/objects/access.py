@@ -22,6 +22,9 @@ from cluster.objects.attributes import (
     SpoolMegabytes,
     Text,
     about,
+    clears,
+    own,
+    raises,
 )
 
 #: Exceptions in one list; every subscription is judged against all of them.
@@ -44,116 +47,70 @@ _Exceptions = Annotated[list[Text], Meta(max_length=MAX_EXCEPTIONS)]
 class Vpn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A Message VPN: an isolated set of clients, objects and messages."""
 
-    enabled: Annotated[bool, about("Clients may connect.", "enabled")] = True
-    max_connection_count: Annotated[
-        _Connections, about("Clients connected at the same time.", "maxConnectionCount")
-    ] = _CONNECTIONS_MAX
+    enabled: Annotated[bool, about("Clients may connect.")] = True
+    max_connection_count: Annotated[_Connections, about("Clients connected at the same time.")] = (
+        _CONNECTIONS_MAX
+    )
     max_subscription_count: Annotated[
-        Count,
-        about("Subscriptions of all its connected clients together.", "maxSubscriptionCount"),
+        Count, about("Subscriptions of all its connected clients together.")
     ] = 500_000
     max_overlapping_filters: Annotated[
         Count,
-        about(
+        own(
             "Kinds of filters with wildcards of all its connected clients; filters whose wildcards stand in the same "
             "places are of one kind. So many filters at most match one topic."
         ),
     ] = 10_000
     max_overlapping_filters_per_queue: Annotated[
-        Count, about("The same of the subscriptions that clients give to one queue.")
+        Count, own("The same of the subscriptions that clients give to one queue.")
     ] = 1_000
     max_matching_work_per_s: Annotated[
         Count,
-        about(
+        own(
             "Work of matching that the messages of all its clients together may cost, in nodes of the tree of filters; "
             "beyond it the clients that cost it are held back. 0: no limit."
         ),
     ] = 2_000_000
     max_memory_bytes: Annotated[
         MemoryBytes,
-        about(
+        own(
             "Memory for subscriptions and flows of its clients, and for its endpoints, in all processes together."
         ),
     ] = 2 << 30
     max_spool_usage_mb: Annotated[
         SpoolMegabytes,
         about(
-            "Quota of all its endpoints together; with 0 guaranteed messages are refused.",
-            "maxMsgSpoolUsage",
+            "Quota of all its endpoints together; with 0 guaranteed messages are refused.", "maxMsgSpoolUsage"
         ),
     ] = 10_000
-    max_endpoint_count: Annotated[
-        Flows, about("Queues and topic endpoints, temporary ones too.", "maxEndpointCount")
-    ] = 10 * _OF_CLIENT
+    max_endpoint_count: Annotated[Flows, about("Queues and topic endpoints, temporary ones too.")] = (
+        10 * _OF_CLIENT
+    )
     max_egress_flow_count: Annotated[
-        Flows, about("Flows from its endpoints to clients at the same time.", "maxEgressFlowCount")
+        Flows, about("Flows from its endpoints to clients at the same time.")
     ] = 10 * _OF_CLIENT
-    max_ingress_flow_count: Annotated[
-        Producers, about("Producers of its clients at the same time.", "maxIngressFlowCount")
-    ] = 10 * _OF_CLIENT
+    max_ingress_flow_count: Annotated[Producers, about("Producers of its clients at the same time.")] = (
+        10 * _OF_CLIENT
+    )
     event_spool_usage_set_percent: Annotated[
-        Percent,
-        about("Share of max_spool_usage_mb that raises an event.", "eventMsgSpoolUsageThreshold.setPercent"),
+        Percent, raises("max_spool_usage_mb", "eventMsgSpoolUsageThreshold.setPercent")
     ] = 80
     event_spool_usage_clear_percent: Annotated[
-        Percent,
-        about("Share of max_spool_usage_mb that ends it.", "eventMsgSpoolUsageThreshold.clearPercent"),
+        Percent, clears("max_spool_usage_mb", "eventMsgSpoolUsageThreshold.clearPercent")
     ] = 60
-    event_connection_count_set_percent: Annotated[
-        Percent,
-        about(
-            "Share of max_connection_count that raises an event.", "eventConnectionCountThreshold.setPercent"
-        ),
-    ] = 80
-    event_connection_count_clear_percent: Annotated[
-        Percent,
-        about("Share of max_connection_count that ends it.", "eventConnectionCountThreshold.clearPercent"),
-    ] = 60
-    event_subscription_count_set_percent: Annotated[
-        Percent,
-        about(
-            "Share of max_subscription_count that raises an event.",
-            "eventSubscriptionCountThreshold.setPercent",
-        ),
-    ] = 80
-    event_subscription_count_clear_percent: Annotated[
-        Percent,
-        about(
-            "Share of max_subscription_count that ends it.", "eventSubscriptionCountThreshold.clearPercent"
-        ),
-    ] = 60
-    event_endpoint_count_set_percent: Annotated[
-        Percent,
-        about("Share of max_endpoint_count that raises an event.", "eventEndpointCountThreshold.setPercent"),
-    ] = 80
-    event_endpoint_count_clear_percent: Annotated[
-        Percent,
-        about("Share of max_endpoint_count that ends it.", "eventEndpointCountThreshold.clearPercent"),
-    ] = 60
-    event_egress_flow_count_set_percent: Annotated[
-        Percent,
-        about(
-            "Share of max_egress_flow_count that raises an event.", "eventEgressFlowCountThreshold.setPercent"
-        ),
-    ] = 80
-    event_egress_flow_count_clear_percent: Annotated[
-        Percent,
-        about("Share of max_egress_flow_count that ends it.", "eventEgressFlowCountThreshold.clearPercent"),
-    ] = 60
-    event_ingress_flow_count_set_percent: Annotated[
-        Percent,
-        about(
-            "Share of max_ingress_flow_count that raises an event.",
-            "eventIngressFlowCountThreshold.setPercent",
-        ),
-    ] = 80
-    event_ingress_flow_count_clear_percent: Annotated[
-        Percent,
-        about("Share of max_ingress_flow_count that ends it.", "eventIngressFlowCountThreshold.clearPercent"),
-    ] = 60
+    event_connection_count_set_percent: Annotated[Percent, raises("max_connection_count")] = 80
+    event_connection_count_clear_percent: Annotated[Percent, clears("max_connection_count")] = 60
+    event_subscription_count_set_percent: Annotated[Percent, raises("max_subscription_count")] = 80
+    event_subscription_count_clear_percent: Annotated[Percent, clears("max_subscription_count")] = 60
+    event_endpoint_count_set_percent: Annotated[Percent, raises("max_endpoint_count")] = 80
+    event_endpoint_count_clear_percent: Annotated[Percent, clears("max_endpoint_count")] = 60
+    event_egress_flow_count_set_percent: Annotated[Percent, raises("max_egress_flow_count")] = 80
+    event_egress_flow_count_clear_percent: Annotated[Percent, clears("max_egress_flow_count")] = 60
+    event_ingress_flow_count_set_percent: Annotated[Percent, raises("max_ingress_flow_count")] = 80
+    event_ingress_flow_count_clear_percent: Annotated[Percent, clears("max_ingress_flow_count")] = 60
     durability: Annotated[
         Durability,
-        about(
+        own(
             "relaxed: acknowledge before the message is on disk. Of endpoint and Message VPN the weaker counts."
         ),
     ] = "synced"
@@ -162,13 +119,10 @@ class Vpn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Username(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A client username: an account, with its password and profiles."""
 
-    enabled: Annotated[bool, about("Clients may log in under this name.", "enabled")] = True
+    enabled: Annotated[bool, about("Clients may log in under this name.")] = True
     password: Annotated[
         Text,
-        about(
-            "Stored as a scrypt hash and never shown; an empty one is accepted on loopback and ipc only.",
-            "password",
-        ),
+        about("Stored as a scrypt hash and never shown; an empty one is accepted on loopback and ipc only."),
     ] = ""
     acl_profile: Annotated[Text, about("The ACL profile of its clients.", "aclProfileName")] = DEFAULT_NAME
     client_profile: Annotated[Text, about("The client profile of its clients.", "clientProfileName")] = (
@@ -190,12 +144,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A client profile: the rights of clients, and their limits on the node's resources."""
 
     allow_shared_subscriptions: Annotated[
-        bool,
-        about("May create and join shared subscriptions.", "allowSharedSubscriptionsEnabled"),
+        bool, about("May create and join shared subscriptions.", "allowSharedSubscriptionsEnabled")
     ] = True
     allow_bridge_connections: Annotated[
-        bool,
-        about("Bridges of other Message VPNs may take messages.", "allowBridgeConnectionsEnabled"),
+        bool, about("Bridges of other Message VPNs may take messages.", "allowBridgeConnectionsEnabled")
     ] = False
     eliding: Annotated[
         bool,
@@ -207,60 +159,52 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     eliding_delay_ms: Annotated[
         int,
         Meta(ge=0, le=60_000),
-        about("Time between two deliveries of one topic; 0: replace only while congested.", "elidingDelay"),
+        about("Time between two deliveries of one topic; 0: replace only while congested."),
     ] = 0
     eliding_max_topics: Annotated[
-        int,
-        Meta(ge=1, le=32_000),
-        about("Topics tracked for eliding per client.", "elidingMaxTopicCount"),
+        int, Meta(ge=1, le=32_000), about("Topics tracked for eliding per client.", "elidingMaxTopicCount")
     ] = 256
-    max_subscription_count: Annotated[
-        Count, about("Subscriptions of one client.", "maxSubscriptionCount")
-    ] = 500_000
+    max_subscription_count: Annotated[Count, about("Subscriptions of one client.")] = 500_000
     max_overlapping_filters: Annotated[
         Count,
-        about(
+        own(
             "Kinds of filters with wildcards of one client; filters whose wildcards stand in the same places are of "
             "one kind. So many of its filters at most match one topic."
         ),
     ] = 1_000
     max_matching_work_per_s: Annotated[
         Count,
-        about(
+        own(
             "Work of matching that the messages of one client may cost, in nodes of the tree of filters beyond 256 per "
             "topic; beyond it the client is held back. 0: no limit."
         ),
     ] = 500_000
     max_memory_bytes: Annotated[
-        MemoryBytes, about("Memory for subscriptions and flows of one client, in all processes together.")
+        MemoryBytes, own("Memory for subscriptions and flows of one client, in all processes together.")
     ] = 512 << 20
     max_memory_bytes_per_client_username: Annotated[
-        MemoryBytes, about("The same of one username, with the endpoints that its clients created.")
+        MemoryBytes, own("The same of one username, with the endpoints that its clients created.")
     ] = 1 << 30
     max_connection_count_per_client_username: Annotated[
-        _Connections,
-        about("Clients of one username at the same time.", "maxConnectionCountPerClientUsername"),
+        _Connections, about("Clients of one username at the same time.")
     ] = 5_000
     queue_direct_1_max_depth: Annotated[
-        _WorkUnits,
-        about("Egress queue of class of service 1, in units of 2048 bytes.", "queueDirect1MaxDepth"),
+        _WorkUnits, about("Egress queue of class of service 1, in units of 2048 bytes.")
     ] = 20_000
     queue_direct_1_min_msg_burst: Annotated[
-        _Burst, about("Messages that it holds regardless of their size.", "queueDirect1MinMsgBurst")
+        _Burst, about("Messages that it holds regardless of their size.")
     ] = 4
     queue_direct_2_max_depth: Annotated[
-        _WorkUnits,
-        about("Egress queue of class of service 2, in units of 2048 bytes.", "queueDirect2MaxDepth"),
+        _WorkUnits, about("Egress queue of class of service 2, in units of 2048 bytes.")
     ] = 20_000
     queue_direct_2_min_msg_burst: Annotated[
-        _Burst, about("Messages that it holds regardless of their size.", "queueDirect2MinMsgBurst")
+        _Burst, about("Messages that it holds regardless of their size.")
     ] = 4
     queue_direct_3_max_depth: Annotated[
-        _WorkUnits,
-        about("Egress queue of class of service 3, in units of 2048 bytes.", "queueDirect3MaxDepth"),
+        _WorkUnits, about("Egress queue of class of service 3, in units of 2048 bytes.")
     ] = 20_000
     queue_direct_3_min_msg_burst: Annotated[
-        _Burst, about("Messages that it holds regardless of their size.", "queueDirect3MinMsgBurst")
+        _Burst, about("Messages that it holds regardless of their size.")
     ] = 4
     allow_guaranteed_send: Annotated[
         bool, about("May publish guaranteed messages.", "allowGuaranteedMsgSendEnabled")
@@ -275,21 +219,20 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Literal["all", "durable", "non-durable"],
         about("Which endpoints it may create.", "allowGuaranteedEndpointCreateDurability"),
     ] = "all"
-    max_egress_flow_count: Annotated[
-        Flows, about("Flows from endpoints to one client at the same time.", "maxEgressFlowCount")
-    ] = _OF_CLIENT
-    max_ingress_flow_count: Annotated[
-        Producers, about("Producers of one client at the same time.", "maxIngressFlowCount")
-    ] = _OF_CLIENT
+    max_egress_flow_count: Annotated[Flows, about("Flows from endpoints to one client at the same time.")] = (
+        _OF_CLIENT
+    )
+    max_ingress_flow_count: Annotated[Producers, about("Producers of one client at the same time.")] = (
+        _OF_CLIENT
+    )
     max_egress_flow_count_per_client_username: Annotated[
-        Flows, about("Flows from endpoints to all clients of one username at the same time.")
+        Flows, own("Flows from endpoints to all clients of one username at the same time.")
     ] = _OF_USERNAME
     max_ingress_flow_count_per_client_username: Annotated[
-        Producers, about("Producers of all clients of one username at the same time.")
+        Producers, own("Producers of all clients of one username at the same time.")
     ] = _OF_USERNAME
     max_endpoint_count_per_username: Annotated[
-        Flows,
-        about("Endpoints that clients of one username created.", "maxEndpointCountPerClientUsername"),
+        Flows, about("Endpoints that clients of one username created.", "maxEndpointCountPerClientUsername")
     ] = _OF_CLIENT
     queue_template: Annotated[
         Text,
@@ -320,26 +263,18 @@ class Acl(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     client_connect_default: Annotated[
         Action, about("Whether clients may connect.", "clientConnectDefaultAction")
     ] = "disallow"
-    client_connect_exceptions: Annotated[
-        _Exceptions, about("Addresses in CIDR form, 10.0.0.0/8.", "clientConnectExceptions")
-    ] = msgspec.field(default_factory=list)
+    client_connect_exceptions: Annotated[_Exceptions, about("Addresses in CIDR form, 10.0.0.0/8.")] = []
     publish_topic_default: Annotated[
         Action, about("Whether clients may publish to a topic.", "publishTopicDefaultAction")
     ] = "disallow"
-    publish_topic_exceptions: Annotated[
-        _Exceptions,
-        about("Filters; $client-username is substituted.", "publishTopicExceptions"),
-    ] = msgspec.field(default_factory=list)
+    publish_topic_exceptions: Annotated[_Exceptions, about("Filters; $client-username is substituted.")] = []
     subscribe_topic_default: Annotated[
         Action, about("Whether clients may subscribe to a filter.", "subscribeTopicDefaultAction")
     ] = "disallow"
     subscribe_topic_exceptions: Annotated[
-        _Exceptions,
-        about("Filters; $client-username is substituted.", "subscribeTopicExceptions"),
-    ] = msgspec.field(default_factory=list)
+        _Exceptions, about("Filters; $client-username is substituted.")
+    ] = []
     subscribe_share_name_default: Annotated[
         Action, about("Whether clients may use a share name.", "subscribeShareNameDefaultAction")
     ] = "allow"
-    subscribe_share_name_exceptions: Annotated[
-        _Exceptions, about("Share names, with wildcards.", "subscribeShareNameExceptions")
-    ] = msgspec.field(default_factory=list)
+    subscribe_share_name_exceptions: Annotated[_Exceptions, about("Share names, with wildcards.")] = []

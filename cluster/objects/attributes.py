@@ -33,11 +33,41 @@ MemoryBytes = Annotated[int, Meta(ge=0, le=1 << 40)]
 SpoolMegabytes = Annotated[int, Meta(ge=0, le=SPOOL_MB_MAX)]
 Flows = Annotated[int, Meta(ge=0, le=FLOWS_MAX)]
 Producers = Annotated[int, Meta(ge=0, le=PRODUCERS_MAX)]
+_THRESHOLD: Final = re.compile(r"(event_\w+)_(set|clear)_percent")
+_UNIT: Final = re.compile(r"_(ms|s|mb)$")
 
 
-def about(sentence: str, reference: str = "") -> Meta:
-    """Attach a sentence and the reference's name (MsgVpn..., without the object's prefix) to an attribute."""
+def about(sentence: str, reference: str | None = None) -> Meta:
+    """Attach a sentence to an attribute, and the reference's name where `reference_name` does not say it."""
     return Meta(description=sentence, extra={"reference": reference})
+
+
+def own(sentence: str) -> Meta:
+    """Attach a sentence to an attribute that the reference does not have."""
+    return about(sentence, "")
+
+
+def raises(limit: str, reference: str | None = None) -> Meta:
+    """Describe the share of a limit that raises an event."""
+    return about(f"Share of {limit} that raises an event.", reference)
+
+
+def clears(limit: str, reference: str | None = None) -> Meta:
+    """Describe the share of a limit that ends the event."""
+    return about(f"Share of {limit} that ends it.", reference)
+
+
+def reference_name(name: str) -> str:
+    """Give what the reference calls most attributes of a name, without the object's prefix (MsgVpn...).
+
+    max_connection_count                  maxConnectionCount
+    max_ttl_s                             maxTtl
+    event_connection_count_set_percent    eventConnectionCountThreshold.setPercent
+    """
+    if threshold := _THRESHOLD.fullmatch(name):
+        return f"{reference_name(threshold[1])}Threshold.{threshold[2]}Percent"
+    first, *words = _UNIT.sub("", name).split("_")
+    return first + "".join(word.capitalize() for word in words)
 
 
 def level_pattern(length_max: int) -> re.Pattern[str]:

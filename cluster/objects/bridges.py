@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from angarium import errors, topic, wire
-from cluster.objects.attributes import DEFAULT_NAME, Text, about, level_pattern, level_rule
+from cluster.objects.attributes import DEFAULT_NAME, Text, about, level_pattern, level_rule, own
 from cluster.objects.endpoints import EXCEPTION_MARK
 from cluster.objects.links import MAX_ADDRESSES, check_encrypted
 
@@ -34,7 +34,7 @@ _Filters = Annotated[list[Text], Meta(max_length=MAX_REMOTE_SUBSCRIPTIONS)]
 class Bridge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A bridge: takes messages of a remote Message VPN into its own."""
 
-    enabled: Annotated[bool, about("Whether the bridge connects.", "enabled")] = True
+    enabled: Annotated[bool, about("Whether the bridge connects.")] = True
     remote_vpn: Annotated[
         str,
         Meta(max_length=32),
@@ -46,17 +46,17 @@ class Bridge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "Addresses of the remote node, as its clients use them, tried in turn; none: this node.",
             "remoteMsgVpns.remoteMsgVpnLocation",
         ),
-    ] = msgspec.field(default_factory=list)
+    ] = []
     server_name: Annotated[
         Text,
-        about(
+        own(
             "Name that the certificate of the remote node must have at tls:// addresses; empty: the host there."
         ),
     ] = ""
     ca_pem: Annotated[
         str,
         Meta(max_length=CA_CHARACTERS_MAX),
-        about(
+        own(
             "Authorities (PEM) that sign the certificate of the remote node; empty: cluster.ca_file of this one."
         ),
     ] = ""
@@ -76,23 +76,19 @@ class Bridge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     remote_subscriptions: Annotated[
         _Filters,
         about(
-            "Filters of direct messages to take, with remote_deliver_to_one_priority for deliver-to-one ones.",
-            "remoteSubscriptions",
+            "Filters of direct messages to take, with remote_deliver_to_one_priority for deliver-to-one ones."
         ),
-    ] = msgspec.field(default_factory=list)
+    ] = []
     remote_deliver_always_subscriptions: Annotated[
         _Filters,
         about(
             "Filters of direct messages to take, always including deliver-to-one ones.",
             "remoteSubscriptions.deliverAlwaysEnabled",
         ),
-    ] = msgspec.field(default_factory=list)
+    ] = []
     remote_deliver_to_one_priority: Annotated[
         Literal["p1", "p2", "p3", "p4", "da"],
-        about(
-            "Priority of remote_subscriptions for deliver-to-one messages; da: deliver-always.",
-            "remoteDeliverToOnePriority",
-        ),
+        about("Priority of remote_subscriptions for deliver-to-one messages; da: deliver-always."),
     ] = "p1"
     remote_queue: Annotated[
         Text,
@@ -108,7 +104,7 @@ class Bridge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class BridgeIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the node sets: the place of the bridge process."""
 
-    number: Annotated[int, about("Index of its process, unique among bridges.")] = 0
+    number: Annotated[int, own("Index of its process, unique among bridges.")] = 0
 
 
 def check_remote_filter(where: str, text: str) -> None:

@@ -36,6 +36,9 @@ from cluster.objects.attributes import (
     SpoolMegabytes,
     Text,
     about,
+    clears,
+    own,
+    raises,
 )
 
 #: The queue to which dead messages go unless an endpoint says otherwise (R202).
@@ -71,29 +74,20 @@ class _Handling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     access_type: Annotated[
         Literal["exclusive", "non-exclusive"],
-        about(
-            "exclusive: one active flow, the others in standby; non-exclusive: all flows in turn.",
-            "accessType",
-        ),
+        about("exclusive: one active flow, the others in standby; non-exclusive: all flows in turn."),
     ] = "exclusive"
     permission: Annotated[
         Permission,
         about(
             "Rights of other usernames: no-access (or none), read-only, consume, modify-topic, delete;"
-            " each includes the previous.",
-            "permission",
+            " each includes the previous."
         ),
     ] = NO_ACCESS
-    max_bind_count: Annotated[
-        int, Meta(ge=0, le=10_000), about("Flows bound at the same time.", "maxBindCount")
-    ] = 1_000
+    max_bind_count: Annotated[int, Meta(ge=0, le=10_000), about("Flows bound at the same time.")] = 1_000
     max_delivered_unacked_per_flow: Annotated[
         int,
         Meta(ge=1, le=1_000_000),
-        about(
-            "Unsettled messages at which delivery to a flow stops.",
-            "maxDeliveredUnackedMsgsPerFlow",
-        ),
+        about("Unsettled messages at which delivery to a flow stops.", "maxDeliveredUnackedMsgsPerFlow"),
     ] = 10_000
     max_message_bytes: Annotated[
         int, Meta(ge=0, le=30_000_000), about("Largest message: payload and properties.", "maxMsgSize")
@@ -103,18 +97,11 @@ class _Handling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         about("Quota; 0 keeps the newest message only (last-value queue).", "maxMsgSpoolUsage"),
     ] = 5_000
     max_redelivery_count: Annotated[
-        int,
-        Meta(ge=0, le=255),
-        about(
-            "Redeliveries before the message is dead; 0: no limit.",
-            "maxRedeliveryCount",
-        ),
+        int, Meta(ge=0, le=255), about("Redeliveries before the message is dead; 0: no limit.")
     ] = 0
-    redelivery_enabled: Annotated[
-        bool, about("Whether a message may be delivered more than once.", "redeliveryEnabled")
-    ] = True
+    redelivery_enabled: Annotated[bool, about("Whether a message may be delivered more than once.")] = True
     redelivery_delay_enabled: Annotated[
-        bool, about("Whether a failed message waits before its redelivery.", "redeliveryDelayEnabled")
+        bool, about("Whether a failed message waits before its redelivery.")
     ] = False
     redelivery_delay_initial_ms: Annotated[
         int,
@@ -132,8 +119,7 @@ class _Handling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ),
     ] = 200
     max_ttl_s: Annotated[
-        Count,
-        about("Longest time that a message stays; 0: no limit. Requires respect_ttl.", "maxTtl"),
+        Count, about("Longest time that a message stays; 0: no limit. Requires respect_ttl.")
     ] = 0
     respect_ttl: Annotated[
         bool, about("Whether messages expire: by their own time to live and max_ttl_s.", "respectTtlEnabled")
@@ -153,7 +139,7 @@ class _Handling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         _DeadMessageQueue,
         about("Queue for dead messages; if it does not exist, they are deleted.", "deadMsgQueue"),
     ] = DEAD_MESSAGE_QUEUE
-    delivery_delay_s: Annotated[Count, about("Delay of the first delivery.", "deliveryDelay")] = 0
+    delivery_delay_s: Annotated[Count, about("Delay of the first delivery.")] = 0
     reject_low_priority: Annotated[
         bool,
         about(
@@ -177,52 +163,36 @@ class _Handling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = "always"
     durability: Annotated[
         Durability,
-        about(
+        own(
             "relaxed: acknowledge before the message is on disk. Also applies if the Message VPN is relaxed."
         ),
     ] = "synced"
     event_spool_usage_set_percent: Annotated[
-        Percent,
-        about("Share of max_spool_usage_mb that raises an event.", "eventMsgSpoolUsageThreshold.setPercent"),
+        Percent, raises("max_spool_usage_mb", "eventMsgSpoolUsageThreshold.setPercent")
     ] = 25
     event_spool_usage_clear_percent: Annotated[
-        Percent,
-        about("Share of max_spool_usage_mb that ends it.", "eventMsgSpoolUsageThreshold.clearPercent"),
+        Percent, clears("max_spool_usage_mb", "eventMsgSpoolUsageThreshold.clearPercent")
     ] = 18
-    event_bind_count_set_percent: Annotated[
-        Percent,
-        about("Share of max_bind_count that raises an event.", "eventBindCountThreshold.setPercent"),
-    ] = 80
-    event_bind_count_clear_percent: Annotated[
-        Percent, about("Share of max_bind_count that ends it.", "eventBindCountThreshold.clearPercent")
-    ] = 60
+    event_bind_count_set_percent: Annotated[Percent, raises("max_bind_count")] = 80
+    event_bind_count_clear_percent: Annotated[Percent, clears("max_bind_count")] = 60
     event_reject_low_priority_set_percent: Annotated[
-        Percent,
-        about(
-            "Share of reject_low_priority_limit that raises an event.",
-            "eventRejectLowPriorityMsgLimitThreshold.setPercent",
-        ),
+        Percent, raises("reject_low_priority_limit", "eventRejectLowPriorityMsgLimitThreshold.setPercent")
     ] = 80
     event_reject_low_priority_clear_percent: Annotated[
-        Percent,
-        about(
-            "Share of reject_low_priority_limit that ends it.",
-            "eventRejectLowPriorityMsgLimitThreshold.clearPercent",
-        ),
+        Percent, clears("reject_low_priority_limit", "eventRejectLowPriorityMsgLimitThreshold.clearPercent")
     ] = 60
 
 
 class _Endpoint(_Handling, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What queues and topic endpoints have in common."""
 
-    ingress_enabled: Annotated[bool, about("Whether it takes messages.", "ingressEnabled")] = True
-    egress_enabled: Annotated[bool, about("Whether it delivers messages.", "egressEnabled")] = True
+    ingress_enabled: Annotated[bool, about("Whether it takes messages.")] = True
+    egress_enabled: Annotated[bool, about("Whether it delivers messages.")] = True
     owner: Annotated[
         Text,
         about(
             "Client username with all rights on it. Operators who name none make it default's,"
-            " in its Message VPN, while default needs no password.",
-            "owner",
+            " in its Message VPN, while default needs no password."
         ),
     ] = ""
 
@@ -231,41 +201,35 @@ class Queue(_Endpoint, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A queue: stores messages published to it, or to topics of its subscriptions, for its consumers."""
 
     subscriptions: Annotated[
-        _Subscriptions,
-        about("Filters of messages that it takes; with a leading ! those that it does not.", "subscriptions"),
-    ] = msgspec.field(default_factory=list)
+        _Subscriptions, about("Filters of messages that it takes; with a leading ! those that it does not.")
+    ] = []
     partition_count: Annotated[
         int,
         Meta(ge=0, le=wire.MAX_PARTITIONS),
-        about("Partitions by partition key, of a non-exclusive queue; 0: none.", "partitionCount"),
+        about("Partitions by partition key, of a non-exclusive queue; 0: none."),
     ] = 0
     partition_rebalance_delay_s: Annotated[
-        Count,
-        about("Time that uneven shares last before partitions move.", "partitionRebalanceDelay"),
+        Count, about("Time that uneven shares last before partitions move.")
     ] = 5
     partition_rebalance_max_handoff_s: Annotated[
         Count,
         about(
-            "Time that a moving partition waits for unsettled messages.",
-            "partitionRebalanceMaxHandoffTime",
+            "Time that a moving partition waits for unsettled messages.", "partitionRebalanceMaxHandoffTime"
         ),
     ] = 3
     max_lease_s: Annotated[
         int,
         Meta(ge=1, le=2_592_000),
-        about("Longest time that a reader group may keep it leased without using the lease."),
+        own("Longest time that a reader group may keep it leased without using the lease."),
     ] = 3_600
 
 
 class TopicEndpoint(_Endpoint, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A topic endpoint: stores messages of the one topic that its consumer gave at bind."""
 
-    max_bind_count: Annotated[
-        int, Meta(ge=0, le=10_000), about("Flows bound at the same time.", "maxBindCount")
-    ] = 1
+    max_bind_count: Annotated[int, Meta(ge=0, le=10_000), about("Flows bound at the same time.")] = 1
     max_spool_usage_mb: Annotated[
-        SpoolMegabytes,
-        about("Quota; 0 keeps the newest message only (last-value).", "maxSpoolUsage"),
+        SpoolMegabytes, about("Quota; 0 keeps the newest message only (last-value).")
     ] = 5_000
 
 
@@ -277,7 +241,7 @@ class Template(_Handling, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """
 
     kind_of_endpoint: Annotated[
-        Literal["queue", "topic-endpoint"], about("The kind of endpoint it applies to.")
+        Literal["queue", "topic-endpoint"], own("The kind of endpoint it applies to.")
     ] = "queue"
     name_filter: Annotated[
         Text,
@@ -288,36 +252,29 @@ class Template(_Handling, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = ""
     durability_override: Annotated[
         Literal["none", "non-durable"],
-        about(
-            "non-durable: endpoints created with it are temporary, whatever the client asked for.",
-            "durabilityOverride",
-        ),
+        about("non-durable: endpoints created with it are temporary, whatever the client asked for."),
     ] = "none"
 
 
 class QueueIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the node sets and operators see."""
 
-    id: Annotated[int, about("Number that no other endpoint of the node ever had.")] = 0
-    generation: Annotated[
-        int, about("Increases when topic or selector change, which deletes its content.")
-    ] = 1
-    created_by: Annotated[str, about("operator, or client:USERNAME.")] = OPERATOR
-    durable: Annotated[bool, about("False for one that ends with its client.")] = True
-    client: Annotated[str, about("Client name that a temporary one belongs to.")] = ""
-    homes: Annotated[list[int], about("Worker of each partition; the first one without partitions.")] = (
-        msgspec.field(default_factory=list)
-    )
+    id: Annotated[int, own("Number that no other endpoint of the node ever had.")] = 0
+    generation: Annotated[int, own("Increases when topic or selector change, which deletes its content.")] = 1
+    created_by: Annotated[str, own("operator, or client:USERNAME.")] = OPERATOR
+    durable: Annotated[bool, own("False for one that ends with its client.")] = True
+    client: Annotated[str, own("Client name that a temporary one belongs to.")] = ""
+    homes: Annotated[list[int], own("Worker of each partition; the first one without partitions.")] = []
     client_subscriptions: Annotated[
-        list[str], about("Filters that clients added; they can remove these only.")
-    ] = msgspec.field(default_factory=list)
+        list[str], own("Filters that clients added; they can remove these only.")
+    ] = []
 
 
 class TopicEndpointIdentity(QueueIdentity, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The same of a topic endpoint."""
 
-    topic: Annotated[str | None, about("Topic that its consumer gave at bind.")] = None
-    selector: Annotated[str | None, about("Selector that its consumer gave at bind.")] = None
+    topic: Annotated[str | None, own("Topic that its consumer gave at bind.")] = None
+    selector: Annotated[str | None, own("Selector that its consumer gave at bind.")] = None
 
 
 def template_defaults(attributes: Attributes) -> Attributes:

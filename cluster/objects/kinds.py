@@ -29,7 +29,13 @@ import msgspec
 
 from angarium import errors, topic, wire
 from cluster.objects import access, bridges, endpoints, links
-from cluster.objects.attributes import DEFAULT_NAME, MAX_NAME_BYTES, MAX_TOPIC_BYTES, Attributes
+from cluster.objects.attributes import (
+    DEFAULT_NAME,
+    MAX_NAME_BYTES,
+    MAX_TOPIC_BYTES,
+    Attributes,
+    reference_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -157,8 +163,8 @@ def kind_of(name: str) -> ObjectKind:
     try:
         return KINDS[name]
     except KeyError:
-        detail = f"there is no kind of object {name!r}{_did_you_mean(name, list(KINDS))}"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail) from None
+        detail = f"there is no kind of object {name!r}{did_you_mean(name, list(KINDS))}"
+        raise errors.invalid(detail) from None
 
 
 def check_name(kind: ObjectKind, name: str) -> None:
@@ -220,7 +226,7 @@ def _convert(kind: ObjectKind, values: Mapping[str, Any], identity: tuple[str, .
     for name, value in values.items():
         expected = types.get(name) or (fixed.get(name) if name in identity else None)
         if expected is None:
-            what = f"{kind.name} objects have no attribute {name!r}{_did_you_mean(name, list(types))}"
+            what = f"{kind.name} objects have no attribute {name!r}{did_you_mean(name, list(types))}"
             detail = f"{kind.name} attribute {name} is set by the node" if name in fixed else what
             raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
         converted[name] = _convert_value(kind, name, expected, value)
@@ -324,17 +330,10 @@ def _described(struct: type[msgspec.Struct]) -> list[Attribute]:
     for field in msgspec.inspect.type_info(struct).fields:  # type: ignore[attr-defined]
         metadata = field.type
         default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-        type_name, range_text = _type_texts(metadata.type)
-        described.append(
-            Attribute(
-                field.name,
-                type_name,
-                range_text,
-                default,
-                metadata.extra_json_schema["description"],
-                metadata.extra["reference"],
-            )
-        )
+        reference = metadata.extra["reference"]
+        reference = reference_name(field.name) if reference is None else reference
+        sentence = metadata.extra_json_schema["description"]
+        described.append(Attribute(field.name, *_type_texts(metadata.type), default, sentence, reference))
     return described
 
 
@@ -420,7 +419,8 @@ def _check_queue_name(where: str, text: str) -> None:
         raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
 
 
-def _did_you_mean(name: str, known: list[str]) -> str:
+def did_you_mean(name: str, known: list[str]) -> str:
+    """Give the end of a sentence that says there is no such name: the one that looks like it, or all."""
     close = difflib.get_close_matches(str(name), known, n=1)
     return f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from angarium import errors
 from angarium_server.connections.addresses import address_fault, has_open_port, is_loopback, is_tls
-from cluster.objects.attributes import Text, about, level_pattern, level_rule
+from cluster.objects.attributes import Text, about, level_pattern, level_rule, own
 
 #: Addresses of one neighbour, tried in turn.
 MAX_ADDRESSES: Final = 16
@@ -23,21 +23,18 @@ _Addresses = Annotated[list[Text], Meta(max_length=MAX_ADDRESSES)]
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A link to a neighbour: its addresses, and the side that opens it."""
 
-    enabled: Annotated[bool, about("Whether the link connects.", "enabled")] = True
+    enabled: Annotated[bool, about("Whether the link connects.")] = True
     addresses: Annotated[
         _Addresses,
         about("Addresses of the neighbour, as its clients use them, tried in turn.", "remoteAddresses"),
-    ] = msgspec.field(default_factory=list)
+    ] = []
     initiator: Annotated[
         Literal["lexical", "local", "remote"],
-        about(
-            "The side that opens it; lexical: the node whose name sorts last. Both nodes must agree.",
-            "initiator",
-        ),
+        about("The side that opens it; lexical: the node whose name sorts last. Both nodes must agree."),
     ] = "lexical"
     server_name: Annotated[
         Text,
-        about(
+        own(
             "Name that the certificate of the neighbour must have at tls:// addresses; empty: that of the node."
         ),
     ] = ""
@@ -46,7 +43,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class LinkIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the node sets: the place of the link process."""
 
-    number: Annotated[int, about("Index of its process, unique among links.")] = 0
+    number: Annotated[int, own("Index of its process, unique among links.")] = 0
 
 
 def check_address(where: str, url: str) -> None:

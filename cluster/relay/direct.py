@@ -20,7 +20,7 @@ from angarium import slots, wire
 from angarium.slots import Round
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from angarium.client.protocol.events import Welcome
     from cluster.relay.session import Entries, Exported, Inside, LinkSession, Passed
@@ -48,9 +48,17 @@ class _Waiting(NamedTuple):
 class Relay:
     """Carries messages and wishes from one session to the other."""
 
-    def __init__(self, source: LinkSession) -> None:
-        """Begin with what the source says; the target is not there yet."""
+    def __init__(
+        self, source: LinkSession, admit: Callable[[list[OpenRow]], list[OpenRow]] | None = None
+    ) -> None:
+        """Begin with what the source says; the target is not there yet.
+
+        Args:
+            source: where messages come from.
+            admit: gives the rows of those that came that go on, numbered from 0; None: all of them, as they came.
+        """
         self._source = source
+        self._admit = admit
         self._target: LinkSession | None = None
         #: The slot table of the target.
         self._epoch = 0
@@ -107,16 +115,13 @@ class Relay:
     def _passes_unopened(self, event: Passed, welcome: Welcome) -> bool:
         """Tell whether the target takes a batch as it is."""
         return (
-            len(event.parts) == 1
+            self._admit is None
+            and len(event.parts) == 1
             and welcome.workers == 1
             and not event.is_unsorted
             and event.rows <= welcome.max_batch_rows
             and event.size_bytes <= welcome.max_batch_bytes
         )
-
-    def _admitted(self, rows: list[OpenRow]) -> list[OpenRow]:
-        """Give the rows that go on: all of them, as they came."""
-        return rows
 
     def _cut(self, event: Passed, welcome: Welcome) -> None:
         rows: list[OpenRow] = []
@@ -124,7 +129,9 @@ class Relay:
             rows += _decode_rows(batch)
         if event.is_unsorted:
             rows.sort(key=_index_of)
-        rounds = [self._round(chunk) for chunk in self._chunks(self._admitted(rows), welcome)]
+        if self._admit is not None:
+            rows = self._admit(rows)
+        rounds = [self._round(chunk) for chunk in self._chunks(rows, welcome)]
         for part in rounds[:-1]:
             self._rounds.append(_Waiting(part, event.opened, 0, 0))
         if rounds:

@@ -49,7 +49,6 @@ class Encryption:
     """The context of TLS that the files of a node make now."""
 
     def __init__(self, files: LinkFiles) -> None:
-        """Read nothing yet."""
         self._files = files
         #: What the context below was made of, and when the files were written; None before the first.
         self._made_of: tuple[str, Sequence[int]] | None = None

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: The two sides of a pair.
 OWN: Final = 0
 FAR: Final = 1
-#: An attempt at one address: a far node behind a slow path answers within a second.
+#: An attempt at one address: a far node over a slow network answers within a second.
 ATTEMPT_TIMEOUT_S: Final = 5.0
 #: Pauses between attempts grow from the first to the last of these.
 BACKOFF_FIRST_S: Final = 0.05
@@ -103,8 +103,9 @@ class Surroundings(NamedTuple):
 class Pair(ABC):
     """A session with the far router and one with the own router."""
 
-    def __init__(self, around: Surroundings, now: float) -> None:
-        """Wait for the first tick; `now` is monotonic, in seconds, as everywhere here."""
+    def __init__(self, around: Surroundings, labels: dict[str, str], now: float) -> None:
+        """Wait for the first tick; `now` is monotonic, in seconds, as everywhere here. Events have the labels."""
+        self._labels = labels
         self._runtime, self._incarnation, self._own_url = around.runtime, around.incarnation, around.own_url
         self._outbox, self._random, self._wall_s = around.outbox, around.random, around.wall_s
         self.state = State.WAITING
@@ -167,6 +168,15 @@ class Pair(ABC):
     @abstractmethod
     def _tell_message_refused(self, code: int) -> None:
         """Tell the operators that a message was refused."""
+
+    def _tell(self, severity: str, event: str, text: str, code: int = 0) -> None:
+        told = {"severity": severity, "event": event, "text": text, **self._labels, "code": code}
+        self._outbox.append(Emit(told))
+
+    @property
+    def _self_proof(self) -> dict[str, str]:
+        """What shows the own router that this is a process of its node (`behalf` of HELLO)."""
+        return {"secret": self._runtime.identity.local_secret}
 
     # -- events ----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """The shell of link and bridge processes: carries out what their pairs of sessions decide.
 
-What differs is what such a process is told and which pairs it makes of it: `cluster.link.server` and
-`cluster.bridge.server`.
+What differs is what such a process is told and which pairs it makes of it (`cluster.relay.pairs`).
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import logging
 import random
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
 from angarium.errors import AngariumError
 from angarium_server.memory import collect_rarely
@@ -22,30 +21,30 @@ from cluster.relay.pair import Connect, Disconnect, Emit, Pair, Surroundings
 from cluster.relay.runtime import RelayRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from cluster.relay.pair import Effect
+    from cluster.relay.pairs import Pairs
 
 
 class Shell:
     """The connections of some pairs of sessions."""
 
-    def __init__(self, process: Process, role: str) -> None:
-        """Begin without any."""
+    def __init__(self, process: Process, kind: type[Pairs[Any, Any]]) -> None:
+        """Begin without any; which there are is told by the controller, again whenever that changes."""
         self.process = process
-        runtime = load_config(process.runtime_dir, role, RelayRuntime)
+        runtime = load_config(process.runtime_dir, kind.ROLE, RelayRuntime)
         self._outbox: list[Effect] = []
-        #: What each pair gets.
-        self.around: Final = Surroundings(
+        around = Surroundings(
             runtime,
             process.incarnation,
             f"ipc://{process.runtime_dir}/links",
             self._outbox,
             random.Random(),  # noqa: S311 - jitter is no secret
         )
-        self._log = logging.getLogger(role)
-        #: In the order in which they came.
-        self._pairs: dict[Pair, None] = {}
+        self._log = logging.getLogger(kind.ROLE)
+        self._work = kind(around)
+        process.on_request(self._request)
         #: The open connections, by pair and side.
         self._connections: dict[tuple[Pair, int], Connection] = {}
         #: Those that are closed, and have yet to say so to the other side.
@@ -53,15 +52,10 @@ class Shell:
         self._encryption = Encryption(runtime.files)
         self._names = Names(process)
 
-    def add(self, pair: Pair) -> None:
-        """See to another pair."""
-        self._pairs[pair] = None
-
-    def remove(self, pair: Pair, now: float) -> None:
-        """Have a pair say goodbye, and forget it."""
-        pair.leave(now)
+    def _request(self, operation: str, arguments: Any) -> Any:
+        answer = self._work.request(operation, arguments, time.monotonic())
         self.carry_out()
-        del self._pairs[pair]
+        return answer
 
     # -- effects ---------------------------------------------------------------------------------------------
 
@@ -122,8 +116,7 @@ class Shell:
         wake = now + 1.0
         for connection in (*self._connections.values(), *self._leaving):
             connection.tick(now)
-        for pair in self._pairs:
-            wake = min(wake, pair.tick(now))
+        wake = min(wake, self._work.tick(now))
         self.carry_out()
         self._leaving = [connection for connection in self._leaving if not connection.is_gone]
         for connection in (*self._connections.values(), *self._leaving):
@@ -132,17 +125,16 @@ class Shell:
 
     def stopped(self) -> bool:
         """Asked while stopping: say goodbye everywhere, and tell whether everybody has heard it."""
-        for pair in self._pairs:
-            pair.leave(time.monotonic())
+        self._work.leave(time.monotonic())
         self.carry_out()
         return not self._leaving
 
 
-def run(role: str, make: Callable[[Process], Shell], arguments: Sequence[str] | None) -> None:
-    """Run a process of a role until it is told to stop; `make` says what it does."""
-    process = Process.from_command_line(role, arguments)
+def run(kind: type[Pairs[Any, Any]], arguments: Sequence[str] | None = None) -> None:
+    """Run a process of this kind until it is told to stop."""
+    process = Process.from_command_line(kind.ROLE, arguments)
     try:
-        shell = make(process)
+        shell = Shell(process, kind)
         process.ready({})
         collect_rarely()
         process.run(shell.tick, shell.stopped)

@@ -6,13 +6,14 @@ Nothing here runs. `cluster.roster.table` has the kinds that there are.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
+    from angarium_server.frames.metrics import Metrics
     from cluster.catalog.catalog import Catalog
     from cluster.configuration.config import NodeConfig
     from cluster.data.node_file import NodeFile
@@ -43,24 +44,10 @@ class InForce(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What `/metrics` shows of a process: every number of the map that it answers, once a second."""
-
-    #: What goes up and down; every other number counts from the start of its process.
-    gauges: frozenset[str]
-    #: Name of a map in the answer -> the label that its keys become.
-    splits: Mapping[str, str] = field(default_factory=dict)
-    #: Labels of a process, taken from what it is told to do; without any it is its index.
-    labels: tuple[str, ...] = ()
-    #: What is asked; another one than `stats` where these would cost too much so often.
-    operation: str = "stats"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
     """A kind of process."""
 
-    #: In logs, events, figures and the status; lower case.
+    #: In logs, events, metrics and the status; lower case.
     name: str
     #: Run as a program with `--runtime DIR --index I --incarnation K`.
     module: str
@@ -82,5 +69,9 @@ class Role:
     #: Of OBJECTS: gives, for each process that there has to be on the node of this name, its index and what it is told
     #: by the request `<name>_config`.
     wanted: Callable[[Catalog, str], dict[int, dict[str, Any]]] | None = None
-    #: None: it shows none of its own on `/metrics`.
-    figures: Figures | None = None
+    #: What it shows on `/metrics`, once a second; None: nothing of its own.
+    metrics: Metrics | None = None
+    #: Labels of a process there, taken from what it is told to do; without any it is its index.
+    metric_labels: tuple[str, ...] = ()
+    #: What is asked for them; another one than `stats` where that would cost too much so often.
+    metrics_operation: str = "stats"

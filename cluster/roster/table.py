@@ -10,8 +10,9 @@ from typing import Final
 
 from cluster.bridge.role import BRIDGE
 from cluster.link.role import LINK
-from cluster.roles.role import Figures, Indices, Role
+from cluster.roles.role import Indices, Role
 from cluster.roster import runtime
+from node import metrics
 
 CONTROLLER: Final = Role(
     name="controller",
@@ -36,25 +37,8 @@ WORKER: Final = Role(
     indices=Indices.WORKERS,
     serves_clients=True,
     has_black_box=True,
-    figures=Figures(
-        # What is of the Message VPNs that a worker knows goes down with one of them.
-        gauges=frozenset(
-            (
-                *(
-                    "vpns",
-                    "filters",
-                    "filter_sets",
-                    "rules",
-                    "batches_waiting",
-                    "cache_bytes",
-                    "topics_cached",
-                ),
-                *("topics_matched", "topics_evicted", "topics_invalidated", "matching_work"),
-            )
-        ),
-        splits={"refused": "code"},
-        operation="figures",
-    ),
+    metrics=metrics.WORKER,
+    metrics_operation="metrics",
 )
 
 ROLES: Final = {role.name: role for role in (CONTROLLER, ROUTER, WORKER, LINK, BRIDGE)}

@@ -179,7 +179,7 @@ def _request_key(pem: str) -> Any:
             return request.public_key()
     except (ValueError, UnsupportedAlgorithm):
         pass
-    raise errors.error_for(errors.INVALID_ARGUMENT, "what came is no certificate signing request")
+    raise errors.invalid("what came is no certificate signing request")
 
 
 def create_cluster(
@@ -201,7 +201,7 @@ def create_cluster(
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise errors.error_for(errors.INVALID_ARGUMENT, f"{place}: {error.strerror}") from None
+        raise errors.invalid(f"{place}: {error.strerror}") from None
     if not (place / CLUSTER_SECRET).exists():
         create_secret(place / CLUSTER_SECRET)
     return {
@@ -332,7 +332,7 @@ def _alternative_names(hosts: Iterable[str]) -> list[x509.GeneralName]:
             if not _DNS_NAME.fullmatch(host):
                 detail = f"{host!r} is neither the name of a host nor an IP address"
                 advice = "write it without tls:// and port, and a name with other letters as xn--..."
-                raise errors.error_for(errors.INVALID_ARGUMENT, detail, advice) from None
+                raise errors.invalid(detail, advice) from None
             names.append(x509.DNSName(host))
     return names
 
@@ -350,7 +350,7 @@ def _check_name(place: Path) -> None:
         detail, advice = f"{name!r} cannot be the name in a certificate", f"write 1 to {_NAME_MAX} characters"
     else:
         return
-    raise errors.error_for(errors.INVALID_ARGUMENT, detail, advice)
+    raise errors.invalid(detail, advice)
 
 
 def _files(place: Path) -> tuple[Path, Path]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from angarium import errors
+from storage.sync import sync_path
 
 #: What others must not be able to do with a secret key file.
 _OTHERS_MODE: Final = 0o077
@@ -56,20 +57,12 @@ def write_new(path: Path, text: str, mode: int) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        _sync_directory(path.parent)
+        sync_path(path.parent)
     except OSError as error:
         path.unlink(missing_ok=True)
         raise _unwritten(path, error) from None
 
 
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _unwritten(path: Path, error: Exception) -> errors.AngariumError:
     reason = getattr(error, "strerror", None) or str(error)
-    return errors.error_for(errors.INVALID_ARGUMENT, f"{path}: {reason}")
+    return errors.invalid(f"{path}: {reason}")

@@ -92,6 +92,8 @@ PENDING_EVENTS_MAX: Final = 1_000
 #: Each start of a node has this many incarnations.
 INCARNATIONS_PER_START: Final = 1 << 20
 _DEFAULT_WORKERS_MAX: Final = 4
+#: What the controller hears of a place.
+_SHOWN_OF_PLACES: Final = ("role", "index", "incarnation", "pid", "state", "restarts", "progress")
 #: Whatever a process writes is for this user; only the router makes sockets for clients of others, as its umask says.
 _PRIVATE_UMASK: Final = 0o077
 
@@ -374,14 +376,14 @@ class Server:
 
     def _spawn(self, role: str, index: int, incarnation: int) -> None:
         self._write_runtime_files()
-        place = [
+        place = (
             "--runtime",
-            str(self._runtime.path),
+            f"{self._runtime.path}",
             "--index",
-            str(index),
+            f"{index}",
             "--incarnation",
-            str(incarnation),
-        ]
+            f"{incarnation}",
+        )
         try:
             child = subprocess.Popen(
                 launch.module_command(ROLES[role].module, *place),
@@ -411,18 +413,8 @@ class Server:
     def _describe(self) -> dict[str, Any]:
         """Give what the controller has to know to report on the node."""
         own = {"role": "supervisor", "index": 0, "pid": os.getpid(), "state": "ready", "restarts": 0}
-        rows = [
-            {
-                "role": place.role,
-                "index": place.index,
-                "incarnation": place.incarnation,
-                "pid": place.pid,
-                "state": place.state,
-                "restarts": place.restarts,
-                "progress": place.progress,
-            }
-            for place in self._supervisor.places.values()
-        ]
+        places = self._supervisor.places.values()
+        rows = [{name: getattr(place, name) for name in _SHOWN_OF_PLACES} for place in places]
         return {
             "node": self._data.node.node,
             "url": self._data.node.url,

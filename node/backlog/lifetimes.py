@@ -14,8 +14,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from node.backlog.backlog import runs_of
-from node.backlog.positions import PositionSet
+from node.backlog.backlog import PositionSet, runs_of
 from node.backlog.segment import EXPIRED, HELD, POSITION_MAX, READY, TIME_MAX_MS, Segment
 from node.backlog.time_index import Schedule, TimeIndex
 
@@ -45,7 +44,7 @@ class Lifetimes:
         #: HELD messages that wait for their redelivery delay; also some that were removed meanwhile.
         self._delayed = PositionSet()
         #: When redelivery delays end, in monotonic ms.
-        self._delays = TimeIndex()
+        self.delays = TimeIndex()
 
     def expires_ms(self, segment: Segment, i: int) -> int:
         """Give the wall ms at which a message expires, 0 for never."""
@@ -137,7 +136,7 @@ class Lifetimes:
         """Make a run that is OUT or READY no longer wait there but be held until a monotonic time."""
         first = segment.first + i
         self._delayed.add(first, first + j - i - 1)
-        self._delays.add(until_ms, first, j - i)
+        self.delays.add(until_ms, first, j - i)
 
     def forget_delay(self, segment: Segment, i: int, j: int) -> None:
         """Take note that a run that was HELD is not any more."""
@@ -146,7 +145,7 @@ class Lifetimes:
 
     def run(self, now_ms: int, wall_ms: int) -> bool:
         """Expire what expired and make ready what is due; tells whether more is due than one call does."""
-        timers, delays = self._backlog.timers, self._delays
+        timers, delays = self._backlog.timers, self.delays
         if timers.count:
             for first, _ in timers.take(wall_ms, SERVED_MAX):
                 segment = self._backlog.segments.find(first)
@@ -209,23 +208,15 @@ class Lifetimes:
         self._backlog.change(segment, i, j, HELD, READY)
         self._on_ready(segment, i, j)
 
-    def next_wall_ms(self) -> int | None:
-        """Give when the next message expires or is due by the wall clock; None: none is waiting."""
-        return self._backlog.timers.next_ms() if self._backlog.timers.count else None
-
-    def next_now_ms(self) -> int | None:
-        """Give when the next redelivery delay ends by the monotonic clock; None: none is waiting."""
-        return self._delays.next_ms() if self._delays.count else None
-
     def clear(self) -> None:
         """Forget all delays; the backlog was purged."""
         self._delayed.clear()
-        self._delays.clear()
+        self.delays.clear()
 
     def validate(self) -> None:
         """Check the structures."""
         self._delayed.validate()
-        self._delays.validate()
+        self.delays.validate()
 
 
 def _spans(rows: list[int]) -> list[tuple[int, int]]:

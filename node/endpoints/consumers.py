@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from angarium import errors, wire
 from node.backlog.segment import OUT, READY, Row, Segment
 from node.endpoints.effort import Payer
-from node.endpoints.flow import Flow, FlowEvent, FlowOptions, options_from
+from node.endpoints.flow import Flow, FlowEvent
 from node.endpoints.reader import Reader, Work, browse, read_range
 from node.selectors import compile_selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from angarium_server.frames.settings import FlowOptions
     from node.backlog.backlog import Backlog
     from node.endpoints.effort import Effort
     from node.endpoints.lease import Lease
@@ -94,6 +95,8 @@ class Consumers:
     def __init__(self, backlog: Backlog, sources: Sources) -> None:
         self._backlog = backlog
         self._sources = sources
+        #: Whether only one consumer is active, as the settings say.
+        self._is_exclusive = backlog.settings.exclusive
         #: Flow number -> flow, in the order of their binds.
         self.flows: dict[int, Flow] = {}
         #: Those that are no browsers, and those that are; some of these have a range.
@@ -118,20 +121,19 @@ class Consumers:
     # --- flows come and go ------------------------------------------------------------------------------
 
     def bind(
-        self, flow_id: int, selector: str | None, options: dict[str, Any], *, is_browser: bool
+        self, flow_id: int, selector: str | None, options: FlowOptions, *, is_browser: bool
     ) -> list[FlowEvent]:
         """Add a flow without credit; gives whether it is active, or that its selector is invalid."""
         if flow_id in self.flows:
             return [self._turn_event(self.flows[flow_id])]
-        known = options_from(options)
         payer = None
         if selector:
-            payer = Payer(self._backlog.settings.vpn, known.username or known.client)
+            payer = Payer(self._backlog.settings.vpn, options.username or options.client)
             self._sources.effort.charge(payer, len(selector) * COMPILE_STEPS)
         try:
-            matches = self._matcher(selector or None, known)
-            if known.group:
-                self._check_range(known)
+            matches = self._matcher(selector or None, options)
+            if options.group:
+                self._check_range(options)
         except errors.AngariumError as error:
             return [FlowEvent(flow_id, wire.FLOW_CLOSED, error.code, error.detail)]
         flow = Flow(
@@ -139,15 +141,15 @@ class Consumers:
             is_browser=is_browser,
             selector=selector or None,
             matches=matches,
-            options=known,
+            options=options,
             payer=payer,
         )
         flow.limit_unacked(self._backlog.settings.max_unacked)
         self.flows[flow_id] = flow
-        if known.end >= 0:
-            flow.cursor, flow.end = known.first, known.end
+        if options.has_range:
+            flow.cursor, flow.end = options.first, options.end
         self._table_of(flow)[flow_id] = flow
-        if is_browser or not self._backlog.settings.exclusive or len(self._consuming) == 1:
+        if is_browser or not self._is_exclusive or len(self._consuming) == 1:
             return self._activate(flow)
         return [self._turn_event(flow)]
 
@@ -327,7 +329,7 @@ class Consumers:
 
     def apply_settings(self) -> list[FlowEvent]:
         """Follow changed settings; tells whose turn changed."""
-        exclusive = self._backlog.settings.exclusive
+        exclusive = self._is_exclusive = self._backlog.settings.exclusive
         events: list[FlowEvent] = []
         # All leave their readers before the first comes back, for readers depend on the settings.
         for flow in self._consuming.values():
@@ -373,18 +375,18 @@ class Consumers:
         if len(readers) > 1:
             self._turn = (self._turn + 1) % len(readers)
             readers = readers[self._turn :] + readers[: self._turn]
-        exclusive = self._backlog.settings.exclusive
         runs: list[tuple[Flow, Segment, int, int]] = []
         left = limit
         while readers and left > 0:
-            turn = left if exclusive else self._turn_of(readers)
+            turn = left if self._is_exclusive else self._turn_of(readers)
             again: list[Reader[Flow]] = []
             for reader in readers:
                 left, dry = self._give_turns(reader, turn, left, work, runs)
                 if not dry and reader.willing:
                     again.append(reader)
             readers = again
-        self._sources.effort.end()
+        if self._sources.effort.is_charged:
+            self._sources.effort.end()
         if left <= 0 and readers and self._backlog.counts[READY]:
             work.leave()
         return self._handouts(runs)
@@ -504,7 +506,8 @@ class Consumers:
         """Count what browsers get, and give it."""
         if shown.left <= 0:
             work.leave()
-        work.effort.end()
+        if work.effort.is_charged:
+            work.effort.end()
         self._backlog.statistics["browsed"] += shown.rows
         return self._handouts(shown.runs, browsed=True)
 

@@ -60,6 +60,7 @@ class Effort:
         "_kept",
         "_rate",
         "_spent",
+        "is_charged",
         "left",
         "now",
         "told",
@@ -86,6 +87,8 @@ class Effort:
         self._accounts: dict[Payer, _Account] = {}
         #: Who pays now; None: nobody.
         self._account: _Account | None = None
+        #: Whether somebody does: then `end` must be called.
+        self.is_charged = False
         #: What was left when this began, and what of the turn its account does not pay for.
         self._begun_with = self.left
         self._kept = 0
@@ -116,7 +119,7 @@ class Effort:
             return None
         account = self._filled(payer)
         if account.left > 0:
-            self._account = account
+            self._account, self.is_charged = account, True
             self._kept = max(self.left - account.left, 0)
             self.left -= self._kept
             self._begun_with = self.left
@@ -133,7 +136,7 @@ class Effort:
         self._spent += used
         if self._account is not None:
             self._account.left -= used
-            self._account = None
+            self._account, self.is_charged = None, False
             self.left += self._kept
         self._begun_with = self.left
 

@@ -12,7 +12,7 @@ Nothing here trusts a client: a call looks at a bounded number of messages and s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium import errors, wire
 from node.backlog.backlog import Backlog
@@ -28,16 +28,16 @@ from node.backlog.segment import (
     Segment,
 )
 from node.endpoints.consumers import Consumers, Handout, Sources
-from node.endpoints.flow import Flow, FlowEvent
+from node.endpoints.flow import Flow, FlowEvent, Outcomes, Settling
 from node.endpoints.leasing import Leasing
 from node.endpoints.reader import Work
-from node.endpoints.settling import Outcomes, Settling
 from node.endpoints.topic_selector import TopicSelector
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from node.backlog.settings import LaneSettings
+    from angarium_server.frames.settings import FlowOptions, LaneSettings
+    from node.endpoints.lease import Lease
 
 __all__ = ["FIRST_START", "Flow", "FlowEvent", "Handout", "Lane", "LaneStart", "Sources"]
 
@@ -106,9 +106,11 @@ class Lane:
         #: Flows that are handed off, in the order of their unbinds.
         self._closing: dict[int, Flow] = {}
         parts = self._backlog, self._consumers, self._lifetimes, self._outcomes
-        self._settling = Settling(*parts, start.delivered_upto)
+        self._settling = Settling(
+            self._backlog, self._lifetimes, self._outcomes, self._consumers.wake, start.delivered_upto
+        )
         #: What a reader group has of it.
-        self.leasing = Leasing(*parts, self._follow_consumers)
+        self.leasing = Leasing(*parts)
         self._tried_upto = start.tried_upto
         self._topic_selector = TopicSelector(self._backlog, self._lifetimes, readied, self._sources)
         #: The times of the last call: monotonic s, wall ms.
@@ -153,7 +155,18 @@ class Lane:
     @property
     def at_consumers(self) -> int:
         """Messages that consumers have and have not settled."""
-        return self._backlog.counts[OUT] - self.leasing.held
+        lease = self.lease
+        return self._backlog.counts[OUT] - (0 if lease is None else lease.out.count)
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease of a reader group that is in force; `leasing` begins and ends it."""
+        return self._consumers.lease
+
+    @property
+    def has_dead(self) -> bool:
+        """Whether `take_dead` would give something."""
+        return self._backlog.has_dead()
 
     @property
     def oldest_stored_ms(self) -> int:
@@ -248,14 +261,13 @@ class Lane:
         assert segment.lane_id == self.lane_id
         self._now, self._wall_ms = now, wall_ms
         self._backlog.add(segment)
-        if self.leasing.lease is not None:
+        if self.lease is not None:
             self.leasing.claim(segment)
-        filtered = self._topic_selector.in_use
+        filtered = self._topic_selector.selector is not None
         if filtered:
             self._topic_selector.hold(segment)
-        lifetimes = self._lifetimes
-        if lifetimes.has_expiry(segment) or lifetimes.has_delay(segment):
-            lifetimes.admit(segment, wall_ms)
+        if self._backlog.is_timed(segment):
+            self._lifetimes.admit(segment, wall_ms)
         if self.settings.last_value and not filtered:
             self._backlog.replace_older(segment.last)
 
@@ -272,7 +284,7 @@ class Lane:
         For the merging of small segments and the repacking of blocks; flows notice nothing.
         """
         self._backlog.replace(list(old), new)
-        if self._lifetimes.has_expiry(new) or self._lifetimes.has_delay(new):
+        if self._backlog.is_timed(new):
             self._lifetimes.watch(new)
 
     def configure(self, settings: LaneSettings, now: float, wall_ms: int) -> list[FlowEvent]:
@@ -309,7 +321,7 @@ class Lane:
         selector: str | None,
         messages: int,
         bytes_: int,
-        options: dict[str, Any],
+        options: FlowOptions,
         now: float,
     ) -> list[FlowEvent]:
         """Add a flow with its first credit; tells whether it is active, or that it is closed and why.
@@ -318,18 +330,9 @@ class Lane:
         """
         self._now = max(self._now, now)
         events = self._consumers.bind(flow_id, selector, options, is_browser=browse)
-        events += self._follow_consumers()
+        events += self.leasing.follow_consumers(self._wall_ms)
         self.credit(flow_id, messages, bytes_)
         return events
-
-    def _follow_consumers(self) -> list[FlowEvent]:
-        """Hand out by position if a consumer asks for it, else as the settings say; no turn changes by that."""
-        in_order = self._consumers.wants_order() or self._consumers.lease is not None
-        if in_order == self._backlog.in_order:
-            return []
-        self._backlog.in_order = in_order
-        self._lifetimes.apply_settings(self._wall_ms)
-        return self._consumers.apply_settings()
 
     def credit(self, flow_id: int, messages: int, bytes_: int) -> None:
         """Raise the credit of a flow to new totals since its bind (bytes: spool size of the messages)."""
@@ -361,7 +364,7 @@ class Lane:
         """Remove a flow, with what it has out ready again; tells who is active now."""
         self._outcomes.take_back(flow.out, self._wall_ms)
         self._closing.pop(flow.id, None)
-        return [*self._consumers.drop(flow), *self._follow_consumers()]
+        return [*self._consumers.drop(flow), *self.leasing.follow_consumers(self._wall_ms)]
 
     def end_flows(self, now: float, wall_ms: int) -> None:
         """Remove all flows: the router, or this home, stops."""
@@ -380,7 +383,9 @@ class Lane:
         """
         self._now, self._wall_ms = now, wall_ms
         flow = self.flows.get(flow_id)
-        events = self._settling.settle(flow_id, flow, outcome, ranges, now, wall_ms)
+        events = self._settling.settle(
+            flow_id, flow, outcome, ranges, now, wall_ms, is_leased=self.lease is not None
+        )
         if flow is not None and flow.closing_at is not None and not flow.out.count:
             events += [_closed(flow, 0), *self._end(flow)]
         return events
@@ -400,12 +405,12 @@ class Lane:
         if not self.flows or not self.settings.egress_enabled:
             return []
         # Nothing that has expired may go out, so expiry comes first, in steps.
-        if self._lifetimes.run(round(now * 1000), wall_ms):
+        if self._is_timed and self._lifetimes.run(round(now * 1000), wall_ms):
             self.more = True
             return []
         effort = self._sources.effort
         work, browsing = Work(effort, upto), Work(effort, min(upto, self._lifetimes.filtered_upto))
-        if self.leasing.lease is None:
+        if self.lease is None:
             handouts = self._consumers.hand_out(min(limit, HAND_OUT_MAX), work)
         else:
             # What is planned is known on disk, so it needs no reservation.
@@ -424,7 +429,8 @@ class Lane:
     def tick(self, now: float, wall_ms: int) -> list[FlowEvent]:
         """Do what is due: expiry, delays, the selector of a topic endpoint, hand-offs whose time is over."""
         self._now, self._wall_ms = now, wall_ms
-        self._lifetimes.run(round(now * 1000), wall_ms)
+        if self._is_timed:
+            self._lifetimes.run(round(now * 1000), wall_ms)
         if self.settings.egress_enabled:
             self._topic_selector.run(self.next_position, wall_ms)
         events = [*self._consumers.take_complete(), *self.leasing.tick(now, wall_ms)]
@@ -434,6 +440,11 @@ class Lane:
             elif flow.closing_at is not None and flow.closing_at <= now:
                 events += [_closed(flow, errors.PARTITION_LOST), *self._end(flow)]
         return events
+
+    @property
+    def _is_timed(self) -> bool:
+        """Whether messages wait for a time: they expire, or may be delivered then."""
+        return bool(self._backlog.timers.count or self._lifetimes.delays.count)
 
     @property
     def wants_effort(self) -> bool:
@@ -451,19 +462,18 @@ class Lane:
         times = [flow.closing_at or 0.0 for flow in self._closing.values()]
         if any(not flow.out.count for flow in self._closing.values()) or self._consumers.has_complete:
             times.append(self._now)
-        leased_until = self.leasing.next_due()
-        if leased_until is not None:
-            times.append(leased_until)
+        if self.lease is not None:
+            times.append(self.leasing.next_due())
         if self._resume_at is not None:
             times.append(self._resume_at)
         if self._topic_selector.resume_at is not None and self.settings.egress_enabled:
             times.append(self._topic_selector.resume_at)
-        wall_ms = self._lifetimes.next_wall_ms()
-        if wall_ms is not None:
-            times.append(self._now + (wall_ms - self._wall_ms) / 1000)
-        now_ms = self._lifetimes.next_now_ms()
-        if now_ms is not None:
-            times.append(now_ms / 1000)
+        if self._is_timed:
+            wall_ms, now_ms = self._backlog.timers.next_ms(), self._lifetimes.delays.next_ms()
+            if wall_ms is not None:
+                times.append(self._now + (wall_ms - self._wall_ms) / 1000)
+            if now_ms is not None:
+                times.append(now_ms / 1000)
         return min(times) if times else None
 
     # --- what the home does with messages ---------------------------------------------------------------
@@ -525,7 +535,7 @@ class Lane:
             return
         self._backlog.revive(segment, i)
         # Its times may have passed while nobody looked at it.
-        if self._lifetimes.has_expiry(segment) or self._lifetimes.has_delay(segment):
+        if self._backlog.is_timed(segment):
             self._lifetimes.watch(segment)
         self._topic_selector.readmit(segment, i, wall_ms)
 
@@ -545,7 +555,7 @@ class Lane:
         self._consumers.purge()
         self.leasing.purge()
         self._lifetimes.clear()
-        if self._topic_selector.in_use:
+        if self._topic_selector.selector is not None:
             self._lifetimes.filtered_upto = self.next_position - 1
         return self._backlog.purge()
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from angarium import errors
-from node.backlog.positions import PositionSet
+from node.backlog.backlog import PositionSet
 
 #: Ranges that a group may have planned and not acknowledged; who plans where it stopped has one.
 RANGES_MAX: Final = 1_000
@@ -89,7 +89,7 @@ class Lease:
                 joined.append(one)
         if len(joined) > RANGES_MAX:
             detail = f"{len(joined)} ranges apart from each other are planned, {RANGES_MAX} are possible"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(detail)
         self.ranges = joined
 
     def cut(self, end: int) -> None:
@@ -113,7 +113,7 @@ class Lease:
         detail = (
             f"positions from {first} to before {end}: acknowledged are those before {self.acknowledged}, "
         )
-        raise errors.error_for(errors.INVALID_ARGUMENT, f"{detail}planned those before {self.planned}")
+        raise errors.invalid(f"{detail}planned those before {self.planned}")
 
     def validate(self) -> None:
         """Check what the comments on the attributes say."""

@@ -20,13 +20,10 @@ from node.backlog.segment import GONE, MOVING, OUT, READY, Segment
 from node.endpoints.lease import Lease, LeaseRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from node.backlog.backlog import Backlog
     from node.backlog.lifetimes import Lifetimes
     from node.endpoints.consumers import Consumers
-    from node.endpoints.flow import FlowEvent
-    from node.endpoints.settling import Outcomes
+    from node.endpoints.flow import FlowEvent, Outcomes
 
 #: Consumers may settle what they had out for so long after the lane was leased.
 GRACE_S: Final = 5.0
@@ -52,14 +49,12 @@ class Leasing:
         consumers: Consumers,
         lifetimes: Lifetimes,
         outcomes: Outcomes,
-        follow: Callable[[], list[FlowEvent]],
     ) -> None:
-        """Make it without a lease; `follow` makes the lane hand out in the order that is asked for now."""
+        """Make it without a lease."""
         self._backlog = backlog
         self._consumers = consumers
         self._lifetimes = lifetimes
         self._outcomes = outcomes
-        self._follow = follow
         #: When to look whether the lease was used, in monotonic s; not later than it may end.
         self._look_at = 0.0
         #: When what consumers have out is taken back, in monotonic s; None: it is, or there is no lease.
@@ -119,15 +114,24 @@ class Leasing:
             return True, []
         self.timed_out = None
         self.grace_until = now + GRACE_S
-        return False, self._begin(Lease(LeaseRow(group, wall_ms, lease_ms, 0, 0, []), now))
+        return False, self._begin(Lease(LeaseRow(group, wall_ms, lease_ms, 0, 0, []), now), wall_ms)
 
     def load(self, row: LeaseRow, now: float) -> None:
         """Go on with a lease that was there before a restart; the messages come afterwards."""
-        self._begin(Lease(row, now))
+        self._begin(Lease(row, now), 0)
 
-    def _begin(self, lease: Lease) -> list[FlowEvent]:
+    def _begin(self, lease: Lease, wall_ms: int) -> list[FlowEvent]:
         self._look_at = lease.used_at + lease.lease_s
-        return [*self._consumers.stand_by(lease), *self._follow()]
+        return [*self._consumers.stand_by(lease), *self.follow_consumers(wall_ms)]
+
+    def follow_consumers(self, wall_ms: int) -> list[FlowEvent]:
+        """Hand out by position if a consumer or a lease asks for it, else as the settings say."""
+        in_order = self._consumers.wants_order() or self.lease is not None
+        if in_order == self._backlog.in_order:
+            return []
+        self._backlog.in_order = in_order
+        self._lifetimes.apply_settings(wall_ms)
+        return self._consumers.apply_settings()
 
     def claim(self, segment: Segment) -> None:
         """Make OUT what is planned of a segment that was loaded."""
@@ -149,7 +153,7 @@ class Leasing:
         events = self._consumers.go_on()
         self.grace_until = None
         self._outcomes.take_back(lease.out, wall_ms)
-        return [*events, *self._follow()]
+        return [*events, *self.follow_consumers(wall_ms)]
 
     def drop(self, wall_ms: int) -> list[FlowEvent]:
         """End the lease of a lane that starts over."""
@@ -299,10 +303,8 @@ class Leasing:
         self.timed_out, self.is_changed = lease.group, True
         return self.end(wall_ms)
 
-    def next_due(self) -> float | None:
-        """Give when `tick` has something to do, in monotonic s."""
-        if self.lease is None:
-            return None
+    def next_due(self) -> float:
+        """Give when `tick` has something to do while there is a lease, in monotonic s."""
         return self._look_at if self.grace_until is None else min(self._look_at, self.grace_until)
 
     def validate(self) -> None:

@@ -20,8 +20,7 @@ from collections import deque
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
-from node.backlog.backlog import run_end, runs_of
-from node.backlog.positions import PositionSet
+from node.backlog.backlog import PositionSet, run_end, runs_of
 from node.backlog.segment import GONE, MOVING, POSITION_MAX, PRIORITY_MAX, PRIORITY_UNSET, READY, Segment
 
 if TYPE_CHECKING:

@@ -46,16 +46,12 @@ class TopicSelector:
         self._effort = sources.effort
         #: When messages are examined again, if the account of the owner is empty; None: it is not.
         self.resume_at: float | None = None
-        self._selector: Selector | None = None
-
-    @property
-    def in_use(self) -> bool:
-        """Whether there is a selector."""
-        return self._selector is not None
+        #: None: all messages come in.
+        self.selector: Selector | None = None
 
     def use(self, selector: Selector | None, upto: int) -> None:
         """Use another selector, or none, for the messages above a position."""
-        self._selector = selector
+        self.selector = selector
         self._lifetimes.filtered_upto = POSITION_MAX if selector is None else upto
 
     def hold(self, segment: Segment) -> None:
@@ -67,12 +63,12 @@ class TopicSelector:
     def run(self, next_position: int, wall_ms: int) -> None:
         """Examine the next messages, as far as there is effort."""
         self.resume_at = None
-        if self._selector is None or self._lifetimes.filtered_upto >= next_position - 1:
+        if self.selector is None or self._lifetimes.filtered_upto >= next_position - 1:
             return
         settings = self._backlog.settings
         self.resume_at = self._effort.begin(Payer(settings.vpn, settings.owner or settings.name))
         if self.resume_at is None:
-            self._examine_next(self._selector, next_position, wall_ms)
+            self._examine_next(self.selector, next_position, wall_ms)
         self._effort.end()
 
     def _examine_next(self, selector: Selector, next_position: int, wall_ms: int) -> None:
@@ -96,10 +92,10 @@ class TopicSelector:
 
     def readmit(self, segment: Segment, i: int, wall_ms: int) -> None:
         """Let in a HELD message that had been taken out, if it is selected."""
-        if self._selector is None:
+        if self.selector is None:
             self._let_in(segment, i, i + 1, wall_ms)
         elif segment.first + i <= self._lifetimes.filtered_upto:
-            verdict = self._examine(self._selector, segment, i)
+            verdict = self._examine(self.selector, segment, i)
             self._apply(segment, i, bytearray((verdict,)), wall_ms)
 
     def _examine(self, selector: Selector, segment: Segment, i: int) -> int:

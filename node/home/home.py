@@ -36,7 +36,7 @@ from angarium_server.frames.homes import (
 )
 from angarium_server.frames.matching import Start
 from node.home.lanes.adoption import ImportStepped, LaneImported, LanePlaced
-from node.home.lanes.lane_changes import LaneCleared, LaneDeleted, checked_settings
+from node.home.lanes.lane_changes import LaneCleared, LaneDeleted, check_settings
 from node.home.lanes.leases import LeaseAnswer
 from node.home.lanes.moves import MoveChosen, MoveEnded
 from node.home.operations import Answer, AnswerDurable, Operations
@@ -44,7 +44,7 @@ from node.home.parts import HomeLimits, HomeParts
 from node.home.reports import DiskSpace, ProducerLookups, RecordsForgotten, Reports
 from node.home.spool import layout
 from node.home.spool.recovery import Recovery
-from node.home.spool.repacking import Repacked
+from node.home.spool.repacking import SMALL_BLOCKS, Repacked
 from node.home.spool.writing import Task
 from storage.spool import Table
 
@@ -256,8 +256,8 @@ class Home:
         decode, handler = known
         try:
             header = decode(frames[1])
-        except (ValueError, RecursionError):
-            self.faults += 1
+        except (ValueError, RecursionError) as error:
+            self._fault(f"operation {frames[0]!r}: {error}")
             return
         if frames[0] != wire.START and (header.router != self.pending.router or not self._is_started):
             self._counts["stale_frames"] += 1
@@ -297,13 +297,14 @@ class Home:
 
     def _change_lanes(self, header: LanesFrame, _frames: list[bytes]) -> None:
         try:
-            puts = [(put.lane, put.generation, checked_settings(put.settings)) for put in header.puts]
+            for put in header.puts:
+                check_settings(put.settings)
         except errors.AngariumError as error:
             self._fault(f"LANES: {error.detail}")
             return
-        self._flows.tell(self.parts.changes.put(puts, self._now, self._wall_ms))
+        self._flows.tell(self.parts.changes.put(header.puts, self._now, self._wall_ms))
         if header.complete:
-            self._sort_out([lane_id for lane_id, _, _ in puts], header.deletes)
+            self._sort_out([put.lane for put in header.puts], header.deletes)
             self.pending.flush()
         else:
             for held in [held for held in map(self.lanes.get, header.deletes) if held is not None]:
@@ -385,8 +386,7 @@ class Home:
         return header.producer is None or self.pending.bytes <= self._limits.unwritten_bytes_max
 
     def _flow(self, header: FlowFrame, _frames: list[bytes]) -> None:
-        if not self._flows.carry_out(header, self._now, self._wall_ms):
-            self.faults += 1
+        self._flows.carry_out(header, self._now, self._wall_ms)
 
     def _gather(self, header: GatherFrame, _frames: list[bytes]) -> None:
         self._lookups.take(header)
@@ -484,7 +484,7 @@ class Home:
             lanes.changed[held] = None
             if not block.is_written and held.lane.flows and held.reserve_ahead():
                 lanes.reserving[held] = None
-        self.parts.repacking.note_new(block, self._now)
+        self.parts.blocks.note_new(block, self._now)
 
     def _accept_released(self, store: Store) -> None:
         """Give lanes what was staged for them; nothing of it is theirs before it is durable."""
@@ -496,7 +496,7 @@ class Home:
                 lanes.touched[held] = lanes.changed[held] = None
                 block = blocks.get(segment.block)
                 assert block is not None
-                self.parts.repacking.note_new(block, self._now)
+                blocks.note_new(block, self._now)
 
     # -- out -------------------------------------------------------------------------------------------------
 
@@ -529,12 +529,17 @@ class Home:
             parts.adoptions.work(now, wall_ms)
         if parts.leases.waiting:
             parts.leases.work(now, wall_ms)
-        if parts.repacking.small or parts.repacking.sparse:
+        if self._may_repack:
             parts.repacking.work(now)
         if parts.changes.left_over:
             parts.changes.work()
         if self._operations.is_busy:
             self._operations.work()
+
+    @property
+    def _may_repack(self) -> bool:
+        """Whether there are blocks that are worth packing anew, perhaps not yet."""
+        return bool(self.parts.repacking.sparse) or len(self.parts.blocks.small) >= SMALL_BLOCKS
 
     def _serve_short(self) -> None:
         for held in self.lanes.take_short(self.parts.effort):
@@ -542,7 +547,7 @@ class Home:
             self.parts.serving.serve_short(held, self._now, self._wall_ms)
 
     def _tick_lane(self, held: HeldLane) -> None:
-        self._box.begin(DELIVER, held.lane_id)
+        self._box.begin(DELIVER, held.lane_id, 0)
         events = held.lane.tick(self._now, self._wall_ms)
         self._box.end()
         self._flows.tell(events)
@@ -550,19 +555,20 @@ class Home:
     def _next_due(self, now: float) -> float | None:
         if self.lanes.touched or self.lanes.short or self._operations.is_busy:
             return now
+        parts = self.parts
         dues = (
             self.lanes.next_due,
-            self.parts.moves.next_due(),
+            parts.moves.next_due() if parts.moves.busy else None,
             self._reports.next_due(),
             self.writing.next_due() if self.writing.out is None else None,
-            self.parts.repacking.next_due(),
-            self.parts.adoptions.next_due(),
+            parts.repacking.next_due() if self._may_repack else None,
+            parts.adoptions.next_due() if parts.adoptions.imports else None,
         )
         return min((due for due in dues if due is not None), default=None)
 
     def take_frames(self) -> list[list[bytes]]:
         """Give the frames for the router, in order."""
-        return self._outbox.take_frames() + self.parts.delivery.take_frames()
+        return self._outbox.take_frames()
 
     def take_events(self) -> list[dict[str, Any]]:
         """Give what operators should know."""

@@ -1,4 +1,4 @@
-"""What operators ask a home through the controller: messages, purges, moves, figures, checks, backups.
+"""What operators ask a home through the controller: messages, purges, moves, metrics, checks, backups.
 
 A change is answered when it is durable: such an operation gives an `Answer`, and the shell passes it on when it is
 known. What would look at many messages does it in steps.
@@ -178,10 +178,10 @@ class _Listing:
 class Operations:
     """The operations of a home that operators may ask for."""
 
-    def __init__(self, parts: HomeParts, figures: Callable[[], dict[str, Any]]) -> None:
-        """Make them; `figures` gives what `spool.show` shows."""
+    def __init__(self, parts: HomeParts, metrics: Callable[[], dict[str, Any]]) -> None:
+        """Make them; `metrics` gives what `spool.show` shows."""
         self._parts = parts
-        self._figures = figures
+        self._metrics = metrics
         self._operations: dict[str, tuple[type[Any], Callable[[Any], Any]]] = {
             "endpoint.messages": (_Page, self._list_messages),
             "endpoint.message": (_Message, self._show_message),
@@ -224,7 +224,7 @@ class Operations:
         try:
             request = msgspec.convert(arguments or {}, kind)
         except msgspec.ValidationError as error:
-            raise errors.error_for(errors.INVALID_ARGUMENT, str(error)) from None
+            raise errors.invalid(str(error)) from None
         answer = handler(request)
         if isinstance(answer, Answer):
             self._answers.append(answer)
@@ -421,7 +421,7 @@ class Operations:
     ) -> dict[str, int]:
         settings = held.lane.settings
         if target == (settings.kind, settings.vpn, settings.name):
-            raise errors.error_for(errors.INVALID_ARGUMENT, f"{settings.name!r} is source and target")
+            raise errors.invalid(f"{settings.name!r} is source and target")
         mover = self._parts.moves.mover(held)
         if mover.job is not None:
             detail = f"job {mover.job.id} still works on the messages of {settings.name!r}"
@@ -452,13 +452,13 @@ class Operations:
         self._parts.jobs.add(job)
         return {"job": job.id}
 
-    # -- figures ---------------------------------------------------------------------------------------------
+    # -- metrics ---------------------------------------------------------------------------------------------
 
     def _show_stats(self, request: _Lane) -> dict[str, Any]:
-        return lane_figures(self._lane(request.lane_id))
+        return lane_metrics(self._lane(request.lane_id))
 
     def _show_spool(self, _request: _Nothing) -> dict[str, Any]:
-        return self._figures()
+        return self._metrics()
 
 
 def _body(row: Row | None) -> dict[str, Any]:
@@ -466,8 +466,8 @@ def _body(row: Row | None) -> dict[str, Any]:
     return {} if row is None else {"flags": row.flags, "properties": row.properties, "payload": row.payload}
 
 
-def lane_figures(held: HeldLane) -> dict[str, Any]:
-    """Give the figures of a lane: numbers, and the reader group that has leased it.
+def lane_metrics(held: HeldLane) -> dict[str, Any]:
+    """Give the metrics of a lane: numbers, and the reader group that has leased it.
 
     What begins with `total_` or names an event counts since the worker started; the rest is how things are now.
     `docs/metrics.md` explains each.
@@ -475,12 +475,12 @@ def lane_figures(held: HeldLane) -> dict[str, Any]:
     stats = held.lane.stats()
     counts = held.counts
     oldest = next(iter(held.lane.segments), None)
-    figures = {figure: stats[name] for figure, name in _OF_THE_LANE.items()}
-    figures.update((figure, stats[name] + counts.get(figure, 0)) for figure, name in _DISCARDS.items())
-    figures.update((figure, counts.get(figure, 0)) for figure in _OF_THE_HOME)
+    metrics = {metric: stats[name] for metric, name in _OF_THE_LANE.items()}
+    metrics.update((metric, stats[name] + counts.get(metric, 0)) for metric, name in _DISCARDS.items())
+    metrics.update((metric, counts.get(metric, 0)) for metric in _OF_THE_HOME)
     lease = held.lane.leasing.lease
     return {
-        **figures,
+        **metrics,
         "reader_group": "" if lease is None else lease.group,
         "leased_messages": held.lane.leasing.held,
         "lease_lost_messages": 0 if lease is None else lease.lost,

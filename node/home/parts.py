@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from node.endpoints.effort import RATE_DEFAULT_MS, STEPS_PER_MS, Effort
 from node.endpoints.lane import Lane, Sources
 from node.home.lanes.adoption import Adoptions
-from node.home.lanes.delivery import Delivery, Serving
-from node.home.lanes.flow_verbs import FlowVerbs
 from node.home.lanes.jobs import MoveJobs
 from node.home.lanes.lane_changes import LaneChanges
 from node.home.lanes.leases import Leases
 from node.home.lanes.moves import Moves
 from node.home.lanes.outbox import Outbox
+from node.home.lanes.serving import FlowVerbs, Serving
 from node.home.spool.blocks import Blocks
 from node.home.spool.held_lanes import HeldLanes
 from node.home.spool.records import Records
@@ -27,8 +26,8 @@ from node.home.spool.writing import Writing
 
 if TYPE_CHECKING:
     from angarium_server.black_box import BlackBox
+    from angarium_server.frames.settings import LaneSettings
     from node.backlog.segment import Row, Segment
-    from node.backlog.settings import LaneSettings
     from node.endpoints.lane import LaneStart
     from node.home.lanes.adoption import Neighbours
     from storage.spool import Spool
@@ -72,9 +71,9 @@ class HomeParts:
         self.effort = Effort(limits.selector_ms_per_s)
         self.operators_effort = Effort()
         self._selector_ms_per_s = limits.selector_ms_per_s
-        outbox = self.outbox = Outbox(incarnation)
         lanes = self.lanes = HeldLanes()
         blocks = self.blocks = Blocks(spool, limits.cache_bytes_max)
+        outbox = self.outbox = Outbox(incarnation, blocks)
         records = self.records = Records()
         pending = self.pending = PendingStores(limits.write_delay_ms / 1000)
         writing = self.writing = Writing(blocks, pending, lanes, records, limits.ack_delay_ms / 1000)
@@ -84,9 +83,8 @@ class HomeParts:
         self.jobs = MoveJobs(blocks, incarnation, self.operators_effort)
         moves = self.moves = Moves(lanes, blocks, writing, self.jobs, outbox)
         self.flows = FlowVerbs(lanes, outbox, box)
-        self.leases = Leases(lanes, pending, writing, self.flows, outbox)
-        self.delivery = Delivery(blocks, incarnation)
-        self.serving = Serving(lanes, writing, self.delivery, moves, self.leases, outbox, box)
+        self.leases = Leases(lanes, pending, writing, self.flows.tell, outbox)
+        self.serving = Serving(lanes, writing, moves, self.leases, outbox, box)
         self.adoptions = Adoptions(neighbours, lanes, blocks, records, writing, moves, staging, outbox)
         self.changes = LaneChanges(
             spool, lanes, records, writing, moves, self.adoptions, staging, self.make_lane
@@ -139,7 +137,7 @@ class HomeParts:
             **self.writing.stats(),
             **self.blocks.stats(),
             **self.records.stats(),
-            **self.delivery.stats(),
+            **self.outbox.delivery.stats(),
             **self.staging.stats(),
             **self.moves.stats(),
             **self.jobs.stats(),

@@ -119,11 +119,11 @@ class Reports:
             newest_bytes,
             self.disk_bytes(now),
             self._lanes.unacked,
-            len(self._adoptions),
+            len(self._adoptions.imports),
             *self._staging.totals,
             self._serving.allowance,
             self._serving.wanted,
-            len(self._aside),
+            self._lanes.aside_count,
             self._space.bytes,
             stages,
         )

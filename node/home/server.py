@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from angarium import errors
-from angarium_server.process import Later
+from angarium_server.process import DeferredReply
 from node.home.home import Home
 from node.home.operations import Answer
 from node.home.spool.folders import OtherSpools, StartNews, open_own
@@ -70,7 +70,7 @@ class HomeServer:
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._writer = Writer(self._spool, self._wake)
         #: Operators that wait for an answer.
-        self._waiting: dict[Answer, Later] = {}
+        self._waiting: dict[Answer, DeferredReply] = {}
         #: Copies that ended: the job, and what went wrong. A deque is safe between threads.
         self._copies: deque[tuple[BackupJob, str | None]] = deque()
         process.add(self._waker, self._woken)
@@ -176,17 +176,17 @@ class HomeServer:
         answer = self._home.request(operation, arguments, time.monotonic(), wall_ms_now())
         if not isinstance(answer, Answer):
             return answer
-        later = self._waiting[answer] = Later()
-        return later
+        deferred = self._waiting[answer] = DeferredReply()
+        return deferred
 
     def _reply(self) -> None:
         for answer in self._home.take_answers():
-            later = self._waiting.pop(answer)
+            deferred = self._waiting.pop(answer)
             if answer.error is None:
-                self._process.reply(later, True, answer.value)  # noqa: FBT003 - the form of every answer
+                self._process.reply(deferred, True, answer.value)  # noqa: FBT003 - the form of every answer
             else:
                 refusal = [answer.error.code, answer.error.detail]
-                self._process.reply(later, False, refusal)  # noqa: FBT003 - the form of every answer
+                self._process.reply(deferred, False, refusal)  # noqa: FBT003 - the form of every answer
 
     @property
     def cached_bytes(self) -> int:
@@ -194,7 +194,7 @@ class HomeServer:
         return self._home.parts.blocks.cached_bytes
 
     def stats(self) -> dict[str, Any]:
-        """Give the figures of the home."""
+        """Give the metrics of the home."""
         return self._home.stats()
 
     def _copy(self, job: BackupJob) -> None:

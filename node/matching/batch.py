@@ -162,36 +162,23 @@ def _classes_in(rows: list[Row]) -> int:
     return classes
 
 
-class Sorting:
-    """What a RESULT says about one batch, while it is put together."""
+class Sorting(msgspec.Struct, eq=False, gc=False):
+    """What a RESULT says about one batch, while it is put together. A struct, because one is made for every batch."""
 
-    __slots__ = (
-        "batches",
-        "choice",
-        "endpoints",
-        "learned",
-        "plain",
-        "refused",
-        "reported",
-        "unmatched",
-        "used",
-    )
-
-    def __init__(self) -> None:
-        self.plain: list[PlainHead] = []
-        self.choice: list[ChoiceHead] = []
-        self.endpoints: list[EndpointHead] = []
-        #: The batches of `plain`, `choice` and `endpoints` in this order; WHOLE for the one that came.
-        self.batches: list[bytes] = []
-        #: Direct rows that go nowhere; guaranteed ones are in `refused`.
-        self.unmatched = 0
-        #: By their codes.
-        self.refused: dict[int, RefusedRows] = {}
-        #: Topic -> the same of direct rows that match nothing, in a round that asks for it; at most REPORTED_MAX.
-        self.reported: dict[str, RefusedRows] = {}
-        self.learned: list[Learned] = []
-        #: Every set that is named above, by its number.
-        self.used: dict[int, FilterSet] = {}
+    plain: list[PlainHead] = []
+    choice: list[ChoiceHead] = []
+    endpoints: list[EndpointHead] = []
+    #: The batches of `plain`, `choice` and `endpoints` in this order; WHOLE for the one that came.
+    batches: list[bytes] = []
+    #: Direct rows that go nowhere; guaranteed ones are in `refused`.
+    unmatched: int = 0
+    #: By their codes.
+    refused: dict[int, RefusedRows] = {}
+    #: Topic -> the same of direct rows that match nothing, in a round that asks for it; at most REPORTED_MAX.
+    reported: dict[str, RefusedRows] = {}
+    learned: list[Learned] = []
+    #: Every set that is named above, by its number.
+    used: dict[int, FilterSet] = {}
 
     def refuse(self, code: int, row: Row, *, guaranteed: bool) -> None:
         """Count a refused row; of a guaranteed one also say which it is."""

@@ -40,7 +40,7 @@ FREE_NODES_PER_TOPIC: Final = 256
 NO_RULES: Final = 0
 
 
-class Lookup(msgspec.Struct, eq=False):
+class Lookup(msgspec.Struct, eq=False, gc=False):
     """One batch, and what is known of its topics so far. A struct, because one is made for every batch."""
 
     task: Match

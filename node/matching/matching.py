@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from angarium import wire
 from angarium.topic_cache import CacheEntry, TopicCache
 from angarium.trie import FilterTrie, Walk
@@ -56,21 +58,21 @@ _NODES_PER_ENTRY: Final = 16
 _FORGOTTEN_PER_STEP: Final = 1_000
 
 
-class FilterSet:
-    """A distinct set of filters under the number that the router knows it by."""
+class FilterSet(msgspec.Struct, eq=False, gc=False):
+    """A distinct set of filters under the number that the router knows it by.
 
-    __slots__ = ("defined", "id", "references", "values")
+    It holds numbers only, so the garbage collector need not know it: that would cost a new topic as much as making it.
+    """
 
-    def __init__(self, set_id: int, values: tuple[int, ...]) -> None:
-        #: Never reused while the process lives; 0 is the empty set.
-        self.id = set_id
-        #: Its filters as the trie has them, number and kind in one: the same objects, because copies of the numbers
-        #: would take five times as much. Rising.
-        self.values = values
-        #: How many times cached topics use it. Not counted for the empty set.
-        self.references = 0
-        #: True once the router was told what is in it.
-        self.defined = False
+    #: Never reused while the process lives; 0 is the empty set.
+    id: int
+    #: Its filters as the trie has them, number and kind in one: the same objects, because copies of the numbers
+    #: would take five times as much. Rising.
+    values: tuple[int, ...]
+    #: How many times cached topics use it. Not counted for the empty set.
+    references: int = 0
+    #: True once the router was told what is in it.
+    defined: bool = False
 
     @property
     def filter_ids(self) -> tuple[int, ...]:
@@ -84,8 +86,7 @@ class FilterSet:
 
 
 #: Needs no definition, and is never retired.
-EMPTY_SET: Final = FilterSet(0, ())
-EMPTY_SET.defined = True
+EMPTY_SET: Final = FilterSet(0, (), defined=True)
 
 
 class FilterSets:
@@ -170,32 +171,22 @@ class FilterSets:
         assert EMPTY_SET.references == 0
 
 
-class TopicEntry(CacheEntry):
-    """What is known about one topic."""
+class TopicEntry(CacheEntry, eq=False, gc=False):
+    """What is known about one topic. It leads to sets and verdicts only, and nothing there leads back to it."""
 
-    __slots__ = ("always", "choice", "dto_choice", "endpoints", "plain", "verdicts")
-
-    def __init__(
-        self,
-        plain: FilterSet,
-        choice: FilterSet,
-        always: FilterSet,
-        dto_choice: FilterSet,
-        endpoints: FilterSet = EMPTY_SET,
-    ) -> None:
-        #: Filters whose subscribers all get a message without DTO: plain and deliver-always ones.
-        self.plain = plain
-        #: Filters of which one member gets a message without DTO: shared ones.
-        self.choice = choice
-        #: Filters whose subscribers all get a message with DTO: deliver-always ones.
-        self.always = always
-        #: Filters of which one client gets a message with DTO: plain and shared ones.
-        self.dto_choice = dto_choice
-        #: Filters and exceptions of the endpoints that match; empty if nothing but exceptions does.
-        self.endpoints = endpoints
-        #: Version of access rules -> whether they let publish to this topic; None instead of an empty dict.
-        #: Belongs to who asks the rules.
-        self.verdicts: dict[int, bool] | None = None
+    #: Filters whose subscribers all get a message without DTO: plain and deliver-always ones.
+    plain: FilterSet
+    #: Filters of which one member gets a message without DTO: shared ones.
+    choice: FilterSet
+    #: Filters whose subscribers all get a message with DTO: deliver-always ones.
+    always: FilterSet
+    #: Filters of which one client gets a message with DTO: plain and shared ones.
+    dto_choice: FilterSet
+    #: Filters and exceptions of the endpoints that match; empty if nothing but exceptions does.
+    endpoints: FilterSet
+    #: Version of access rules -> whether they let publish to this topic; None instead of an empty dict.
+    #: Belongs to who asks the rules.
+    verdicts: dict[int, bool] | None = None
 
     def sets(self) -> tuple[FilterSet, ...]:
         """Give every set that the entry refers to."""
@@ -294,7 +285,7 @@ class VpnMatching:
                 plain.references += 1  # it is the set of two attributes
                 if plain.references == 2:
                     self.cache.bytes += SET_BYTES + SET_FILTER_BYTES * len(found)
-            entry = TopicEntry(plain, EMPTY_SET, EMPTY_SET, plain)
+            entry = TopicEntry(plain, EMPTY_SET, EMPTY_SET, plain, EMPTY_SET)
         self.cache.put(topic, entry, since)
         return entry
 
@@ -421,7 +412,7 @@ class Matching:
             "topics_evicted": sum(vpn.cache.evicted for vpn in vpns),
             "topics_invalidated": sum(vpn.cache.dropped for vpn in vpns),
             "topics_matched": sum(vpn.misses for vpn in vpns),
-            "matching_work": sum(vpn.work + vpn.cache.tested for vpn in vpns),
+            "matching_work": sum(vpn.work + vpn.cache.log.tested for vpn in vpns),
         }
 
     def age(self) -> None:

@@ -45,6 +45,7 @@ from node.matching.matching import FilterSet, Matching, TopicEntry, VpnMatching,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from angarium.topic_cache import TopicCache
     from node.matching.config import MatchingConfig
 
 #: Verdicts of different access rules kept for one topic; more start over, because asking again costs a
@@ -331,7 +332,7 @@ class Worker:
                     return False
                 if lookup.search is not None:
                     entry = self._resume(lookup, vpn, topic)
-                elif entry is None or not self._is_right(lookup, vpn, topic):
+                elif entry is None or not self._is_right(lookup, cache, topic, entry):
                     entry = self._find(lookup, vpn, topic)
                 if entry is None:
                     if topic in batch.refused_topics:
@@ -379,11 +380,18 @@ class Worker:
         self._charge(lookup, topic, vpn.work - before, ends=entry is not None)
         return entry
 
-    def _is_right(self, lookup: Lookup, vpn: VpnMatching, topic: str) -> bool:
-        """Tell whether what is cached about a topic is right after changes of filters."""
-        before = vpn.cache.tested
-        is_right = vpn.cache.get(topic) is not None
-        self._charge(lookup, topic, vpn.cache.tested - before, ends=is_right)
+    def _is_right(self, lookup: Lookup, cache: TopicCache[TopicEntry], topic: str, entry: TopicEntry) -> bool:
+        """Tell whether what is cached about a topic is right after changes of filters; it is dropped if not."""
+        log = cache.log
+        before = log.tested
+        is_right = cache.is_right(topic, entry)
+        spent = log.tested - before
+        if is_right and spent <= FREE_NODES_PER_TOPIC and not lookup.topic_work:  # nearly always
+            self._left -= spent
+            return True
+        if not is_right:
+            cache.drop(topic)
+        self._charge(lookup, topic, spent, ends=is_right)
         return is_right
 
     def _charge(self, lookup: Lookup, topic: str, spent: int, *, ends: bool) -> None:
@@ -481,10 +489,10 @@ class Worker:
             "router_incarnation": self.router_incarnation,
             "epoch": self.epoch,
             "last_frame_at_s": self.last_frame_at,
-            **self.figures(),
+            **self.metrics(),
         }
 
-    def figures(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Give what is worth a look each second, and costs little."""
         return {
             "faults": self.faults,

@@ -1,9 +1,9 @@
 """Which bridges may come: HELLO of a bridge process, judged.
 
-A bridge process has two sessions. The one with its own router publishes into the Message VPN of the bridge: it knows a
-secret that the supervisor made for this run, and is no client. The one with the far router takes messages there: it is
-a client like others, whose client profile has to allow bridges. So nobody from outside ever publishes
-as a bridge, and what a message says of where it has been is true.
+A bridge process has two sessions. The one with its own router publishes into the Message VPN of the bridge: it shows
+that it is a process of this node (`Hello.behalf`), and is no client. The one with the far router takes messages there:
+it is a client like others, whose client profile has to allow bridges. So nobody from outside ever publishes as a
+bridge, and what a message says of where it has been is true.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from router.access.refusals import Refusals
-from router.links.gate import is_same
 
 if TYPE_CHECKING:
     from router.access.login import Ticket
@@ -32,18 +31,24 @@ class BridgeGate:
         self._directory = directory
         self._refusals = Refusals(ground.out)
 
-    def judge_own(self, hello: Hello) -> tuple[Vpn, BridgeHello]:
+    def judge(self, hello: Hello, _now: float) -> tuple[Vpn, BridgeHello]:
         """Give the Message VPN of a bridge of this node, and what it says.
 
         Raises:
-            AngariumError: 40101 it is none, 40309 and 50301 its Message VPN is not there, or disabled.
+            AngariumError: 40001 it says nothing, 40309 and 50301 its Message VPN is not there, or disabled.
         """
-        bridge = hello.bridge
-        if bridge is None or not is_same(hello.password, self._identity.local_secret):
-            raise error_for(
-                errors.UNAUTHORIZED, f"{wire.BRIDGE_USERNAME} is the username of this node's bridges"
-            )
-        return self._directory.vpn_to_join(hello.vpn), bridge
+        if hello.bridge is None:
+            raise error_for(errors.MALFORMED_FRAME, f"{wire.BRIDGE_USERNAME} says which bridge it is")
+        return self._directory.vpn_to_join(hello.vpn), hello.bridge
+
+    def check_successor(self, session: Session, bridge: BridgeHello, _now: float) -> None:
+        """Judge a second session of a bridge of this node while the first one is there.
+
+        Raises:
+            ConflictError: it is not the same process, or its successor (40907).
+        """
+        if not bridge.may_follow(session.bridge):
+            raise error_for(errors.CLIENT_NAME_IN_USE, bridge.client_name)
 
     def judge_far(self, ticket: Ticket, bridge: BridgeHello, now: float) -> None:
         """Judge a bridge that comes as a client.
@@ -80,17 +85,6 @@ class BridgeGate:
         except AngariumError as error:
             return error
         return None
-
-
-def may_follow(bridge: BridgeHello | None, username: str, predecessor: Session) -> bool:
-    """Tell whether a bridge process is the one that has a session, or its successor, on a new connection."""
-    before = predecessor.bridge
-    return (
-        bridge is not None
-        and before is not None
-        and (before.node_id, predecessor.username) == (bridge.node_id, username)
-        and bridge.incarnation >= before.incarnation
-    )
 
 
 def _check_profile(vpn: Vpn, name: str) -> None:

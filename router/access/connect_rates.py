@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from angarium_server.access import is_this_host
-from router.sessions.session import TokenBucket
+from router.ground.ground import TokenBucket
 
 if TYPE_CHECKING:
     from router.ground.config import RouterConfig

@@ -1,6 +1,6 @@
 """Sessions that are here by a token: each ends with its token, unless that is renewed before.
 
-The shape of what a client asks for that is here too; `router.access.reception` has tokens verified.
+The shape of what a client asks for that is here too; `router.access.handshake` has tokens verified.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Hosts that wish to join the cluster, or to leave it: the controller judges them, here is what bounds that.
 
-Whoever comes is a stranger with one frame, which the router does not look into. A few wait for the controller at a
-time; the others are refused at once and try again. The limits of strangers hold for the connection: how many, how many
-of one network, and for how long. Who shows what is wrong is slowed down like one with a wrong password, and counts
-with them: from the fourth failure on his network waits before the next try.
+Whoever comes is an unauthenticated connection with one frame, which the router does not look into. A few wait for the
+controller at a time; the others are refused at once and try again. The limits of such connections hold for it: how
+many, how many of one network, and for how long. Who shows what is wrong is slowed down like one with a wrong
+password, and counts with them: from the fourth failure on his network waits before the next try.
 
 The answer has the secret of the cluster in it, so both go through TLS, or stay on this host.
 """

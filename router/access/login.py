@@ -20,23 +20,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.access import is_this_host
+from router.ground.alarms import NODE_CONNECTIONS, USERNAME_CONNECTIONS, VPN_CONNECTIONS, UsernameOf
 from router.sessions.directory import guest, profiles_of
 
 if TYPE_CHECKING:
     from router.access.issuers import TokenLogin
+    from router.ground.alarms import Alarms
     from router.ground.config import RouterConfig
     from router.sessions.directory import Directory, Username, Vpn
     from router.sessions.hello import Hello
     from router.sessions.session import Session
     from router.sessions.session_table import SessionTable
-    from router.subscriptions.client_alarms import ClientAlarms
     from router.tokens.claims import Grant
 
 _MAC_BYTES = 16
 #: Ways to log in. A session by a token (JWT) ends with that, so its resume token stands for nothing else.
 _BY_NAME: Final = ""
 _BY_GRANT: Final = "/grant"
-#: Reasons that a stranger does not hear, since they tell what exists: all are 40101 to it.
+#: Reasons that an unauthenticated peer does not hear, since they tell what exists: all are 40101 to it.
 HIDDEN: Final = frozenset(
     (
         errors.UNAUTHORIZED,
@@ -71,7 +72,7 @@ class Ticket(NamedTuple):
         return bool(self.resumed_inbox)
 
 
-class Doorkeeper:
+class Authenticator:
     """Judges logins against the directory; remembers who left and may resume."""
 
     def __init__(
@@ -80,7 +81,7 @@ class Doorkeeper:
         sessions: SessionTable,
         config: RouterConfig,
         token_key: bytes,
-        alarms: ClientAlarms,
+        alarms: Alarms,
         now: float,
     ) -> None:
         self._directory = directory
@@ -191,7 +192,7 @@ class Doorkeeper:
         # Who resumes before its loss was noticed takes the place of its own dead session.
         own = int(ticket.resumed and ticket.hello.client_name in ticket.vpn.clients)
         if connected - own >= self._config.max_connections:
-            self._alarms.node_is_full()
+            self._alarms.exceeded(NODE_CONNECTIONS, self._alarms.node)
             raise error_for(errors.TOO_MANY_CLIENTS, f"the node serves {self._config.max_connections}")
         return own
 
@@ -200,21 +201,30 @@ class Doorkeeper:
         own = self._check_node(ticket, connected)
         vpn_limit = int(vpn.attributes["max_connection_count"])
         if len(vpn.clients) - own >= vpn_limit:
-            self._alarms.vpn_is_full(vpn, vpn_limit)
+            self._alarms.exceeded(VPN_CONNECTIONS, vpn)
             raise error_for(errors.TOO_MANY_CLIENTS, f"Message VPN {vpn.name} serves {vpn_limit}")
         profile = vpn.profiles[ticket.profiles[0]]
         limit = int(profile["max_connection_count_per_client_username"])
         if vpn.username_clients.get(username.name, 0) - own >= limit:
-            self._alarms.username_is_full(vpn, username.name, limit)
+            self._alarms.exceeded(USERNAME_CONNECTIONS, UsernameOf(vpn, username.name), limit)
             raise error_for(errors.TOO_MANY_CONNECTIONS, f"{username.name} may connect {limit} times")
 
     def entered(self, session: Session, connected: int) -> None:
         """A session began; there are so many now."""
-        self._alarms.connections_changed(session, connected)
+        self._look(session, connected)
+
+    def _look(self, session: Session, connected: int) -> None:
+        vpn, alarms = session.vpn, self._alarms
+        alarms.look(NODE_CONNECTIONS, alarms.node, connected)
+        alarms.look(VPN_CONNECTIONS, vpn, len(vpn.clients))
+        profile = vpn.profiles.get(session.profile_name)
+        limit = 0 if profile is None else int(profile["max_connection_count_per_client_username"])
+        count = vpn.username_clients.get(session.username, 0)
+        alarms.look(USERNAME_CONNECTIONS, UsernameOf(vpn, session.username), count, limit)
 
     def left(self, session: Session, connected: int, now: float) -> None:
         """A session ended: it may resume for a while; there are so many now."""
-        self._alarms.connections_changed(session, connected)
+        self._look(session, connected)
         key = (session.vpn.name, session.client_name)
         self._left.pop(key, None)
         self._left[key] = now, session.inbox

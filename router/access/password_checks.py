@@ -3,7 +3,8 @@
 A comparison takes tens of milliseconds of a thread on purpose, so whoever guesses can use it up. Five rules keep logins
 of others going:
 
-- A password that was right of late is known by a digest with a key that only this process has, and costs nothing.
+- A password that was right of late is known by a digest with a key that only this process has, and costs nothing; one
+  that waits or is compared, for the same username and network, is compared once for all who sent it.
 - Who failed of late, by network (an IPv4 address, or 64 bits of an IPv6 one) and by username, is behind who did not:
 
       level 0    neither the network nor the username failed     four comparisons in seven, and all that others leave
@@ -114,6 +115,13 @@ class PasswordChecks:
     def is_known(self, stored: str, password: str, now: float) -> bool:
         """Tell whether this password was right for this stored hash of late."""
         return self._known.get(self._digest(stored, password), 0.0) > now
+
+    def same(self, check: Check) -> int | None:
+        """Give the number of an equal check that waits or is under way: what it says answers this one too."""
+        for one in (*self._waiting.values(), *self._under_way.values()):
+            if check.stored and one[1:5] == check[1:5]:  # network, owner, password and hash
+                return one.number
+        return None
 
     def add(self, check: Check, now: float) -> int | None:
         """Have a password compared; gives the number of one that loses its place for this one.

@@ -1,7 +1,7 @@
 """Logins whose token names a key that is not known: they wait while the controller asks the address of the issuer.
 
-One question for an issuer is out at a time, and after its answer there is none for `refresh_min_s`, so strangers with
-made-up keys cost nobody anything: they are refused at once then. A state machine.
+One question for an issuer is out at a time, and after its answer there is none for `refresh_min_s`, so unauthenticated
+peers with made-up keys cost nobody anything: they are refused at once then. A state machine.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ A smaller allowance is not in force when it is sent. What counts of a home is th
 and only what does not count is given to others. A home that died counts as before, because its consumers may have all
 of it, until its successor is there, or none of its flows is left, or it is no home any more.
 
-No I/O, no clock; `router.publishers.intake` hands reports in.
+No I/O, no clock; `router.publishers.publishing` hands reports in.
 """
 
 from __future__ import annotations
@@ -24,24 +24,35 @@ from typing import TYPE_CHECKING
 from angarium_server.frames.homes import AllowanceFrame
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.admission.usage import HomeUsage
     from router.matching.shards import Shard, Shards
 
 
 class _Home:
     """One home and what it may have out."""
 
-    __slots__ = ("allowance", "before", "is_up", "out", "wanted")
+    __slots__ = ("_usage", "allowance", "before", "is_up")
 
-    def __init__(self) -> None:
+    def __init__(self, usage: HomeUsage) -> None:
+        #: What it reported last.
+        self._usage = usage
         #: What it was told last.
         self.allowance = 0
         #: What it was told before that; the same once it has confirmed. Nothing is sent in between.
         self.before = 0
-        #: Delivered and not settled, as it reported last.
-        self.out = 0
-        #: What it would have out if it might; 0 if its allowance is enough.
-        self.wanted = 0
         self.is_up = True
+
+    @property
+    def out(self) -> int:
+        """What is delivered and not settled."""
+        return self._usage.delivered_unacked
+
+    @property
+    def wanted(self) -> int:
+        """What it would have out if it might; 0 if its allowance is enough."""
+        return self._usage.wanted
 
     @property
     def is_confirmed(self) -> bool:
@@ -62,32 +73,35 @@ class _Home:
 class Allowances:
     """The allowances of all homes; a listener of `Shards`."""
 
-    def __init__(self, limit: int, shards: Shards) -> None:
+    def __init__(self, limit: int, shards: Shards, usage: Callable[[int], HomeUsage]) -> None:
         """Begin without a home.
 
         Args:
             limit: delivered and not settled messages of the node; the allowances are never more together.
             shards: the workers.
+            usage: gives what a home reported last.
         """
         self._limit = limit
         self._shards = shards
         #: By index of the worker.
         self._homes: dict[int, _Home] = {}
+        self._usage = usage
+        #: Whether every home has what it wants, and has confirmed it: a report in which none is wanted changes nothing.
+        self.is_level = True
 
     def home_ready(self, index: int) -> None:
         """A home came, or came back: it has nothing out, and begins with an equal part, if that is free."""
-        self._homes[index] = home = _Home()
+        self._homes[index] = home = _Home(self._usage(index))
         self._give(index, home, self._limit // len(self._shards.shards))
         self._level()
 
-    def reported(self, index: int, allowance: int, out: int, wanted: int) -> None:
+    def reported(self, index: int) -> None:
         """A home said which allowance is in force, what it has out, and what it would have (0: no more)."""
         home = self._homes.get(index)
         if home is None or not home.is_up:
             return
-        home.out, home.wanted = out, wanted
-        if allowance == home.allowance:
-            home.before = allowance
+        if self._usage(index).allowance == home.allowance:
+            home.before = home.allowance
         self._level()
 
     def shard_started(self, shard: Shard) -> None:
@@ -122,8 +136,13 @@ class Allowances:
     def _level(self) -> None:
         """Give homes that lack something what is free, and take what others can do without if that is not enough."""
         lacking = {index: home for index, home in self._homes.items() if home.lacks}
-        if not lacking:
-            return
+        if lacking:
+            self._share_out(lacking)
+        self.is_level = all(
+            home.is_confirmed and not home.lacks for home in self._homes.values() if home.is_up
+        )
+
+    def _share_out(self, lacking: dict[int, _Home]) -> None:
         up = {index: home for index, home in self._homes.items() if home.is_up}
         lost = sum(home.counts for home in self._homes.values() if not home.is_up)
         parts = divide(self._limit - lost, {index: max(home.out, home.wanted) for index, home in up.items()})

@@ -19,10 +19,10 @@ Judging changes nothing: it gives a verdict, which `spooling` carries out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from angarium import errors, wire
-from router.admission.rows import Row, indices, partition_hash, salt_of
+from router.admission.rows import Discard, Row, Target, Verdict, indices, partition_hash, salt_of
 from router.admission.usage import COPIES, FILES, NO_ROOM, NODE_QUOTA, VPN_QUOTA, Account, Reason
 from router.sessions.producer import Nack, Range, join_ranges
 
@@ -30,48 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from router.admission.usage import Pool, Usage
-    from router.guaranteed.endpoints import Endpoint
-    from router.guaranteed.lane_usage import LaneUsage
+    from router.guaranteed.endpoints import Endpoint, LaneUsage
     from router.sessions.producer import Memory
     from router.sessions.round import Round
     from router.sessions.session import Session
-
-#: A lane that a row goes to, with the account of its endpoint.
-Target = tuple[Account, "LaneUsage"]
-
-
-class Discard(NamedTuple):
-    """One message that one endpoint did not take."""
-
-    account: Account
-    reason: Reason
-
-
-class Verdict:
-    """What is to become of the rows of a round."""
-
-    __slots__ = ("discards", "left_out", "nacks", "stores", "touched", "unroutable", "waits_from")
-
-    def __init__(self) -> None:
-        #: Targets -> the rows for exactly these, by rising index.
-        self.stores: dict[tuple[Target, ...], list[Row]] = {}
-        self.nacks: list[Nack] = []
-        #: Ranges of sequences that are acknowledged although nobody took them.
-        self.unroutable: list[Range] = []
-        #: Lanes that refused rows matched: their records are told.
-        self.touched: dict[LaneUsage, None] = {}
-        #: Indices of rows that were refused.
-        self.left_out: dict[int, None] = {}
-        self.discards: list[Discard] = []
-        #: Index of the first row that has to wait: an endpoint cannot take now what others may have of an earlier
-        #: sending. Neither it nor any row behind it is in this verdict. None: there is none.
-        self.waits_from: int | None = None
-
-    def refuse(self, row: Row, nack: Nack, targets: Iterable[Target]) -> None:
-        """A row goes nowhere, and its publisher is told."""
-        self.nacks.append(nack)
-        self.left_out[row.index] = None
-        self.touched.update(dict.fromkeys(lane for _, lane in targets))
 
 
 class Tally:

@@ -1,4 +1,4 @@
-"""Rows of guaranteed batches, for the few times that the router must open one.
+"""Rows of guaranteed batches, for the few times that the router must open one, and what becomes of them.
 
 A batch is opened to judge its rows one by one, to split them by partition, or to leave some out. What comes here was
 checked by a worker, or made by a home.
@@ -7,7 +7,7 @@ checked by a worker, or made by a home.
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,11 @@ from angarium import wire
 from angarium.trail import Route, key_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from router.admission.usage import Account, Reason
+    from router.guaranteed.endpoints import LaneUsage
+    from router.sessions.producer import Nack, Range
     from router.sessions.round import EndpointResult
 
 
@@ -99,3 +104,41 @@ def partition_hash(row: Row, salt: int) -> int:
 def salt_of(producer_id: int, sequence: int) -> int:
     """Give the number that stands for one message of one producer, at most 128 bits."""
     return producer_id << 63 | sequence
+
+
+#: A lane that a row goes to, with the account of its endpoint.
+Target = tuple["Account", "LaneUsage"]
+
+
+class Discard(NamedTuple):
+    """One message that one endpoint did not take."""
+
+    account: Account
+    reason: Reason
+
+
+class Verdict:
+    """What is to become of the rows of a round."""
+
+    __slots__ = ("discards", "left_out", "nacks", "stores", "touched", "unroutable", "waits_from")
+
+    def __init__(self) -> None:
+        #: Targets -> the rows for exactly these, by rising index.
+        self.stores: dict[tuple[Target, ...], list[Row]] = {}
+        self.nacks: list[Nack] = []
+        #: Ranges of sequences that are acknowledged although nobody took them.
+        self.unroutable: list[Range] = []
+        #: Lanes that refused rows matched: their records are told.
+        self.touched: dict[LaneUsage, None] = {}
+        #: Indices of rows that were refused.
+        self.left_out: dict[int, None] = {}
+        self.discards: list[Discard] = []
+        #: Index of the first row that has to wait: an endpoint cannot take now what others may have of an earlier
+        #: sending. Neither it nor any row behind it is in this verdict. None: there is none.
+        self.waits_from: int | None = None
+
+    def refuse(self, row: Row, nack: Nack, targets: Iterable[Target]) -> None:
+        """A row goes nowhere, and its publisher is told."""
+        self.nacks.append(nack)
+        self.left_out[row.index] = None
+        self.touched.update(dict.fromkeys(lane for _, lane in targets))

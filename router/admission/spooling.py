@@ -3,7 +3,7 @@
 A round comes here when its turn to be sent on has come, so everything is admitted in the publisher's order. Guaranteed
 rounds: a whole frame is asked for with one check per endpoint; row by row only if that fails, if it may have been sent
 before, or if rows match nothing (`judging`). What is admitted goes to the streams of its homes, direct subscribers get
-their copies (R156), and `acks` tells the publisher when the homes have it. Direct rounds: endpoints that match get
+their copies (R156), and the publisher is told when the homes have it. Direct rounds: endpoints that match get
 promoted copies, without acknowledgement and without a way to wait (R151, R153).
 
 A round that was sent again waits in the line of its producer while some endpoint cannot take what others have; the rows
@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Final
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.frames.homes import StoreProducer
-from router.admission.judging import Tally, Verdict, find_unroutable, judge, judge_copies
+from router.admission.judging import Tally, find_unroutable, judge, judge_copies
 from router.admission.repartitioning import Repartitioning
 from router.admission.rows import (
     Row,
+    Verdict,
     are_distinct,
     decode_rows,
     encode_rows,
@@ -44,9 +45,7 @@ if TYPE_CHECKING:
     from router.admission.streams import Streams
     from router.admission.usage import Account
     from router.ground.ground import Ground
-    from router.guaranteed.acks import Acks
-    from router.guaranteed.endpoints import Endpoint, Endpoints
-    from router.guaranteed.lane_usage import LaneUsage
+    from router.guaranteed.endpoints import Endpoint, Endpoints, LaneUsage
     from router.sessions.round import EndpointResult, Round
     from router.sessions.session import Session
     from router.sessions.session_table import SessionTable
@@ -69,8 +68,8 @@ class Spooling:
         sessions: SessionTable,
         endpoints: Endpoints,
         streams: Streams,
-        acks: Acks,
         *,
+        settled: Callable[[Pending[Session]], None],
         rights: PublishRights,
         deliver: Callable[[Round[Session], float], None],
         break_off: Callable[[Producer[Session]], None],
@@ -82,7 +81,7 @@ class Spooling:
             sessions: who is ended if what it sent is no sequence.
             endpoints: who matches.
             streams: where admitted rows go, with the accounts.
-            acks: tells publishers.
+            settled: takes what is stored already, as nobody took anything of it.
             rights: publish rules, for what is sent again.
             deliver: sends a round to direct subscribers.
             break_off: ends a producer of which something is not taken.
@@ -90,7 +89,7 @@ class Spooling:
         self._usage = streams.usage
         self._endpoints = endpoints
         self._streams = streams
-        self._acks = acks
+        self._settled = settled
         self._counters, self._wall_ms = ground.counters, ground.wall_ms
         #: Spool bytes of promoted copies that one home may be given and has not on disk.
         self._promoted_bytes_max = ground.config.promoted_bytes_max
@@ -234,7 +233,7 @@ class Spooling:
             stage=memory.id if producer.is_stage else 0,
         )
         if not pending.homes:
-            self._acks.settled(pending)
+            self._settled(pending)
 
     # -- frames as a whole -----------------------------------------------------------------------------------
 

@@ -24,12 +24,11 @@ from angarium_server.frames.homes import LanePartitions, LaneRefusals, RowGroup,
 from router.admission.usage import numbers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from angarium_server.frames.homes import CommittedFrame, HomeFrame, Origin, Past, StoreProducer
     from router.admission.usage import Account, Usage
-    from router.guaranteed.endpoints import Endpoint
-    from router.guaranteed.lane_usage import LaneUsage
+    from router.guaranteed.endpoints import Endpoint, LaneUsage
     from router.matching.shards import Shard, Shards
     from router.sessions.producer import Memory
 
@@ -157,11 +156,12 @@ class _Stream:
 class Streams:
     """The streams to all homes; a listener of `Shards`."""
 
-    def __init__(self, shards: Shards, usage: Usage, on_settled: Callable[[Any], None]) -> None:
-        """Begin with no home known; `on_settled` takes a pending thing once all its STOREs were accepted."""
+    def __init__(self, shards: Shards, usage: Usage) -> None:
+        """Begin with no home known."""
         self._shards = shards
         self.usage = usage
-        self._on_settled = on_settled
+        #: What was pending and all of whose STOREs are accepted by now.
+        self._settled: list[Any] = []
         #: By index of the worker.
         self._streams: dict[int, _Stream] = {}
         #: Whether a round waits for room on a disk.
@@ -330,7 +330,7 @@ class Streams:
         self._stream(shard.index).is_up = False
         self._have_retried()
 
-    def home_reported(self, shard: Shard, home: HomeFrame) -> list[Account]:
+    def home_reported(self, shard: Shard, home: HomeFrame) -> dict[Account, None]:
         """A home is there and has stored up to a number: send it what is above. Gives the accounts that changed."""
         stream, usage = self._stream(shard.index), self.usage
         stored, spool = home.stored, home.spool
@@ -357,11 +357,11 @@ class Streams:
             self.resent += 1
         return changed
 
-    def committed(self, shard: Shard, frame: CommittedFrame) -> list[Account]:
+    def committed(self, shard: Shard, frame: CommittedFrame) -> dict[Account, None]:
         """A home has accepted and stored up to these numbers; gives the accounts that changed."""
         stream = self._stream(shard.index)
         if not stream.is_up:
-            return []
+            return {}
         self.usage.files_used(shard.index, numbers_of(frame.spool.used))
         self._advance(stream, shard.index, frame.accepted, frame.stored)
         self._have_retried()
@@ -382,12 +382,17 @@ class Streams:
                 stream.kept.append(sent)
         stream.accepted = max(stream.accepted, accepted)
 
+    def take_settled(self) -> list[Any]:
+        """Give what has been accepted as a whole since the last call, in that order."""
+        settled, self._settled = self._settled, []
+        return settled
+
     def _settle(self, sent: _Sent) -> None:
         pending, sent.pending = sent.pending, None
         if pending is not None:
             pending.homes -= 1
             if not pending.homes:
-                self._on_settled(pending)
+                self._settled.append(pending)
 
     def _forget(self, stream: _Stream, sent: _Sent) -> None:
         if sent.promoted:

@@ -114,31 +114,29 @@ class Transits:
     """All moves under way, by lane: one of each is under way at a time."""
 
     def __init__(self) -> None:
-        self._transits: dict[int, Transit] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._transits)
+        #: Lane -> its move; to look at.
+        self.by_lane: dict[int, Transit] = {}
 
     def __iter__(self) -> Iterator[Transit]:
-        return iter(self._transits.values())
+        return iter(self.by_lane.values())
 
     def asked(self, lane_id: int, first: int, rows: Amount) -> None:
         """A source asks for a move, perhaps again."""
-        known = self._transits.get(lane_id)
+        known = self.by_lane.get(lane_id)
         if known is not None and known.first == first:
             known.told(rows)
         else:
             self.over(lane_id)
-            self._transits[lane_id] = Transit(first, rows)
+            self.by_lane[lane_id] = Transit(first, rows)
 
     def find(self, lane_id: int, first: int) -> Transit | None:
         """Give a move that is under way."""
-        found = self._transits.get(lane_id)
+        found = self.by_lane.get(lane_id)
         return found if found is not None and found.first == first else None
 
     def told(self, lane_id: int, moving: tuple[int, int, int] | None) -> None:
         """A source tells what of a move is in its figures: first sequence, messages, bytes; None: there is none."""
-        transit = self._transits.get(lane_id)
+        transit = self.by_lane.get(lane_id)
         if transit is None:
             return
         if moving is None or moving[0] != transit.first:
@@ -148,12 +146,12 @@ class Transits:
 
     def over(self, lane_id: int) -> None:
         """A lane moves nothing more."""
-        transit = self._transits.pop(lane_id, None)
+        transit = self.by_lane.pop(lane_id, None)
         if transit is not None:
             transit.end()
 
     def forget(self, account: Account) -> None:
         """An endpoint goes, or is in other sums from now on: nothing is taken off for its moves."""
-        for transit in self._transits.values():
+        for transit in self.by_lane.values():
             if account in (transit.source, transit.target):
                 transit.end()

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from angarium_server.frames.homes import LaneTotals, Run, SpoolFigures
     from router.ground.config import SpoolLimits
-    from router.guaranteed.endpoints import Endpoint, Endpoints
-    from router.guaranteed.lane_usage import LaneUsage
+    from router.guaranteed.endpoints import Endpoint, Endpoints, LaneUsage
     from router.sessions.directory import Attributes, Vpn
 
 #: One MB of a quota.
@@ -371,7 +370,7 @@ class Usage:
 
     # -- reports ---------------------------------------------------------------------------------------------
 
-    def report(self, index: int, totals: Sequence[LaneTotals], spool: SpoolFigures) -> list[Account]:
+    def report(self, index: int, totals: Sequence[LaneTotals], spool: SpoolFigures) -> dict[Account, None]:
         """Take what a home reports of lanes, and of itself; gives the accounts that changed."""
         before: dict[LaneUsage, tuple[Account, int, int, bool]] = {}
         for entry in totals:
@@ -389,7 +388,7 @@ class Usage:
             else:
                 self.unknown.pop(lane, None)
             is_completed |= lane.is_complete and not was_complete
-        if self.transits:
+        if self.transits.by_lane:
             for entry in totals:
                 found = self._endpoints.lane(entry.lane)
                 if found is not None and found[1] in before:
@@ -403,7 +402,7 @@ class Usage:
             self.freed += 1
         if is_completed:
             self._release_left()
-        return list(dict.fromkeys(account for account, *_ in before.values()))
+        return dict.fromkeys([account for account, *_ in before.values()])
 
     # -- spool files -----------------------------------------------------------------------------------------
 

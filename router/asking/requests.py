@@ -19,7 +19,7 @@ from angarium.errors import AngariumError, error_for
 if TYPE_CHECKING:
     from router.asking.asks import Asks
     from router.delivery.egress import Egress
-    from router.ground.counters import Counters
+    from router.ground.ground import Counters
     from router.sessions.session import Session
 
 #: Requests of one client without an answer; one more is refused.
@@ -113,5 +113,5 @@ class Requests:
         try:
             decoded = decode(arguments)
         except (ValueError, RecursionError) as error:
-            raise error_for(errors.INVALID_ARGUMENT, f"{operation}: {error}") from None
+            raise errors.invalid(f"{operation}: {error}") from None
         handler(session, decoded, answer, now)

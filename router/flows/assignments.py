@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.flows.ends import Ends
-    from router.guaranteed.endpoints import Endpoint, Endpoints
-    from router.guaranteed.lane_usage import LaneUsage
+    from router.guaranteed.endpoints import Endpoint, Endpoints, LaneUsage
 
 #: A hand-off is ended by the home when its time is over; so much later the router does without its word.
 HAND_OFF_GRACE_S: Final = 2.0

@@ -23,6 +23,7 @@ from router.asking.asks import refusal
 from router.asking.requests import GivenAttributes  # noqa: TC001 - msgspec reads it at run time
 from router.flows.flow import Flow, Range, count_refused_bind
 from router.flows.groups import check_group
+from router.ground.alarms import CLIENT_EGRESS_FLOWS, ENDPOINT_FLOWS, VPN_EGRESS_FLOWS
 from router.guaranteed.endpoints import QUEUE, TOPIC_ENDPOINT, Endpoint
 from router.guaranteed.filter_checks import FilterChecks, do_at_once
 from router.guaranteed.permissions import (
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from router.asking.asks import Asks
     from router.asking.requests import Answer
     from router.asking.work import Work
-    from router.flows.alarms import Alarms
+    from router.flows.alarms import FlowAlarms
     from router.flows.flows import Flows
     from router.guaranteed.endpoints import Endpoints
     from router.guaranteed.memory_accounts import MemoryAccounts
@@ -113,7 +114,7 @@ class Binding:
         flows: Flows,
         asks: Asks,
         rng: random.Random,
-        alarms: Alarms,
+        alarms: FlowAlarms,
         memory: MemoryAccounts,
         begin_work: Callable[[Work], None],
         *,
@@ -183,20 +184,20 @@ class Binding:
     def _check_limits(self, session: Session, endpoint: Endpoint) -> None:
         bound = int(endpoint.attributes["max_bind_count"])
         if len(endpoint.flows) >= bound:
-            self._alarms.endpoint_is_full(endpoint, bound)
+            self._alarms.alarms.exceeded(ENDPOINT_FLOWS, endpoint)
             raise error_for(errors.MAX_BIND_COUNT_EXCEEDED, f"{endpoint.name} allows {bound}")
         profile = profile_of(session)
         own = int(profile["max_egress_flow_count"])
         if len(session.flows) >= own:
-            self._alarms.client_is_full(session, own)
+            self._alarms.alarms.client_is_full(CLIENT_EGRESS_FLOWS, session, own)
             raise error_for(errors.TOO_MANY_FLOWS, f"client profile {session.profile_name} allows {own}")
         limit = int(profile["max_egress_flow_count_per_client_username"])
-        if not self._alarms.has_room(session, limit):
+        if not self._alarms.flows.has_room(session.vpn, session.username, limit):
             raise error_for(errors.TOO_MANY_FLOWS, f"username {session.username} may have {limit}")
         vpn = session.vpn
         limit = int(vpn.attributes["max_egress_flow_count"])
         if vpn.egress_flows >= limit:
-            self._alarms.vpn_is_full(vpn, limit)
+            self._alarms.alarms.exceeded(VPN_EGRESS_FLOWS, vpn)
             raise error_for(errors.TOO_MANY_FLOWS, f"Message VPN {vpn.name} allows {limit}")
 
     def _wants_other_topic(self, endpoint: Endpoint, wish: BindArguments) -> bool:
@@ -326,8 +327,7 @@ class Binding:
         if wish.range is not None:
             flow.range = Range(*msgspec.structs.astuple(wish.range))
             if not flow.wanted_lanes():
-                detail = f"queue {endpoint.name} has no partition {flow.range.partition}"
-                raise error_for(errors.INVALID_ARGUMENT, detail)
+                raise errors.invalid(f"queue {endpoint.name} has no partition {flow.range.partition}")
         # The selector of a topic endpoint's consumers is its own: it filters what comes in (R145).
         is_own = endpoint.kind == TOPIC_ENDPOINT and not wish.browse
         flow.selector = None if is_own else wish.selector or None
@@ -367,21 +367,20 @@ def _check_wish(wish: BindArguments) -> None:
         _check_range(wish, wish.range)
     if wish.kind == TOPIC_ENDPOINT:
         if wish.topic is None and not wish.browse:
-            raise error_for(errors.INVALID_ARGUMENT, "flow.bind: a topic endpoint is bound with a topic")
+            raise errors.invalid("flow.bind: a topic endpoint is bound with a topic")
     elif wish.topic is not None:
-        raise error_for(errors.INVALID_ARGUMENT, "flow.bind: a queue has subscriptions, no topic")
+        raise errors.invalid("flow.bind: a queue has subscriptions, no topic")
 
 
 def _check_range(wish: BindArguments, wanted: RangeArguments) -> None:
     """Judge the range of a browser."""
     if wanted.end < wanted.first:
-        raise error_for(
-            errors.INVALID_ARGUMENT, f"flow.bind: a range from {wanted.first} to before {wanted.end}"
-        )
+        raise errors.invalid(f"flow.bind: a range from {wanted.first} to before {wanted.end}")
     if not wish.browse or wish.no_local:
-        raise error_for(errors.INVALID_ARGUMENT, "flow.bind: a range is browsed, without no_local")
+        raise errors.invalid("flow.bind: a range is browsed, without no_local")
     if wanted.group:
         check_group(wanted.group)
         if wish.kind != QUEUE or wish.selector:
-            detail = "flow.bind: the range of a reader group is of a queue, and read without selector"
-            raise error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(
+                "flow.bind: the range of a reader group is of a queue, and read without selector"
+            )

@@ -1,27 +1,34 @@
-"""The ends of flows at the homes: bound, told their credit, bound again when a home comes back.
+"""The ends of flows at the homes: bound, told their credit, bound again when a home comes back; and what passes them.
+
+No batch is opened: FLOW_MESSAGES gets another head and becomes MESSAGES, ranges of SETTLE go to the home of their
+partition.
 
 This is what the router says to homes about flows (FLOW): bind, credit, settle, unbind. An end whose home is down waits,
 keeps settles, and is bound under the same number when the home has its lanes again. One that goes before that leaves
-its settles behind as last words: they are said when the home is back, before anybody else is bound there, so that the
-next owner does not get what was settled. No I/O, no clock.
+its settles pending: they are sent when the home is back, before anybody else is bound there, so that the next owner
+does not get what was settled. No I/O, no clock.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from angarium import wire
-from angarium_server.frames.frame import encode
-from angarium_server.frames.homes import Bind, Credit, FlowFrame, Settle, Unbind
-from router.flows.flow import Flow, HomeFlow, HomeState
+from angarium import errors, wire
+from angarium.errors import error_for
+from angarium_server.frames.frame import MalformedFrameError, encode
+from angarium_server.frames.homes import Bind, Credit, FlowFrame, FlowVerb, Settle, Unbind
+from angarium_server.frames.settings import FlowOptions
+from router.flows.flow import WHOLE, Flow, Held, HomeFlow, HomeState
 from router.matching.shards import ShardState
 
 if TYPE_CHECKING:
+    from angarium_server.frames.homes import FlowMessagesFrame
     from router.delivery.egress import Egress
-    from router.guaranteed.lane_usage import LaneUsage
+    from router.ground.ground import Counters
+    from router.guaranteed.endpoints import LaneUsage
     from router.guaranteed.lanes import Lanes
     from router.matching.shards import Shard, Shards
     from router.sessions.session import Session
@@ -30,11 +37,22 @@ if TYPE_CHECKING:
 AHEAD_BYTES_MAX: Final = 8 << 20
 #: And at least, however many flows a client has.
 AHEAD_BYTES_MIN: Final = 64 << 10
-#: Ends whose last words wait for a home; what the oldest one beyond that settled comes again.
-LAST_WORDS_MAX: Final = 1_000
+#: Ends that are gone whose settles wait for a home; what the oldest one beyond that settled comes again.
+PENDING_SETTLES_MAX: Final = 1_000
 
 
-class LastWords(NamedTuple):
+_Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+_Position = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
+_Partition = Annotated[int, msgspec.Meta(ge=0, lt=wire.MAX_PARTITIONS)]
+_Outcome = Literal[0, 2, 3]  # wire.OUTCOME_ACCEPTED, OUTCOME_FAILED, OUTCOME_REJECTED
+_decode_credit = msgspec.msgpack.Decoder(tuple[_Number, _Number, _Number]).decode
+_Ranges = Annotated[
+    list[tuple[_Partition, _Position, _Position]], msgspec.Meta(max_length=wire.MAX_RANGES_PER_SETTLE)
+]
+_decode_settle = msgspec.msgpack.Decoder(tuple[_Number, _Outcome, _Ranges]).decode
+
+
+class PendingSettles(NamedTuple):
     """What an end that is gone had settled while its home was down."""
 
     lane: LaneUsage
@@ -46,17 +64,20 @@ class LastWords(NamedTuple):
 class Ends:
     """All ends, by their number."""
 
-    def __init__(self, shards: Shards, lanes: Lanes, egress: Egress, unread_bytes_max: int) -> None:
+    def __init__(
+        self, shards: Shards, lanes: Lanes, egress: Egress, counters: Counters, unread_bytes_max: int
+    ) -> None:
         self._shards = shards
         self._homes = lanes
         self._egress = egress
+        self._counters = counters
         #: Half of what a client may leave unread; the other half is what it has been sent already.
         self._ahead_bytes = unread_bytes_max // 2
         self._next_id = 1
         #: In the order in which they were made.
         self.by_id: dict[int, HomeFlow] = {}
-        #: What ends that are gone have to say to homes that are down, oldest first.
-        self._last_words: deque[LastWords] = deque()
+        #: What ends that are gone had settled at homes that are down, oldest first.
+        self._pending_settles: deque[PendingSettles] = deque()
         #: Messages whose settles were given up because the home was away for too long.
         self.settles_lost = 0
 
@@ -89,9 +110,10 @@ class Ends:
 
     def detach(self, end: HomeFlow) -> None:
         """Unbind an end at once; what it has not settled is delivered to others."""
-        self._keep_last_words(end)
+        self._keep_pending(end)
         del self.by_id[end.id]
         del end.flow.ends[end.lane.partition]
+        end.restart()
         if end.state not in (HomeState.WAITING, HomeState.OVER):
             self._tell(end, Unbind(None))
         if end.flow.drop_held(end.lane.partition):
@@ -103,47 +125,47 @@ class Ends:
         False if its home has nothing of it: then it is over already.
         """
         if end.state is HomeState.WAITING:
-            self._keep_last_words(end)
+            self._keep_pending(end)
             end.state = HomeState.OVER
             return False
         end.state = HomeState.LEAVING
         self._tell(end, Unbind(hand_off_ms))
         return True
 
-    def _keep_last_words(self, end: HomeFlow) -> None:
+    def _keep_pending(self, end: HomeFlow) -> None:
         """Keep what an end that goes has settled, if its home may have delivered something to it."""
         settles = end.take_kept()
         if not settles or not end.is_resumed:
             return
-        if len(self._last_words) >= LAST_WORDS_MAX:
-            lost = self._last_words.popleft()
+        if len(self._pending_settles) >= PENDING_SETTLES_MAX:
+            lost = self._pending_settles.popleft()
             self.settles_lost += sum(last - first + 1 for _, found in lost.settles for first, last in found)
-        self._last_words.append(LastWords(end.lane, end.flow.session.client_name, settles))
+        self._pending_settles.append(PendingSettles(end.lane, end.flow.session.client_name, settles))
 
-    def _say_last_words(self, index: int) -> None:
+    def _send_pending(self, index: int) -> None:
         """Settle, on flows of their own that get nothing, for ends that are gone."""
-        waiting, self._last_words = self._last_words, deque()
-        for words in waiting:
-            lane = words.lane
+        waiting, self._pending_settles = self._pending_settles, deque()
+        for pending in waiting:
+            lane = pending.lane
             if lane.lane_id not in self._homes.entries:
                 continue
             if lane.home != index or not self._homes.is_ready(lane.lane_id, index):
-                self._last_words.append(words)
+                self._pending_settles.append(pending)
                 continue
             number = self.new_id()
-            options = {"no_local": 0, "max_unacked": None, "resume": True, "client": words.client}
+            options = FlowOptions(resume=True, client=pending.client)
             self._send(
                 index,
                 number,
                 Bind(lane.lane_id, browse=False, selector=None, messages=0, bytes=0, options=options),
             )
-            for outcome, ranges in words.settles:
+            for outcome, ranges in pending.settles:
                 self._send(index, number, Settle(outcome, ranges))
             self._send(index, number, Unbind(None))
 
     def home_ready(self, index: int) -> None:
         """A home came, or came back, and knows its lanes."""
-        self._say_last_words(index)
+        self._send_pending(index)
         waiting: dict[Flow, list[HomeFlow]] = {}
         for end in self.at_home(index):
             if end.state is HomeState.WAITING:
@@ -179,9 +201,9 @@ class Ends:
         end.restart()
         self._bind(end.flow, [end])
 
-    def _bind(self, flow: Flow, ends: list[HomeFlow]) -> None:
+    def _bind(self, flow: Flow, wanted: list[HomeFlow]) -> None:
         """Bind ends of a flow whose homes are there, all at once, so that the credit is shared by them."""
-        ends = [end for end in ends if self._homes.is_ready(end.lane.lane_id, end.home)]
+        ends = dict.fromkeys(end for end in wanted if self._homes.is_ready(end.lane.lane_id, end.home))
         for end in ends:
             end.restart()
             end.state = HomeState.BINDING
@@ -194,28 +216,29 @@ class Ends:
 
     def _tell_bind(self, end: HomeFlow) -> None:
         flow = end.flow
-        options = {
-            "no_local": flow.session.publisher if flow.no_local else 0,
-            "max_unacked": flow.max_unacked,
-            "resume": end.is_resumed,
-            "client": flow.session.client_name,
-            "username": flow.session.username,
-            "active_indication": flow.active_indication,
-            "in_order": flow.in_order,
-        }
-        if flow.range is not None:
-            options.update(group=flow.range.group, first=flow.range.first, end=flow.range.end)
+        reads = flow.range or WHOLE
+        options = FlowOptions(
+            no_local=flow.session.publisher if flow.no_local else 0,
+            max_unacked=flow.max_unacked,
+            resume=end.is_resumed,
+            client=flow.session.client_name,
+            username=flow.session.username,
+            active_indication=flow.active_indication,
+            in_order=flow.in_order,
+            group=reads.group,
+            first=reads.first,
+            end=reads.end,
+        )
         credit = (end.granted_messages, end.granted_bytes)
         self._tell(end, Bind(end.lane.lane_id, flow.browse, flow.selector, *credit, options))
 
-    def _tell(self, end: HomeFlow, arguments: Bind | Credit | Settle | Unbind) -> None:
-        self._send(end.home, end.id, arguments)
+    def _tell(self, end: HomeFlow, verb: FlowVerb) -> None:
+        self._send(end.home, end.id, verb)
 
-    def _send(self, index: int, number: int, arguments: Bind | Credit | Settle | Unbind) -> None:
+    def _send(self, index: int, number: int, verb: FlowVerb) -> None:
         shards = self._shards.shards
         if index < len(shards) and shards[index].state is not ShardState.DOWN:
-            packed = msgspec.Raw(encode(arguments))
-            frame = FlowFrame(self._shards.incarnation, arguments.verb, number, packed)
+            frame = FlowFrame(self._shards.incarnation, number, verb)
             self._shards.send(shards[index], [wire.FLOW, encode(frame)])
 
     # -- credit and settles ----------------------------------------------------------------------------------
@@ -243,17 +266,136 @@ class Ends:
         for end in ends:
             self._tell(end, Credit(end.granted_messages, end.granted_bytes))
 
-    def settle(self, end: HomeFlow, outcome: int, ranges: list[tuple[int, int]]) -> None:
+    def _relay_settle(self, end: HomeFlow, outcome: int, ranges: list[tuple[int, int]]) -> None:
         """Relay what a client said of messages, now or when the home is back."""
         if end.state is HomeState.WAITING:
             self.settles_lost += end.keep(outcome, ranges)
         elif end.state is not HomeState.OVER:
             self._tell(end, Settle(outcome, ranges))
 
+    # -- from clients ----------------------------------------------------------------------------------------
+
+    def credit(self, session: Session, header: bytes) -> None:
+        """Take FLOW_CREDIT.
+
+        Raises:
+            InvalidRequestError: malformed, or totals that fall (40001); a flow that never was (40023).
+        """
+        number, messages, size = wire.decode_header(_decode_credit, header)
+        flow = self.find_flow(session, number)
+        if flow is None:
+            return
+        if messages < flow.granted_messages or size < flow.granted_bytes:
+            raise error_for(errors.MALFORMED_FRAME, "FLOW_CREDIT has totals that never fall")
+        flow.granted_messages, flow.granted_bytes = messages, size
+        if flow.held:
+            self.send_held(flow)
+        self.renew(flow)
+
+    def settle(self, session: Session, header: bytes) -> int:
+        """Take SETTLE, and give how many ranges it has: only its form is judged here, the messages by their home.
+
+        Raises:
+            InvalidRequestError: malformed (40001); a flow that never was (40023).
+        """
+        number, outcome, ranges = wire.decode_header(_decode_settle, header)
+        flow = self.find_flow(session, number)
+        if flow is not None:
+            self._settle(session, flow, outcome, ranges)
+        return len(ranges)
+
+    def _settle(self, session: Session, flow: Flow, outcome: int, ranges: list[tuple[int, int, int]]) -> None:
+        by_partition: dict[int, list[tuple[int, int]]] = {}
+        for partition, first, last in ranges:
+            if last < first:
+                raise error_for(errors.MALFORMED_FRAME, f"SETTLE of {first} to {last}")
+            by_partition.setdefault(partition, []).append((first, last))
+        if not flow.may_settle:
+            detail = f"{flow.endpoint.name} is read-only for {session.username}"
+            self.refuse_settle(flow, errors.PERMISSION_DENIED, detail)
+            return
+        for partition, found in by_partition.items():
+            end = flow.ends.get(partition)
+            if end is None:
+                code = errors.PARTITION_LOST if flow.endpoint.partitions else errors.NOT_DELIVERED
+                self.refuse_settle(flow, code, f"partition {partition}")
+                continue
+            claimed = sum(last - first + 1 for first, last in found)
+            flow.settled = min(flow.settled + claimed, flow.sent_messages)
+            self._relay_settle(end, outcome, found)
+
+    def refuse_settle(self, flow: Flow, code: int, detail: Any) -> None:
+        """Tell a client that some of what it settled was not its own."""
+        self._counters.error(code)
+        self.indicate(flow, wire.FLOW_SETTLE_REFUSED, code, detail)
+
+    def find_flow(self, session: Session, number: int) -> Flow | None:
+        """Give a flow of a session; None for one that is over.
+
+        Raises:
+            InvalidRequestError: there never was one of that number (40023).
+        """
+        flow = session.flows.get(number)
+        if flow is None and not 1 <= number < session.next_flow:
+            raise error_for(errors.UNKNOWN_FLOW, str(number))
+        return flow
+
+    def messages(self, frame: FlowMessagesFrame, shard: Shard, batches: list[bytes], _now: float) -> None:
+        """Take FLOW_MESSAGES and its batches."""
+        parts, size = frame.parts, frame.bytes
+        if not parts or len(parts) != len(batches):
+            raise MalformedFrameError("FLOW_MESSAGES has one batch for each of its parts")
+        rows = sum([part.rows for part in parts])
+        end = self.find(frame.flow, shard)
+        if end is None:
+            self._counters.count("flow_messages_late", rows)
+            return
+        flow = end.flow
+        end.used_messages += rows
+        end.used_bytes += size
+        flow.promised_messages -= rows
+        flow.promised_bytes -= size
+        flow.taken_messages += rows
+        flow.taken_bytes += size
+        if flow.range is not None:
+            # Another incarnation of the home goes on behind it.
+            first, count = parts[-1].runs[-1]
+            flow.range = flow.range._replace(first=first + count)
+        frames = [wire.MESSAGES, encode((flow.number, parts)), *batches]
+        if flow.answer is None and not flow.held and _has_credit(flow):
+            self._pass_on(flow, frames, rows, size)
+        else:
+            flow.held.append(Held(end.lane.partition, frames, rows, size))
+        if flow.is_capped and end.state is HomeState.BOUND:
+            self.renew(flow, end)
+
+    def _pass_on(self, flow: Flow, frames: list[bytes], rows: int, size: int) -> None:
+        flow.sent_messages += rows
+        flow.sent_bytes += size
+        self._counters.count("flow_messages", rows)
+        self._egress.pass_on(flow.session, frames, size)
+
+    def send_held(self, flow: Flow) -> None:
+        """Send what waits for the client, as far as it has credit."""
+        while flow.held and _has_credit(flow):
+            held = flow.held.popleft()
+            self._pass_on(flow, held.frames, held.messages, held.bytes)
+
+    def indicate(self, flow: Flow, event: int, code: int, detail: Any) -> None:
+        """Tell a client something of a flow that it knows."""
+        if not flow.session.closed and flow.answer is None:
+            header = wire.pack([flow.number, event, code, detail])
+            self._egress.answer(flow.session, [wire.INDICATION, header])
+
     def validate(self) -> None:
         """Check that every end is where it says."""
-        assert len(self._last_words) <= LAST_WORDS_MAX
+        assert len(self._pending_settles) <= PENDING_SETTLES_MAX
         for number, end in self.by_id.items():
             assert end.id == number
             assert end.flow.ends[end.lane.partition] is end
             assert number < self._next_id
+
+
+def _has_credit(flow: Flow) -> bool:
+    """Tell whether one more frame may go to the client; it may overdraw."""
+    return flow.sent_messages < flow.granted_messages and flow.sent_bytes < flow.granted_bytes

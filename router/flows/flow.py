@@ -28,8 +28,7 @@ from angarium import errors
 
 if TYPE_CHECKING:
     from router.asking.requests import Answer
-    from router.guaranteed.endpoints import Endpoint
-    from router.guaranteed.lane_usage import LaneUsage
+    from router.guaranteed.endpoints import Endpoint, LaneUsage
     from router.sessions.session import Session
 
 #: Counters of an endpoint for binds that were refused, by code; others are BIND_REFUSED_OTHER.
@@ -96,6 +95,11 @@ class HomeFlow:
         self.deadline = float("inf")
 
     @property
+    def is_unanswered(self) -> bool:
+        """Whether its home has not said yet that it is bound."""
+        return self.state in (HomeState.WAITING, HomeState.BINDING)
+
+    @property
     def promised_messages(self) -> int:
         """Give what the home may still send."""
         return self.granted_messages - self.used_messages
@@ -105,8 +109,17 @@ class HomeFlow:
         """Give what the home may still send; below 0 after an overdraft by one message."""
         return self.granted_bytes - self.used_bytes
 
+    def grant(self, messages: int, size: int) -> None:
+        """Promise more to the home."""
+        self.granted_messages += messages
+        self.granted_bytes += size
+        self.flow.promised_messages += messages
+        self.flow.promised_bytes += size
+
     def restart(self) -> None:
-        """Forget the promises: another incarnation of the home begins with new totals."""
+        """Forget the promises: another incarnation of the home begins with new totals, or none does."""
+        self.flow.promised_messages -= self.promised_messages
+        self.flow.promised_bytes -= self.promised_bytes
         self.granted_messages = self.granted_bytes = self.used_messages = self.used_bytes = 0
 
     def keep(self, outcome: int, ranges: list[tuple[int, int]]) -> int:
@@ -143,6 +156,10 @@ class Range(NamedTuple):
     end: int
 
 
+#: Stands for no range.
+WHOLE: Final = Range("", 0, 0, -1)
+
+
 class Held(NamedTuple):
     """Messages that came while the client had no credit for them."""
 
@@ -156,6 +173,7 @@ class Flow:
     """A flow as its client sees it. Compares by identity."""
 
     __slots__ = (
+        "_unanswered",
         "active",
         "active_indication",
         "answer",
@@ -173,6 +191,8 @@ class Flow:
         "may_settle",
         "no_local",
         "number",
+        "promised_bytes",
+        "promised_messages",
         "range",
         "selector",
         "sent_bytes",
@@ -208,11 +228,15 @@ class Flow:
         #: The answer to its bind, until it is given; then None.
         self.answer: Answer | None = None
         self.answer_by = 0.0
+        #: Ends that have to be looked at before the others, newest last: their homes had not answered.
+        self._unanswered: list[HomeFlow] = []
         #: Partition -> its end there; those that are handed off included.
         self.ends: dict[int, HomeFlow] = {}
         self.granted_messages = self.granted_bytes = 0
         self.taken_messages = self.taken_bytes = 0
         self.sent_messages = self.sent_bytes = 0
+        #: What all homes together may still send.
+        self.promised_messages = self.promised_bytes = 0
         #: taken - sent, oldest first; of partitions that it has.
         self.held: deque[Held] = deque()
         #: True while some home was told less than the client granted.
@@ -224,6 +248,16 @@ class Flow:
     def is_active(self) -> bool:
         """Tell whether it is fed: some partition, or what the home of an endpoint without partitions said last."""
         return bool(self.ends) if self.endpoint.partitions and not self.browse else self.active
+
+    def is_bound(self) -> bool:
+        """Tell whether every home has answered; asked after each answer, it looks at each end a few times in all."""
+        while self._unanswered:
+            end = self._unanswered[-1]
+            if end.is_unanswered and self.ends.get(end.lane.partition) is end:
+                return False
+            self._unanswered.pop()
+        self._unanswered = [end for end in self.ends.values() if end.is_unanswered]
+        return not self._unanswered
 
     @property
     def partitions(self) -> list[int]:
@@ -243,10 +277,6 @@ class Flow:
         partition = self.range.partition
         return [lane for lane in self.endpoint.all_lanes() if lane.partition == partition]
 
-    def has_credit(self) -> bool:
-        """Tell whether one more frame may go to the client; it may overdraw."""
-        return self.sent_messages < self.granted_messages and self.sent_bytes < self.granted_bytes
-
     def drop_held(self, partition: int) -> bool:
         """Forget what waits for the client of a partition that it has no more: others get that now.
 
@@ -264,26 +294,23 @@ class Flow:
         `bytes_max` bounds what one end may be promised at once, however much the client grants; with `only` the
         others get nothing this time.
         """
-        ends = [end for end in self.ends.values() if end.state in (HomeState.BINDING, HomeState.BOUND)]
-        self.is_capped = len(ends) > 1
+        ends = len(self.ends)
+        self.is_capped = ends > 1
         left_messages = self.granted_messages - self.taken_messages
         left_bytes = self.granted_bytes - self.taken_bytes
         if left_messages <= 0 or left_bytes <= 0:
             return []
-        promised_messages = sum(end.promised_messages for end in ends)
-        promised_bytes = sum(end.promised_bytes for end in ends)
         changed = []
-        for end in ends if only is None else [only]:
-            messages = more(left_messages, promised_messages, end.promised_messages, len(ends))
-            size = more(left_bytes, promised_bytes, end.promised_bytes, len(ends))
+        for end in self.ends.values() if only is None else [only]:
+            if end.state not in (HomeState.BINDING, HomeState.BOUND):
+                continue
+            messages = more(left_messages, self.promised_messages, end.promised_messages, ends)
+            size = more(left_bytes, self.promised_bytes, end.promised_bytes, ends)
             if end.promised_bytes + size > bytes_max:
                 self.is_capped = True
                 size = 0 if end.promised_bytes > bytes_max // 2 else bytes_max - end.promised_bytes
             if messages or size:
-                end.granted_messages += messages
-                end.granted_bytes += size
-                promised_messages += messages
-                promised_bytes += size
+                end.grant(messages, size)
                 changed.append(end)
         return changed
 
@@ -316,6 +343,8 @@ class Flow:
         assert self.session.flows.get(self.number) is self
         assert self.endpoint.flows.get(self.id) is self
         assert all(one.partition in self.ends for one in self.held)
+        assert self.promised_messages == sum(end.promised_messages for end in self.ends.values())
+        assert self.promised_bytes == sum(end.promised_bytes for end in self.ends.values())
         for end in self.ends.values():
             assert end.flow is self
             assert end.used_messages <= end.granted_messages, "a home sent more than it was promised"

@@ -1,9 +1,8 @@
 """Flows: clients that are bound to endpoints, and what they say of messages.
 
-A home does the delivering: it has the messages, the order, who is active and what is not settled. The router relays.
-It opens no batch: FLOW_MESSAGES gets another head and becomes MESSAGES, ranges of SETTLE go to the home of their
-partition. What it decides is which home a flow is bound at (`ends`), how much credit each home may use (`flow`), and
-which flow has which partition (`assignments`). Who may bind is decided in `binding`.
+A home does the delivering: it has the messages, the order, who is active and what is not settled. The router relays
+(`ends`). What it decides is which home a flow is bound at, how much credit each home may use (`flow`), and which flow
+has which partition (`assignments`). Who may bind is decided in `binding`.
 
 A home that dies takes nothing with it but what was not settled: its ends wait, settles that come meanwhile are kept
 (bounded), and when the home is back they are bound again under the same numbers, with the credit that remains.
@@ -13,25 +12,22 @@ Frames: docs/protocol.md and docs/node-protocol.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
-from angarium_server.frames.frame import MalformedFrameError, encode
 from router.flows.assignments import Assignments
 from router.flows.ends import Ends
-from router.flows.flow import Flow, Held, HomeState, count_refused_bind
+from router.flows.flow import Flow, HomeState, count_refused_bind
 from router.guaranteed.permissions import Level, level_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from angarium_server.frames.homes import FlowEventFrame, FlowMessagesFrame
+    from angarium_server.frames.homes import FlowEventFrame
     from router.delivery.egress import Egress
     from router.flows.flow import HomeFlow
-    from router.ground.counters import Counters
+    from router.ground.ground import Counters
     from router.guaranteed.endpoints import Endpoint, Endpoints
     from router.guaranteed.lanes import Lanes
     from router.matching.shards import Shard, Shards
@@ -40,16 +36,6 @@ if TYPE_CHECKING:
 
 #: How long a bind waits for the home's word: a worker that died is back within a few seconds.
 BIND_TIMEOUT_S: Final = 10.0
-
-_Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-_Position = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
-_Partition = Annotated[int, msgspec.Meta(ge=0, lt=wire.MAX_PARTITIONS)]
-_Outcome = Literal[0, 2, 3]  # wire.OUTCOME_ACCEPTED, OUTCOME_FAILED, OUTCOME_REJECTED
-_decode_credit = msgspec.msgpack.Decoder(tuple[_Number, _Number, _Number]).decode
-_Ranges = Annotated[
-    list[tuple[_Partition, _Position, _Position]], msgspec.Meta(max_length=wire.MAX_RANGES_PER_SETTLE)
-]
-_decode_settle = msgspec.msgpack.Decoder(tuple[_Number, _Outcome, _Ranges]).decode
 
 
 class Flows:
@@ -64,9 +50,8 @@ class Flows:
         counters: Counters,
         unread_bytes_max: int,
     ) -> None:
-        self._egress = egress
         self._counters = counters
-        self.ends = Ends(shards, lanes, egress, unread_bytes_max)
+        self.ends = Ends(shards, lanes, egress, counters, unread_bytes_max)
         self._assignments = Assignments(endpoints, self.ends, self._tell_partitions)
         #: By id, in the order of their binding.
         self.by_id: dict[int, Flow] = {}
@@ -104,9 +89,7 @@ class Flows:
     def _answer_if_bound(self, flow: Flow) -> None:
         """Answer a bind when every home has answered; what came before is sent after the answer."""
         answer = flow.answer
-        if answer is None or any(
-            end.state in (HomeState.WAITING, HomeState.BINDING) for end in flow.ends.values()
-        ):
+        if answer is None or not flow.is_bound():
             return
         flow.answer = None
         del self._answering[flow]
@@ -122,113 +105,9 @@ class Flows:
                 "max_unacked": _max_unacked(flow),
             }
         )
-        self._send_held(flow)
-
-    # -- from clients ----------------------------------------------------------------------------------------
-
-    def credit(self, session: Session, header: bytes) -> None:
-        """Take FLOW_CREDIT.
-
-        Raises:
-            InvalidRequestError: malformed, or totals that fall (40001); a flow that never was (40023).
-        """
-        number, messages, size = wire.decode_header(_decode_credit, header)
-        flow = self._find(session, number)
-        if flow is None:
-            return
-        if messages < flow.granted_messages or size < flow.granted_bytes:
-            raise error_for(errors.MALFORMED_FRAME, "FLOW_CREDIT has totals that never fall")
-        flow.granted_messages, flow.granted_bytes = messages, size
-        if flow.held:
-            self._send_held(flow)
-        self.ends.renew(flow)
-
-    def settle(self, session: Session, header: bytes) -> int:
-        """Take SETTLE, and give how many ranges it has: only its form is judged here, the messages by their home.
-
-        Raises:
-            InvalidRequestError: malformed (40001); a flow that never was (40023).
-        """
-        number, outcome, ranges = wire.decode_header(_decode_settle, header)
-        flow = self._find(session, number)
-        if flow is not None:
-            self._settle(session, flow, outcome, ranges)
-        return len(ranges)
-
-    def _settle(self, session: Session, flow: Flow, outcome: int, ranges: list[tuple[int, int, int]]) -> None:
-        by_partition: dict[int, list[tuple[int, int]]] = {}
-        for partition, first, last in ranges:
-            if last < first:
-                raise error_for(errors.MALFORMED_FRAME, f"SETTLE of {first} to {last}")
-            by_partition.setdefault(partition, []).append((first, last))
-        if not flow.may_settle:
-            detail = f"{flow.endpoint.name} is read-only for {session.username}"
-            self._refuse_settle(flow, errors.PERMISSION_DENIED, detail)
-            return
-        for partition, found in by_partition.items():
-            end = flow.ends.get(partition)
-            if end is None:
-                code = errors.PARTITION_LOST if flow.endpoint.partitions else errors.NOT_DELIVERED
-                self._refuse_settle(flow, code, f"partition {partition}")
-                continue
-            claimed = sum(last - first + 1 for first, last in found)
-            flow.settled = min(flow.settled + claimed, flow.sent_messages)
-            self.ends.settle(end, outcome, found)
-
-    def _refuse_settle(self, flow: Flow, code: int, detail: Any) -> None:
-        self._counters.error(code)
-        self._indicate(flow, wire.FLOW_SETTLE_REFUSED, code, detail)
-
-    def _find(self, session: Session, number: int) -> Flow | None:
-        """Give a flow of a session; None for one that is over.
-
-        Raises:
-            InvalidRequestError: there never was one of that number (40023).
-        """
-        flow = session.flows.get(number)
-        if flow is None and not 1 <= number < session.next_flow:
-            raise error_for(errors.UNKNOWN_FLOW, str(number))
-        return flow
+        self.ends.send_held(flow)
 
     # -- from homes ------------------------------------------------------------------------------------------
-
-    def messages(self, frame: FlowMessagesFrame, shard: Shard, batches: list[bytes], _now: float) -> None:
-        """Take FLOW_MESSAGES and its batches."""
-        parts, size = frame.parts, frame.bytes
-        if not parts or len(parts) != len(batches):
-            raise MalformedFrameError("FLOW_MESSAGES has one batch for each of its parts")
-        rows = sum([part.rows for part in parts])
-        end = self.ends.find(frame.flow, shard)
-        if end is None:
-            self._counters.count("flow_messages_late", rows)
-            return
-        flow = end.flow
-        end.used_messages += rows
-        end.used_bytes += size
-        flow.taken_messages += rows
-        flow.taken_bytes += size
-        if flow.range is not None:
-            # Another incarnation of the home goes on behind it.
-            first, count = parts[-1].runs[-1]
-            flow.range = flow.range._replace(first=first + count)
-        frames = [wire.MESSAGES, encode((flow.number, parts)), *batches]
-        if flow.answer is None and not flow.held and flow.has_credit():
-            self._pass_on(flow, frames, rows, size)
-        else:
-            flow.held.append(Held(end.lane.partition, frames, rows, size))
-        if flow.is_capped and end.state is HomeState.BOUND:
-            self.ends.renew(flow, end)
-
-    def _pass_on(self, flow: Flow, frames: list[bytes], rows: int, size: int) -> None:
-        flow.sent_messages += rows
-        flow.sent_bytes += size
-        self._counters.count("flow_messages", rows)
-        self._egress.pass_on(flow.session, frames, size)
-
-    def _send_held(self, flow: Flow) -> None:
-        while flow.held and flow.has_credit():
-            held = flow.held.popleft()
-            self._pass_on(flow, held.frames, held.messages, held.bytes)
 
     def event(self, frame: FlowEventFrame, shard: Shard, _batches: list[bytes], now: float) -> None:
         """Take FLOW_EVENT."""
@@ -239,9 +118,9 @@ class Flows:
         if event in (wire.FLOW_ACTIVE, wire.FLOW_INACTIVE):
             self._activity(end, is_active=event == wire.FLOW_ACTIVE)
         elif event == wire.FLOW_SETTLE_REFUSED:
-            self._refuse_settle(end.flow, code, detail)
+            self.ends.refuse_settle(end.flow, code, detail)
         elif end.flow.range is not None and not code:
-            self._indicate(end.flow, wire.FLOW_CLOSED, 0, None)
+            self.ends.indicate(end.flow, wire.FLOW_CLOSED, 0, None)
             self._remove(end.flow, now, wanted=True)
         elif end.state is HomeState.LEAVING:
             end.state = HomeState.OVER
@@ -257,7 +136,7 @@ class Flows:
         if flow.answer is not None:
             self._answer_if_bound(flow)
         elif was != is_active and flow.active_indication and not flow.endpoint.partitions:
-            self._indicate(flow, wire.FLOW_ACTIVE if is_active else wire.FLOW_INACTIVE, 0, None)
+            self.ends.indicate(flow, wire.FLOW_ACTIVE if is_active else wire.FLOW_INACTIVE, 0, None)
 
     def home_ready(self, index: int) -> None:
         """A home came, or came back, and knows its lanes."""
@@ -273,16 +152,11 @@ class Flows:
 
     # -- news for clients ------------------------------------------------------------------------------------
 
-    def _indicate(self, flow: Flow, event: int, code: int, detail: Any) -> None:
-        if not flow.session.closed and flow.answer is None:
-            header = wire.pack([flow.number, event, code, detail])
-            self._egress.answer(flow.session, [wire.INDICATION, header])
-
     def _tell_partitions(self, flow: Flow) -> None:
         if flow.answer is not None:
             self._answer_if_bound(flow)
         else:
-            self._indicate(flow, wire.FLOW_PARTITIONS, 0, flow.partitions)
+            self.ends.indicate(flow, wire.FLOW_PARTITIONS, 0, flow.partitions)
 
     # -- the end of a flow -----------------------------------------------------------------------------------
 
@@ -292,7 +166,7 @@ class Flows:
         Raises:
             InvalidRequestError: there never was one of that number (40023).
         """
-        flow = self._find(session, number)
+        flow = self.ends.find_flow(session, number)
         if flow is not None:
             self._refuse_bind(flow, error_for(errors.UNKNOWN_FLOW, "unbound meanwhile"))
             self._remove(flow, now, wanted=True)
@@ -301,7 +175,7 @@ class Flows:
         """End a flow and tell its client why: as the answer to its bind, if that is not answered yet."""
         if not self._refuse_bind(flow, error):
             self._counters.error(error.code)
-            self._indicate(flow, wire.FLOW_CLOSED, error.code, error.detail)
+            self.ends.indicate(flow, wire.FLOW_CLOSED, error.code, error.detail)
         self._remove(flow, now, wanted=False)
 
     def session_ended(self, session: Session, now: float, *, wanted: bool) -> None:

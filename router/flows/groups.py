@@ -25,16 +25,26 @@ from msgspec import Meta
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
+from angarium_server.frames.homes import (
+    AcknowledgeUpto,
+    AskFigures,
+    AskPositions,
+    CountFrom,
+    FindTime,
+    LeaseVerb,
+    OpenLease,
+    PlanRange,
+    ReleaseLease,
+)
 from router.guaranteed.endpoints import QUEUE, Endpoint
 from router.guaranteed.permissions import Level, demand, demand_creator, demand_receive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from router.asking.requests import Answer, Requests
     from router.flows.lane_questions import LaneQuestions
-    from router.guaranteed.endpoints import Endpoints
-    from router.guaranteed.lane_usage import LaneUsage
+    from router.guaranteed.endpoints import Endpoints, LaneUsage
     from router.sessions.session import Session
 
 #: Bytes of the name of a reader group.
@@ -50,8 +60,8 @@ _Positive = Annotated[int, Meta(ge=1, le=_ALL)]
 _Partition = Annotated[int, Meta(ge=0, lt=wire.MAX_PARTITIONS)]
 _Lanes = Meta(min_length=1, max_length=wire.MAX_PARTITIONS)
 
-#: A lane and what is asked of it, without the group.
-Asked = tuple["LaneUsage", list[Any]]
+#: A lane and what is asked of it.
+Asked = tuple["LaneUsage", LeaseVerb]
 #: What lanes answered: partition and value, by partition.
 Results = list[tuple[int, Any]]
 
@@ -131,14 +141,16 @@ class Groups:
             raise error_for(errors.INVALID_DURABILITY, detail)
         return endpoint
 
-    def _lanes(self, endpoint: Endpoint, asked: list[tuple[Any, ...]]) -> list[Asked]:
+    def _lanes(
+        self, endpoint: Endpoint, asked: Sequence[tuple[int, ...]]
+    ) -> list[tuple[LaneUsage, list[int]]]:
+        """Give the lanes that are meant, and the numbers that came with each."""
         lanes = {lane.partition: lane for lane in endpoint.all_lanes()}
-        found: list[Asked] = []
-        for partition, *arguments in asked:
+        found = []
+        for partition, *numbers in asked:
             if partition not in lanes:
-                detail = f"queue {endpoint.name} has no partition {partition}"
-                raise error_for(errors.INVALID_ARGUMENT, detail)
-            found.append((lanes.pop(partition), arguments))
+                raise errors.invalid(f"queue {endpoint.name} has no partition {partition}")
+            found.append((lanes.pop(partition), numbers))
         return found
 
     def _look(self, session: Session, wish: PositionsArguments, answer: Answer, now: float) -> None:
@@ -153,8 +165,8 @@ class Groups:
         def give(results: Results, _now: float) -> None:
             answer.give({"name": endpoint.name, "endpoint_id": endpoint.id, "lanes": results})
 
-        lanes: list[Asked] = [(lane, []) for lane in endpoint.lanes]
-        self._ask(endpoint, "", "figures", lanes, give, _refuse(answer), now)
+        lanes: list[Asked] = [(lane, AskFigures()) for lane in endpoint.lanes]
+        self._ask(endpoint, lanes, give, _refuse(answer), now)
 
     # -- operations ------------------------------------------------------------------------------------------
 
@@ -169,15 +181,13 @@ class Groups:
         first, *others = endpoint.all_lanes()
         # A lease outlives sessions, so that a job that is started again finds its messages; the queue says how long.
         lease_ms = min(wish.lease_ms, int(endpoint.attributes["max_lease_s"]) * 1000)
-        arguments = [lease_ms]
+        lease = OpenLease(wish.group, lease_ms)
 
         def opened(results: Results, at: float) -> None:
             """The first lane decides who of several groups gets the queue."""
-            more: list[Asked] = [(lane, arguments) for lane in others]
+            more: list[Asked] = [(lane, lease) for lane in others]
             self._ask(
                 endpoint,
-                wish.group,
-                "open",
                 more,
                 lambda rest, _: give(results + rest),
                 lambda error, rest, later: failed(error, results + rest, later),
@@ -204,46 +214,55 @@ class Groups:
                 if value is not None and not value["continued"] and p in lanes
             ]
             for partition, epoch in taken:
-                self._questions.ask(endpoint, lanes[partition], "release", [wish.group, epoch], _ignore, at)
+                release = ReleaseLease(wish.group, epoch)
+                self._questions.ask(endpoint, lanes[partition], release, _ignore, at)
             answer.refuse(error)
 
-        self._ask(endpoint, wish.group, "open", [(first, arguments)], opened, failed, now)
+        self._ask(endpoint, [(first, lease)], opened, failed, now)
 
     def _positions(self, session: Session, wish: LanesArguments, answer: Answer, now: float) -> None:
-        self._relay(session, wish, "positions", answer, now)
+        self._relay(session, wish, AskPositions, answer, now)
 
     def _release(self, session: Session, wish: LanesArguments, answer: Answer, now: float) -> None:
-        self._relay(session, wish, "release", answer, now)
+        self._relay(session, wish, ReleaseLease, answer, now)
 
     def _count(self, session: Session, wish: AtArguments, answer: Answer, now: float) -> None:
-        self._relay(session, wish, "count", answer, now)
+        self._relay(session, wish, CountFrom, answer, now)
 
     def _find_time(self, session: Session, wish: AtArguments, answer: Answer, now: float) -> None:
-        self._relay(session, wish, "find_time", answer, now)
+        self._relay(session, wish, FindTime, answer, now)
 
     def _acknowledge(self, session: Session, wish: AtArguments, answer: Answer, now: float) -> None:
-        self._relay(session, wish, "acknowledge", answer, now)
+        self._relay(session, wish, AcknowledgeUpto, answer, now)
 
     def _relay(
-        self, session: Session, wish: LanesArguments | AtArguments, verb: str, answer: Answer, now: float
+        self,
+        session: Session,
+        wish: LanesArguments | AtArguments,
+        verb: Callable[..., LeaseVerb],
+        answer: Answer,
+        now: float,
     ) -> None:
         endpoint = self._find(session, wish)
-        lanes = self._lanes(endpoint, list(wish.lanes))
+        lanes = [(lane, verb(wish.group, *numbers)) for lane, numbers in self._lanes(endpoint, wish.lanes)]
 
         def give(results: Results, _now: float) -> None:
-            if verb != "release":  # which is answered whoever has the lease
+            if verb is not ReleaseLease:  # which is answered whoever has the lease
                 endpoint.reader = session.username, session.client_name
             answer.give(results)
 
-        self._ask(endpoint, wish.group, verb, lanes, give, _refuse(answer), now)
+        self._ask(endpoint, lanes, give, _refuse(answer), now)
 
     def _plan(self, session: Session, wish: PlanArguments, answer: Answer, now: float) -> None:
         endpoint = self._find(session, wish)
-        lanes = self._lanes(endpoint, list(wish.lanes))
+        lanes = self._lanes(endpoint, wish.lanes)
         messages, size = wish.messages or _ALL, wish.bytes or _ALL
         if len(lanes) == 1 or (wish.messages is None and wish.bytes is None):
-            shares = [(lane, [*arguments, messages, size]) for lane, arguments in lanes]
-            self._ask_plan(endpoint, wish.group, shares, [], answer, now)
+            shares: list[Asked] = [
+                (lane, PlanRange(wish.group, epoch, start, end, messages, size))
+                for lane, (epoch, start, end) in lanes
+            ]
+            self._ask_plan(endpoint, shares, [], answer, now)
             return
 
         def measured(results: Results, at: float) -> None:
@@ -251,41 +270,31 @@ class Groups:
             has = dict(results)
             by_messages = share_out(messages, [has[lane.partition][0] for lane, _ in lanes])
             by_bytes = share_out(size, [has[lane.partition][1] for lane, _ in lanes])
-            shares, empty = [], []
-            for (lane, arguments), rows, room in zip(lanes, by_messages, by_bytes, strict=True):
+            shares: list[Asked] = []
+            empty: Results = []
+            for (lane, (epoch, start, end)), rows, room in zip(lanes, by_messages, by_bytes, strict=True):
                 if rows and room:
-                    shares.append((lane, [*arguments, rows, room]))
+                    shares.append((lane, PlanRange(wish.group, epoch, start, end, rows, room)))
                 else:
-                    empty.append((lane.partition, [arguments[1], arguments[1], 0, 0]))
-            self._ask_plan(endpoint, wish.group, shares, empty, answer, at)
+                    empty.append((lane.partition, [start, start, 0, 0]))
+            self._ask_plan(endpoint, shares, empty, answer, at)
 
-        measures = [(lane, arguments[:2]) for lane, arguments in lanes]
-        self._ask(endpoint, wish.group, "count", measures, measured, _refuse(answer), now)
+        measures: list[Asked] = [
+            (lane, CountFrom(wish.group, epoch, start)) for lane, (epoch, start, _) in lanes
+        ]
+        self._ask(endpoint, measures, measured, _refuse(answer), now)
 
     def _ask_plan(
-        self,
-        endpoint: Endpoint,
-        group: str,
-        shares: list[Asked],
-        empty: Results,
-        answer: Answer,
-        now: float,
+        self, endpoint: Endpoint, shares: list[Asked], empty: Results, answer: Answer, now: float
     ) -> None:
-        self._ask(
-            endpoint,
-            group,
-            "plan",
-            shares,
-            lambda results, _: answer.give(sorted(results + empty)),
-            _refuse(answer),
-            now,
-        )
+        def give(results: Results, _now: float) -> None:
+            answer.give(sorted(results + empty))
+
+        self._ask(endpoint, shares, give, _refuse(answer), now)
 
     def _ask(
         self,
         endpoint: Endpoint,
-        group: str,
-        verb: str,
         lanes: list[Asked],
         done: Callable[[Results, float], None],
         failed: Callable[[AngariumError, Results, float], None],
@@ -311,22 +320,21 @@ class Groups:
             else:
                 done(sorted(results, key=_partition_of), at)
 
-        for lane, arguments in lanes:
-            self._ask_one(endpoint, lane, verb, [group, *arguments], answered, now)
+        for lane, verb in lanes:
+            self._ask_one(endpoint, lane, verb, answered, now)
 
     def _ask_one(
         self,
         endpoint: Endpoint,
         lane: LaneUsage,
-        verb: str,
-        arguments: list[Any],
+        verb: LeaseVerb,
         answered: Callable[[int, Any, AngariumError | None, float], None],
         now: float,
     ) -> None:
         def done(value: Any, error: AngariumError | None, at: float) -> None:
             answered(lane.partition, value, error, at)
 
-        self._questions.ask(endpoint, lane, verb, arguments, done, now)
+        self._questions.ask(endpoint, lane, verb, done, now)
 
 
 def check_group(name: str) -> None:
@@ -339,7 +347,7 @@ def check_group(name: str) -> None:
         detail = (
             f"the reader group {name[:50]!r}: a name has 1 to {GROUP_BYTES_MAX} bytes that can be printed"
         )
-        raise error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.invalid(detail)
 
 
 def share_out(limit: int, wants: list[int]) -> list[int]:

@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from angarium import errors
 from angarium.errors import AngariumError, error_for
-from angarium_server.frames.frame import encode
 from angarium_server.frames.homes import LeaseFrame
 from router.matching.shards import ShardState
 
 if TYPE_CHECKING:
-    from angarium_server.frames.homes import LeasedFrame
-    from router.guaranteed.endpoints import Endpoint
-    from router.guaranteed.lane_usage import LaneUsage
+    from angarium_server.frames.homes import LeasedFrame, LeaseVerb
+    from router.guaranteed.endpoints import Endpoint, LaneUsage
     from router.guaranteed.lanes import Lanes
     from router.matching.shards import Shard, Shards
 
@@ -35,21 +31,19 @@ Answered = Callable[[Any, "AngariumError | None", float], None]
 class _Question:
     """A question without an answer."""
 
-    __slots__ = ("arguments", "done", "endpoint", "home", "lane", "until", "verb")
+    __slots__ = ("done", "endpoint", "home", "lane", "until", "verb")
 
     def __init__(
         self,
         endpoint: Endpoint,
         lane: LaneUsage,
-        verb: str,
-        arguments: list[Any],
+        verb: LeaseVerb,
         done: Answered,
         until: float,
     ) -> None:
         self.endpoint = endpoint
         self.lane = lane
         self.verb = verb
-        self.arguments = arguments
         self.done = done
         self.until = until
         #: The worker that has it; None: it waits for one.
@@ -69,12 +63,10 @@ class LaneQuestions:
     def __len__(self) -> int:
         return len(self._questions)
 
-    def ask(
-        self, endpoint: Endpoint, lane: LaneUsage, verb: str, arguments: list[Any], done: Answered, now: float
-    ) -> None:
+    def ask(self, endpoint: Endpoint, lane: LaneUsage, verb: LeaseVerb, done: Answered, now: float) -> None:
         """Ask the home of a lane; `done` is called once, perhaps much later."""
         self._reference += 1
-        question = _Question(endpoint, lane, verb, arguments, done, now + ANSWER_TIMEOUT_S)
+        question = _Question(endpoint, lane, verb, done, now + ANSWER_TIMEOUT_S)
         self._questions[self._reference] = question
         self._send(self._reference, question)
 
@@ -83,8 +75,7 @@ class LaneQuestions:
         if not self._lanes.is_ready(lane.lane_id, lane.home):
             return
         question.home = lane.home
-        arguments = msgspec.Raw(encode(question.arguments))
-        frame = LeaseFrame(self._shards.incarnation, reference, lane.lane_id, question.verb, arguments)
+        frame = LeaseFrame(self._shards.incarnation, reference, lane.lane_id, question.verb)
         self._shards.send(self._shards.shards[lane.home], frame.frames())
 
     def home_ready(self, index: int) -> None:

@@ -14,8 +14,12 @@ overtaken changes nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 
 class Step(Enum):
@@ -73,27 +77,31 @@ class Coordinator:
     def bind(self, flow: int, now: float, delay_s: float) -> list[Move]:
         """A flow came."""
         assert flow not in self._shares
+        free = range(0 if self._shares else self.partitions)
         self._shares[flow] = {}
-        return self._settle(now, delay_s)
+        return self._settle(free, now, delay_s)
 
     def unbind(self, flow: int, now: float, delay_s: float) -> list[Move]:
         """A flow is gone, and with it what it had."""
         del self._shares[flow]
-        for partition in [p for p, owner in self._owners.items() if owner == flow]:
+        free = [p for p, owner in self._owners.items() if owner == flow]
+        for partition in free:
             del self._owners[partition]
         for partition, leaving in list(self._leaving.items()):
             if leaving.flow == flow:
                 del self._leaving[partition]
+                free.append(partition)
             elif leaving.target == flow:
                 self._leaving[partition] = leaving._replace(target=None)
         self._share_out()
         if not self._shares:
             self.rebalance_at = None
-        return self._settle(now, delay_s)
+        return self._settle(sorted(free), now, delay_s)
 
     def resize(self, partitions: int, now: float, delay_s: float) -> list[Move]:
         """The queue has another number of partitions."""
         moves = []
+        free = [p for p in range(self.partitions, partitions) if p not in self._leaving]
         self.partitions = partitions
         for partition in sorted((p for p in self._owners if p >= partitions), reverse=True):
             moves.append(self._take(partition, None, Step.DROP))
@@ -101,7 +109,7 @@ class Coordinator:
             if partition >= partitions:
                 self._leaving[partition] = leaving._replace(target=None)
         self._share_out()
-        return moves + self._settle(now, delay_s)
+        return moves + self._settle(free, now, delay_s)
 
     def released(self, partition: int, epoch: int, now: float, delay_s: float) -> list[Move]:
         """A flow has let a partition go that it was asked for in that epoch."""
@@ -109,7 +117,7 @@ class Coordinator:
         if leaving is None or leaving.epoch != epoch:
             return []
         del self._leaving[partition]
-        return self._settle(now, delay_s)
+        return self._settle([partition], now, delay_s)
 
     def tick(self, now: float) -> list[Move]:
         """Even the shares out if it is time."""
@@ -117,10 +125,12 @@ class Coordinator:
             return []
         self.rebalance_at = None
         moves = []
-        while (pair := self._uneven()) is not None:
+        owned: dict[int, list[int]] = {flow: [] for flow in self._shares}
+        for partition in sorted(self._owners):
+            owned[self._owners[partition]].append(partition)
+        while (pair := self._uneven(owned)) is not None:
             most, least = pair
-            partition = max(p for p in self._shares[most] if p in self._owners)
-            moves.append(self._take(partition, least, Step.TAKE))
+            moves.append(self._take(owned[most].pop(), least, Step.TAKE))
         return moves
 
     def _take(self, partition: int, target: int | None, step: Step) -> Move:
@@ -148,42 +158,37 @@ class Coordinator:
                 self._leaving[partition] = leaving._replace(target=target)
                 self._shares[target][partition] = None
 
-    def _settle(self, now: float, delay_s: float) -> list[Move]:
+    def _settle(self, free: Iterable[int], now: float, delay_s: float) -> list[Move]:
         """Give away what is free, and note when to even out, unless that is planned already."""
-        moves = self._give_free()
-        if self.rebalance_at is None and self._uneven() is not None:
+        moves = [self._give(partition) for partition in free if partition < self.partitions and self._shares]
+        if self.rebalance_at is None and self._uneven(Counter(self._owners.values())) is not None:
             self.rebalance_at = now + delay_s
         return moves
 
-    def _give_free(self) -> list[Move]:
-        """Give every partition without owner to whom it was meant for, or to the flow with the least."""
-        moves: list[Move] = []
-        if not self._shares:
-            return moves
-        meant = {partition: flow for flow, share in self._shares.items() for partition in share}
-        for partition in range(self.partitions):
-            if partition in self._owners or partition in self._leaving:
-                continue
-            flow = meant.get(partition)
-            if flow is None:
-                flow = self._least()
-                assert flow is not None
-            self.epoch += 1
-            self._owners[partition] = flow
-            self._shares[flow][partition] = None
-            moves.append(Move(Step.GIVE, partition, flow, self.epoch))
-        return moves
+    def _give(self, partition: int) -> Move:
+        """Give a partition to whom it was meant for, or to the flow with the least."""
+        flow = next((flow for flow, share in self._shares.items() if partition in share), None)
+        if flow is None:
+            flow = self._least()
+            assert flow is not None
+        self.epoch += 1
+        self._owners[partition] = flow
+        self._shares[flow][partition] = None
+        return Move(Step.GIVE, partition, flow, self.epoch)
 
     def _least(self) -> int | None:
         """Give the flow with the smallest share, of several the one that bound first."""
         return min(self._shares, key=lambda flow: len(self._shares[flow]), default=None)
 
-    def _uneven(self) -> tuple[int, int] | None:
-        """Give (most, least) of two flows whose shares differ by more than one, if one can be taken."""
+    def _uneven(self, owned: Mapping[int, Any]) -> tuple[int, int] | None:
+        """Give (most, least) of two flows whose shares differ by more than one.
+
+        `owned` has an entry that is true for each flow from which a partition can be taken.
+        """
         least = self._least()
         if least is None:
             return None
-        takeable = [f for f, share in self._shares.items() if any(p in self._owners for p in share)]
+        takeable = [flow for flow in self._shares if owned.get(flow)]
         most = max(takeable, key=lambda flow: len(self._shares[flow]), default=least)
         if len(self._shares[most]) - len(self._shares[least]) <= 1:
             return None

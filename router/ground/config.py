@@ -192,7 +192,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         int,
         Meta(ge=0, le=100_000_000, description="Topics tracked for eliding on this node, over all clients."),
     ] = 2_000_000
-    short_way_topics_max: Annotated[
+    fast_path_topics_max: Annotated[
         int,
         Meta(
             ge=0,
@@ -200,7 +200,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             description="Topics whose matches the router caches for small batches (fast path); 0: none.",
         ),
     ] = 20_000
-    short_way_bytes: Annotated[
+    fast_path_bytes: Annotated[
         int,
         Meta(
             ge=1 << 16,

@@ -47,7 +47,7 @@ class VerifyPassword(NamedTuple):
 
 
 class VerifyToken(NamedTuple):
-    """Look off the loop whether one of some keys has signed a token; answer with `Reception.token_verified`."""
+    """Look off the loop whether one of some keys has signed a token; answer with `Handshake.token_verified`."""
 
     ticket: int
     token: str
@@ -70,9 +70,9 @@ class AskController(NamedTuple):
 
 
 class ReplyController(NamedTuple):
-    """Answer a request of the controller that had to wait; `later` is what the shell gave for it."""
+    """Answer a request of the controller that had to wait; `deferred` is what the shell gave for it."""
 
-    later: Any
+    deferred: Any
     value: Any
 
 

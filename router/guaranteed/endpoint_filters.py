@@ -13,7 +13,7 @@ No I/O, no clock. Called by `router.guaranteed.endpoints`.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from angarium import wire
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from router.matching.shards import Shards
     from router.sessions.directory import Vpn
-    from router.sessions.interest import Interest
+    from router.sessions.interest import Filter, Interest
 
 #: Filters that are put in place or taken away in one step: 2 to 3 ms.
 STEP_MAX: Final = 160
@@ -68,12 +68,14 @@ EndpointT = TypeVar("EndpointT", bound=HasFilters)
 class _Change:
     """What is left to do for an endpoint."""
 
-    __slots__ = ("add", "done", "remove")
+    __slots__ = ("add", "done", "newest", "remove")
 
     def __init__(self) -> None:
-        #: Subscriptions that are not parsed yet, and those that it has and is to lose.
-        self.add: deque[str] = deque()
-        self.remove: deque[str] = deque()
+        #: Subscriptions that are not parsed yet, and those that it has and is to lose; exceptions come first, and last.
+        self.add: OrderedDict[str, None] = OrderedDict()
+        self.remove: OrderedDict[str, None] = OrderedDict()
+        #: By the worker that holds them, None for all: the newest filter that it was given.
+        self.newest: dict[int | None, Filter[Any]] = {}
         #: Called when the workers have confirmed all of it.
         self.done: list[Callable[[], None]] = []
 
@@ -120,21 +122,41 @@ class EndpointFilters(Generic[EndpointT]):
         A filter that the workers know already counts at once, also for what they have matched; new exceptions do so by
         `late_exceptions`.
         """
-        has, wanted = endpoint.parsed, dict.fromkeys(texts)
-        earlier = self._changes.pop(endpoint, None)
-        change = _Change()
-        new = [text for text in wanted if text not in has]
-        change.add.extend(sorted(new, key=self._comes_late) if self._exceptions else new)
-        gone = [text for text in has if text not in wanted]
-        change.remove.extend(sorted(gone, key=self._comes_late, reverse=True) if self._exceptions else gone)
-        change.done = [*(earlier.done if earlier is not None else ()), done]
+        wanted = dict.fromkeys(texts)
+        earlier = self._changes.get(endpoint)
+        known = [*endpoint.parsed, *(earlier.add if earlier is not None else ())]
+        self.edit(endpoint, wanted, [text for text in known if text not in wanted], done)
+
+    def edit(
+        self, endpoint: EndpointT, added: Iterable[str], removed: Iterable[str], done: Callable[[], None]
+    ) -> None:
+        """Have an endpoint match some more and others no longer, as `put` does; this costs what changes only.
+
+        What is added and matches already, or is removed and does not match, makes no difference.
+        """
+        change = self._changes.pop(endpoint, None) or _Change()
+        for text in added:
+            if text in change.remove:
+                del change.remove[text]
+            elif text not in endpoint.parsed:
+                change.add[text] = None
+                if self._is_exception(text):
+                    change.add.move_to_end(text, last=False)
+        for text in removed:
+            if text in change.add:
+                del change.add[text]
+            elif text in endpoint.parsed:
+                change.remove[text] = None
+                if not self._is_exception(text):
+                    change.remove.move_to_end(text, last=False)
+        change.done.append(done)
         self._begin(endpoint, change)
 
     def remove(self, endpoint: EndpointT) -> None:
         """An endpoint is gone: its filters leave the workers."""
         earlier = self._changes.pop(endpoint, None)
         change = _Change()
-        change.remove.extend(endpoint.parsed)
+        change.remove.update(dict.fromkeys(endpoint.parsed))
         change.done = earlier.done if earlier is not None else []
         self._begin(endpoint, change)
 
@@ -170,20 +192,21 @@ class EndpointFilters(Generic[EndpointT]):
         size = 0
         for _ in range(min(limit, len(change))):
             if change.add:
-                size += self._add(endpoint, change.add.popleft(), added)
+                size += self._add(endpoint, change, added)
             else:
-                size -= self._take_away(endpoint, change.remove.popleft(), removed)
+                size -= self._take_away(endpoint, change.remove.popitem(last=False)[0], removed)
         if size and not endpoint.is_gone:
             self._on_cost(endpoint, size)
         self._shards.change_filters(added, removed)
         if change:
             return False
         for done in change.done:
-            self._shards.await_pending(list(endpoint.filters.values()), done)
+            self._shards.await_pending(list(change.newest.values()), done)
         return True
 
-    def _add(self, endpoint: EndpointT, text: str, added: list[Any]) -> int:
+    def _add(self, endpoint: EndpointT, change: _Change, added: list[Any]) -> int:
         """Have an endpoint match one filter more; gives what that costs."""
+        text, _ = change.add.popitem(last=False)
         name = endpoint.parsed[text] = self._name_of(endpoint, text)
         if name is None:
             return 0
@@ -198,6 +221,9 @@ class EndpointFilters(Generic[EndpointT]):
             added.append(found)
         self._interest.join(found, endpoint, plain)
         endpoint.filters[name] = found
+        newest = change.newest.get(found.shard)
+        if newest is None or newest.id < found.id:
+            change.newest[found.shard] = found
         return subscription_bytes(plain, pattern, endpoint.holders)
 
     def _take_away(self, endpoint: EndpointT, text: str, removed: list[Any]) -> int:
@@ -223,9 +249,8 @@ class EndpointFilters(Generic[EndpointT]):
             endpoint.count("invalid_subscriptions")
             return None
 
-    @staticmethod
-    def _comes_late(text: str) -> bool:
-        return not text.startswith(EXCEPTION_MARK)
+    def _is_exception(self, text: str) -> bool:
+        return self._exceptions and text.startswith(EXCEPTION_MARK)
 
     def validate(self) -> None:
         """Check what the comments promise."""

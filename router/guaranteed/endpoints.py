@@ -16,17 +16,17 @@ Attributes: docs/attributes.md; the hidden ones the router reads are `id`, `gene
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from angarium import wire
 from angarium_server.costs import ENDPOINT_BYTES, PARTITION_BYTES, subscription_bytes
+from angarium_server.frames.settings import LaneSettings
 from router.guaranteed.endpoint_filters import EndpointFilters
-from router.guaranteed.lane_usage import LaneUsage
-from router.guaranteed.lanes import Lane, Lanes, Settings
+from router.guaranteed.lanes import Lane, Lanes
 from router.matching.shards import Confirmation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from angarium_server.frames.homes import LaneTotals
     from router.guaranteed.endpoint_filters import FilterName
@@ -39,6 +39,108 @@ QUEUE: Final = "queue"
 TOPIC_ENDPOINT: Final = "topic-endpoint"
 KINDS: Final = (QUEUE, TOPIC_ENDPOINT)
 _CLIENT_PREFIX: Final = "client:"
+#: What a queue is subscribed to: by operators, and by clients, or of the queue of a link by its neighbour.
+SUBSCRIPTIONS: Final = "subscriptions"
+CLIENT_SUBSCRIPTIONS: Final = "client_subscriptions"
+_LISTS: Final = (SUBSCRIPTIONS, CLIENT_SUBSCRIPTIONS)
+
+
+OnSubscriptions: TypeAlias = "Callable[[Endpoint, Iterable[str] | None, Iterable[str]], None]"
+
+
+class LaneUsage:
+    """One lane as the quotas see it: what its home told, what is on its way, what another home may hold.
+
+    A lane that gets another home (`worker scale`) is there at once, and what it has is still in the spool of the worker
+    before. The new home tells figures without that until it could count it; so the router goes on counting what the old
+    one told. A router that was not there at the change does not know it, and admits nothing until the home does.
+    """
+
+    __slots__ = (
+        "bytes",
+        "home",
+        "inflight_bytes",
+        "inflight_messages",
+        "is_complete",
+        "is_known",
+        "is_reported",
+        "lane_id",
+        "left_bytes",
+        "left_messages",
+        "messages",
+        "oldest_stored_ms",
+        "reader_group",
+        "unacked",
+    )
+
+    def __init__(self, lane_id: int, home: int) -> None:
+        self.lane_id = lane_id
+        #: Index of the worker that holds it.
+        self.home = home
+        #: What the home reported last, absolute; spool bytes.
+        self.messages = self.bytes = self.unacked = 0
+        #: Wall time in ms at which the oldest message was spooled; 0: there is none.
+        self.oldest_stored_ms = 0
+        #: The reader group that has leased it; empty: none has.
+        self.reader_group = ""
+        #: Admitted, and not in any report yet.
+        self.inflight_messages = self.inflight_bytes = 0
+        #: False until the home reported anything of it since it was told of the lane.
+        self.is_reported = False
+        #: False while it was not told what the home that it had before holds.
+        self.is_complete = True
+        #: What that is at most, if this router was there at the change; nobody knows it if not `is_known`.
+        self.left_messages = self.left_bytes = 0
+        self.is_known = True
+
+    @property
+    def partition(self) -> int:
+        """Give the number of its partition."""
+        return self.lane_id & ((1 << wire.LANE_BITS) - 1)
+
+    @property
+    def held_messages(self) -> int:
+        """Give how many messages it has, with those on their way."""
+        return self.messages + self.left_messages + self.inflight_messages
+
+    @property
+    def held_bytes(self) -> int:
+        """Give their spool bytes."""
+        return self.bytes + self.left_bytes + self.inflight_bytes
+
+    def move_to(self, home: int) -> None:
+        """Another worker is its home: it takes over what the one before has."""
+        self.home = home
+        self.left_messages += self.messages
+        self.left_bytes += self.bytes
+        self.messages = self.bytes = self.unacked = 0
+        self.is_complete = self.is_reported = False
+
+    def report(self, totals: LaneTotals) -> None:
+        """Take what its home tells."""
+        self.messages, self.bytes, self.unacked = totals.messages, totals.bytes, totals.unacked
+        self.oldest_stored_ms = totals.oldest_ms or 0
+        self.is_reported = True
+        self.reader_group = totals.reader_group
+        if totals.complete:
+            self.left_messages = self.left_bytes = 0
+            self.is_known = True
+        elif self.is_complete:
+            self.is_known = False
+        self.is_complete = totals.complete
+
+    def describe(self) -> dict[str, Any]:
+        """Give what `angarium queue show` says of it; sizes in bytes, times in wall ms."""
+        return {
+            "lane_id": self.lane_id,
+            "partition": self.partition,
+            "home": self.home,
+            "messages": self.held_messages,
+            "bytes": self.held_bytes,
+            "unacked": self.unacked,
+            "oldest_stored_ms": self.oldest_stored_ms,
+            "reader_group": self.reader_group,
+        }
 
 
 class Endpoint:
@@ -80,6 +182,7 @@ class Endpoint:
         self.created_by = str(attributes["created_by"])
         #: Name of the client that made it, if it is temporary: nobody else may bind (R105).
         self.client = str(attributes.get("client") or "")
+        #: Its lists of subscriptions are dicts here, text -> None, which edits change in place.
         self.attributes = attributes
         self.generation = int(attributes["generation"])
         #: The partitions that take messages, by number; one if it has no partitions.
@@ -103,6 +206,10 @@ class Endpoint:
         self.reader = "", ""
         #: True once it was deleted.
         self.is_gone = False
+
+    def named(self) -> tuple[str, dict[str, Any]]:
+        """Give how a sentence calls it, and the fields of events about it."""
+        return f"{self.kind} {self.name}", {"scope": "VPN", "vpn": self.vpn.name, "endpoint": self.name}
 
     @property
     def creator(self) -> str:
@@ -262,6 +369,9 @@ class Endpoints:
         self.handovers = 0
         #: Called with (endpoint, its attributes before, now) when its lanes were told; None for a new one's.
         self.on_change: Callable[[Endpoint, Attributes | None, float], None] = _ignore_change
+        #: Called with (endpoint, what clients added, and removed) when these subscriptions changed; None instead of
+        #: what was added: nobody knows what changed.
+        self.on_subscriptions: OnSubscriptions = _ignore_edit
         #: Called with an endpoint that takes messages into another number of lanes from here on.
         self.on_repartition: Callable[[Endpoint], None] = _ignore
 
@@ -305,6 +415,7 @@ class Endpoints:
             self.lose(kind, vpn.name, name)  # it was deleted and made again
             endpoint = None
         before: Attributes | None = None
+        attributes = {**attributes, **{name: dict.fromkeys(attributes.get(name) or ()) for name in _LISTS}}
         if endpoint is None:
             endpoint = Endpoint(vpn, kind, name, attributes)
             self.by_id[endpoint.id] = self._by_name[vpn.name, kind, name] = endpoint
@@ -322,7 +433,32 @@ class Endpoints:
         self._homes.change(puts, [], lambda: _one_less(confirmation))
         self.on_change(endpoint, before, now)
         self.filters.put(endpoint, _wanted_filters(endpoint), lambda: _one_less(confirmation))
+        self.on_subscriptions(endpoint, None, ())
         return endpoint
+
+    def edit(
+        self, endpoint: Endpoint, edits: Mapping[str, Sequence[Sequence[str]]], done: Callable[[], None]
+    ) -> None:
+        """Change subscriptions, {attribute: (added, removed)}; `done` is called when that is in force everywhere.
+
+        A queue may have a hundred thousand, so this looks at those only that come or go.
+        """
+        come: dict[str, None] = {}
+        left: dict[str, None] = {}
+        for attribute, (added, removed) in edits.items():
+            texts = endpoint.attributes[attribute]
+            for text in removed:
+                if text in texts:
+                    del texts[text]
+                    left[text] = None
+            come.update(dict.fromkeys(added))
+            texts.update(dict.fromkeys(added))
+        lists = [endpoint.attributes[attribute] for attribute in _LISTS]
+        self.filters.edit(
+            endpoint, come, [text for text in left if not any(text in one for one in lists)], done
+        )
+        if CLIENT_SUBSCRIPTIONS in edits:
+            self.on_subscriptions(endpoint, *edits[CLIENT_SUBSCRIPTIONS])
 
     def drop(
         self, vpn_name: str, kind: str, name: str, done: Callable[[], None] | None = None
@@ -471,7 +607,7 @@ def link_of(kind: str, name: str) -> str:
 def subscription_texts(endpoint: Endpoint) -> list[str]:
     """Give the subscriptions of a queue: the operators', then those that clients added."""
     attributes = endpoint.attributes
-    return [*(attributes.get("subscriptions") or ()), *(attributes.get("client_subscriptions") or ())]
+    return [*attributes[SUBSCRIPTIONS], *attributes[CLIENT_SUBSCRIPTIONS]]
 
 
 def _wanted_filters(endpoint: Endpoint) -> list[str]:
@@ -482,38 +618,33 @@ def _wanted_filters(endpoint: Endpoint) -> list[str]:
     return [endpoint.address, *texts] if endpoint.address else texts
 
 
-def lane_settings(endpoint: Endpoint, partition: int) -> Settings:
-    """Give what the home of a lane must know of its endpoint; docs/node-protocol.md describes the keys."""
+def lane_settings(endpoint: Endpoint, partition: int) -> LaneSettings:
+    """Give what the home of a lane must know of its endpoint: attributes as they are, but for these."""
     attributes = endpoint.attributes
     delay = None
     if attributes["redelivery_delay_enabled"]:
         names = ("initial_ms", "max_ms", "multiplier_percent")
         delay = [int(attributes[f"redelivery_delay_{name}"]) for name in names]
-    return {
+    told = {name: attributes[name] for name in LaneSettings.__struct_fields__ if name in attributes}
+    told |= {
         "kind": endpoint.kind,
         "vpn": endpoint.vpn.name,
         "name": endpoint.name,
-        "owner": str(attributes["owner"]),
         "partition": partition,
         "partitions": endpoint.partitions,
         "access_type": "exclusive" if endpoint.is_exclusive else "non-exclusive",
-        "egress_enabled": bool(attributes["egress_enabled"]),
         "max_unacked": endpoint.max_unacked,
-        "max_redeliveries": int(attributes["max_redelivery_count"]),
-        "redelivery_enabled": bool(attributes["redelivery_enabled"]),
+        "max_redeliveries": attributes["max_redelivery_count"],
         "redelivery_delay": delay,
-        "max_ttl_s": int(attributes["max_ttl_s"]),
-        "respect_ttl": bool(attributes["respect_ttl"]),
         # Partitions know no priorities: a priority would break the order of a key.
-        "respect_priority": bool(attributes["respect_priority"]) and not endpoint.partitions,
-        "respect_dmq_eligible": bool(attributes["respect_dmq_eligible"]),
-        "dead_message_queue": str(attributes["dead_message_queue"]),
-        "delivery_delay_ms": int(attributes["delivery_delay_s"]) * 1000,
+        "respect_priority": attributes["respect_priority"] and not endpoint.partitions,
+        "delivery_delay_ms": attributes["delivery_delay_s"] * 1000,
         "last_value": endpoint.is_last_value,
         "durability": "relaxed" if endpoint.is_relaxed else "synced",
         "selector": attributes.get("selector") or None,
         "temporary": not endpoint.durable,
     }
+    return LaneSettings(**told)
 
 
 def _lane_of(endpoint: Endpoint, lane: LaneUsage) -> Lane:
@@ -537,6 +668,10 @@ def _ignore(_endpoint: Endpoint) -> None:
 
 def _ignore_cost(_endpoint: Endpoint, _size: int) -> None:
     """Nobody is charged."""
+
+
+def _ignore_edit(_endpoint: Endpoint, _added: Iterable[str] | None, _removed: Iterable[str]) -> None:
+    """Nobody compares subscriptions."""
 
 
 def _ignore_change(_endpoint: Endpoint, _before: Attributes | None, _now: float) -> None:

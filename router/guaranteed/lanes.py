@@ -12,7 +12,7 @@ Frames: docs/node-protocol.md. No clock, no I/O.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium import wire
 from angarium_server.frames.homes import LanePut, LanesFrame
@@ -21,7 +21,7 @@ from router.matching.shards import Confirmation, Shard, Shards, ShardState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Settings = dict[str, Any]
+    from angarium_server.frames.settings import LaneSettings
 
 #: Requests that wait for one home; more are answered without waiting, since the controller gives up long before.
 WAITING_MAX: Final = 10_000
@@ -35,7 +35,7 @@ class Lane(NamedTuple):
     home: int
     #: Another generation of the endpoint: the home empties the lane first.
     generation: int
-    settings: Settings
+    settings: LaneSettings
 
 
 class _Home:

@@ -11,48 +11,43 @@ as much as others of their kind.
 from __future__ import annotations
 
 from sys import maxsize
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from angarium import errors
 from angarium.errors import error_for
-from router.sessions.alarm import DEFAULT_PERCENTS, Alarm, client_has_room, client_is_full
+from router.ground.alarms import CLIENT_MEMORY, USERNAME_MEMORY, VPN_MEMORY, UsernameOf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from router.ground.effects import Outbox
+    from router.ground.alarms import Alarms
     from router.guaranteed.endpoints import Endpoint
     from router.sessions.directory import Vpn
     from router.sessions.session import Session
 
-VPN_MEMORY: Final = "VPN_MEMORY_HIGH"
-USERNAME_MEMORY: Final = "VPN_CLIENT_USERNAME_MEMORY_HIGH"
-CLIENT_MEMORY: Final = "CLIENT_MAX_MEMORY_EXCEEDED"
-
 
 class _Use:
-    """What a Message VPN, or a username in it, has been charged."""
+    """What a username has been charged."""
 
-    __slots__ = ("alarm", "bytes", "limit")
+    __slots__ = ("bytes", "limit")
 
-    def __init__(self, alarm: Alarm) -> None:
+    def __init__(self) -> None:
         self.bytes = 0
         #: The newest that is known; 0 is none.
         self.limit = 0
-        self.alarm = alarm
 
 
 class MemoryAccounts:
     """Charges, and gives back."""
 
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
+    def __init__(self, alarms: Alarms) -> None:
+        self._alarms = alarms
         #: What all Message VPNs have been charged.
         self.bytes = 0
         #: What was given back since the process started.
         self.freed_bytes = 0
-        #: VPN number -> what it was charged; those with anything, and those that were refused.
-        self._vpns: dict[int, _Use] = {}
+        #: VPN number -> what it was charged; no zeros.
+        self._vpns: dict[int, int] = {}
         #: (VPN number, username) -> the same.
         self._usernames: dict[tuple[int, str], _Use] = {}
 
@@ -83,11 +78,11 @@ class MemoryAccounts:
 
     def refund(self, session: Session, size: int) -> None:
         """A client gave something up. At its end `ended` gives back all."""
-        if session.closed or not session.is_client:
+        if not size or session.closed or not session.is_client:
             return
         session.memory_bytes -= size
         self._add(session.vpn, session.username, -size)
-        client_has_room(session, CLIENT_MEMORY, session.memory_bytes, session.permissions.memory_max)
+        self._alarms.client_has(CLIENT_MEMORY, session, session.memory_bytes, session.permissions.memory_max)
 
     def ended(self, session: Session) -> None:
         """A session is over: everything that it was charged for goes."""
@@ -103,17 +98,17 @@ class MemoryAccounts:
         """
         limit = session.permissions.memory_max
         if session.memory_bytes + size > limit:
-            client_is_full(session, CLIENT_MEMORY, "bytes of memory", limit, self._outbox)
+            self._alarms.client_is_full(CLIENT_MEMORY, session, limit)
             detail = f"client profile {session.profile_name} allows {limit} bytes"
             raise error_for(errors.MEMORY_EXCEEDED, detail)
         limit = session.permissions.username_memory_max
         use = self._usernames.get((session.vpn.id, session.username))
         if size + (use.bytes if use is not None else 0) > limit:
-            self._of_username(session.vpn, session.username).alarm.exceeded(limit, self._outbox)
+            self._alarms.exceeded(USERNAME_MEMORY, UsernameOf(session.vpn, session.username), limit)
             raise error_for(errors.MEMORY_EXCEEDED, f"username {session.username} may take {limit} bytes")
         limit = _limit_of(session.vpn)
         if size + self.used_by(session.vpn) > limit:
-            self._of_vpn(session.vpn).alarm.exceeded(limit, self._outbox)
+            self._alarms.exceeded(VPN_MEMORY, session.vpn)
             raise error_for(errors.MEMORY_EXCEEDED, f"Message VPN {session.vpn.name} may take {limit} bytes")
 
     def keep(self, vpn: Vpn, username: str, size: int) -> None:
@@ -122,40 +117,27 @@ class MemoryAccounts:
 
     def used_by(self, vpn: Vpn) -> int:
         """Give what a Message VPN was charged."""
-        use = self._vpns.get(vpn.id)
-        return use.bytes if use is not None else 0
+        return self._vpns.get(vpn.id, 0)
 
     def _add(self, vpn: Vpn, username: str, size: int) -> None:
         self.bytes += size
         self.freed_bytes -= min(size, 0)
-        use = self._of_vpn(vpn)
-        use.bytes += size
-        use.alarm.update(use.bytes, _limit_of(vpn), DEFAULT_PERCENTS, self._outbox)
-        if not use.bytes:
+        used = self._vpns[vpn.id] = self.used_by(vpn) + size
+        self._alarms.look(VPN_MEMORY, vpn, used)
+        if not used:
             del self._vpns[vpn.id]
         if not username:
             return
         use = self._of_username(vpn, username)
         use.bytes += size
-        use.alarm.update(use.bytes, use.limit, DEFAULT_PERCENTS, self._outbox)
+        self._alarms.look(USERNAME_MEMORY, UsernameOf(vpn, username), use.bytes, use.limit)
         if not use.bytes:
             del self._usernames[vpn.id, username]
-
-    def _of_vpn(self, vpn: Vpn) -> _Use:
-        found = self._vpns.get(vpn.id)
-        if found is None:
-            alarm = Alarm(
-                VPN_MEMORY, f"Message VPN {vpn.name} takes bytes of memory", scope="VPN", vpn=vpn.name
-            )
-            found = self._vpns[vpn.id] = _Use(alarm)
-        return found
 
     def _of_username(self, vpn: Vpn, username: str) -> _Use:
         found = self._usernames.get((vpn.id, username))
         if found is None:
-            fields = {"scope": "VPN", "vpn": vpn.name, "username": username}
-            alarm = Alarm(USERNAME_MEMORY, f"username {username} takes bytes of memory", **fields)
-            found = self._usernames[vpn.id, username] = _Use(alarm)
+            found = self._usernames[vpn.id, username] = _Use()
         return found
 
     def validate(self, sessions: Iterable[Session], endpoints: Iterable[Endpoint]) -> None:
@@ -163,8 +145,8 @@ class MemoryAccounts:
         charged = sum(one.memory_bytes for one in sessions) + sum(
             one.memory_bytes for one in endpoints if not one.link
         )
-        assert self.bytes == sum(use.bytes for use in self._vpns.values()) == charged
-        assert all(use.bytes >= 0 for use in (*self._vpns.values(), *self._usernames.values()))
+        assert self.bytes == sum(self._vpns.values()) == charged
+        assert min((*self._vpns.values(), *(use.bytes for use in self._usernames.values())), default=0) >= 0
 
 
 def _limit_of(vpn: Vpn) -> int:

@@ -8,7 +8,7 @@ that it is in force.
     endpoint.create                     kind, name, durable, attributes, ignore_exists    {name, created}
     endpoint.delete                     kind, name                                        nil
     endpoint.subscribe, .unsubscribe    name, filters                                     [nil | [code, detail], ...]
-    endpoint.show                       kind, name                                        attributes and figures
+    endpoint.show                       kind, name                                        attributes and metrics
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class Provisioning:
         self._asks.ask("endpoint.subscribe", arguments, done, session)
 
     def show(self, session: Session, wish: NameArguments, answer: Answer, _now: float) -> None:
-        """Give attributes and figures of an endpoint.
+        """Give attributes and metrics of an endpoint.
 
         Raises:
             AngariumError: it is not there (40404), or it may not be seen (40315).
@@ -243,13 +243,13 @@ class Provisioning:
         endpoint = self._find(session, wish.kind, wish.name)
         demand(session, endpoint, Level.READ_ONLY, "showing")
         attributes = {name: value for name, value in endpoint.attributes.items() if name not in _HIDDEN}
-        figures = {
+        metrics = {
             "messages": endpoint.messages,
             "bytes": endpoint.bytes,
             "unacked": endpoint.unacked,
             "bind_count": len(endpoint.flows),
         }
-        answer.give({"kind": endpoint.kind, "name": endpoint.name, "attributes": attributes, **figures})
+        answer.give({"kind": endpoint.kind, "name": endpoint.name, "attributes": attributes, **metrics})
 
     def _find(self, session: Session, kind: str, name: str) -> Endpoint:
         endpoint = self._endpoints.find(session.vpn.name, kind, name)
@@ -262,8 +262,7 @@ class Provisioning:
             exceptions = [text for text in wish.filters if text.startswith(EXCEPTION_MARK)]
             if exceptions:  # R123
                 raise error_for(errors.EXCEPTIONS_NOT_SUPPORTED, exceptions[0][:300])
-            detail = "a topic endpoint gets its topic when it is bound"
-            raise error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid("a topic endpoint gets its topic when it is bound")
         endpoint = self._find(session, wish.kind, wish.name)
         demand_creator(session, endpoint)
         demand(session, endpoint, Level.MODIFY_TOPIC, "changing the subscriptions of")

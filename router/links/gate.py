@@ -1,8 +1,8 @@
 """Which neighbours may come: HELLO of a link process, judged.
 
-A link process comes from inside (it is one of this node; it knows a secret that the supervisor made for this run) or
-from another node (it knows the secret of the cluster). What is wrong is told with a code of its own to whoever came,
-and to the operators of this node as an event; the link process tells its own.
+A link process comes from inside (it is one of this node, and shows that with `Hello.behalf`) or from another node (it
+knows the secret of the cluster). What is wrong is told with a code of its own to the one who came, and to the operators
+of this node as an event; the link process tells its own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from router.ground.ground import Ground
     from router.sessions.directory import Directory, Vpn
     from router.sessions.hello import Hello
+    from router.sessions.session import Session
 
 #: A refusal that comes again and again, because a link process tries again, is one event in this time.
 REFUSAL_EVENT_S: Final = 60.0
@@ -90,7 +91,7 @@ class Gate:
             raise error_for(errors.CLUSTER_MISMATCH, f"the node is not in cluster {link.cluster!r}")
         if link.node == self._node or link.node_id == identity.node_id:
             raise error_for(errors.LINK_TO_OWN_NODE, f"both ends are node {self._node!r}")
-        is_local = is_same(hello.password, identity.local_secret)
+        is_local = hello.behalf is not None  # which was looked at before
         if not is_local and not is_same(hello.password, identity.secret):
             without = "" if identity.secret else "; the node has no cluster.secret_file"
             raise error_for(errors.LINK_UNAUTHORIZED, f"the secret is not that of the cluster{without}")
@@ -115,16 +116,18 @@ class Gate:
             detail = f"node {self._node!r} has link {node!r} with initiator {initiator}"
             raise error_for(errors.LINK_INITIATOR_MISMATCH, detail)
 
-    def check_successor(self, vpn: Vpn, old: Neighbour, new: Neighbour, now: float) -> None:
+    def check_successor(self, session: Session, new: Neighbour, now: float) -> None:
         """Judge a second session of a neighbour while the first one is there.
 
         Raises:
             ConflictError: it is not the same link process, or its successor (40904).
         """
+        old, vpn = session.link, session.vpn.name
+        assert old is not None, "no client has such a name"
         if not new.may_follow(old):
-            detail = f"node {old.node!r} has a link to node {self._node!r} in Message VPN {vpn.name!r}"
+            detail = f"node {old.node!r} has a link to node {self._node!r} in Message VPN {vpn!r}"
             error = error_for(errors.LINK_EXISTS, detail)
-            self.refused(new.node, vpn.name, error, now)
+            self.refused(new.node, vpn, error, now)
             raise error
 
     def refused(self, node: str, vpn: str, error: AngariumError, now: float) -> None:

@@ -8,10 +8,11 @@ sweep).
 The queue of a link takes a limited number of them. What is above it attracts direct messages only; it is counted, and
 asked for again as others make room.
 
-What a neighbour wants is compared with what the queue has, whenever one of them has changed. So it does not matter
+What a neighbour wants is compared with what the queue has as a whole when a session begins, and from then on by what
+changes of either, so that a hundred thousand subscriptions are no long step. So it does not matter
 whether a question that nobody answered was heard all the same, or whose question of an earlier connection, or of an
 earlier router, the controller takes late. One question per neighbour is under way; what comes meanwhile goes into the
-next one, so that a hundred thousand subscriptions are a few changes of the queue and not a hundred.
+next one, up to `QUESTION_MAX`, so that a hundred thousand subscriptions are twenty changes of the queue, not a hundred.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import errors, wire
 from router.asking.asks import refusal
 from router.guaranteed.endpoint_filters import EXCEPTION_MARK
-from router.guaranteed.endpoints import QUEUE
+from router.guaranteed.endpoints import CLIENT_SUBSCRIPTIONS, QUEUE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from router.asking.asks import Asks
     from router.ground.effects import Outbox
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
 #: A controller that was away is asked again after this time.
 RETRY_S: Final = 0.5
 _PASSING: Final = (errors.CONTROLLER_UNAVAILABLE, errors.INTERNAL)
-#: What the queue of a link has that clients of the router, which neighbours are, subscribed it to.
-_STORED: Final = "client_subscriptions"
+#: Subscriptions that one question names at most: 3 ms for a router that takes the change which follows.
+QUESTION_MAX: Final = 5_000
 
 _Key = tuple[str, str]
 
 
 class _Line:
-    """The stored interest of one neighbour in one Message VPN."""
+    """The stored interest of one neighbour in one Message VPN, and what of it differs from what the queue has."""
 
     def __init__(self) -> None:
         #: The session of the neighbour; None if it has none, and only the answer to a question is waited for.
@@ -51,8 +52,13 @@ class _Line:
         self.wanted: dict[str, None] = {}
         #: True once that is everything: what the queue has beside it goes.
         self.is_complete = False
-        #: What the queue had when it was compared last; None if it has to be compared.
-        self.compared: list[str] | None = None
+        #: The queue that it is compared with; None if there is none.
+        self.queue: Endpoint | None = None
+        #: Wanted, and not in the queue nor `dropped`; and in the queue, and not wanted.
+        self.lacking: dict[str, None] = {}
+        self.surplus: dict[str, None] = {}
+        #: True if something changed since the controller was asked last for what differs.
+        self.is_changed = True
         #: Wanted, and not taken by the queue: not asked for again before others make room.
         self.dropped: dict[str, None] = {}
         #: Called when what is wanted now is in force.
@@ -68,27 +74,81 @@ class _Line:
         self.dropped.clear()
         self.waiting.clear()
         self.is_complete = False
+        self.compare(self.queue)
+
+    def compare(self, queue: Endpoint | None) -> None:
+        """Compare with all that a queue has; from here on what changes is enough."""
+        stored = {} if queue is None else queue.attributes[CLIENT_SUBSCRIPTIONS]
+        self.queue = queue
+        self.lacking = {text: None for text in self.wanted if text not in stored and text not in self.dropped}
+        self.surplus = (
+            {text: None for text in stored if text not in self.wanted} if self.wanted else {**stored}
+        )
+        self.is_changed = True
 
     def take(self, kind: int, entries: list[tuple[str, int]]) -> None:
         """Take what a neighbour tells."""
         for pattern, wish in entries:
             if wish & wire.WISH_ENDPOINT and not pattern.startswith(EXCEPTION_MARK):
-                if pattern not in self.wanted:
-                    self.wanted[pattern] = self.compared = None
+                self._want(pattern)
             elif pattern in self.wanted:
-                del self.wanted[pattern]
-                self.dropped.pop(pattern, None)
-                self.compared = None
+                self._want_no_more(pattern)
         if kind == wire.EXPORTS_COMPLETE and not self.is_complete:
-            self.is_complete = True
-            self.compared = None
+            self.is_complete = self.is_changed = True
 
-    def differences(self, stored: list[str]) -> tuple[list[str], list[str]]:
-        """Give what the queue lacks, and what it has too much."""
-        self.compared = stored
-        known = dict.fromkeys(stored)
-        add = [text for text in self.wanted if text not in known and text not in self.dropped]
-        remove = [text for text in known if text not in self.wanted] if self.is_complete else []
+    def _want(self, text: str) -> None:
+        if text in self.wanted:
+            return
+        self.wanted[text] = None
+        self.is_changed = True
+        if text in self.surplus:
+            del self.surplus[text]
+        else:
+            self.lacking[text] = None
+
+    def _want_no_more(self, text: str) -> None:
+        del self.wanted[text]
+        self.is_changed = True
+        if text in self.dropped:
+            del self.dropped[text]
+        elif text in self.lacking:
+            del self.lacking[text]
+        else:
+            self.surplus[text] = None
+
+    def edited(self, added: Iterable[str], removed: Iterable[str]) -> None:
+        """The queue has got some more, and lost others."""
+        self.is_changed = True
+        for text in removed:
+            self.surplus.pop(text, None)
+            if text in self.wanted and text not in self.dropped:
+                self.lacking[text] = None
+        for text in added:
+            self.dropped.pop(text, None)
+            self.lacking.pop(text, None)
+            if text not in self.wanted:
+                self.surplus[text] = None
+
+    def drop(self, texts: Iterable[str]) -> None:
+        """The queue does not take these."""
+        for text in texts:
+            if text in self.lacking:
+                del self.lacking[text]
+                self.dropped[text] = None
+
+    def ask_again(self, count: int) -> None:
+        """The queue has room for so many of those that it did not take."""
+        for text in list(islice(self.dropped, count)):
+            del self.dropped[text]
+            self.lacking[text] = None
+            self.is_changed = True
+
+    def question(self) -> tuple[list[str], list[str]]:
+        """Give what the queue lacks, and what it has too much, some if they are many."""
+        add = list(islice(self.lacking, QUESTION_MAX))
+        surplus = islice(self.surplus, QUESTION_MAX - len(add)) if self.is_complete else ()
+        remove = list(surplus)
+        self.is_changed = len(add) + len(remove) == QUESTION_MAX
         return add, remove
 
 
@@ -97,6 +157,7 @@ class StoredInterest:
 
     def __init__(self, endpoints: Endpoints, asks: Asks, outbox: Outbox) -> None:
         self._endpoints = endpoints
+        endpoints.on_subscriptions = self._edited
         self._asks = asks
         self._outbox = outbox
         #: By Message VPN and neighbour; those that sent imports on a session that lives, or wait for an answer.
@@ -109,15 +170,28 @@ class StoredInterest:
     ) -> None:
         """Take what a neighbour imports; `done` is called when what concerns endpoints is stored and in force."""
         key = (session.vpn.name, node)
-        if self._queue(key) is None:
+        queue = self._queue(key)
+        if queue is None:
             done()
             return
         line = self._lines.setdefault(key, _Line())
+        if line.queue is not queue:
+            line.compare(queue)
         if line.session is not session:
             line.begin(session)
         line.take(kind, entries)
         line.waiting.append(done)
         self._compare(key, line)
+
+    def _edited(self, endpoint: Endpoint, added: Iterable[str] | None, removed: Iterable[str]) -> None:
+        """The subscriptions of a queue changed."""
+        line = self._lines.get((endpoint.vpn.name, endpoint.link)) if endpoint.link else None
+        if line is None or line.queue is not endpoint:
+            return
+        if added is None:
+            line.compare(endpoint)
+        else:
+            line.edited(added, removed)
 
     def _queue(self, key: _Key) -> Endpoint | None:
         return self._endpoints.find(key[0], QUEUE, wire.LINK_NAME_PREFIX + key[1])
@@ -127,9 +201,10 @@ class StoredInterest:
         if line.is_asking or line.ask_at:
             return
         queue = self._queue(key)
-        stored = line.compared if queue is None else queue.attributes[_STORED]
-        if stored is not None and stored is not line.compared:
-            add, remove = line.differences(stored)
+        if queue is not None and queue is not line.queue:
+            line.compare(queue)
+        if queue is not None and line.is_changed:
+            add, remove = line.question()
             if add or remove:
                 self._ask(key, line, add, remove)
                 return
@@ -149,10 +224,10 @@ class StoredInterest:
             if ok:
                 self._answered(key, line, dict(zip(add, value["added"], strict=True)), len(remove))
             elif refusal(value).code in _PASSING:
-                line.compared = None
+                line.is_changed = True
                 line.ask_at = now + RETRY_S
             else:
-                line.dropped.update(dict.fromkeys(add))
+                line.drop(add)
             self._compare(key, line)
 
         question = {"vpn": vpn, "name": wire.LINK_NAME_PREFIX + node, "add": add, "remove": remove}
@@ -160,9 +235,8 @@ class StoredInterest:
 
     def _answered(self, key: _Key, line: _Line, added: dict[str, Any], removed: int) -> None:
         """Note what the queue did not take; as many as others made room for are asked for again."""
-        for text in list(islice(line.dropped, removed)):
-            del line.dropped[text]
-        line.dropped.update((text, None) for text, verdict in added.items() if verdict is not None)
+        line.ask_again(removed)
+        line.drop([text for text, verdict in added.items() if verdict is not None])
         if not line.dropped:
             self._exceeded.pop(key, None)
         elif key not in self._exceeded:
@@ -189,7 +263,7 @@ class StoredInterest:
                 wake = min(wake, line.ask_at)
                 continue
             queue = self._queue(key)
-            if line.ask_at or (queue is not None and queue.attributes[_STORED] is not line.compared):
+            if line.ask_at or (queue is not None and (line.is_changed or queue is not line.queue)):
                 changed.append((key, line))
         for key, line in changed:
             line.ask_at = 0.0

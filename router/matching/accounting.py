@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from angarium_server.frames.matching import RefusedRows
     from router.delivery.egress import Egress
-    from router.ground.counters import Counters
+    from router.ground.ground import Counters
     from router.sessions.session import Session
     from router.sessions.session_table import SessionTable
 
@@ -48,7 +48,7 @@ class Accounting:
     def answered(
         self, a_round: Round[Session], unmatched: int, refused: Sequence[RefusedRows], now: float
     ) -> None:
-        """A worker, or the short way, has judged rows of a round."""
+        """A worker, or the fast path, has judged rows of a round."""
         session = a_round.session
         if unmatched:
             self._counters.count(_NO_MATCH, unmatched)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from router.sessions.burden import Burden, WorkBucket
 
 if TYPE_CHECKING:
-    from router.ground.counters import Counters
     from router.ground.effects import Outbox
+    from router.ground.ground import Counters
     from router.sessions.session import Session
 
 #: A client that is held back again and again is told of once in this time.
@@ -106,15 +106,6 @@ class Effort:
         times = [one.free_at for one in burdens if not one.slow_parts]
         self.next_due = min(times, default=float("inf"))
         return free
-
-    def stats(self) -> dict[str, int]:
-        """Give the figures for operators."""
-        totals = self._counters.totals
-        return {
-            "matching_work": totals.get("matching_work", 0),
-            "publishers_held_back": totals.get("publishers_held_back", 0),
-            "publishers_waiting": len(self.waiting),
-        }
 
     def validate(self) -> None:
         """Check what the comments promise."""

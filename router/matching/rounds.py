@@ -468,7 +468,7 @@ class Rounds:
             self._egress.answer(session, [wire.RETIRED, wire.pack([session.retired_round])])
 
 
-#: Rounds with at most so many rows teach the router the matches of their topics (the short way serves small
+#: Rounds with at most so many rows teach the router the matches of their topics (the fast path serves small
 #: rounds only).
 LEARN_ROWS_MAX = 4
 #: A frame that was alone at a worker at so many deaths in a row is what kills it.

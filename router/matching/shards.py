@@ -218,7 +218,7 @@ class Shards:
         `done` is called when all of them have confirmed.
         """
         confirmation = Confirmation(done) if done is not None else None
-        self._newest = max([self._newest, *(f.id for f in added)])
+        self._newest = max([self._newest, *[f.id for f in added]])
         for shard in self.shards:
             mine_added = [f for f in added if f.shard is None or f.shard == shard.index]
             mine_removed = [f for f in removed if f.shard is None or f.shard == shard.index]
@@ -243,7 +243,7 @@ class Shards:
             done()
 
     def _await(self, shard: Shard, filters: list[Any], confirmation: Confirmation) -> None:
-        newest = max((f.id for f in filters), default=0)
+        newest = max([f.id for f in filters], default=0)
         if newest > shard.feed.confirmed:
             confirmation.waiting += 1
             self._waiting[shard.index].append((newest, confirmation))

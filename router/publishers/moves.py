@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import errors, wire
 from angarium_server.frames.frame import MalformedFrameError, read
 from angarium_server.frames.homes import MovedFrame, StoreProducer
-from router.admission.judging import CopyTally, MoveTally, Verdict, judge, lane_of
-from router.admission.rows import decode_rows, encode_rows, partition_hash, salt_of, spool_bytes
+from router.admission.judging import CopyTally, MoveTally, judge, lane_of
+from router.admission.rows import Verdict, decode_rows, encode_rows, partition_hash, salt_of, spool_bytes
 from router.admission.streams import Store, add_group, tell_nacks
 from router.admission.transits import Amount
 from router.sessions.producer import Memory, Nack
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from router.admission.rows import Row
     from router.admission.streams import Streams
     from router.admission.usage import Pool, Usage
-    from router.ground.counters import Counters
+    from router.ground.ground import Counters
     from router.guaranteed.endpoints import Endpoint, Endpoints
     from router.matching.shards import Shard, Shards
     from router.publishers.gathering import Gathering

@@ -21,17 +21,21 @@ import msgspec
 from angarium import errors, wire
 from angarium.errors import error_for
 from router.asking.asks import refusal
+from router.ground.alarms import (
+    CLIENT_INGRESS_FLOWS,
+    USERNAME_INGRESS_FLOWS,
+    VPN_INGRESS_FLOWS,
+    UsernameCounts,
+)
 from router.guaranteed.permissions import profile_of
 from router.sessions.producer import Memory, Producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.admission.thresholds import Thresholds
     from router.asking.asks import Asks
     from router.asking.requests import Answer, Requests
     from router.ground.ground import Ground
-    from router.guaranteed.acks import Acks
     from router.publishers.gathering import Gathering
     from router.sessions.directory import Vpn
     from router.sessions.producer import Record
@@ -76,19 +80,24 @@ class Producers:
         ground: Ground,
         asks: Asks,
         gathering: Gathering,
-        acks: Acks,
-        thresholds: Thresholds,
+        end: Callable[[Producer[Session], int], None],
         forget_rounds: Callable[[Producer[Session]], bool],
     ) -> None:
         """Begin without any.
 
-        `forget_rounds` drops the rounds of a producer that were sent again and wait; true if there were any.
+        Args:
+            ground: what the router stands on.
+            asks: questions to the controller, which knows the names.
+            gathering: what homes know of a producer.
+            end: tells a producer nothing more, but why, if that has a code.
+            forget_rounds: drops the rounds of a producer that were sent again and wait; true if there were any.
         """
         self._node = ground.node
         self._asks = asks
         self._gathering = gathering
-        self._acks = acks
-        self._thresholds = thresholds
+        self._end = end
+        self._alarms = ground.alarms
+        self._of_usernames = UsernameCounts(USERNAME_INGRESS_FLOWS, ground.alarms)
         self._random = ground.secrets
         self._forget_rounds = forget_rounds
         #: Number in the registry -> who has it; also of a session that ended, until everything is settled.
@@ -118,14 +127,15 @@ class Producers:
         """
         self._check_rights(session)
         if not arguments.stage and arguments.window > wire.PRODUCER_WINDOW_MAX:
-            detail = f"window is {arguments.window}, at most {wire.PRODUCER_WINDOW_MAX} is possible"
-            raise error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(
+                f"window is {arguments.window}, at most {wire.PRODUCER_WINDOW_MAX} is possible"
+            )
         if arguments.stage and bool(arguments.name) != arguments.resume:
-            raise error_for(errors.INVALID_ARGUMENT, "the name of a stage is made up, and then resumed")
+            raise errors.invalid("the name of a stage is made up, and then resumed")
         prefix = "" if arguments.stage else f"#{self._node}/"
         name = arguments.name or f"{prefix}{self._random.getrandbits(96):024x}"
         if len(name.encode(errors="replace")) > NAME_BYTES_MAX:
-            raise error_for(errors.INVALID_ARGUMENT, f"a name has at most {NAME_BYTES_MAX} bytes")
+            raise errors.invalid(f"a name has at most {NAME_BYTES_MAX} bytes")
         handle = session.next_producer
         session.next_producer += 1
         window = session.kind.producer_window or arguments.window
@@ -161,14 +171,14 @@ class Producers:
         if len(session.producers) >= limit:
             self._drop_ended(session)
         if len(session.producers) >= limit:
-            self._thresholds.client_is_full(session, limit)
+            self._alarms.client_is_full(CLIENT_INGRESS_FLOWS, session, limit)
             raise error_for(errors.TOO_MANY_FLOWS, f"{limit} producers of a client by its profile")
         limit = int(profile["max_ingress_flow_count_per_client_username"])
-        if not self._thresholds.has_room(session, limit):
+        if not self._of_usernames.has_room(session.vpn, session.username, limit):
             raise error_for(errors.TOO_MANY_FLOWS, f"{limit} producers of username {session.username}")
         limit = _producers_max(session.vpn)
         if self._vpns.get(session.vpn.id, 0) >= limit:
-            self._thresholds.producers_are_full(session.vpn, limit)
+            self._alarms.exceeded(VPN_INGRESS_FLOWS, session.vpn, limit)
             raise error_for(errors.TOO_MANY_FLOWS, f"{limit} producers in Message VPN {session.vpn.name}")
 
     def _drop_ended(self, session: Session) -> None:
@@ -243,7 +253,7 @@ class Producers:
         self._forget_rounds(producer)
         producer.end()
         if producer.is_open:
-            self._acks.end(producer, errors.PRODUCER_FENCED)
+            self._end(producer, errors.PRODUCER_FENCED)
         if producer.closed_by is not None:
             producer.closed_by(now)
 
@@ -262,7 +272,7 @@ class Producers:
         """
         self._forget_rounds(producer)
         producer.end()
-        self._acks.ready.pop(producer, None)
+        self._end(producer, 0)
         if self.by_id.get(producer.id) is producer:
             self._vacate(producer)
             self._remember(producer)
@@ -360,7 +370,13 @@ class Producers:
         self._vpns[vpn.id] = count
         if not count:
             del self._vpns[vpn.id]
-        self._thresholds.producers_changed(session, change, count, _producers_max(vpn))
+        self._alarms.look(VPN_INGRESS_FLOWS, vpn, count, _producers_max(vpn))
+        profile, limit = vpn.profiles.get(session.profile_name), 0
+        if profile is not None:
+            limit = int(profile["max_ingress_flow_count_per_client_username"])
+            own = int(profile["max_ingress_flow_count"])
+            self._alarms.client_has(CLIENT_INGRESS_FLOWS, session, len(session.producers), own)
+        self._of_usernames.change(vpn, session.username, change, limit)
 
     # -- what operators see ----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ A pass begins only while every lane is complete at its home. So if no lane was h
 on disk, nothing is left of its stages: the controller may forget them, and callers that wait for a release get their
 answer.
 
-No clock, no I/O; `router.publishers.intake` hands the events here.
+No clock, no I/O; `router.publishers.publishing` hands the events here.
 """
 
 from __future__ import annotations
@@ -85,6 +85,8 @@ class Settling:
         self._settled: dict[int, None] = {}
         self._dropped: dict[int, None] = {}
         self._is_telling = False
+        #: Whether a stage that was decided is not settled at all homes.
+        self.is_open = False
         #: Totals for the operators.
         self.released = self.dropped = 0
 
@@ -125,17 +127,13 @@ class Settling:
         self._drop = {**dict.fromkeys(self._round.drop), **self._drop}
         self._round, self._is_stored = None, False
 
-    @property
-    def is_open(self) -> bool:
-        """Tell whether a stage that was decided is not settled at all homes."""
-        return bool(self._release or self._drop or self._round)
-
     def go_on(self, now: float) -> None:
         """End the round if it can be, and begin the next."""
         if self._round is not None and self._is_stored:
             self._end_round(now)
         if self._round is None and (self._release or self._drop) and self._may_begin():
             self._begin(now)
+        self.is_open = bool(self._release or self._drop or self._round)
 
     def _may_begin(self) -> bool:
         return self._streams.all_reported and self._usage.all_at_home
@@ -218,4 +216,5 @@ class Settling:
         for waiter in self._waiters:
             assert waiter.missing
             assert all(stage in coming for stage in waiter.missing)
+        assert self.is_open or not (self._release or self._drop or self._round)
         assert self._round is not None or not self._is_stored

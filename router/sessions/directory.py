@@ -167,6 +167,10 @@ class Vpn:
         #: What matching for its clients may cost; None while that is nothing.
         self.work_bucket: WorkBucket | None = None
 
+    def named(self) -> tuple[str, dict[str, Any]]:
+        """Give how a sentence calls it, and the fields of events about it."""
+        return f"Message VPN {self.name}", {"scope": "VPN", "vpn": self.name}
+
     def account_of(self, username: str) -> Username | None:
         """Give what counts for the clients of a username, None if it is not there any more."""
         return self.usernames.get(username) or self.guests.get(username)

@@ -1,7 +1,12 @@
-"""HELLO, the first frame of every session: its header, checked, with what links and bridges say of themselves in it."""
+"""HELLO, the first frame of every session: its header, checked, with what processes of nodes say of themselves in it.
+
+A process of this node shows that it is one with `behalf`. It may then log in a client that it speaks for, which is
+judged like any other, by the address at which the process has it; or, under a username of its kind, itself.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated
 
 import msgspec
@@ -10,12 +15,21 @@ from msgspec import Meta
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from angarium.topic import check_topic
+from router.sessions.kinds import CLIENT, KINDS, LINK, SessionKind
 from router.sessions.neighbour import LinkHello  # noqa: TC001 - msgspec reads the types of Hello
 
 MAX_CLIENT_NAME_BYTES = 160
 MAX_PASSWORD_CHARACTERS = 128
 #: What client names of links and bridges begin with.
-_RESERVED_NAMES = (wire.LINK_NAME_PREFIX, wire.BRIDGE_NAME_PREFIX)
+_RESERVED_NAMES = tuple(f"{username}/" for username in KINDS)
+
+
+class Behalf(msgspec.Struct, frozen=True):
+    """What a process of this node shows: the secret that the supervisor made for this run, and for whom it speaks."""
+
+    secret: Annotated[str, Meta(max_length=128)]
+    #: IP address of the client that it logs in; empty: it logs in itself.
+    address: Annotated[str, Meta(max_length=45)] = ""
 
 
 class BridgeHello(msgspec.Struct, frozen=True):
@@ -32,6 +46,12 @@ class BridgeHello(msgspec.Struct, frozen=True):
     def client_name(self) -> str:
         """Give the name of its sessions."""
         return f"{wire.BRIDGE_NAME_PREFIX}{self.node}/{self.vpn}/{self.name}"
+
+    def may_follow(self, before: BridgeHello | None) -> bool:
+        """Tell whether this is the same bridge process, or its successor, on a new connection."""
+        return (
+            before is not None and before.node_id == self.node_id and self.incarnation >= before.incarnation
+        )
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -52,6 +72,12 @@ class Hello(msgspec.Struct, frozen=True):
     credit: tuple[Annotated[int, Meta(ge=0, le=1 << 62)], Annotated[int, Meta(ge=0, le=1 << 62)]] = (0, 0)
     link: LinkHello | None = None
     bridge: BridgeHello | None = None
+    behalf: Behalf | None = None
+
+    @property
+    def kind(self) -> SessionKind:
+        """Give the kind of session that it asks for."""
+        return LINK if self.link is not None else KINDS.get(self.username, CLIENT)
 
 
 _decode_hello = msgspec.msgpack.Decoder(Hello).decode
@@ -64,6 +90,8 @@ def parse_hello(header: bytes) -> Hello:
         InvalidRequestError: 40001 wrong shape, 40011 no possible client name.
     """
     hello = wire.decode_header(_decode_hello, header)
+    if hello.behalf is not None:
+        _check_address(hello.kind, hello.behalf.address)
     if hello.client_name:
         try:
             check_topic(hello.client_name)
@@ -73,6 +101,15 @@ def parse_hello(header: bytes) -> Hello:
         except AngariumError:
             raise error_for(errors.INVALID_CLIENT_NAME, repr(hello.client_name[:200])) from None
     return hello
+
+
+def _check_address(kind: SessionKind, address: str) -> None:
+    if not kind.is_client and not address:
+        return
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        raise wire.malformed(f"behalf: {address!r} is no IP address") from None
 
 
 def check_version(hello: Hello) -> None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+import msgspec
+
 from angarium import wire
 from angarium.topic import Filter as ParsedFilter
 from angarium.topic import has_wildcard, slot_of
@@ -32,22 +34,19 @@ _SWEPT_SETS_MAX: Final = 500
 _SWEPT_FILTERS_MAX: Final = 50_000
 
 
-class Filter(Generic[S]):
+class Filter(msgspec.Struct, Generic[S], eq=False):
     """One distinct filter of one Message VPN, with its subscribers."""
 
-    __slots__ = ("changed", "id", "key", "members", "shard")
-
-    def __init__(self, filter_id: int, key: FilterKey, shard: int | None) -> None:
-        self.id = filter_id
-        #: (VPN number, pattern, kind, share name or None).
-        self.key = key
-        #: The worker that holds it, or None for a filter with wildcards, which every worker holds.
-        self.shard = shard
-        #: Session -> texts under which it subscribed (`a` and `#noexport/a` have one pattern); never empty. Nearly
-        #: always one: a tuple takes 40 bytes less than a list, and the garbage collector looks at it once only.
-        self.members: dict[S, tuple[str, ...]] = {}
-        #: The number of the newest change of `members`.
-        self.changed = 0
+    id: int
+    #: (VPN number, pattern, kind, share name or None).
+    key: FilterKey
+    #: The worker that holds it, or None for a filter with wildcards, which every worker holds.
+    shard: int | None
+    #: Session -> texts under which it subscribed (`a` and `#noexport/a` have one pattern); never empty. Nearly
+    #: always one: a tuple takes 40 bytes less than a list, and the garbage collector looks at it once only.
+    members: dict[S, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    #: The number of the newest change of `members`.
+    changed: int = 0
 
     @property
     def vpn_id(self) -> int:
@@ -267,7 +266,8 @@ class Interest(Generic[S]):
 
 def filter_entry(a_filter: Filter[S]) -> FilterEntry:
     """Give a filter as FILTERS tells it to a worker."""
-    return FilterEntry(a_filter.id, a_filter.vpn_id, a_filter.pattern, a_filter.kind)
+    vpn_id, pattern, kind, _ = a_filter.key
+    return FilterEntry(a_filter.id, vpn_id, pattern, kind)
 
 
 def _key(vpn_id: int, parsed: ParsedFilter, deliver_always: bool) -> FilterKey:  # noqa: FBT001 - part of the key

@@ -37,7 +37,7 @@ class LinkHello(msgspec.Struct, frozen=True):
     encrypted: bool = False
 
 
-class ShortWayTrials:
+class FastPathTrials:
     """When it is worth trying whether the router knows the topics of a round: each failure makes the next try later."""
 
     __slots__ = ("failures", "skip")
@@ -67,6 +67,7 @@ class Neighbour:
     __slots__ = (
         "encrypted",
         "exported",
+        "fast_path",
         "goodbye",
         "imports",
         "incarnation",
@@ -75,7 +76,6 @@ class Neighbour:
         "node",
         "node_id",
         "report",
-        "short_way",
         "since",
         "untold",
     )
@@ -91,7 +91,7 @@ class Neighbour:
         #: Whether the link process is one of this node.
         self.is_local = is_local
         self.since = now
-        self.short_way = ShortWayTrials()
+        self.fast_path = FastPathTrials()
         #: What it wants: pattern -> wish, never 0.
         self.imports: dict[str, int] = {}
         #: True once the snapshot of what it wants is complete and in force.
@@ -104,6 +104,11 @@ class Neighbour:
         self.goodbye: AngariumError | None = None
         #: What its controller told last, and when; None before the first.
         self.report: tuple[bytes, float] | None = None
+
+    @property
+    def client_name(self) -> str:
+        """Give the name of its sessions."""
+        return wire.LINK_NAME_PREFIX + self.node
 
     def take_goodbye(self, header: bytes) -> None:
         """Take the header of BYE: with a reason, it is what the link process, or the other router, refused.

@@ -9,12 +9,15 @@ from collections import deque
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from angarium import wire
+import msgspec
+
 from angarium_server.shapes import Shapes
 from router.ground.effects import SEALED
+from router.sessions.kinds import CLIENT, SessionKind
 
 if TYPE_CHECKING:
     from angarium_server.access import TopicRules
+    from router.ground.ground import TokenBucket
     from router.sessions.burden import Burden
     from router.sessions.directory import Vpn
     from router.sessions.hello import BridgeHello
@@ -26,44 +29,7 @@ if TYPE_CHECKING:
     from router.tokens.claims import Grant
 
 
-class SessionKind(NamedTuple):
-    """What the router does otherwise for a kind of sessions: code asks this, and not who it is.
-
-    A kind that is no client carries messages of others with the rights of the node: it has no profile, is in no list
-    and no count of clients, and nobody pays for it.
-    """
-
-    name: str
-    #: Has a client profile and an ACL profile, is listed and counted, and pays for memory and work.
-    is_client: bool = True
-    #: Stands for another node: what it brings was published there, is for this node alone and goes no further; what it
-    #: gets says what is inside.
-    is_neighbour: bool = False
-    #: Added to the mode of a batch of it (`wire.MATCH_...`).
-    match_bits: int = 0
-    #: Rounds and bytes of it that may be under way; 0: as the configuration says.
-    rounds_max: int = 0
-    bytes_max: int = 0
-    #: Messages and bytes of one of its producers that may be unacknowledged; 0: as the configuration and it say.
-    producer_window: int = 0
-    producer_bytes: int = 0
-
-
-CLIENT: Final = SessionKind("client")
-#: A bridge of this node, where it publishes what it takes from another one.
-BRIDGE: Final = SessionKind(
-    "bridge",
-    is_client=False,
-    match_bits=wire.MATCH_TRAILS,
-    rounds_max=32_768,  # bytes are what bounds it, so many lone messages fit on a path of 200 ms too
-    bytes_max=wire.LINK_BYTES,
-    producer_window=wire.LINK_WINDOW,
-    producer_bytes=wire.LINK_WINDOW_BYTES,
-)
-LINK: Final = BRIDGE._replace(name="link", is_neighbour=True)
-
-
-class Subscription(NamedTuple):
+class Subscription(msgspec.Struct, frozen=True, eq=False):
     """One subscription of one session."""
 
     text: str
@@ -113,28 +79,6 @@ def publisher_number(client_name: str) -> int:
 
 #: So many filters that a client adds or removes count as one frame towards its rate.
 FILTERS_PER_FRAME = 16
-
-
-class TokenBucket:
-    """Allows so many actions a second on average, and a burst; time is a parameter."""
-
-    __slots__ = ("burst", "level", "rate", "stamp")
-
-    def __init__(self, rate: float, burst: float, now: float) -> None:
-        self.rate = rate
-        self.burst = burst
-        #: Between 0 and `burst` after each call.
-        self.level = burst
-        self.stamp = now
-
-    def take(self, now: float, weight: float = 1.0) -> bool:
-        """Tell whether one more action, or a part of one, is allowed now, and count it."""
-        self.level = min(self.burst, self.level + (now - self.stamp) * self.rate)
-        self.stamp = now
-        if self.level < weight:
-            return False
-        self.level -= weight
-        return True
 
 
 class Session:
@@ -332,6 +276,11 @@ class Session:
     def count(self, name: str, amount: int = 1) -> None:
         """Add to one of the session's own counters."""
         self.counters[name] = self.counters.get(name, 0) + amount
+
+    def named(self) -> tuple[str, dict[str, Any]]:
+        """Give how a sentence calls it, and the fields of events about it."""
+        fields = {"scope": "CLIENT", "vpn": self.vpn.name, "client": self.client_name}
+        return f"client {self.client_name}", {**fields, "username": self.username}
 
     def describe(self, now: float) -> dict[str, Any]:
         """Give what `angarium client list` shows of it."""

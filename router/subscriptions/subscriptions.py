@@ -23,6 +23,7 @@ from angarium.topic import NOEXPORT_PREFIX, overlaps, parse_filter
 from angarium.topic import Filter as ParsedFilter
 from angarium_server.costs import subscription_bytes
 from angarium_server.shapes import shape_of, shape_of_filter
+from router.ground.alarms import CLIENT_OVERLAPPING, CLIENT_SUBSCRIPTIONS, VPN_OVERLAPPING, VPN_SUBSCRIPTIONS
 from router.sessions.session import Subscription
 from router.subscriptions.departures import Departures
 from router.subscriptions.subscribing import PIECE, Request, RequestLine, units_of
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 
     from router.asking.work import Work
     from router.delivery.egress import Egress
+    from router.ground.alarms import Alarms
     from router.guaranteed.memory_accounts import MemoryAccounts
     from router.matching.shards import Shards
     from router.sessions.interest import Filter, Interest
     from router.sessions.session import Session
-    from router.subscriptions.client_alarms import ClientAlarms
 
 #: What the router gives clients as addresses for replies; each client may subscribe to its own only.
 INBOX_PREFIX = "#P2P/INB/"
@@ -58,7 +59,7 @@ _decode_request = msgspec.msgpack.Decoder(tuple[int, _Entries, str | None]).deco
 class Change:
     """What a piece of a request changes."""
 
-    __slots__ = ("added", "bytes", "joined", "removed", "room")
+    __slots__ = ("added", "bytes", "freed", "joined", "removed", "room")
 
     def __init__(self, room: int) -> None:
         #: Filters that the workers do not know, and those that nobody wants any more.
@@ -68,6 +69,8 @@ class Change:
         self.joined: list[Filter[Session]] = []
         #: What the new subscriptions cost, which is charged at the end of the piece, and how much that may be.
         self.bytes, self.room = 0, room
+        #: What the subscriptions cost that are gone, which is given back then.
+        self.freed = 0
 
 
 #: Adds or removes one subscription: (who acts, for whom, filter, flags, what changes) -> None or [code, detail].
@@ -85,7 +88,7 @@ class Subscriptions:
         *,
         on_change: Callable[[int, str], None],
         find_client: Callable[[str, str], Session | None],
-        alarms: ClientAlarms,
+        alarms: Alarms,
         memory: MemoryAccounts,
     ) -> None:
         self._interest = interest
@@ -158,12 +161,23 @@ class Subscriptions:
             if cost >= limit:
                 break
         self._memory.charge(target, change.bytes)
-        self._alarms.subscriptions_changed(target)
+        self._memory.refund(target, change.freed)
+        self._look(target)
         self._shards.change_filters(change.added, change.removed)
         request.joined += change.joined
         self.served = None
         # Those who come and go faster than steps are done would leave more and more behind.
         return cost + self.departures.step(cost)
+
+    def _look(self, session: Session) -> None:
+        """A client has other subscriptions than before."""
+        vpn, permissions, alarms = session.vpn, session.permissions, self._alarms
+        alarms.look(VPN_SUBSCRIPTIONS, vpn, vpn.subscriptions)
+        alarms.look(VPN_OVERLAPPING, vpn, len(vpn.shapes))
+        alarms.client_has(
+            CLIENT_SUBSCRIPTIONS, session, len(session.subscriptions), permissions.subscriptions_max
+        )
+        alarms.client_has(CLIENT_OVERLAPPING, session, len(session.shapes), permissions.overlapping_max)
 
     def _finish(self, request: Request) -> None:
         def answer() -> None:
@@ -179,7 +193,7 @@ class Subscriptions:
         self.count -= count
         self.departures.add(session)
         self._go_on()
-        self._alarms.subscriptions_changed(session)
+        self._look(session)
 
     def tick(self, now: float) -> float:
         """Do the next step, if anything is to be done; gives when to come again."""
@@ -282,11 +296,11 @@ class Subscriptions:
     def _check_limits(self, session: Session) -> None:
         own = session.permissions.subscriptions_max
         if len(session.subscriptions) >= own:
-            self._alarms.client_is_full(session, own)
+            self._alarms.client_is_full(CLIENT_SUBSCRIPTIONS, session, own)
             raise error_for(errors.MAX_SUBSCRIPTIONS_EXCEEDED, f"the client profile allows {own}")
         limit = int(session.vpn.attributes["max_subscription_count"])
         if session.vpn.subscriptions >= limit:
-            self._alarms.subscriptions_are_full(session, limit)
+            self._alarms.exceeded(VPN_SUBSCRIPTIONS, session.vpn)
             raise error_for(
                 errors.MAX_SUBSCRIPTIONS_EXCEEDED, f"Message VPN {session.vpn.name} allows {limit}"
             )
@@ -296,12 +310,12 @@ class Subscriptions:
         own = session.permissions.overlapping_max
         shapes = session.shapes.known
         if shape not in shapes and len(shapes) >= own:
-            self._alarms.client_overlaps(session, own)
+            self._alarms.client_is_full(CLIENT_OVERLAPPING, session, own)
             raise error_for(errors.OVERLAPPING_FILTERS, f"the client profile allows {own}")
         vpn = session.vpn
         shapes = vpn.shapes.known
         if shape not in shapes and len(shapes) >= (limit := int(vpn.attributes["max_overlapping_filters"])):
-            self._alarms.vpn_overlaps(session, limit)
+            self._alarms.exceeded(VPN_OVERLAPPING, vpn)
             raise error_for(errors.OVERLAPPING_FILTERS, f"Message VPN {vpn.name} allows {limit}")
 
     def _remove(
@@ -327,7 +341,7 @@ class Subscriptions:
             session.shapes.remove(shape)
             session.vpn.shapes.remove(shape)
         self.count -= 1
-        self._memory.refund(session, subscription.bytes)
+        change.freed += subscription.bytes
         self.departures.leave(session, subscription, change.removed)
 
     def _refusal(self, error: AngariumError) -> list[Any]:

@@ -25,7 +25,7 @@ class TokenIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         str,
         Meta(
             pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
-            description="Name of the issuer in events and figures.",
+            description="Name of the issuer in events and metrics.",
         ),
     ]
     issuer: Annotated[_Name, Meta(description="What the claim iss says, letter by letter.")]

@@ -26,49 +26,59 @@ INDEXED_LEVELS_MAX: Final = 256
 #: Nodes that a test may visit: if changes overlap so much, matching afresh is no dearer.
 _TEST_MAX: Final = 512
 
+#: The index of a generation of which none is wanted yet.
+_NO_INDEX: Final[FilterTrie[str]] = FilterTrie()
+
 
 class _Generation:
     """Changes that were noted one after the other, and are forgotten together."""
 
-    __slots__ = ("_index", "_unindexed", "levels", "newest", "numbers")
+    __slots__ = ("index", "levels", "newest", "numbers", "unindexed")
 
-    def __init__(self, newest: int) -> None:
+    def __init__(self) -> None:
         #: Pattern -> number of its newest change here.
         self.numbers: dict[str, int] = {}
         #: Their levels.
         self.levels = 0
         #: The number of the newest change here, or of the one before if there is none.
+        self.newest = 0
+        #: The patterns but those in `unindexed`.
+        self.index = _NO_INDEX
+        self.unindexed: list[str] = []
+
+    def clear(self, newest: int) -> None:
+        """Forget the changes; the next one comes after `newest`.
+
+        The object is used again: a new one, made while memory is full of what goes, would keep a megabyte of it.
+        """
+        self.numbers.clear()
+        self.unindexed.clear()
+        self.index = _NO_INDEX
+        self.levels = 0
         self.newest = newest
-        #: The patterns but those in `_unindexed`.
-        self._index: FilterTrie[str] = FilterTrie()
-        self._unindexed: list[str] = []
 
     def add(self, pattern: str, number: int) -> None:
         if pattern not in self.numbers:
-            self._unindexed.append(pattern)
+            self.unindexed.append(pattern)
             self.levels += pattern.count("/") + 1
         self.numbers[pattern] = self.newest = number
 
-    def find(self, topic: str) -> tuple[int | None, int]:
-        """Give the newest change that touches a topic, 0 for none, None for unknown; and what that cost, in nodes."""
+    def file(self) -> int:
+        """Put some of what is not in the index there; gives what that cost, in nodes."""
+        if self.index is _NO_INDEX:
+            self.index = FilterTrie()
         levels = 0
-        while self._unindexed:
-            if levels >= INDEXED_LEVELS_MAX:
-                return None, levels
-            pattern = self._unindexed.pop()
-            self._index.add(pattern, pattern)
+        while self.unindexed and levels < INDEXED_LEVELS_MAX:
+            pattern = self.unindexed.pop()
+            self.index.add(pattern, pattern)
             levels += pattern.count("/") + 1
-        found: list[str] = []
-        visited = self._index.search(topic, found, _TEST_MAX)
-        if not isinstance(visited, int):
-            return None, levels + visited.visited
-        return max(map(self.numbers.__getitem__, found), default=0), levels + visited
+        return levels
 
     def validate(self) -> None:
         assert self.levels == sum(pattern.count("/") + 1 for pattern in self.numbers)
-        assert len(self._index) + len(self._unindexed) == len(self.numbers)
+        assert len(self.index) + len(self.unindexed) == len(self.numbers)
         assert not self.numbers or max(self.numbers.values()) == self.newest
-        self._index.validate()
+        self.index.validate()
 
 
 class ChangeLog:
@@ -77,7 +87,7 @@ class ChangeLog:
     __slots__ = ("_old", "_young", "forgotten", "tested")
 
     def __init__(self) -> None:
-        self._old, self._young = _Generation(0), _Generation(0)
+        self._old, self._young = _Generation(), _Generation()
         #: The highest number that left the log: nothing can be said about a time before it.
         self.forgotten = 0
         #: Nodes that were visited by tests.
@@ -93,7 +103,8 @@ class ChangeLog:
         young.add(pattern, number)
         if len(young.numbers) >= CHANGE_LOG_MAX // 2 or young.levels >= CHANGE_LOG_LEVELS_MAX // 2:
             self.forgotten = self._old.newest
-            self._old, self._young = young, _Generation(number)
+            self._old, self._young = young, self._old
+            self._young.clear(number)
 
     def is_untouched(self, topic: str, since: int) -> bool:
         """Tell whether no change after a number touches a topic; False too if that is not known."""
@@ -101,19 +112,29 @@ class ChangeLog:
             return False
         for one in (self._young, self._old):
             if one.newest > since and one.numbers:
-                touched_at, visited = one.find(topic)
+                if one.unindexed:
+                    self.tested += one.file()
+                    if one.unindexed:
+                        return False
+                found: list[str] = []
+                visited = one.index.search(topic, found, _TEST_MAX)
+                if not isinstance(visited, int):
+                    self.tested += visited.visited
+                    return False
                 self.tested += visited
-                if touched_at is None or touched_at > since:
+                if found and max(map(one.numbers.__getitem__, found)) > since:
                     return False
         return True
 
     def clear(self, number: int) -> None:
         """Forget all changes up to the newest one: nobody will ask about a time before it."""
         self.forgotten = number
-        self._old, self._young = _Generation(number), _Generation(number)
+        self._old.clear(number)
+        self._young.clear(number)
 
     def validate(self) -> None:
         """Check what the comments promise."""
+        assert not len(_NO_INDEX)
         for one in (self._young, self._old):
             one.validate()
             assert len(one.numbers) <= max(CHANGE_LOG_MAX // 2, 1)

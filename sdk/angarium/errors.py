@@ -22,7 +22,6 @@ def documented(page: str) -> str:
 class Reason(NamedTuple):
     """One row of the table: what happened, and what to do about it."""
 
-    name: str
     text: str
     advice: str
 
@@ -157,344 +156,212 @@ PASSING: Final = (
 )
 
 ERRORS: Final[dict[int, Reason]] = {
-    MALFORMED_FRAME: Reason("malformed_frame", "Malformed Frame", f"see {documented('protocol')}"),
-    UNKNOWN_OPERATION: Reason(
-        "unknown_operation", "Unknown Operation", f"check the operation: {documented('protocol')}"
-    ),
-    UNSUPPORTED_VERSION: Reason(
-        "unsupported_version", "Unsupported Protocol Version", "use a client of this version"
-    ),
+    MALFORMED_FRAME: Reason("Malformed Frame", f"see {documented('protocol')}"),
+    UNKNOWN_OPERATION: Reason("Unknown Operation", f"check the operation: {documented('protocol')}"),
+    UNSUPPORTED_VERSION: Reason("Unsupported Protocol Version", "use a client of this version"),
     INVALID_TOPIC: Reason(
-        "invalid_topic",
-        "Invalid Topic Name",
-        "a topic has 1 to 250 bytes of UTF-8, at most 128 levels and no NUL",
+        "Invalid Topic Name", "a topic has 1 to 250 bytes of UTF-8, at most 128 levels and no NUL"
     ),
     INVALID_FILTER: Reason(
-        "invalid_filter",
-        "Subscription Parse Error",
-        "a filter has 1 to 250 bytes of UTF-8, at most 128 levels and no NUL",
+        "Subscription Parse Error", "a filter has 1 to 250 bytes of UTF-8, at most 128 levels and no NUL"
     ),
     INVALID_SHARE_NAME: Reason(
-        "invalid_share_name", "Invalid Share Name", "write #share/<name>/<filter> with a name without * and >"
+        "Invalid Share Name", "write #share/<name>/<filter> with a name without * and >"
     ),
-    MESSAGE_TOO_LARGE: Reason(
-        "message_too_large", "Message Too Long", "send a smaller message, or raise max_message_bytes"
-    ),
-    BATCH_TOO_LARGE: Reason("batch_too_large", "Batch Too Large", "send fewer messages in a batch"),
-    INGRESS_CREDIT_EXCEEDED: Reason(
-        "ingress_credit_exceeded", "Ingress Credit Exceeded", "wait for RETIRED before publishing more"
-    ),
-    SHARED_LOCAL_DISPATCH: Reason(
-        "shared_local_dispatch", "Shared Subscription Cannot Be Local", "use a random share name instead"
-    ),
+    MESSAGE_TOO_LARGE: Reason("Message Too Long", "send a smaller message, or raise max_message_bytes"),
+    BATCH_TOO_LARGE: Reason("Batch Too Large", "send fewer messages in a batch"),
+    INGRESS_CREDIT_EXCEEDED: Reason("Ingress Credit Exceeded", "wait for RETIRED before publishing more"),
+    SHARED_LOCAL_DISPATCH: Reason("Shared Subscription Cannot Be Local", "use a random share name instead"),
     INVALID_CLIENT_NAME: Reason(
-        "invalid_client_name",
-        "Client Name Parse Error",
-        "a client name is a valid topic of at most 160 bytes",
+        "Client Name Parse Error", "a client name is a valid topic of at most 160 bytes"
     ),
     MAX_SUBSCRIPTIONS_EXCEEDED: Reason(
-        "max_subscriptions_exceeded",
-        "Max Num Subscriptions Exceeded",
-        "remove subscriptions or raise max_subscription_count",
+        "Max Num Subscriptions Exceeded", "remove subscriptions or raise max_subscription_count"
     ),
     INVALID_ATTRIBUTE: Reason(
-        "invalid_attribute",
-        "Invalid Attribute",
-        f"attributes, ranges and defaults: {documented('attributes')}",
+        "Invalid Attribute", f"attributes, ranges and defaults: {documented('attributes')}"
     ),
-    ALREADY_LOGGED_IN: Reason("already_logged_in", "Already Logged In", "send HELLO once per connection"),
-    INVALID_CONFIGURATION: Reason(
-        "invalid_configuration", "Invalid Configuration", "'angarium config check FILE' names each fault"
-    ),
-    INVALID_ARGUMENT: Reason("invalid_argument", "Invalid Argument", "see the documentation of the call"),
-    UNAUTHORIZED: Reason("unauthorized", "Unauthorized", "check VPN, username, secret; events say why"),
-    CLIENT_CONNECT_DENIED: Reason(
-        "client_connect_denied", "Client Connect ACL Denied", "allow the address in the ACL profile"
-    ),
-    PUBLISH_DENIED: Reason("publish_denied", "Publish ACL Denied", "allow the topic in the ACL profile"),
-    SUBSCRIBE_DENIED: Reason(
-        "subscribe_denied", "Subscription ACL Denied", "allow the whole filter in the ACL profile"
-    ),
-    SHARE_NAME_DENIED: Reason(
-        "share_name_denied", "Share Name ACL Denied", "allow the share name in the ACL profile"
-    ),
+    ALREADY_LOGGED_IN: Reason("Already Logged In", "send HELLO once per connection"),
+    INVALID_CONFIGURATION: Reason("Invalid Configuration", "'angarium config check FILE' names each fault"),
+    INVALID_ARGUMENT: Reason("Invalid Argument", "see the documentation of the call"),
+    UNAUTHORIZED: Reason("Unauthorized", "check VPN, username, secret; events say why"),
+    CLIENT_CONNECT_DENIED: Reason("Client Connect ACL Denied", "allow the address in the ACL profile"),
+    PUBLISH_DENIED: Reason("Publish ACL Denied", "allow the topic in the ACL profile"),
+    SUBSCRIBE_DENIED: Reason("Subscription ACL Denied", "allow the whole filter in the ACL profile"),
+    SHARE_NAME_DENIED: Reason("Share Name ACL Denied", "allow the share name in the ACL profile"),
     SHARED_SUBSCRIPTION_DENIED: Reason(
-        "shared_subscription_denied",
-        "Shared Subscription Permission Denied",
-        "set allow_shared_subscriptions in the client profile",
+        "Shared Subscription Permission Denied", "set allow_shared_subscriptions in the client profile"
     ),
     SUBSCRIPTION_MANAGER_DENIED: Reason(
-        "subscription_manager_denied",
-        "Subscription Manager Denied",
-        "set subscription_manager on the username",
+        "Subscription Manager Denied", "set subscription_manager on the username"
     ),
-    VPN_NOT_ALLOWED: Reason("vpn_not_allowed", "Message VPN Not Allowed", "check its name"),
-    USERNAME_SHUTDOWN: Reason("username_shutdown", "Client Username Is Shutdown", "enable the username"),
-    RESERVED_TOPIC: Reason(
-        "reserved_topic", "Topic Is Reserved", "topics that start with # belong to the broker"
-    ),
-    OBJECT_NOT_FOUND: Reason("object_not_found", "Not Found", "list the objects to see the names"),
-    SUBSCRIPTION_NOT_FOUND: Reason(
-        "subscription_not_found", "Subscription Not Found", "see 'angarium subscription list'"
-    ),
+    VPN_NOT_ALLOWED: Reason("Message VPN Not Allowed", "check its name"),
+    USERNAME_SHUTDOWN: Reason("Client Username Is Shutdown", "enable the username"),
+    RESERVED_TOPIC: Reason("Topic Is Reserved", "topics that start with # belong to the broker"),
+    OBJECT_NOT_FOUND: Reason("Not Found", "list the objects to see the names"),
+    SUBSCRIPTION_NOT_FOUND: Reason("Subscription Not Found", "see 'angarium subscription list'"),
     UNKNOWN_STAGE: Reason(
-        "unknown_stage", "Unknown Stage", "it was aborted, committed, or timed out: stage the messages again"
+        "Unknown Stage", "it was aborted, committed, or timed out: stage the messages again"
     ),
-    UNKNOWN_ENDPOINT: Reason(
-        "unknown_endpoint", "Unknown Queue or Topic Endpoint", "create it, or check its name"
-    ),
-    UNKNOWN_CLIENT_NAME: Reason("unknown_client_name", "Unknown Client Name", "see 'angarium client list'"),
-    ARCHIVE_NOT_FOUND: Reason(
-        "archive_not_found", "No Such Archive", "check the path; 'angarium pipeline archive' makes one"
-    ),
-    MESSAGES_LOST: Reason(
-        "messages_lost", "Messages Are Gone", "set failOnDataLoss to false to continue without them"
-    ),
-    TIMEOUT: Reason("timeout", "Timeout", "try again, or raise the timeout"),
-    KEEPALIVE_TIMEOUT: Reason(
-        "keepalive_timeout", "Keepalive Timeout", "reconnect; send a PING in each keepalive interval"
-    ),
-    OBJECT_EXISTS: Reason("object_exists", "Already Exists", "use update, or choose another name"),
-    OBJECT_IN_USE: Reason("object_in_use", "In Use", "first remove the objects that use it"),
-    CLIENT_NAME_IN_USE: Reason("client_name_in_use", "Client Name Already In Use", "choose another name"),
-    SESSION_UNKNOWN: Reason("session_unknown", "Session Unknown", "connect again on a new socket"),
-    CONNECT_RATE_EXCEEDED: Reason(
-        "connect_rate_exceeded", "Too Many Connects", "connect less often from one address"
-    ),
-    CONTROL_RATE_EXCEEDED: Reason(
-        "control_rate_exceeded", "Too Many Requests", "send fewer control frames per second"
-    ),
-    OVERLAPPING_FILTERS: Reason("overlapping_filters", "Filters Overlap Too Much", "use fewer wildcards"),
-    MATCHING_WORK_EXCEEDED: Reason("matching_work_exceeded", "Matching Work Exceeded", "publish more slowly"),
-    INTERNAL: Reason("internal", "Internal Error", "report it with the log of the process"),
-    VPN_UNAVAILABLE: Reason("vpn_unavailable", "Message VPN Unavailable", "enable the Message VPN"),
-    TOO_MANY_CLIENTS: Reason(
-        "too_many_clients", "Too Many Clients", "raise max_connection_count or disconnect clients"
-    ),
+    UNKNOWN_ENDPOINT: Reason("Unknown Queue or Topic Endpoint", "create it, or check its name"),
+    UNKNOWN_CLIENT_NAME: Reason("Unknown Client Name", "see 'angarium client list'"),
+    ARCHIVE_NOT_FOUND: Reason("No Such Archive", "check the path; 'angarium pipeline archive' makes one"),
+    MESSAGES_LOST: Reason("Messages Are Gone", "set failOnDataLoss to false to continue without them"),
+    TIMEOUT: Reason("Timeout", "try again, or raise the timeout"),
+    KEEPALIVE_TIMEOUT: Reason("Keepalive Timeout", "reconnect; send a PING in each keepalive interval"),
+    OBJECT_EXISTS: Reason("Already Exists", "use update, or choose another name"),
+    OBJECT_IN_USE: Reason("In Use", "first remove the objects that use it"),
+    CLIENT_NAME_IN_USE: Reason("Client Name Already In Use", "choose another name"),
+    SESSION_UNKNOWN: Reason("Session Unknown", "connect again on a new socket"),
+    CONNECT_RATE_EXCEEDED: Reason("Too Many Connects", "connect less often from one address"),
+    CONTROL_RATE_EXCEEDED: Reason("Too Many Requests", "send fewer control frames per second"),
+    OVERLAPPING_FILTERS: Reason("Filters Overlap Too Much", "use fewer wildcards"),
+    MATCHING_WORK_EXCEEDED: Reason("Matching Work Exceeded", "publish more slowly"),
+    INTERNAL: Reason("Internal Error", "report it with the log of the process"),
+    VPN_UNAVAILABLE: Reason("Message VPN Unavailable", "enable the Message VPN"),
+    TOO_MANY_CLIENTS: Reason("Too Many Clients", "raise max_connection_count or disconnect clients"),
     TOO_MANY_CONNECTIONS: Reason(
-        "too_many_connections",
-        "Too Many Connections For Username",
-        "raise max_connection_count_per_client_username",
+        "Too Many Connections For Username", "raise max_connection_count_per_client_username"
     ),
-    SHUTTING_DOWN: Reason(
-        "shutting_down", "Node Is Shutting Down", "connect again later or to another address"
-    ),
-    SHARD_UNAVAILABLE: Reason("shard_unavailable", "Shard Unavailable", "try again when the worker is back"),
-    DISCONNECTED_BY_OPERATOR: Reason(
-        "disconnected_by_operator", "Disconnected By Operator", "ask the operator, then connect again"
-    ),
-    EGRESS_BLOCKED: Reason("egress_blocked", "Egress Blocked", "read faster; connect again"),
-    NODE_UNREACHABLE: Reason(
-        "node_unreachable", "Node Unreachable", "'angarium up' starts a node; 'angarium status' shows it"
-    ),
+    SHUTTING_DOWN: Reason("Node Is Shutting Down", "connect again later or to another address"),
+    SHARD_UNAVAILABLE: Reason("Shard Unavailable", "try again when the worker is back"),
+    DISCONNECTED_BY_OPERATOR: Reason("Disconnected By Operator", "ask the operator, then connect again"),
+    EGRESS_BLOCKED: Reason("Egress Blocked", "read faster; connect again"),
+    NODE_UNREACHABLE: Reason("Node Unreachable", "'angarium up' starts a node; 'angarium status' shows it"),
     UNKNOWN_FLOW_NAME: Reason(
-        "unknown_flow_name",
         "Unknown Flow Name",
         "the node forgot this producer; open it as a new one, and check what arrived before sending again",
     ),
-    ALREADY_BOUND: Reason("already_bound", "Already Bound", "a temporary endpoint has one consumer"),
+    ALREADY_BOUND: Reason("Already Bound", "a temporary endpoint has one consumer"),
     INVALID_DURABILITY: Reason(
-        "invalid_durability",
-        "Invalid Queue or Topic Endpoint Durability",
-        "ask for the durability that the endpoint has",
+        "Invalid Queue or Topic Endpoint Durability", "ask for the durability that the endpoint has"
     ),
     INVALID_ENDPOINT_NAME: Reason(
-        "invalid_endpoint_name",
         "Invalid Queue or Topic Endpoint Name",
         "a name has 1 to 200 bytes, no * ? ' < > & ; and no empty level",
     ),
-    UNKNOWN_FLOW: Reason("unknown_flow", "Unknown Flow", "bind first"),
-    NOT_DELIVERED: Reason(
-        "not_delivered", "Message Not Delivered On This Flow", "settle each message once, on its own flow"
-    ),
+    UNKNOWN_FLOW: Reason("Unknown Flow", "bind first"),
+    NOT_DELIVERED: Reason("Message Not Delivered On This Flow", "settle each message once, on its own flow"),
     PARTITION_LOST: Reason(
-        "partition_lost",
-        "Partition Moved To Another Flow",
-        "the message is delivered again to the flow that has the partition",
+        "Partition Moved To Another Flow", "the message is delivered again to the flow that has the partition"
     ),
-    PRODUCER_WINDOW_EXCEEDED: Reason(
-        "producer_window_exceeded", "Publish Window Exceeded", "wait for ACKED before publishing more"
-    ),
-    INVALID_SEQUENCE: Reason(
-        "invalid_sequence", "Invalid Sequence", "the sequence of a producer rises with each message"
-    ),
+    PRODUCER_WINDOW_EXCEEDED: Reason("Publish Window Exceeded", "wait for ACKED before publishing more"),
+    INVALID_SEQUENCE: Reason("Invalid Sequence", "the sequence of a producer rises with each message"),
     EXCEPTIONS_NOT_SUPPORTED: Reason(
-        "exceptions_not_supported",
-        "Subscription Exceptions Not Supported",
-        "use a queue, or set subscription_exceptions",
+        "Subscription Exceptions Not Supported", "use a queue, or set subscription_exceptions"
     ),
-    UNKNOWN_PRODUCER: Reason("unknown_producer", "Unknown Producer", "open the producer first"),
-    PUT_ASIDE: Reason(
-        "put_aside", "Put Aside", "report it with 'angarium events'; do not send the same messages again"
-    ),
+    UNKNOWN_PRODUCER: Reason("Unknown Producer", "open the producer first"),
+    PUT_ASIDE: Reason("Put Aside", "report it with 'angarium events'; do not send the same messages again"),
     ENDPOINT_PROPERTY_MISMATCH: Reason(
-        "endpoint_property_mismatch",
-        "Endpoint Property Mismatch",
-        "it exists with other properties: see 'angarium queue show'",
+        "Endpoint Property Mismatch", "it exists with other properties: see 'angarium queue show'"
     ),
     GUARANTEED_SEND_DENIED: Reason(
-        "guaranteed_send_denied", "Guaranteed Send Denied", "set allow_guaranteed_send in the client profile"
+        "Guaranteed Send Denied", "set allow_guaranteed_send in the client profile"
     ),
     GUARANTEED_RECEIVE_DENIED: Reason(
-        "guaranteed_receive_denied",
-        "Guaranteed Receive Denied",
-        "set allow_guaranteed_receive in the client profile",
+        "Guaranteed Receive Denied", "set allow_guaranteed_receive in the client profile"
     ),
     ENDPOINT_CREATE_DENIED: Reason(
-        "endpoint_create_denied",
         "Endpoint Create Denied",
         "set allow_endpoint_create in the client profile, or ask an operator to create it",
     ),
     PERMISSION_DENIED: Reason(
-        "permission_denied",
         "Permission Denied",
         "'angarium queue update NAME --set permission=consume' lets everybody consume; or change its owner",
     ),
     SHARED_ON_ENDPOINT: Reason(
-        "shared_on_endpoint",
         "Shared Subscriptions Not Supported On Queues / Topic Endpoints",
         "bind several consumers to a non-exclusive queue instead",
     ),
-    OPERATOR_ENDPOINT: Reason(
-        "operator_endpoint", "Created By An Operator", "only operators can change or delete it"
-    ),
+    OPERATOR_ENDPOINT: Reason("Created By An Operator", "only operators can change or delete it"),
     INVALID_SELECTOR: Reason(
-        "invalid_selector", "Invalid Selector", f"at most 2,000 bytes; the grammar: {documented('selectors')}"
+        "Invalid Selector", f"at most 2,000 bytes; the grammar: {documented('selectors')}"
     ),
-    PRODUCER_FENCED: Reason(
-        "producer_fenced", "Producer Opened Elsewhere", "a producer is open in one session at a time"
-    ),
+    PRODUCER_FENCED: Reason("Producer Opened Elsewhere", "a producer is open in one session at a time"),
     LINK_IMPORTS_EXCEEDED: Reason(
-        "link_imports_exceeded",
         "Too Many Subscriptions Of A Neighbour",
         "raise router.link_imports_max of this node, or keep subscriptions local with #noexport/",
     ),
-    TOKEN_EXPIRED: Reason("token_expired", "Token Expired", "give connect a function that gets fresh ones"),
-    HANDSHAKE_FAILED: Reason("handshake_failed", "Handshake Failed", "check the address: tls:// or tcp://?"),
-    CERTIFICATE_USERNAME: Reason(
-        "certificate_username", "Certificate Of Another Username", "leave the username out, or change it"
-    ),
+    TOKEN_EXPIRED: Reason("Token Expired", "give connect a function that gets fresh ones"),
+    HANDSHAKE_FAILED: Reason("Handshake Failed", "check the address: tls:// or tcp://?"),
+    CERTIFICATE_USERNAME: Reason("Certificate Of Another Username", "leave the username out, or change it"),
     LINK_UNAUTHORIZED: Reason(
-        "link_unauthorized", "Link Not Authorized", "give both nodes the same secret in cluster.secret_file"
+        "Link Not Authorized", "give both nodes the same secret in cluster.secret_file"
     ),
-    JOIN_REFUSED: Reason("join_refused", "Join Refused", "make another join token: angarium cluster token"),
-    CLUSTER_MISMATCH: Reason(
-        "cluster_mismatch", "Cluster Name Mismatch", "set the same cluster.name on both nodes"
-    ),
+    JOIN_REFUSED: Reason("Join Refused", "make another join token: angarium cluster token"),
+    CLUSTER_MISMATCH: Reason("Cluster Name Mismatch", "set the same cluster.name on both nodes"),
     LINK_TO_OWN_NODE: Reason(
-        "link_to_own_node",
-        "Link To The Node Itself",
-        "give every node of a cluster its own node.name and data directory",
+        "Link To The Node Itself", "give every node of a cluster its own node.name and data directory"
     ),
     LINK_NOT_ALLOWED: Reason(
-        "link_not_allowed",
-        "No Link To This Node",
-        "create or enable the link on both nodes: 'angarium link create NODE'",
+        "No Link To This Node", "create or enable the link on both nodes: 'angarium link create NODE'"
     ),
     LINK_INITIATOR_MISMATCH: Reason(
-        "link_initiator_mismatch",
-        "Link Opened From The Wrong Side",
-        "set the initiator of the link so that both nodes agree",
+        "Link Opened From The Wrong Side", "set the initiator of the link so that both nodes agree"
     ),
-    LINK_WRONG_NODE: Reason(
-        "link_wrong_node", "Another Node Answers", "check the addresses of the link, and its name"
-    ),
+    LINK_WRONG_NODE: Reason("Another Node Answers", "check the addresses of the link, and its name"),
     BRIDGE_NOT_ALLOWED: Reason(
-        "bridge_not_allowed",
         "Bridge Connections Not Allowed",
         "set allow_bridge_connections in the client profile of the remote username",
     ),
     BRIDGE_TO_ITSELF: Reason(
-        "bridge_to_itself",
         "Bridge To The Message VPN Itself",
         "a bridge joins two Message VPNs that no link joins, of nodes with different names or of one node",
     ),
     QUEUE_UNFIT: Reason(
-        "queue_unfit",
         "Queue Unfit For A Bridge",
         "the remote queue needs access_type exclusive, max_redelivery_count 0 and redelivery_enabled true",
     ),
     LINK_EXISTS: Reason(
-        "link_exists",
         "Link Is Up Already",
         "an old connection ends by itself; otherwise two nodes have the same name: rename one",
     ),
     ENDPOINT_LEASED: Reason(
-        "endpoint_leased",
         "Leased By Another Reader Group",
         "wait until that group releases it, or end its lease: 'angarium queue release NAME'",
     ),
     LEASE_LOST: Reason(
-        "lease_lost",
         "Lease Not Held Any More",
         "open the reader group again; other consumers may have taken messages meanwhile",
     ),
-    NO_SUBSCRIPTION_MATCH: Reason(
-        "no_subscription_match", "No Subscription Match", "no client or queue has subscribed to the topic"
-    ),
-    SPOOL_OVER_QUOTA: Reason(
-        "spool_over_quota", "Spool Over Quota", "consume, purge, or raise max_spool_usage_mb"
-    ),
-    ENDPOINT_SHUTDOWN: Reason(
-        "endpoint_shutdown", "Endpoint Shutdown", "set ingress_enabled or egress_enabled of the endpoint"
-    ),
-    MAX_BIND_COUNT_EXCEEDED: Reason(
-        "max_bind_count_exceeded", "Max Clients Exceeded For Endpoint", "raise max_bind_count"
-    ),
+    NO_SUBSCRIPTION_MATCH: Reason("No Subscription Match", "no client or queue has subscribed to the topic"),
+    SPOOL_OVER_QUOTA: Reason("Spool Over Quota", "consume, purge, or raise max_spool_usage_mb"),
+    ENDPOINT_SHUTDOWN: Reason("Endpoint Shutdown", "set ingress_enabled or egress_enabled of the endpoint"),
+    MAX_BIND_COUNT_EXCEEDED: Reason("Max Clients Exceeded For Endpoint", "raise max_bind_count"),
     LOW_PRIORITY_CONGESTION: Reason(
-        "low_priority_congestion",
         "Low Priority Msg Congestion",
         "send with class of service 3, or try again when consumers have caught up",
     ),
-    SPOOL_FILES_EXCEEDED: Reason(
-        "spool_files_exceeded", "Spool File Limit Exceeded", "consume or purge, or raise spool.max_files"
-    ),
+    SPOOL_FILES_EXCEEDED: Reason("Spool File Limit Exceeded", "consume or purge, or raise spool.max_files"),
     SUBSCRIPTION_DOES_NOT_MATCH: Reason(
-        "subscription_does_not_match",
-        "Subscription Does Not Match",
-        "bind with the topic of the other consumers, or alone",
+        "Subscription Does Not Match", "bind with the topic of the other consumers, or alone"
     ),
     SELECTOR_DOES_NOT_MATCH: Reason(
-        "selector_does_not_match",
-        "Selector Does Not Match",
-        "bind with the selector of the other consumers, or alone",
+        "Selector Does Not Match", "bind with the selector of the other consumers, or alone"
     ),
-    TOO_MANY_ENDPOINTS: Reason(
-        "too_many_endpoints", "No More Queues or Topic Endpoints", "delete some, or raise the limit"
-    ),
-    TOO_MANY_FLOWS: Reason("too_many_flows", "Too Many Flows", "close some, or raise the limit"),
-    HOME_NOT_READY: Reason("home_not_ready", "Home Not Ready", "try again when its worker is back"),
-    CONTROLLER_UNAVAILABLE: Reason(
-        "controller_unavailable", "Controller Unavailable", "try again when it is back"
-    ),
-    NO_RESPONDERS: Reason(
-        "no_responders", "No Responders", "nobody subscribed to the topic; start the service"
-    ),
-    SHARE_EXCEEDED: Reason("share_exceeded", "Share Exceeded", "close or forget some, or raise the share"),
-    MEMORY_EXCEEDED: Reason("memory_exceeded", "Memory Exceeded", "give some up, or raise max_memory_bytes"),
-    SPOOL_DAMAGED: Reason(
-        "spool_damaged", "Spool Damaged", "restore a backup, or move the damaged directory away"
-    ),
-    DISK_FULL: Reason("disk_full", "Disk Full", "free space on the disk of the data directory"),
-    NOT_INSTALLED: Reason("not_installed", "Not Installed", "install it"),
+    TOO_MANY_ENDPOINTS: Reason("No More Queues or Topic Endpoints", "delete some, or raise the limit"),
+    TOO_MANY_FLOWS: Reason("Too Many Flows", "close some, or raise the limit"),
+    HOME_NOT_READY: Reason("Home Not Ready", "try again when its worker is back"),
+    CONTROLLER_UNAVAILABLE: Reason("Controller Unavailable", "try again when it is back"),
+    NO_RESPONDERS: Reason("No Responders", "nobody subscribed to the topic; start the service"),
+    SHARE_EXCEEDED: Reason("Share Exceeded", "close or forget some, or raise the share"),
+    MEMORY_EXCEEDED: Reason("Memory Exceeded", "give some up, or raise max_memory_bytes"),
+    SPOOL_DAMAGED: Reason("Spool Damaged", "restore a backup, or move the damaged directory away"),
+    DISK_FULL: Reason("Disk Full", "free space on the disk of the data directory"),
+    NOT_INSTALLED: Reason("Not Installed", "install it"),
     SPARK_FAILED: Reason(
-        "spark_failed", "The Job on Spark Failed", "nothing is half done; remove the cause and run it again"
+        "The Job on Spark Failed", "nothing is half done; remove the cause and run it again"
     ),
-    NOT_CONNECTED: Reason("not_connected", "Not Connected", "connect first, or wait for the reconnect"),
-    CLIENT_CLOSED: Reason("client_closed", "Client Closed", "connect again"),
+    NOT_CONNECTED: Reason("Not Connected", "connect first, or wait for the reconnect"),
+    CLIENT_CLOSED: Reason("Client Closed", "connect again"),
     CONNECT_FAILED: Reason(
-        "connect_failed",
-        "Connect Failed",
-        "check the address, and that the node is up: 'angarium up' starts one",
+        "Connect Failed", "check the address, and that the node is up: 'angarium up' starts one"
     ),
-    TLS_FAILED: Reason("tls_failed", "TLS Handshake Failed", "check the certificates of both sides"),
+    TLS_FAILED: Reason("TLS Handshake Failed", "check the certificates of both sides"),
     TOO_MUCH_WAITS: Reason(
-        "too_much_waits",
-        "Too Much Is Waiting For The Connection",
-        "publish less until it is back, or drop these messages",
+        "Too Much Is Waiting For The Connection", "publish less until it is back, or drop these messages"
     ),
     FORKED: Reason(
-        "forked",
         "Client Of The Parent Process",
         "connect after the fork: gunicorn in post_fork, Celery in worker_process_init, multiprocessing in the target",
     ),
@@ -618,3 +485,8 @@ def error_for(code: int, detail: str = "", advice: str = "") -> AngariumError:
     """
     kind = _KINDS.get(code) or _FAMILIES.get(code // 100, AngariumError)
     return kind(code, detail, advice)
+
+
+def invalid(detail: str, advice: str = "") -> AngariumError:
+    """Give the error of an argument that is illegal (INVALID_ARGUMENT)."""
+    return error_for(INVALID_ARGUMENT, detail, advice)

@@ -61,6 +61,18 @@ _decode_rows = msgspec.msgpack.Decoder(list[Row]).decode
 _decode_any = msgspec.msgpack.Decoder().decode
 
 
+def row_size(row: Row) -> int:
+    """Give the bytes that count against the limit of a message: payload, properties, partition key."""
+    meta, packed = row[3], row[4]
+    size = len(row[5])
+    if packed is not None:
+        size += len(packed)
+    key = None if meta is None else key_of(meta[3])
+    if key is not None:
+        size += len(key.encode())
+    return size
+
+
 def pack_rows(rows: list[Row]) -> bytes:
     """Pack rows into one canonical batch."""
     return _encode_rows(rows)
@@ -173,7 +185,7 @@ class Message:
             InvalidRequestError: the topic is illegal (INVALID_TOPIC), or another value is (INVALID_ARGUMENT).
         """
         if not isinstance(topic, str):
-            raise _invalid(f"a topic is text, not {type(topic).__name__}")
+            raise errors.invalid(f"a topic is text, not {type(topic).__name__}")
         check_topic(topic)
         self._fields: dict[Any, Any] | None = None
         flags = (
@@ -371,7 +383,6 @@ class ReceivedMessage(Message):
     __slots__ = ("_delivery",)
 
     def __init__(self, row: Row, delivery: Delivery) -> None:
-        """View a row of a delivery."""
         self._row = row
         self._fields = None
         self._delivery = delivery
@@ -407,7 +418,6 @@ class MessageBatch(Sequence[Message]):
     __slots__ = ("_delivery", "_rows")
 
     def __init__(self, rows: list[Row], delivery: Delivery) -> None:
-        """View rows of a delivery."""
         self._rows = rows
         self._delivery = delivery
 
@@ -457,7 +467,7 @@ def check_payload(payload: object) -> bytes:
     """
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return bytes(payload)
-    raise _invalid(f"a payload is bytes, not {type(payload).__name__}; encode text first")
+    raise errors.invalid(f"a payload is bytes, not {type(payload).__name__}; encode text first")
 
 
 def _meta(ttl_ms: int, delay_ms: int, priority: int | None, partition_key: str | None) -> Meta | None:
@@ -474,23 +484,23 @@ def _meta(ttl_ms: int, delay_ms: int, priority: int | None, partition_key: str |
 def _mode_bits(mode: str) -> int:
     bits = _MODE_BITS.get(mode)
     if bits is None:
-        raise _invalid(f"mode {mode!r}, possible are {', '.join(_MODES)}")
+        raise errors.invalid(f"mode {mode!r}, possible are {', '.join(_MODES)}")
     return bits
 
 
 def _checked_int(name: str, value: object, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
-        raise _invalid(f"{name} is {value!r}, from {least} to {most} is possible")
+        raise errors.invalid(f"{name} is {value!r}, from {least} to {most} is possible")
     return value
 
 
 def _checked_text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise _invalid(f"{name} is text, not {type(value).__name__}")
+        raise errors.invalid(f"{name} is text, not {type(value).__name__}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise _invalid(f"{name} {value!r} is no text that UTF-8 can hold") from None
+        raise errors.invalid(f"{name} {value!r} is no text that UTF-8 can hold") from None
     return value
 
 
@@ -533,7 +543,7 @@ def pack_fields(fields: dict[int, Any]) -> bytes | None:
     try:
         return _encode_rows(fields)
     except (ValueError, OverflowError, RecursionError) as error:
-        raise _invalid(f"a property cannot be packed: {error}") from None
+        raise errors.invalid(f"a property cannot be packed: {error}") from None
 
 
 def _pack_properties(headers: MessageHeaders, properties: Mapping[str, PropertyValue] | None) -> bytes | None:
@@ -555,13 +565,13 @@ def _plain_value(value: object, depth: int) -> Any:
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return value
     if depth == 0:
-        raise _invalid(f"properties are nested deeper than {MAX_PROPERTY_DEPTH}")
+        raise errors.invalid(f"properties are nested deeper than {MAX_PROPERTY_DEPTH}")
     if isinstance(value, Mapping):
         names = [_checked_text("the name of a property", name) for name in value]
         return dict(zip(names, (_plain_value(one, depth - 1) for one in value.values()), strict=True))
     if isinstance(value, (list, tuple)):
         return [_plain_value(one, depth - 1) for one in value]
-    raise _invalid(f"a property cannot be a {type(value).__name__}")
+    raise errors.invalid(f"a property cannot be a {type(value).__name__}")
 
 
 def unpack_properties(packed: bytes | None) -> dict[Any, Any]:
@@ -576,7 +586,3 @@ def unpack_properties(packed: bytes | None) -> dict[Any, Any]:
     except (ValueError, TypeError, RecursionError):
         return _UNREADABLE
     return fields if isinstance(fields, dict) else _UNREADABLE
-
-
-def _invalid(detail: str) -> errors.AngariumError:
-    return errors.error_for(errors.INVALID_ARGUMENT, detail)

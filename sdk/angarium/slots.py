@@ -14,12 +14,12 @@ number to choose. See https://en.wikipedia.org/wiki/Rendezvous_hashing.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from angarium import errors, wire
-from angarium.message import Message, Row, check_payload, pack_rows
+from angarium.message import Message, Row, check_payload, pack_rows, row_size
 from angarium.topic import SLOTS, check_topic, slot_of
-from angarium.trail import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,8 +54,7 @@ def slot_table(workers: int) -> bytes:
         InvalidRequestError: the number of workers is not in 1..256 (INVALID_ARGUMENT).
     """
     if not 1 <= workers <= MAX_WORKERS:
-        detail = f"{workers} workers, from 1 to {MAX_WORKERS} are possible"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.invalid(f"{workers} workers, from 1 to {MAX_WORKERS} are possible")
     return bytes(_owner(slot, workers) for slot in range(SLOTS))
 
 
@@ -101,6 +100,12 @@ def partition(rows: Iterable[Sequence[Any]], table: bytes) -> dict[int, list[Seq
     return parts
 
 
+@lru_cache(maxsize=16)
+def _owners_in(table: bytes) -> frozenset[int]:
+    """Give the workers in a table; it is remembered, because all clients of a node have the same one."""
+    return frozenset(table)
+
+
 class TopicOwners(dict[str, int]):
     """A bounded memory of who owns a topic; a known topic costs one dict access and no Python call.
 
@@ -121,7 +126,7 @@ class TopicOwners(dict[str, int]):
             InvalidRequestError: the topic is illegal (INVALID_TOPIC) or no text (INVALID_ARGUMENT).
         """
         if not isinstance(topic, str):
-            raise errors.error_for(errors.INVALID_ARGUMENT, f"a topic is text, not {type(topic).__name__}")
+            raise errors.invalid(f"a topic is text, not {type(topic).__name__}")
         check_topic(topic)
         if len(self) >= MAX_KNOWN_TOPICS:
             self.clear()
@@ -205,13 +210,13 @@ class RowGatherer:
         rows = sorted(row for part in self._parts for row in part)
         self.epoch = epoch
         self._owners = owners
-        self._parts = [[] for _ in range(max(table) + 1)]
+        self._parts = [[] for _ in range(max(_owners_in(table)) + 1)]
         for row in rows:
             self._parts[owners[row[1]]].append(row)
         self._limit_rows()
 
     def _limit_rows(self) -> None:
-        workers = len(set(self._owners.table))
+        workers = len(_owners_in(self._owners.table))
         self._rows_max = min(ROWS_PER_WORKER * workers, ROUND_ROWS_MAX, self._batch_rows_max)
 
     def has_room(self, size_bytes: int = 0) -> bool:
@@ -273,7 +278,7 @@ class RowGatherer:
                     more = row_size(row) + ROW_OVERHEAD_BYTES
                 else:
                     detail = f"neither a message nor a pair of topic and payload: {message!r:.80}"
-                    raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+                    raise errors.invalid(detail)
                 if rows and (rows >= rows_max or size + more > size_max):
                     return message
                 if more - ROW_OVERHEAD_BYTES > self._message_bytes_max:
@@ -311,18 +316,6 @@ class RowGatherer:
         self._owners.validate()
 
 
-def row_size(row: Row) -> int:
-    """Give the bytes that count against the limit of a message: payload, properties, partition key."""
-    meta, packed = row[3], row[4]
-    size = len(row[5])
-    if packed is not None:
-        size += len(packed)
-    key = None if meta is None else key_of(meta[3])
-    if key is not None:
-        size += len(key.encode())
-    return size
-
-
 def direct_size(row: Row) -> int:
     """Give the size of a row that can be published without a producer.
 
@@ -330,9 +323,7 @@ def direct_size(row: Row) -> int:
         InvalidRequestError: it is of a guaranteed message (INVALID_ARGUMENT).
     """
     if row[2] & wire.FLAG_MODE:
-        raise errors.error_for(
-            errors.INVALID_ARGUMENT, "only direct messages can be published without a producer"
-        )
+        raise errors.invalid("only direct messages can be published without a producer")
     return row_size(row)
 
 

@@ -23,8 +23,10 @@ A filter may carry two prefixes, in this order: `#noexport/` (other nodes are no
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 from zlib import crc32
+
+import msgspec
 
 from angarium import errors
 
@@ -46,7 +48,7 @@ _HIDDEN_PREFIX: Final = "$"
 _RESERVED_PREFIXES: Final = (SHARE_PREFIX, NOEXPORT_PREFIX, LOG_PREFIX)
 
 
-class Filter(NamedTuple):
+class Filter(msgspec.Struct, frozen=True, gc=False):
     """A filter taken apart.
 
     Attributes:
@@ -97,6 +99,9 @@ def parse_filter(text: str) -> Filter:
     fault = _fault(text)
     if fault:
         raise errors.error_for(errors.INVALID_FILTER, fault)
+    if text[0] != "#":  # nearly always: it has no prefix
+        levels = tuple(text.split("/"))
+        return Filter(text, text, levels, share=None, noexport=False, wildcard=has_wildcard(text))
     noexport = text.startswith(NOEXPORT_PREFIX)
     pattern = text[len(NOEXPORT_PREFIX) :] if noexport else text
     share: str | None = None

@@ -7,7 +7,7 @@ as the cache is large. Here a change takes the next number and goes to a bounded
 number at which it was last right, and an old entry is tested against the changes since then when it is used
 next (`angarium.change_log`).
 
-Workers cache the matches of published topics, the router those of its short way, the SDK those of deliveries. No I/O,
+Workers cache the matches of published topics, the router those of its fast path, the SDK those of deliveries. No I/O,
 no clock, no thread.
 """
 
@@ -16,6 +16,8 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+import msgspec
 
 from angarium.change_log import ChangeLog
 from angarium.topic import has_wildcard
@@ -35,17 +37,15 @@ _TABLE_BYTES_MAX: Final = 100_000
 _TABLE_BYTES_PER_ENTRY_MAX: Final = 400
 
 
-class CacheEntry:
+class CacheEntry(msgspec.Struct, eq=False, kw_only=True):
     """What a `TopicCache` holds; subclasses add what was found out about the topic.
 
     Its own attribute belongs to the cache, which sets it when the entry is put into it.
     """
 
-    __slots__ = ("valid_at",)
-
     #: The number of the last change by which this entry is known to be right; negative if nobody asked for it since it
     #: was looked at by a sweep that forgets what is idle.
-    valid_at: int
+    valid_at: int = 0
 
 
 E = TypeVar("E", bound=CacheEntry)
@@ -64,7 +64,6 @@ class TopicCache(Generic[E]):
         "_bytes_max",
         "_entries_max",
         "_entry_bytes",
-        "_log",
         "_on_drop",
         "_unaged",
         "_unswept",
@@ -72,6 +71,7 @@ class TopicCache(Generic[E]):
         "dropped",
         "entries",
         "evicted",
+        "log",
         "number",
         "pending",
     )
@@ -101,33 +101,31 @@ class TopicCache(Generic[E]):
         self.number = 0
         #: Answers that are being worked out and began at an earlier number: changes count for them too.
         self.pending = 0
-        #: The changes against which old entries are tested.
-        self._log = ChangeLog()
+        #: The changes against which old entries are tested; it counts what that costs.
+        self.log = ChangeLog()
         #: Entries lost for lack of room.
         self.evicted = 0
         #: Entries lost because a change may have touched them.
         self.dropped = 0
 
     def __len__(self) -> int:
-        """Count the entries."""
         return len(self.entries)
-
-    @property
-    def tested(self) -> int:
-        """Count the nodes of the log that were visited to test old entries."""
-        return self._log.tested
 
     def get(self, topic: str) -> E | None:
         """Give the entry of a topic if it is there and no change since it was made touches the topic."""
         entry = self.entries.get(topic)
-        if entry is None or entry.valid_at == self.number or self._still_right(topic, entry):
+        if entry is None or entry.valid_at == self.number or self.is_right(topic, entry):
             return entry
-        self._drop(topic)
+        self.drop(topic)
         return None
 
-    def _still_right(self, topic: str, entry: E) -> bool:
-        """Test an entry against the changes since it was right last."""
-        if not self._log.is_untouched(topic, abs(entry.valid_at)):
+    def is_right(self, topic: str, entry: E) -> bool:
+        """Test an entry of this cache against the changes since it was right last; `log.tested` says what that cost.
+
+        Whoever found it without `get` drops it if it is wrong.
+        """
+        at = entry.valid_at
+        if not self.log.is_untouched(topic, at if at >= 0 else -at):
             return False
         entry.valid_at = self.number
         return True
@@ -159,11 +157,11 @@ class TopicCache(Generic[E]):
             return
         if not has_wildcard(pattern):
             if pattern in self.entries:
-                self._drop(pattern)
+                self.drop(pattern)
             return
         self.number += 1
         self._unswept = len(self.entries)
-        self._log.add(pattern, self.number)
+        self.log.add(pattern, self.number)
 
     def drop_oldest(self, count: int) -> None:
         """Drop so many entries, or all if there are fewer; who drops a large cache does it in steps."""
@@ -173,37 +171,41 @@ class TopicCache(Generic[E]):
     def sweep(self, count: int) -> bool:
         """Look at so many of the oldest entries, and drop those that a change made wrong; true if more are left.
 
-        Topics that nobody publishes to any more are not looked up, so their entries would stay for ever.
+        Topics that nobody publishes to any more are not looked up, so their entries would stay for ever. If tests are
+        dear, because changes overlap much, those for which there is no time are dropped: matching afresh is no dearer.
         """
-        tested_max = self.tested + _SWEEP_TESTED_MAX
+        tested_max = self.log.tested + _SWEEP_TESTED_MAX
         left = min(count, max(self._unswept, self._unaged), len(self.entries))
-        while left and self.tested <= tested_max:
+        while left:
             left -= 1
             topic, entry = next(iter(self.entries.items()))
-            if self._is_kept(topic, entry):
+            if self._is_kept(topic, entry, tested_max):
                 self.entries.move_to_end(topic)
             else:
-                self._drop(topic)
+                self.drop(topic)
             self._unswept, self._unaged = max(self._unswept - 1, 0), max(self._unaged - 1, 0)
         self._unswept, self._unaged = (
             min(self._unswept, len(self.entries)),
             min(self._unaged, len(self.entries)),
         )
-        if not self._unswept and len(self._log):  # every entry is right
-            self._log.clear(self.number)
+        if not self._unswept and len(self.log):  # every entry is right
+            self.log.clear(self.number)
         has_more = self._unswept > 0 or self._unaged > 0
         # A dict that lost most of its entries keeps the table that it had for all of them.
         fair = _TABLE_BYTES_MAX + _TABLE_BYTES_PER_ENTRY_MAX * len(self.entries)
         if not has_more and sys.getsizeof(self.entries) > fair:
-            self.entries = OrderedDict(self.entries)
+            kept = [*self.entries.items()]
+            self.entries.clear()
+            self.entries.update(kept)
         return has_more
 
-    def _is_kept(self, topic: str, entry: E) -> bool:
+    def _is_kept(self, topic: str, entry: E, tested_max: int) -> bool:
         """Tell whether a sweep keeps an entry, and note if nobody asked for it yet."""
         was_idle = entry.valid_at < 0
         if was_idle and self._unaged:
             return False
-        if abs(entry.valid_at) != self.number and not self._still_right(topic, entry):
+        is_stale = abs(entry.valid_at) != self.number
+        if is_stale and (self.log.tested > tested_max or not self.is_right(topic, entry)):
             return False
         entry.valid_at = -self.number if was_idle or self._unaged else self.number
         return True
@@ -217,7 +219,8 @@ class TopicCache(Generic[E]):
             self.number = self.number or 1  # there is no negative zero
             self._unaged = len(self.entries)
 
-    def _drop(self, topic: str) -> None:
+    def drop(self, topic: str) -> None:
+        """Drop an entry that a change has touched."""
         self.dropped += 1
         self._let_go(topic, self.entries.pop(topic))
 
@@ -234,4 +237,4 @@ class TopicCache(Generic[E]):
         assert self.bytes <= self._bytes_max or len(self.entries) == 1
         assert sum(self._entry_bytes + topic.__sizeof__() for topic in self.entries) <= self.bytes
         assert all(abs(entry.valid_at) <= self.number for entry in self.entries.values())
-        self._log.validate()
+        self.log.validate()

@@ -7,7 +7,7 @@ level, the lone `*`, the prefixes that the level starts with, and `>`. The gramm
 With filters that overlap much a search visits very many nodes: `{a*,*}` at 15 levels are 32,768 filters and 65,535
 nodes for one topic. Who must not be held up searches with a limit and gets a `Walk` that goes on later.
 
-Workers match published topics, the router its short way, the SDK dispatches deliveries. No I/O, no clock, no
+Workers match published topics, the router its fast path, the SDK dispatches deliveries. No I/O, no clock, no
 thread.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable
+from operator import length_hint
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from angarium.topic import POINT_TO_POINT_PREFIX, has_wildcard, level_prefix
@@ -144,13 +145,14 @@ class FilterTrie(Generic[V]):
             return 0
         frontier = self._visible if topic > _SHY_TO else self._roots(topic)
         levels = topic.split("/")
-        visited = depth = 0
+        visited = 0
         limit = _PIECE if nodes_max > _PIECE else nodes_max
-        for level in levels:
+        left = iter(levels)
+        for level in left:
             visited += len(frontier)
             if visited > limit:
+                depth = len(levels) - length_hint(left) - 1
                 return Walk(levels, depth, [*frontier], found, visited - len(frontier))
-            depth += 1
             following: list[_Node[V]] = []
             for node in frontier:  # `_visit`, without the price of a call for each level
                 if node.rest is not None:
@@ -166,7 +168,7 @@ class FilterTrie(Generic[V]):
                 return visited
             frontier = following
         if len(frontier) > _PIECE:
-            return Walk(levels, depth, frontier, found, visited)
+            return Walk(levels, len(levels), frontier, found, visited)
         for node in frontier:
             if node.values is not None:
                 found += node.values

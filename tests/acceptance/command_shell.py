@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from typing import TYPE_CHECKING, Any
 
 from tests.acceptance.installation import clean_environment
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from tests.command_server import CommandServer
@@ -25,19 +24,6 @@ COMMAND: list[str] = []
 SERVERS: list[CommandServer] = []
 #: Generous: a loaded machine is slow, a hang is not the machine's fault.
 TIMEOUT_S = 60.0
-
-
-def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = TIMEOUT_S) -> Any:
-    """Give the first true value of a condition, or fail with the last one."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, (
-            f"{what} did not happen within {timeout_s} s; last seen: {value!r}"
-        )
-        time.sleep(0.02)
 
 
 class Shell:
@@ -88,7 +74,7 @@ class Shell:
             assert process.poll() is None, process.communicate()[1].decode()
             return ready.exists()
 
-        wait_for(seen, f"{ready.name}")
+        wait_until(seen, f"{ready.name}")
 
     def clear(self) -> None:
         """End what a test left behind, and fail if there was something."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.acceptance.command_shell import Shell, wait_for
+from tests.acceptance.command_shell import Shell
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ def fill(shell: Shell, queue: str, *payloads: str) -> None:
     """Make a queue with a message for each payload, by topics that nothing else matches."""
     shell.run("queue", "create", queue, "--subscription", f"to/{queue}")
     publish(shell, f"to/{queue}", *payloads)
-    wait_for(lambda: spooled(shell, queue) == len(payloads), f"{len(payloads)} messages in {queue}")
+    wait_until(lambda: spooled(shell, queue) == len(payloads), f"{len(payloads)} messages in {queue}")
 
 
 def payloads(shell: Shell, queue: str) -> list[str]:
@@ -41,7 +42,7 @@ def payloads(shell: Shell, queue: str) -> list[str]:
 
 def expect_payloads(shell: Shell, wanted: dict[str, list[str]]) -> None:
     """Wait until queues hold these messages."""
-    wait_for(lambda: {queue: payloads(shell, queue) for queue in wanted} == wanted, f"{wanted}")
+    wait_until(lambda: {queue: payloads(shell, queue) for queue in wanted} == wanted, f"{wanted}")
 
 
 # Queues and topic endpoints.
@@ -69,11 +70,11 @@ def test_exceptions_keep_messages_out(shell: Shell) -> None:
     shell.run("queue", "create", "Q", "--subscription", "animals/f*", "--subscription", "!animals/fox")
     for animal in ("frog", "fox", "fish"):
         publish(shell, f"animals/{animal}", animal)
-    wait_for(lambda: spooled(shell, "Q") == 2, "two animals")
+    wait_until(lambda: spooled(shell, "Q") == 2, "two animals")
     assert payloads(shell, "Q") == ["frog", "fish"]
     shell.run("queue", "update", "Q", "--remove-subscription", "!animals/fox")
     publish(shell, "animals/fox", "fox")
-    wait_for(lambda: payloads(shell, "Q") == ["frog", "fish", "fox"], "a fox")
+    wait_until(lambda: payloads(shell, "Q") == ["frog", "fish", "fox"], "a fox")
     shell.run("queue", "delete", "Q")
 
 
@@ -136,7 +137,7 @@ def test_messages_are_listed_shown_and_deleted(shell: Shell) -> None:
     expect_payloads(shell, {"L": ["one", "three"]})
     assert shell.run("message", "show", "L", "2", status=1).err.startswith("error 40401: ")
     assert shell.run("queue", "purge", "L", "--json").object["purged"] == 2
-    wait_for(lambda: spooled(shell, "L") == 0, "an empty queue")
+    wait_until(lambda: spooled(shell, "L") == 0, "an empty queue")
     shell.run("queue", "delete", "L")
 
 
@@ -144,7 +145,7 @@ def test_a_selector_chooses_and_a_wrong_one_is_refused(shell: Shell) -> None:
     shell.run("queue", "create", "S", "--subscription", "to/S")
     for price in (5, 15, 25):
         shell.run("pub", "to/S", str(price), "--property", f"price={price}")
-    wait_for(lambda: spooled(shell, "S") == 3, "three messages")
+    wait_until(lambda: spooled(shell, "S") == 3, "three messages")
     rows = shell.run("queue", "messages", "S", "--selector", "price > 10", "--json").rows
     assert [row["position"] for row in rows] == [2, 3]
     assert shell.run("queue", "messages", "S", "--selector", "price >", status=1).err.startswith(
@@ -178,7 +179,7 @@ def test_a_target_that_refuses_leaves_the_messages_where_they_are(shell: Shell) 
     shell.run("queue", "create", "shut", "--set", "ingress_enabled=false")
     ended = shell.run("queue", "move", "stay", "--to", "shut", status=1)
     assert ended.err.startswith("error 50311: ")
-    wait_for(lambda: spooled(shell, "stay") == 2, "both messages where they were")
+    wait_until(lambda: spooled(shell, "stay") == 2, "both messages where they were")
     assert shell.run("queue", "move", "stay", "--to", "none", status=1).err.startswith("error 40401: ")
     assert shell.run("queue", "move", "stay", "--to", "stay", status=1).err.startswith("error 40018: ")
     for queue in ("stay", "shut"):
@@ -190,11 +191,11 @@ def test_expired_messages_are_found_in_the_queue_for_dead_messages(shell: Shell)
     shell.run("queue", "create", "brief", "--subscription", "to/brief")
     shell.run("pub", "to/brief", "late", "--ttl-ms", "50")
     dead = "#DEAD_MSG_QUEUE"
-    wait_for(lambda: spooled(shell, dead) == 1, "a dead message")
+    wait_until(lambda: spooled(shell, dead) == 1, "a dead message")
     (row,) = shell.run("queue", "messages", dead, "--json").rows
     assert row["origin"] == ["queue", "brief", "expired"]
     assert shell.run("queue", "redrive", dead, "--json").object["done"] == 1
-    wait_for(lambda: payloads(shell, "brief") == ["late"], "the message where it came from")
+    wait_until(lambda: payloads(shell, "brief") == ["late"], "the message where it came from")
     shell.run("queue", "delete", "brief")
 
 
@@ -241,7 +242,7 @@ def test_a_backup_brings_back_queues_and_messages(own_node: Shell) -> None:
     shell.run("up", "--detach")
     expect_payloads(shell, {"one": ["a", "b"], "two": ["c"]})
     publish(shell, "to/one", "d")
-    wait_for(lambda: payloads(shell, "one") == ["a", "b", "d"], "a new message behind the old ones")
+    wait_until(lambda: payloads(shell, "one") == ["a", "b", "d"], "a new message behind the old ones")
 
 
 @pytest.mark.requirement("R96", "R212", "R213")
@@ -261,7 +262,7 @@ def test_queues_and_messages_survive_a_restart_and_a_change_of_workers(own_node:
     def holds(name: str) -> bool:
         return payloads(shell, name) == [f"{name}-a", f"{name}-b"]
 
-    wait_for(lambda: counts() == {"one": 2, "two": 2, "three": 2}, "all at the worker that is left")
+    wait_until(lambda: counts() == {"one": 2, "two": 2, "three": 2}, "all at the worker that is left")
     for queue in ("one", "two", "three"):
-        wait_for(partial(holds, queue), f"the content of {queue}")
+        wait_until(partial(holds, queue), f"the content of {queue}")
     assert {row["homes"][0] for row in shell.run("queue", "list", "--json").rows} == {0}

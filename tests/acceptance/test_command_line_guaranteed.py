@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.command_shell import TIMEOUT_S, Shell, wait_for
+from tests.acceptance.command_shell import TIMEOUT_S, Shell
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     import subprocess
@@ -282,8 +283,8 @@ def test_lines_go_on_over_the_death_of_every_process_and_of_the_node(own_node: S
         return acked_lines(acked) >= lines
 
     for number, role in enumerate(("worker", "router", "worker", "controller", "supervisor")):
-        wait_for(partial(has_progressed, 700 * (number + 1)), "progress")
-        signal_all(wait_for(partial(pids_of, shell, role), f"{role} runs"))
+        wait_until(partial(has_progressed, 700 * (number + 1)), "progress")
+        signal_all(wait_until(partial(pids_of, shell, role), f"{role} runs"))
     shell.run("up", "--detach")
     done = shell.finish(publisher)
     assert done.object.items() >= {"published": count, "acknowledged": count, "nacked": 0}.items()
@@ -298,7 +299,7 @@ def test_a_node_that_never_comes_back_is_given_up(own_node: Shell) -> None:
     acked = shell.folder / "acked"
     arguments = ["--queue", "--lines", str(lines_file(shell, 50_000)), "--retry-for", "2", "--rate", "1000"]
     publisher = shell.start("pub", "q", *arguments, "--acked-file", str(acked), "--json")
-    wait_for(lambda: acked_lines(acked) > 500, "progress")
+    wait_until(lambda: acked_lines(acked) > 500, "progress")
     shell.run("down")
     done = shell.finish(publisher, status=1)
     assert 500 < done.object["acknowledged"] == acked_lines(acked) < 50_000

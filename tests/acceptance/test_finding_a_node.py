@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.command_shell import COMMAND, Shell, wait_for
+from tests.acceptance.command_shell import COMMAND, Shell
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,7 +134,7 @@ def test_of_several_nodes_none_is_guessed_and_one_that_was_killed_is_forgotten(h
     assert home.run("status", "--json").object["url"] == two["url"]
     del home.environment["ANGARIUM_DATA"]
     os.kill(int(two["pid"]), signal.SIGKILL)
-    wait_for(lambda: not Path(f"/proc/{two['pid']}").exists(), "the end of the node")
+    wait_until(lambda: not Path(f"/proc/{two['pid']}").exists(), "the end of the node")
     assert home.run("status", "--json").object["url"] == one["url"]
     assert len(home.registered) == 1
     assert "the node of two does not run ('angarium up --data two' starts it)" in home.refused(
@@ -227,7 +228,7 @@ def test_a_script_that_waits_for_a_ready_file_runs_twice_in_a_row(home: Home) ->
     home.up("data")
     for word in ("first", "second"):
         subscriber = home.start("sub", "a", "--count", "1", "--ready-file", "ready")
-        wait_for((home.folder / "ready").exists, "ready")
+        wait_until((home.folder / "ready").exists, "ready")
         home.run("pub", "a", word)
         assert home.finish(subscriber).lines == [f"a {word}"]
         assert not (home.folder / "ready").exists()

@@ -1,4 +1,4 @@
-"""The tutorial works line by line as it is printed, and once more in the same place."""
+"""The tutorial works line by line as it is printed, and with --long once more in the same place."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ CLEAN_UP = "Clean up"
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("R274"), pytest.mark.timeout(500)]
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("part", ["1-publish-and-subscribe", "2-queues-and-workers"])
-def test_a_part_works_as_printed_twice_in_a_row(desk: Desk, part: str) -> None:
+def test_a_part_works_as_printed(desk: Desk, part: str, times: int) -> None:
     page = blocks(TUTORIAL / f"{part}.md")
-    for _ in range(2):
+    for _ in range(times):
         with desk.reader() as reader:
             reader.read(page)
 
 
-def test_the_mesh_works_as_printed_twice_in_a_row_and_the_stream_into_spark_once(
-    desk: Desk, installation: Installation
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_the_mesh_and_the_stream_into_spark_work_as_printed(
+    desk: Desk, installation: Installation, times: int
 ) -> None:
     """The environment of this test run has PySpark; that of the installation has the server only, and comes second."""
     missing = os.environ.get("ANGARIUM_JAVA_MISSING")
@@ -44,8 +46,9 @@ def test_the_mesh_works_as_printed_twice_in_a_row_and_the_stream_into_spark_once
     desk.use(Path(sys.executable).parent)
     with desk.reader(listen=False) as reader:
         reader.read(without_spark if missing else blocks(page))
-    desk.use(installation.folder / "bin")
-    with desk.reader(listen=False) as reader:
-        reader.read(without_spark)
+    if times > 1:
+        desk.use(installation.folder / "bin")
+        with desk.reader(listen=False) as reader:
+            reader.read(without_spark)
     if missing:
         pytest.skip(missing)

@@ -3,10 +3,8 @@
 Each round has a node of its own and one kind of attack, by an account with the rights that everybody has. First the
 innocent client is measured beside a process that only keeps a core busy, then beside the attack. Messages that are
 stored may take memory, so the queues that the attacker made are deleted, and then the memory of the node is looked at
-until it is given back. What router and workers have in use is judged closely. What is resident is judged with more
-room: an arena of the interpreter, a megabyte, stays as long as one small object in it does, whatever else went. After
-`memory` that are 10 to 20 in each worker, of which half a megabyte is in use; whoever comes next uses them. No process
-may die, nothing of the innocent may be lost or refused.
+until it is given back: what router and workers have in use, and what is resident. No process may die, nothing of the
+innocent may be lost or refused.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ QUIET_S, ATTACK_S = 5.0, 15.0
 #: How much later than beside a busy process; what is below the floor nobody notices.
 P99_RATIO, P99_FLOOR_MS = 3.0, 50.0
 #: What a node may keep: of the memory that is in use, and of that which is resident; and when.
-IN_USE_RATIO, RESIDENT_RATIO, MEMORY_S = 1.10, 1.20, 60.0
+IN_USE_RATIO, RESIDENT_RATIO, MEMORY_S = 1.10, 1.10, 60.0
 #: An attack that is over answers within the limits of its own waits.
 END_S = 60.0
 DISK_MB = 96

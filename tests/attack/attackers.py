@@ -24,7 +24,7 @@ from angarium import wire
 from tests.integration.random_frames import OddClient, noise
 from tests.integration.random_guaranteed import OddSpeaker
 from tests.integration.raw_client import hello_header, row
-from tests.integration.raw_guaranteed import RawGuaranteed, RawProducer, to_queue
+from tests.integration.raw_guaranteed import PLENTY, RawGuaranteed, RawProducer, to_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +37,8 @@ LIAR: Final = "liar"
 #: How long one answer is waited for; a node that is busy with others answers later, and that is fine.
 ANSWER_S: Final = 5.0
 CONNECTIONS: Final = 200
+#: How long a turn of an endless kind is.
+TURN_S: Final = 3.0
 #: Whoever was thrown out does not come back faster than logins are let in.
 PAUSE_S: Final = 0.05
 
@@ -89,9 +91,14 @@ class Attacker:
         self.counts[f"{operation} {code}"] += 1
         return value if code == 0 else None
 
-    def create_queue(self, client: RawGuaranteed, name: str) -> None:
+    def create_queue(self, client: RawGuaranteed, name: str, **attributes: Any) -> None:
         """Make a queue, or try to."""
-        self.ask(client, "endpoint.create", name=name, kind="queue", durable=True, attributes={})
+        self.ask(client, "endpoint.create", name=name, kind="queue", durable=True, attributes=attributes)
+
+    def bind(self, client: RawGuaranteed, name: str) -> int | None:
+        """Bind to a queue with all the credit there is, or try to; gives the flow."""
+        value = self.ask(client, "flow.bind", name=name, kind="queue", messages=PLENTY[0], bytes=PLENTY[1])
+        return None if value is None else int(value["flow"])
 
     def subscribe(self, client: RawGuaranteed, filters: list[str]) -> None:
         """Subscribe, and count what was said of each filter."""
@@ -230,9 +237,72 @@ def neighbours(attacker: Attacker, turn: int) -> None:
     attacker.counts[f"session ended {client.ended(ANSWER_S)}"] += 1
 
 
+def spread(attacker: Attacker, turn: int) -> None:
+    """Many who want everything, alone and in shares, and small batches for all of them."""
+    rng, client = attacker.rng, attacker.client()
+    for at in range(40):
+        wanted = [f"s/{turn}/>", f"#share/g{at % 7}/s/{turn}/>", *[f"s/*/{end}" for end in range(20)]]
+        attacker.subscribe(attacker.client(credit=PLENTY), wanted)
+    for batch in range(60):
+        flags = [rng.choice([0, wire.FLAG_DTO, wire.FLAG_ELIDING]) for _ in range(100)]
+        client.publish_uncut(
+            [row(at, f"s/{turn}/{rng.randrange(50)}", b"x", one) for at, one in enumerate(flags)]
+        )
+        if batch % 10 == 9:
+            client.send(wire.PING, [1])
+            client.next(wire.PONG, ANSWER_S)
+
+
+def failures(attacker: Attacker, turn: int) -> None:
+    """A consumer that fails everything at once, for as long as it is given again."""
+    client, queue = attacker.client(), f"failures/{turn}"
+    attacker.create_queue(client, queue, access_type="non-exclusive", respect_priority=True)
+    RawProducer(client).publish(*[to_queue(at, queue, b"x", meta=[0, 0, at % 10, None]) for at in range(200)])
+    flow = attacker.bind(client, queue)
+    until = time.monotonic() + TURN_S
+    while flow is not None and time.monotonic() < until:
+        parts = client.next(wire.MESSAGES, ANSWER_S).header[1]
+        ranges = [[part[0], first, first + count - 1] for part in parts for first, count in part[2]]
+        client.settle(flow, ranges, wire.OUTCOME_FAILED)
+        attacker.counts["failed"] += len(ranges)
+
+
+def timers(attacker: Attacker, turn: int) -> None:
+    """Messages that expire and come due all at once, and dead message queues that go in a circle."""
+    rng, client = attacker.rng, attacker.client()
+    names = [f"timers/{turn}/{at}" for at in range(3)]
+    for name, dead in zip(names, [*names[1:], names[0]], strict=True):
+        attacker.create_queue(client, name, dead_message_queue=dead, max_ttl_s=1)
+    producer = RawProducer(client)
+    for _ in range(25):
+        metas = [[1 + rng.randrange(1_500), rng.randrange(500), None, None] for _ in range(200)]
+        codes = producer.publish(*[to_queue(at, names[0], b"x", meta=one) for at, one in enumerate(metas)])
+        attacker.counts[f"stored {codes[0]}"] += len(codes)
+    attacker.ask(client, "endpoint.show", name=names[1], kind="queue")
+
+
+def partitions(attacker: Attacker, turn: int) -> None:
+    """Queues of many partitions that consumers bind to and leave, so that everything moves each time."""
+    rng, client, name = attacker.rng, attacker.client(), f"partitions/{turn}"
+    moving = {"partition_rebalance_delay_s": 0, "partition_rebalance_max_handoff_s": 0}
+    count = rng.choice([10, 300, 1_000])
+    attacker.create_queue(client, name, access_type="non-exclusive", partition_count=count, **moving)
+    RawProducer(client).publish(
+        *[to_queue(at, name, b"x", meta=[0, 0, None, str(rng.random())]) for at in range(200)]
+    )
+    for flow in [attacker.bind(client, name) for _ in range(20)]:
+        if flow is not None:
+            attacker.ask(client, "flow.unbind", flow=flow)
+    if rng.random() < 0.5:
+        attacker.ask(client, "endpoint.delete", name=name, kind="queue")
+
+
 KINDS: Final[dict[str, Callable[[Attacker, int], None]]] = {
     kind.__name__: kind
-    for kind in (frames, filters, selectors, memory, tables, logins, connects, disks, neighbours)
+    for kind in (
+        *(frames, filters, selectors, memory, tables, logins, connects, disks, neighbours),
+        *(spread, failures, timers, partitions),
+    )
 }
 
 

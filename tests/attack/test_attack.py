@@ -66,9 +66,9 @@ def test_what_the_innocent_noticed_is_judged(during: Noticed, count: int, tmp_pa
 
 def test_memory_that_is_not_given_back_is_judged() -> None:
     before = campaign.Memory(100, 1_000)
-    assert campaign.Memory(110, 1_200).too_much(before) == []
+    assert campaign.Memory(110, 1_100).too_much(before) == []
     assert campaign.Memory(111, 1_000).too_much(before) == ["1.11 of the memory in use is left 60 s later"]
-    assert campaign.Memory(90, 1_210).too_much(before) == ["1.21 of the resident memory is left 60 s later"]
+    assert campaign.Memory(90, 1_110).too_much(before) == ["1.11 of the resident memory is left 60 s later"]
 
 
 def test_who_has_no_room_may_be_refused_on_a_full_disk(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from cluster.admin.client import Admin
 from cluster.data.node_file import process_runs, read_node_file
 from tests.crash.watched_node import all_ready, figure, is_replaced, look_until, state_of
 from tests.integration.machine import back_within_s
-from tests.integration.numbered import Tally, payload, wait_until
+from tests.integration.numbered import Tally, payload
 from tests.integration.steady_pair import SteadyPair
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,8 +17,9 @@ from angarium_server.testing import Node
 from cluster.admin.client import Admin
 from tests.crash.watched_node import all_ready, events, figure, is_replaced, look_until, state_of
 from tests.integration.machine import back_within_s
-from tests.integration.numbered import Tally, payload, wait_until
+from tests.integration.numbered import Tally, payload
 from tests.integration.steady_pair import SteadyPair
+from tests.waiting import until, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,13 +44,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 def fresh(tmp_path: Any) -> Iterator[Node]:
     with Node(tmp_path / "data", workers=2) as node:
         yield node
-
-
-async def until(condition: Any, what: str, timeout_s: float = LIMIT_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s:g} s"
-        await asyncio.sleep(0.01)
 
 
 def hung_of(node: Node) -> list[str]:

@@ -14,8 +14,9 @@ from angarium_server.testing import Node
 from cluster.admin.client import Admin
 from tests.crash.watched_node import events, figure, is_replaced, look_until, state_of, topics_of_worker
 from tests.integration.machine import back_within_s
-from tests.integration.numbered import Tally, expect_value, payload, wait_until
+from tests.integration.numbered import Tally, payload
 from tests.integration.steady_pair import SteadyPair
+from tests.waiting import expect_value, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,9 +14,9 @@ import zmq
 from angarium import errors
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
-from tests.integration.numbered import expect_value
 from tests.integration.raw_client import RawClient
 from tests.integration.steady_pair import ROOT, SteadyPair
+from tests.waiting import expect_value, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,11 +40,8 @@ class Counted:
         raise NotImplementedError
 
     def told(self) -> dict[str, Any]:
-        """Give a status with the figures of the router, which are zeros where it did not answer at once."""
-        deadline = time.monotonic() + ANSWER_S
-        while not (status := self.status())["spool"]:
-            assert time.monotonic() < deadline, f"the router does not answer: {status}"
-        return status
+        """Give a status with the metrics of the router, which are zeros where it did not answer at once."""
+        return wait_for(self.status, lambda status: status["spool"], "an answer of the router", ANSWER_S)
 
     def errors(self, code: int) -> int:
         """Give how often clients were told a code."""
@@ -62,14 +59,14 @@ class Counted:
         """Wait until so many messages were discarded for a reason."""
         expect_value(lambda: self.discards(reason), count, f"messages discarded for {reason}")
 
-    def expect_spool(self, **figures: int) -> None:
-        """Wait until the spool of the node has these figures."""
+    def expect_spool(self, **metrics: int) -> None:
+        """Wait until the spool of the node has these metrics."""
 
         def read() -> dict[str, Any]:
             told = self.told()["spool"]
-            return {name: told.get(name) for name in figures}
+            return {name: told.get(name) for name in metrics}
 
-        expect_value(read, figures, "figures of the spool")
+        expect_value(read, metrics, "metrics of the spool")
 
 
 class AttackedNode(Counted):
@@ -107,17 +104,16 @@ class AttackedNode(Counted):
 
     def wait_for(self, what: str, condition: Any, timeout_s: float = 20.0) -> None:
         """Look at the status until a condition holds for it."""
-        deadline = time.monotonic() + timeout_s
-        while not condition(status := self.status()):
-            assert time.monotonic() < deadline, f"{what} did not happen in {timeout_s:g} s: {status}"
-            time.sleep(0.02)
+        wait_for(self.status, condition, what, timeout_s)
 
     def wait_for_client(self, name: str, what: str, timeout_s: float = 20.0) -> None:
         """Wait until a client of this name is connected."""
-        deadline = time.monotonic() + timeout_s
-        while name not in {row["name"] for row in self._admin.call("clients.list")}:
-            assert time.monotonic() < deadline, f"{what}: {name} is not connected within {timeout_s:g} s"
-            time.sleep(0.02)
+        wait_for(
+            lambda: {row["name"] for row in self._admin.call("clients.list")},
+            lambda names: name in names,
+            f"{what}: {name} being connected",
+            timeout_s,
+        )
 
     def create_user(self, name: str, password: str) -> None:
         """Make a username that needs a password; `default` stays without one."""

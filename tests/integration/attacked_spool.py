@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import signal
-import time
 from typing import TYPE_CHECKING, Any, Self
 
 import zmq
@@ -16,9 +15,9 @@ from angarium_server.testing import Node, NodeFailedError
 from cluster.admin.client import Admin
 from tests.integration import steady_queue
 from tests.integration.attacked_node import ANSWER_S, AttackedNode, Counted
-from tests.integration.numbered import expect_value, wait_until
 from tests.integration.raw_guaranteed import RawGuaranteed
 from tests.integration.steady_pair import SteadyPair
+from tests.waiting import expect_value, wait_for, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,13 +73,15 @@ class Operated(Counted):
         self.ask("objects.delete", kind=kind, name=name, vpn=vpn)
 
     def endpoint(self, name: str, kind: str = "queue", vpn: str = "default") -> dict[str, Any]:
-        """Give an endpoint with all its figures, when the router answers, whose figures are None else."""
-        deadline = time.monotonic() + ANSWER_S
-        while True:
+        """Give an endpoint with all its metrics, when the router answers, whose metrics are None else."""
+
+        def ask() -> dict[str, Any]:
             found: dict[str, Any] = self.ask("endpoints.show", kind=kind, name=name, vpn=vpn)
-            if found["messages_spooled"] is not None:
-                return found
-            assert time.monotonic() < deadline, f"the router does not answer: {found}"
+            return found
+
+        return wait_for(
+            ask, lambda found: found["messages_spooled"] is not None, "an answer of the router", ANSWER_S
+        )
 
     def counter(self, name: str, counter: str, vpn: str = "default") -> int:
         """Give what the router counted for a queue."""
@@ -94,15 +95,15 @@ class Operated(Counted):
         """Wait until an endpoint holds so many messages."""
         expect_value(lambda: self.held(name, kind, vpn), count, f"messages in {name}")
 
-    def expect_counters(self, name: str, vpn: str = "default", **figures: int) -> None:
-        """Wait until figures of a queue, or what the router counted for it, have these values."""
+    def expect_counters(self, name: str, vpn: str = "default", **metrics: int) -> None:
+        """Wait until metrics of a queue, or what the router counted for it, have these values."""
 
         def read() -> dict[str, Any]:
             found = self.endpoint(name, vpn=vpn)
             told = {**found, **found["counters"]}
-            return {figure: told.get(figure, 0) for figure in figures}
+            return {metric: told.get(metric, 0) for metric in metrics}
 
-        expect_value(read, figures, f"figures of {name}")
+        expect_value(read, metrics, f"metrics of {name}")
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Give the events of a name, oldest first."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from angarium import errors
 from cluster.admin.client import Admin
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,13 +71,7 @@ class Operator:
 
     def wait_for(self, vpn: str, name: str, condition: Callable[[Row], Any]) -> Row:
         """Look at a bridge until a condition holds for it."""
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
-            row = self.show(vpn, name)
-            if condition(row):
-                return row
-            assert time.monotonic() < deadline, f"bridge {name} is {row}\n{self.node.output()[-3000:]}"
-            time.sleep(0.02)
+        return wait_for(lambda: self.show(vpn, name), condition, f"bridge {name}", more=self.node.output)
 
     def wait_up(self, vpn: str, name: str) -> Row:
         """Wait until a bridge is up."""

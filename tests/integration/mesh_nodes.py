@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from angarium_server.testing import Node
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,15 +91,11 @@ class Mesh:
 
     def wait_for(self, here: str, there: str, condition: Callable[[Row], Any]) -> Row:
         """Look at a link until a condition holds for it."""
-        deadline = time.monotonic() + LINK_TIMEOUT_S
-        while True:
-            row = self.link(here, there)
-            if condition(row):
-                return row
-            if time.monotonic() >= deadline:
-                output = "\n".join(node.output()[-3000:] for node in self.nodes.values())
-                raise AssertionError(f"link {here} -> {there} is {row}\n{output}")
-            time.sleep(0.05)
+
+        def output() -> str:
+            return "\n".join(node.output()[-3000:] for node in self.nodes.values())
+
+        return wait_for(lambda: self.link(here, there), condition, f"link {here} -> {there}", more=output)
 
     def events(self, here: str, name: str) -> list[Row]:
         """Give the events of a node that have a name."""

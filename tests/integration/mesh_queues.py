@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 from angarium import Message, blocking, errors
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from angarium_server.testing import Node
@@ -22,19 +22,12 @@ def add_queue(mesh: Mesh, here: str, name: str, subscription: str, *more: str) -
     there = "a" if here == "b" else "b"
     settings = [part for one in more for part in ("--set", one)]
     mesh[here].run("queue", "create", name, "--subscription", subscription, *settings)
-    wait_for(lambda: subscription in queue(mesh[there], f"#link/{here}")["client_subscriptions"])
+    wait_until(lambda: subscription in queue(mesh[there], f"#link/{here}")["client_subscriptions"])
 
 
 def queue(node: Node, name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(node.run("queue", "show", name, "--json"))
     return found
-
-
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 def persistent(topic: str, payload: bytes, **options: Any) -> Message:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import struct
-import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 _NUMBER = struct.Struct(">II")
 
@@ -43,27 +42,3 @@ class Tally:
                 self.not_rising.append((publisher, before, number))
             newest[publisher] = number
             received[publisher] = received.get(publisher, 0) + 1
-
-
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
-    """Look until a condition holds.
-
-    Raises:
-        AssertionError: it did not in time; the text has the last value.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s:g} s: {value!r}"
-        time.sleep(0.01)
-
-
-def expect_value(read: Callable[[], object], value: object, what: str, timeout_s: float = 20.0) -> None:
-    """Look until something is what it should be: what is counted behind an action is often seen a little later.
-
-    Raises:
-        AssertionError: it was not in time; the text has the last value.
-    """
-    deadline = time.monotonic() + timeout_s
-    while (seen := read()) != value:
-        assert time.monotonic() < deadline, f"{what}: {seen!r} and not {value!r} after {timeout_s:g} s"
-        time.sleep(0.01)

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
-
-import zmq
 
 from angarium import errors, wire
 from angarium.message import Row, pack_rows, unpack_rows
 from angarium.slots import slot_table
 from angarium.topic import matches, parse_filter
+from angarium_server.connections.door import Door, DoorLimits
+from angarium_server.connections.framing import FramingLimits
+from angarium_server.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
+    from angarium_server.connections.connection import Connection
+
 LIMIT_S = 20.0
+_LIMITS = DoorLimits(
+    framing=FramingLimits(1 << 30, 1 << 30),
+    unsent_bytes=1 << 30,
+    login_s=LIMIT_S,
+    unauthenticated=1_000,
+    unauthenticated_per_network=1_000,
+)
 
 
 class Peer:
@@ -38,19 +50,16 @@ class Peer:
 class Router(threading.Thread):
     """A router for tests: matches by brute force, delivers to everybody, obeys knobs."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    def __init__(self) -> None:
         super().__init__(daemon=True)
-        self._context = context
-        self._socket = context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        self.port = self._socket.bind_to_random_port("tcp://127.0.0.1")
-        self.url = f"tcp://127.0.0.1:{self.port}"
+        self._watch = Watch()
+        self._door: Door | None = None
         self._commands: deque[Callable[[], None]] = deque()
-        self._bell = context.socket(zmq.PAIR)
-        self._bell.bind(f"inproc://bell-{self.port}")
-        self._ring = context.socket(zmq.PAIR)
-        self._ring.connect(f"inproc://bell-{self.port}")
+        self._bell, self._ring = os.pipe()
+        self._watch.add(self._bell, self._obey)
+        self.url = "tcp://127.0.0.1:0"
+        self.bind()
+        self.port = int(self.url.rpartition(":")[2])
         self.workers = 2
         self.peers: dict[bytes, Peer] = {}
         #: Every multipart that came, without the identity.
@@ -81,7 +90,7 @@ class Router(threading.Thread):
             done.set()
 
         self._commands.append(run)
-        self._ring.send(b"")
+        os.write(self._ring, b"!")
         assert done.wait(LIMIT_S)
         return result[0]
 
@@ -91,7 +100,7 @@ class Router(threading.Thread):
         def run() -> None:
             for peer in list(self.peers.values()):
                 if to is None or peer.name == to:
-                    self._socket.send_multipart([peer.identity, *frames])
+                    self._say(peer.identity, list(frames))
 
         self.do(run)
 
@@ -109,26 +118,32 @@ class Router(threading.Thread):
     def unbind(self) -> None:
         """Close all connections; to be done in the router's thread."""
         self.peers.clear()
-        self._socket.close(0)
+        if self._door is not None:
+            self._door.close(0.0)
+            self._door = None
 
     def bind(self) -> None:
-        """Listen at the same address again; to be done in the router's thread."""
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        for _ in range(1000):
-            with contextlib.suppress(zmq.ZMQError):
-                self._socket.bind(self.url)
-                return
-            threading.Event().wait(0.005)
+        """Listen, at the same address again; to be done in the router's thread."""
+        self._door = Door(
+            self._watch,
+            _LIMITS,
+            self._take,
+            self._forget,
+            self._forget,
+            lambda _reason, _now: None,
+            lambda _network, _now: True,
+        )
+        self.url = self._door.listen(self.url)
 
     def stop(self) -> None:
         if not self.dead:
             self.dead = True
-            self._ring.send(b"")
+            os.write(self._ring, b"!")
             self.join(LIMIT_S)
-        self._ring.close(0)
-        self._bell.close(0)
-        self._socket.close(0)
+        self.unbind()
+        self._watch.close()
+        os.close(self._ring)
+        os.close(self._bell)
 
     def sent_operations(self) -> bytes:
         """Give the operations that clients sent, one byte each, without keepalive."""
@@ -144,21 +159,31 @@ class Router(threading.Thread):
     # The thread.
 
     def run(self) -> None:
+        wait_s = 0.0
         while not self.dead:
-            poller = zmq.Poller()
-            poller.register(self._bell, zmq.POLLIN)
-            if not self._socket.closed:
-                poller.register(self._socket, zmq.POLLIN)
-            ready = dict(poller.poll(50))
-            if self._bell in ready:
-                self._bell.recv()
-                while self._commands:
-                    self._commands.popleft()()
-            elif self._socket in ready:
-                identity, *frames = self._socket.recv_multipart()
-                self._take(identity, frames)
+            self._watch.wait(wait_s)
+            wait_s = 0.05
+            if self._door is not None:
+                self._door.tick(time.monotonic())
+                wait_s = 0.0 if self._door.read_rest() else wait_s
+                self._door.flush()
 
-    def _take(self, identity: bytes, frames: list[bytes]) -> None:
+    def _obey(self) -> None:
+        os.read(self._bell, 4_096)
+        while self._commands:
+            self._commands.popleft()()
+
+    def _forget(self, identity: bytes, _reason: str, _now: float) -> None:
+        self.peers.pop(identity, None)
+
+    def _say(self, identity: bytes, frames: list[bytes]) -> None:
+        if self._door is not None:
+            self._door.send(identity, frames)
+
+    def _take(self, connection: Connection, frames: list[bytes], _now: float) -> None:
+        identity = connection.id
+        assert self._door is not None
+        self._door.admit(identity)
         self.seen.append(frames)
         header = wire.unpack_header(frames[1])
         peer = self.peers.get(identity)
@@ -180,7 +205,7 @@ class Router(threading.Thread):
             del self.peers[identity]
 
     def _reply(self, identity: bytes, operation: bytes, header: Any) -> None:
-        self._socket.send_multipart([identity, operation, wire.pack(header)])
+        self._say(identity, [operation, wire.pack(header)])
 
     def _greet(self, identity: bytes, hello: dict[str, Any]) -> None:
         if self.hello_refusals:
@@ -255,15 +280,7 @@ class Router(threading.Thread):
             rows, share = peer.waiting.popleft()
             peer.delivered += len(rows)
             header = wire.pack([0, [[len(rows), share]], 0])
-            self._socket.send_multipart([peer.identity, wire.DELIVER, header, pack_rows(rows)])
-
-
-async def until(condition: Callable[[], Any], what: str = "") -> None:
-    """Poll until something holds."""
-    deadline = asyncio.get_running_loop().time() + LIMIT_S
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"it never came true: {what}"
-        await asyncio.sleep(0.002)
+            self._say(peer.identity, [wire.DELIVER, header, pack_rows(rows)])
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -274,10 +291,9 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 @contextlib.contextmanager
 def running_router() -> Iterator[Router]:
     """Give a router that runs, and end it."""
-    with zmq.Context() as context:
-        router = Router(context)
-        router.start()
-        try:
-            yield router
-        finally:
-            router.stop()
+    router = Router()
+    router.start()
+    try:
+        yield router
+    finally:
+        router.stop()

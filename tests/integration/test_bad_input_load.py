@@ -14,8 +14,9 @@ import zmq
 
 from angarium import blocking, errors, wire
 from tests.integration.attacked_node import RSS_GROWTH_MAX, AttackedNode
-from tests.integration.numbered import Tally, payload, wait_until
+from tests.integration.numbered import Tally, payload
 from tests.integration.raw_client import RawClient, hello_header, row
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,8 +117,8 @@ def test_logins_that_wait_for_their_password_are_bounded(attacked: AttackedNode)
     attacked.create_user("slow-login", "right password")
     strangers = [attacked.stranger() for _ in range(300)]
     try:
-        for one in strangers:
-            one.send(wire.HELLO, hello_header(username="slow-login", password="wrong"))
+        for number, one in enumerate(strangers):  # equal ones are compared once for all
+            one.send(wire.HELLO, hello_header(username="slow-login", password=f"wrong {number}"))
         codes = [one.closed(LIMIT_S * 2) for one in strangers[-50:]]
         assert set(codes) <= {errors.CONNECT_RATE_EXCEEDED, errors.UNAUTHORIZED}
         assert errors.CONNECT_RATE_EXCEEDED in codes

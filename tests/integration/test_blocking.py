@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import threading
-import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from angarium.client import connecting
 from angarium.client.consuming.flow_options import FlowOptions
 from angarium.client.guaranteed_messaging import ConsumeArguments
 from tests.integration.scripted_router import LIMIT_S, Router, running_router
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,15 +42,7 @@ def client(router: Router) -> Iterator[blocking.Client]:
 def _no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
-    until(lambda: not set(threading.enumerate()) - before)
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Poll until something holds."""
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    wait_until(lambda: not set(threading.enumerate()) - before)
 
 
 def test_a_published_message_reaches_a_subscription(client: blocking.Client) -> None:
@@ -105,7 +97,7 @@ def test_several_threads_read_each_message_once(client: blocking.Client) -> None
         reader.start()
     for start in range(0, 3000, 10):
         client.publish_many([("a", b"%d" % index) for index in range(start, start + 10)])
-    until(lambda: len(seen) == 3000)
+    wait_until(lambda: len(seen) == 3000)
     subscription.close()
     for reader in readers:
         reader.join(LIMIT_S)
@@ -125,7 +117,7 @@ def test_a_callback_runs_in_a_thread_of_its_own_and_may_use_the_client(client: b
     client.subscribe("a", callback=callback)
     client.publish_many([("a", b"1"), ("a", b"2")])
     assert [echoes.receive(LIMIT_S).payload for _ in range(2)] == [b"1", b"2"]
-    until(lambda: seen == [(b"1", "angarium callback"), (b"2", "angarium callback")])
+    wait_until(lambda: seen == [(b"1", "angarium callback"), (b"2", "angarium callback")])
 
 
 def test_a_callback_that_raises_is_logged_and_counted(
@@ -136,7 +128,7 @@ def test_a_callback_that_raises_is_logged_and_counted(
 
     client.subscribe("a", callback=callback)
     client.publish_many([("a", b"1"), ("a", b"2")])
-    until(lambda: client.stats["callback_errors"] == len(caplog.records) == 2)
+    wait_until(lambda: client.stats["callback_errors"] == len(caplog.records) == 2)
 
 
 def test_receive_gives_up_in_time(client: blocking.Client) -> None:
@@ -156,7 +148,7 @@ def test_a_slow_application_holds_one_window_and_loses_nothing(router: Router) -
             client.publish("a", b"%d" % index)
             if index % 10 == 9:
                 client.flush()
-        until(lambda: client.stats["buffered_messages"] >= 100)
+        wait_until(lambda: client.stats["buffered_messages"] >= 100)
         assert client.stats["buffered_messages"] <= 120
         assert [subscription.receive(LIMIT_S).payload for _ in range(1000)] == [
             b"%d" % n for n in range(1000)
@@ -167,9 +159,9 @@ def test_unsubscribing_throws_away_what_is_unread_and_gives_its_credit_back(clie
     subscription = client.subscribe("a")
     client.publish_many([("a", b"")] * 100)
     subscription.receive(LIMIT_S)
-    until(lambda: client.stats["received_messages"] == 100)
+    wait_until(lambda: client.stats["received_messages"] == 100)
     subscription.close()
-    until(lambda: client.stats["buffered_messages"] == 0)
+    wait_until(lambda: client.stats["buffered_messages"] == 0)
     assert list(subscription) == []
 
 
@@ -216,7 +208,7 @@ def test_without_credit_publishers_wait(router: Router, client: blocking.Client,
 
     thread = threading.Thread(target=publish)
     thread.start()
-    until(lambda: client.stats["published_rounds"] == router.rounds)
+    wait_until(lambda: client.stats["published_rounds"] == router.rounds)
     assert not done.wait(0.02)
     router.retires = True
     router.send(wire.RETIRED, wire.pack([router.rounds]))
@@ -266,7 +258,7 @@ def test_a_connection_that_comes_back_goes_on(router: Router) -> None:
     with blocking.connect(router.url, on_event=events.append) as client:
         subscription = client.subscribe("a")
         router.drop_connections()
-        until(lambda: events[-1].kind == "reconnected")
+        wait_until(lambda: events[-1].kind == "reconnected")
         client.publish("a", b"x")
         assert subscription.receive(LIMIT_S).payload == b"x"
 
@@ -284,7 +276,7 @@ def test_a_connection_that_does_not_come_back_ends_everything(router: Router) ->
 def test_closing_without_a_connection_is_bounded(router: Router, caplog: pytest.LogCaptureFixture) -> None:
     client = blocking.connect(router.url)
     router.do(router.unbind)
-    until(lambda: not client.connected)
+    wait_until(lambda: not client.connected)
     for _ in range(3000):
         client.publish("a")
     client.close(0.05)
@@ -307,7 +299,7 @@ def test_on_event_cannot_wait_for_its_own_client(router: Router) -> None:
     with blocking.connect(router.url, on_event=on_event) as client:
         clients.append(client)
         router.send(wire.NOTICE, wire.pack([errors.PUBLISH_DENIED, "a", 1, 1]))
-        until(lambda: len(caught) == 2)
+        wait_until(lambda: len(caught) == 2)
     assert all(isinstance(error, angarium.InvalidRequestError) for error in caught)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import pytest
 from angarium import blocking, errors
 from angarium_server.testing import Node
 from tests.integration.bridged import Operator, receive, receive_all
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,10 +196,10 @@ def test_a_bridge_is_switched_off_and_on_and_deleted_with_its_process(operator: 
     node.kill("bridge", number)
     operator.wait_for("stock", "life", lambda row: row["state"] == "up" and row["attempts"] < 2)
     node.run("bridge", "delete", "life", "--vpn", "stock")
-    deadline = time.monotonic() + 10
-    while number in operator.processes() or not _is_told_down(operator, "life"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(
+        lambda: number not in operator.processes() and _is_told_down(operator, "life"),
+        "the end of its process",
+    )
 
 
 def _is_told_down(operator: Operator, name: str) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from angarium import Message, blocking, errors
 from angarium_server.testing import Node
 from tests.integration.bridged import DEADLINE_S, Operator, receive
+from tests.waiting import expect_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,10 +79,7 @@ def spooled(operator: Operator, vpn: str, name: str) -> int:
 
 
 def wait_spooled(operator: Operator, vpn: str, name: str, count: int) -> None:
-    deadline = time.monotonic() + 2 * DEADLINE_S
-    while (has := spooled(operator, vpn, name)) != count:
-        assert time.monotonic() < deadline, f"queue {name} holds {has}, not {count}"
-        time.sleep(0.05)
+    expect_value(lambda: spooled(operator, vpn, name), count, f"messages in queue {name}")
 
 
 def persistent(topic: str, payload: bytes, **options: Any) -> Message:

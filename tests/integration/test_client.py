@@ -11,7 +11,8 @@ import angarium
 from angarium import errors, wire
 from angarium.message import Row, pack_rows
 from angarium.slots import slot_table
-from tests.integration.scripted_router import LIMIT_S, Router, run, running_router, until
+from tests.integration.scripted_router import LIMIT_S, Router, run, running_router
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

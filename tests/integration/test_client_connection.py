@@ -9,7 +9,8 @@ import pytest
 
 import angarium
 from angarium import errors, wire
-from tests.integration.scripted_router import LIMIT_S, Router, run, running_router, until
+from tests.integration.scripted_router import LIMIT_S, Router, run, running_router
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -212,12 +213,13 @@ def test_what_is_asked_of_a_client_without_connection_waits_for_the_next(router:
         async with angarium.connect(router.url) as client:
             kept = await client.subscribe("kept")
             router.hello_refusals.append(errors.TOO_MANY_CLIENTS)
-            router.drop_connections()
+            router.do(router.unbind)
             await until(lambda: not client.connected)
             subscribing = asyncio.ensure_future(client.subscribe("a"))
             publishing = asyncio.ensure_future(client.publish_many([("b", b"")] * 10_000))
             with pytest.raises(angarium.ConnectionLostError, match="60001"):
                 await client.subscribe_for("x", "a")
+            router.do(router.bind)
             await kept.close()
             await subscribing
             await publishing

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +14,8 @@ from angarium import blocking, errors, wire
 from angarium.client.publishing import publisher
 from angarium.slots import slot_table
 from angarium_server.testing import Node
-from tests.integration.scripted_router import LIMIT_S, Router, run, running_router, until
+from tests.integration.scripted_router import LIMIT_S, Router, run, running_router
+from tests.waiting import until, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -218,10 +218,7 @@ def test_a_thread_waits_for_a_connection_when_much_is_queued(
     monkeypatch.setattr("angarium.blocking.client.QUEUED_MAX", 10)
     with blocking.connect(router.url) as client:
         router.do(router.unbind)
-        deadline = time.monotonic() + LIMIT_S
-        while client.connected:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        wait_until(lambda: not client.connected, "the loss")
         client._timeout_s = 0.05
         queued = publish_until_refused(client, [b"%d" % number for number in range(10_000)])
         assert 10 <= queued < 100

@@ -20,10 +20,11 @@ import angarium
 from angarium import blocking, errors
 from angarium.client.transport.credentials import Credentials
 from tests.integration.certificates import FUTURE, PAST, Authority, Pair
-from tests.integration.scripted_router import LIMIT_S, Router, run, running_router, until
+from tests.integration.scripted_router import LIMIT_S, Router, run, running_router
 from tests.integration.stream_peer import GREETING, StreamPeer
 from tests.integration.tls_front import tls_front
 from tests.integration.transport_line import Line
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,11 +14,12 @@ import pytest
 import zmq
 
 from angarium import errors
-from angarium.client.transport import stream
+from angarium.client.transport import stream, tls, zmtp
 from angarium.client.transport.stream import StreamTransport
-from tests.integration.scripted_router import LIMIT_S, run, until
+from tests.integration.scripted_router import LIMIT_S, run
 from tests.integration.tls_front import tls_front
 from tests.integration.transport_line import Line
+from tests.waiting import until
 
 if TYPE_CHECKING:
     import ssl
@@ -57,8 +58,15 @@ class Peer:
 
 
 @pytest.fixture
-def make_peer(tmp_path: Path, authority: Authority, server_pair: Pair) -> Iterator[Callable[..., Peer]]:
-    """Give a maker of peers; each is closed at the end."""
+def make_peer(
+    tmp_path: Path, authority: Authority, server_pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Peer]]:
+    """Give a maker of peers; each is closed at the end.
+
+    libzmq takes no message before it has sent its own READY, so lines wait for that, as they do for other hosts.
+    """
+    monkeypatch.setattr(stream, "is_of_this_host", lambda _: False)
+    monkeypatch.setattr(tls, "Zmtp", lambda **_: zmtp.Zmtp())
     made: list[Peer] = []
     with contextlib.ExitStack() as stack:
         context = stack.enter_context(zmq.Context())

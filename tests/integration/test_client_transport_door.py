@@ -12,8 +12,9 @@ from angarium import errors
 from angarium_server.connections.door import Door, DoorLimits
 from angarium_server.connections.framing import FramingLimits
 from angarium_server.watch import Watch
-from tests.integration.scripted_router import LIMIT_S, run, until
+from tests.integration.scripted_router import LIMIT_S, run
 from tests.integration.transport_line import Line
+from tests.waiting import until
 
 if TYPE_CHECKING:
     import ssl
@@ -27,8 +28,8 @@ _LIMITS = DoorLimits(
     framing=FramingLimits(8 << 20, 16 << 20),
     unsent_bytes=64 << 20,
     login_s=LIMIT_S,
-    strangers=20,
-    strangers_per_network=20,
+    unauthenticated=20,
+    unauthenticated_per_network=20,
 )
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from angarium.client.transport import zmtp
-from tests.integration.scripted_router import run, until
+from angarium.client.transport import stream, zmtp
+from tests.integration.scripted_router import run
 from tests.integration.stream_peer import GREETING, READY, Conversation, StreamPeer, frame
 from tests.integration.transport_line import Line
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -252,8 +253,9 @@ def test_a_handshake_that_ends_half_way_is_told(ends: Ends, said: bytes) -> None
     run(test())
 
 
-def test_a_handshake_that_stands_still_can_be_given_up(ends: Ends) -> None:
-    """How long it may stand is the connection's to say."""
+def test_a_handshake_that_stands_still_can_be_given_up(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long it may stand is the connection's to say. Nothing secret is said before the other side has answered."""
+    monkeypatch.setattr(stream, "is_of_this_host", lambda _: False)
 
     async def test() -> None:
         line = ends.line()
@@ -271,6 +273,36 @@ def test_a_handshake_that_stands_still_can_be_given_up(ends: Ends) -> None:
             return said
 
         assert b"waits" not in await asyncio.to_thread(read_on)
+
+    run(test())
+
+
+def test_on_this_host_the_first_message_does_not_wait_for_the_handshake(ends: Ends) -> None:
+    async def test() -> None:
+        line = ends.line()
+        line.send(b"hello")
+        taken = await asyncio.to_thread(ends.peer.accept)
+        await asyncio.to_thread(taken.take, 64 + len(READY))
+        assert await asyncio.to_thread(taken.take_message) == [b"hello"]
+        await asyncio.to_thread(taken.give, GREETING + READY + frame(b"welcome"))
+        await until(lambda: line.got)
+        assert (line.got, line.ends) == ([[b"welcome"]], [])
+        line.transport.close()
+
+    run(test())
+
+
+def test_nobody_there_is_told_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            port = closed.getsockname()[1]
+        for url in (f"tcp://127.0.0.1:{port}", f"tcp://[::1]:{port}", f"ipc://{tmp_path}/nobody"):
+            line = Line(url)
+            line.send(b"lost")
+            await until(lambda line=line: line.ends)  # type: ignore[misc]
+            assert "nobody answers at the address" in line.lost[0]
+            assert len(line.ends) == 1
 
     run(test())
 

@@ -41,7 +41,7 @@ def test_help_loads_neither_the_sdk_nor_any_command() -> None:
         "node.server",
         "cluster.supervisor.server",
         "cluster.controller.server",
-        "cluster.link.server",
+        "cluster.link.__main__",
     ],
 )
 def test_a_process_of_a_node_loads_neither_the_client_nor_asyncio(module: str) -> None:

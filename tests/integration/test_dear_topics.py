@@ -51,7 +51,15 @@ def publish_dear(client: RawClient, levels: int, frames: int) -> None:
         client.publish_uncut([row(index, topic) for index, topic in enumerate(topics)], flush=True)
 
 
-@pytest.mark.parametrize(("levels", "frames"), [(10, 20), (13, 8), (15, 1), (15, 8)])
+@pytest.mark.parametrize(
+    ("levels", "frames"),
+    [
+        (10, 20),
+        pytest.param(13, 8, marks=pytest.mark.long),
+        (15, 1),
+        pytest.param(15, 8, marks=pytest.mark.long),
+    ],
+)
 def test_who_publishes_to_dear_topics_waits_and_nobody_else(
     attacked: AttackedNode, levels: int, frames: int
 ) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from angarium import blocking, errors, wire
 from tests.integration.attacked_spool import LoneSpool, new_name
-from tests.integration.numbered import expect_value, wait_until
 from tests.integration.raw_client import row
 from tests.integration.raw_guaranteed import RawGuaranteed, RawProducer, kept, to_queue
+from tests.waiting import expect_value, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,8 +182,8 @@ def test_a_consumer_tells_what_it_accepted_when_its_threshold_is_reached(
 # What is written.
 
 
-def home_figures(lone: LoneSpool, queue: str) -> dict[str, int]:
-    """Give the figures of the spool of a queue's worker, as soon as it answers."""
+def home_metrics(lone: LoneSpool, queue: str) -> dict[str, int]:
+    """Give the metrics of the spool of a queue's worker, as soon as it answers."""
     (home,) = lone.endpoint(queue)["homes"]
     found: dict[str, int] = {}
 
@@ -200,11 +200,11 @@ def test_what_was_published_together_is_one_block_and_what_comes_meanwhile_one_w
     lone: LoneSpool, client: RawGuaranteed
 ) -> None:
     queue = lone.queue()
-    before = home_figures(lone, queue)
+    before = home_metrics(lone, queue)
     producer = RawProducer(client)
     for _ in range(10):
         assert not any(producer.fill(queue, *[bytes(100)] * 255))
-    after = home_figures(lone, queue)
+    after = home_metrics(lone, queue)
     assert after["messages_spooled"] - before["messages_spooled"] == 2_550
     assert after["blocks_made"] - before["blocks_made"] == 10
     with lone.stopped("worker", lone.endpoint(queue)["homes"][0]):
@@ -212,14 +212,14 @@ def test_what_was_published_together_is_one_block_and_what_comes_meanwhile_one_w
             client.publish(producer.handle, producer.last + 1 + number, [to_queue(0, queue, b"alone")])
         client.is_open()
     assert client.acked(producer.handle, producer.last + 200) == {}
-    writes = home_figures(lone, queue)["writes"] - after["writes"]
+    writes = home_metrics(lone, queue)["writes"] - after["writes"]
     assert writes <= 20, "200 rounds of one message are written together"
 
 
 @pytest.mark.requirement("R170")
 def test_what_is_settled_before_it_is_due_is_never_written(lone: LoneSpool, client: RawGuaranteed) -> None:
     queue = lone.queue(durability="relaxed")
-    before = home_figures(lone, queue)["stores_not_written"]
+    before = home_metrics(lone, queue)["stores_not_written"]
     flow, producer = client.bind(queue), RawProducer(client)
     for number in range(20):
         assert producer.fill(queue, b"quick") == [0]
@@ -227,7 +227,7 @@ def test_what_is_settled_before_it_is_due_is_never_written(lone: LoneSpool, clie
         client.settle(flow, [[0, message.position, message.position]])
         assert message.position == number + 1
     lone.expect_held(queue, 0)
-    expect_value(lambda: home_figures(lone, queue)["stores_not_written"] - before, 20, "never written")
+    expect_value(lambda: home_metrics(lone, queue)["stores_not_written"] - before, 20, "never written")
 
 
 @pytest.mark.requirement("R117", "R122", "R126")

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,8 @@ import angarium
 from angarium import Message, blocking, errors
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
-from tests.integration.numbered import Tally, expect_value, payload, wait_until
+from tests.integration.numbered import Tally, payload
+from tests.waiting import expect_value, until, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -77,13 +77,6 @@ def run(test: Callable[[], Awaitable[None]], limit_s: float = LIMIT_S * 3) -> No
     asyncio.run(bounded())
 
 
-async def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {LIMIT_S:g} s"
-        await asyncio.sleep(0.005)
-
-
 def expect_properties(message: Message) -> None:
     assert {name: getattr(message, name) for name in PROPERTIES} == PROPERTIES
     assert (message.mode, message.dto, message.is_reply) == (angarium.DeliveryMode.DIRECT, False, False)
@@ -138,7 +131,7 @@ def test_batches_stay_whole_and_a_lone_message_passes_no_worker(node: Node) -> N
 
         def rounds() -> tuple[int, int, int]:
             router = admin.call("stats", role="router")["router"]
-            return router["messages_in"], router["rounds"], router["short_way_rounds"]
+            return router["messages_in"], router["rounds"], router["fast_path_rounds"]
 
         subscription = sink.subscribe("rate/>")
         start = rounds()

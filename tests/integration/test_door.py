@@ -1,4 +1,4 @@
-"""The connections of a process, over real sockets: every transport behaves the same, and strangers cost little."""
+"""The connections of a process, over real sockets: transports behave the same, an unauthenticated peer costs little."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ class House:
             framing=FramingLimits(1 << 20, 2 << 20),
             unsent_bytes=8 << 20,
             login_s=0.5,
-            strangers=20,
-            strangers_per_network=10,
+            unauthenticated=20,
+            unauthenticated_per_network=10,
         )
         self.watch = Watch()
         self.admits = self.takes = True
+        #: What is said to each message at once.
+        self.answer: list[bytes] | None = None
         #: CPU time that each message takes.
         self.costs_s = 0.0
         self.messages: list[tuple[bytes, list[bytes]]] = []
@@ -61,6 +63,8 @@ class House:
             self.messages.append((connection.id, frames))
             if self.admits:
                 self.door.admit(connection.id)
+            if self.answer is not None:
+                self.door.send(connection.id, self.answer)
         return self.takes
 
     def _fault(self, identity: bytes, reason: str, now: float) -> None:
@@ -137,6 +141,19 @@ class Peer:
 
 def packed(*messages: list[bytes]) -> bytes:
     return b"".join(piece for message in messages for piece in zmtp.pack(message))
+
+
+@pytest.mark.requirement("R230")
+def test_a_login_in_the_first_bytes_is_answered_with_the_greeting(house: House, url: str) -> None:
+    house.answer = [b"welcome"]
+    peer = Peer(house, url)
+    peer.socket.sendall(HANDSHAKE + packed([b"hello"]))
+    house.turn()
+    house.until(peer.read, "an answer")
+    assert [frames for _, frames in house.messages] == [[b"hello"]]
+    assert peer.received == START + packed([b"welcome"])
+    assert house.door.unauthenticated == 0
+    peer.close()
 
 
 def test_what_is_not_taken_is_offered_again_before_anything_else_is_read(house: House, url: str) -> None:
@@ -270,7 +287,7 @@ def test_a_peer_that_does_not_end_after_a_finish_is_ended(house: House, peer: Pe
 
 @pytest.mark.requirement("R228")
 @pytest.mark.parametrize("said", [b"", zmtp.GREETING[:30], HANDSHAKE, HANDSHAKE + b"\x01\x05abc"])
-def test_a_stranger_has_a_deadline(house: House, peer: Peer, said: bytes) -> None:
+def test_an_unauthenticated_connection_has_a_deadline(house: House, peer: Peer, said: bytes) -> None:
     peer.send(said)
     house.until(peer.closed, "the end")
     assert house.refused == ["no login within 0.5 s"]
@@ -282,7 +299,7 @@ def test_one_who_has_logged_in_has_none(house: House, peer: Peer) -> None:
     while time.monotonic() < until:
         house.turn()
     assert not peer.closed()
-    assert house.door.strangers == 0
+    assert house.door.unauthenticated == 0
 
 
 @pytest.mark.requirement("R228", "R231")
@@ -302,10 +319,10 @@ def test_garbage_ends_a_connection_and_no_other(house: House, url: str, peer: Pe
 
 
 @pytest.mark.requirement("R228")
-def test_a_network_has_a_share_of_the_strangers(house: House, url: str) -> None:
+def test_a_network_has_a_share_of_the_unauthenticated_connections(house: House, url: str) -> None:
     peers = [Peer(house, url) for _ in range(12)]
     house.until(lambda: len(house.refused) == 2, "two too many")
-    assert house.door.strangers == 10
+    assert house.door.unauthenticated == 10
     for one in peers:
         one.close()
     house.until(lambda: len(house.door) == 0, "all are gone")
@@ -313,14 +330,14 @@ def test_a_network_has_a_share_of_the_strangers(house: House, url: str) -> None:
 
 
 @pytest.mark.requirement("R228", "R231")
-def test_when_there_are_too_many_strangers_the_oldest_goes(tmp_path: Path) -> None:
-    house = House(strangers=3, login_s=60.0)
+def test_when_too_many_are_unauthenticated_the_oldest_goes(tmp_path: Path) -> None:
+    house = House(unauthenticated=3, login_s=60.0)
     url = listening(house, "ipc", tmp_path)
     peers = [Peer(house, url) for _ in range(3)]
-    house.until(lambda: house.door.strangers == 3, "three")
+    house.until(lambda: house.door.unauthenticated == 3, "three")
     member = peers[0].login()
     peers += [Peer(house, url) for _ in range(2)]
-    house.until(lambda: peers[1].closed(), "the oldest stranger goes")
+    house.until(lambda: peers[1].closed(), "the oldest unauthenticated one goes")
     assert not any(one.closed() for one in (peers[0], *peers[2:]))
     assert house.door.send(member, [b"x"]) is None
     for one in peers:
@@ -351,8 +368,8 @@ def busy(seconds: float) -> None:
 
 
 @pytest.mark.requirement("R230")
-def test_a_storm_of_strangers_waits_while_one_who_is_here_is_served_in_each_turn(tmp_path: Path) -> None:
-    house = House(strangers=200, strangers_per_network=200, login_s=60.0)
+def test_a_storm_of_logins_waits_while_one_who_is_here_is_served_in_each_turn(tmp_path: Path) -> None:
+    house = House(unauthenticated=200, unauthenticated_per_network=200, login_s=60.0)
     peers: list[Peer] = []
     try:
         url = house.door.listen(f"ipc://{tmp_path}/door")
@@ -361,6 +378,7 @@ def test_a_storm_of_strangers_waits_while_one_who_is_here_is_served_in_each_turn
         known = here.login()
         house.costs_s = 0.001
         peers += [Peer(house, url) for _ in range(100)]
+        house.until(lambda: len(house.door) > 100, "all are accepted, and have not said anything yet")
         for peer in peers[1:]:
             peer.socket.sendall(HANDSHAKE + packed([b"hello"]))
         house.messages.clear()
@@ -393,5 +411,5 @@ def test_who_is_admitted_while_he_waits_for_his_turn_is_read_on(house: House, pe
     assert len(house.messages) == 64, "the others are for the next turn"
     house.costs_s = 0.0
     house.door.admit(house.messages[0][0])
-    assert house.door.strangers == 0
+    assert house.door.unauthenticated == 0
     house.until(lambda: len(house.messages) == count, "the others")

@@ -31,10 +31,10 @@ from cluster.admin.client import Admin
 from cluster.data.node_file import read_node_file
 from tests.attack.innocent import Innocent
 from tests.integration.certificates import Authority
-from tests.integration.numbered import wait_until
 from tests.integration.raw_client import HANDSHAKE, RawClient, hello_header
 from tests.integration.token_keys import KeyServer
 from tests.token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,9 +105,9 @@ class Besieged(NamedTuple):
         """Give how often a code was told."""
         return int(self.admin.call("status")["errors"].get(str(code), 0))
 
-    def strangers(self) -> int:
+    def unauthenticated(self) -> int:
         """Give how many connections have not logged in."""
-        return int(self.admin.call("stats")["router"].get("strangers", 0))
+        return int(self.admin.call("stats")["router"].get("unauthenticated", 0))
 
     def rss(self) -> int:
         """Give the resident bytes of the router."""
@@ -177,7 +177,7 @@ def test_thousands_of_connections_that_are_half_open_or_slow(besieged: Besieged)
         while len(held) < CONNECTIONS:
             attack()
         wait_until(
-            lambda: besieged.strangers() > 0.9 * CONNECTIONS, "they are held, and not refused", LIMIT_S
+            lambda: besieged.unauthenticated() > 0.9 * CONNECTIONS, "they are held, and not refused", LIMIT_S
         )
         besieged.judge(attack)
     finally:

@@ -11,8 +11,8 @@ import pytest
 import angarium
 from angarium import wire
 from tests.integration.attacked_spool import LoneSpool
-from tests.integration.numbered import wait_until
 from tests.integration.raw_client import row
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ import angarium
 from angarium import blocking
 from angarium.client import producers_and_flows as parties
 from angarium_server.testing import Node
-from tests.integration.numbered import wait_until
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator

@@ -8,8 +8,8 @@ import pytest
 
 from angarium import errors
 from tests.integration.attacked_spool import AttackedSpool
-from tests.integration.numbered import wait_until
 from tests.integration.raw_guaranteed import RawGuaranteed, RawProducer
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ import pytest
 
 from angarium import errors, wire
 from tests.integration.attacked_spool import AttackedSpool, new_name
-from tests.integration.numbered import wait_until
 from tests.integration.random_guaranteed import ODD_ENDPOINTS, ODD_QUEUES, OddSpeaker
 from tests.integration.raw_guaranteed import PLENTY, RawGuaranteed, RawProducer, kept, to_queue
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

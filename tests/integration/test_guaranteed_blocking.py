@@ -11,7 +11,7 @@ import pytest
 import angarium
 from angarium import blocking
 from angarium_server.testing import Node
-from tests.integration.numbered import wait_until
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,10 @@ import pytest
 import angarium
 from angarium import Message, errors
 from angarium_server.testing import Node
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Coroutine, Iterator
 
     from angarium import Acknowledgement, Client, Flow, GuaranteedMessage
 
@@ -48,13 +49,6 @@ async def connected(node: Node, **options: Any) -> AsyncIterator[Client]:
 
 async def take(flow: Flow, count: int) -> list[GuaranteedMessage]:
     return [await flow.receive(LIMIT_S) for _ in range(count)]
-
-
-async def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = asyncio.get_running_loop().time() + LIMIT_S
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"it never came true: {what}"
-        await asyncio.sleep(0.01)
 
 
 async def is_empty(client: Client, queue: str) -> None:

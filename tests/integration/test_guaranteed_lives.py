@@ -9,8 +9,8 @@ import pytest
 
 from angarium import blocking, errors, wire
 from tests.integration.attacked_spool import AttackedSpool, new_name
-from tests.integration.numbered import wait_until
 from tests.integration.raw_guaranteed import Got, RawGuaranteed, RawProducer, kept, to_queue
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unharmed")]
 

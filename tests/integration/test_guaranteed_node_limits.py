@@ -9,8 +9,8 @@ import pytest
 
 from angarium import errors, wire
 from tests.integration.attacked_spool import LoneSpool, new_name
-from tests.integration.numbered import wait_until
 from tests.integration.raw_guaranteed import RawGuaranteed, RawProducer, kept, to_queue
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

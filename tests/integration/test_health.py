@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -14,9 +13,10 @@ import pytest
 from angarium import blocking
 from angarium_server import launch
 from angarium_server.testing import Node
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 DEADLINE_S = 30.0
@@ -27,15 +27,8 @@ pytestmark = pytest.mark.slow
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node for tests that leave it as they found it."""
     with Node(tmp_path_factory.mktemp("health") / "data", workers=1) as node:
-        wait_for(lambda: get(node, "/readyz")[0] == 200)
+        wait_until(lambda: get(node, "/readyz")[0] == 200)
         yield node
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 def address(node: Node) -> tuple[str, int]:
@@ -63,13 +56,13 @@ def test_a_node_at_work_says_so(node: Node) -> None:
     assert "[+]spool ok" in get(node, "/readyz?verbose")[1]
     assert get(node, "/elsewhere")[0] == 404
     assert json.loads(node.run("health", "--json"))["ready"] is True
-    wait_for(lambda: 'angarium_process_rss_bytes{role="worker",index="0"}' in get(node, "/metrics")[1])
+    wait_until(lambda: 'angarium_process_rss_bytes{role="worker",index="0"}' in get(node, "/metrics")[1])
     assert "angarium_spool_recovered 1\n" in get(node, "/metrics")[1]
 
 
 def test_a_new_controller_answers_again(node: Node) -> None:
     node.kill("controller")
-    wait_for(lambda: get(node, "/readyz")[0] == 200)
+    wait_until(lambda: get(node, "/readyz")[0] == 200)
     assert node.process("controller")["restarts"] == 1
 
 
@@ -77,9 +70,9 @@ def test_readiness_ends_before_anything_else_when_a_node_stops(tmp_path: Path) -
     config = tmp_path / "node.toml"
     config.write_text("[health]\ndrain_ms = 1000\n", encoding="utf-8")
     with Node(tmp_path / "data", workers=1, config=config) as node:
-        wait_for(lambda: get(node, "/readyz")[0] == 200)
+        wait_until(lambda: get(node, "/readyz")[0] == 200)
         down = subprocess.Popen(launch.command("down", "--data", str(node.data)))
-        wait_for(lambda: get(node, "/readyz")[0] == 503)
+        wait_until(lambda: get(node, "/readyz")[0] == 503)
         assert "[-]node stops" in get(node, "/readyz")[1]
         assert get(node, "/healthz")[0] == 200
         with blocking.connect(node.url) as late:

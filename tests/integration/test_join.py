@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import time
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -21,6 +22,7 @@ from cluster.data.node_file import read_node_file
 from cluster.join import stored, tokens
 from cluster.join.client import JoinOptions, join
 from cluster.security.authority import create_certificate
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +43,11 @@ Row = dict[str, Any]
 def free_port() -> int:
     with closing(socket.create_server(("127.0.0.1", 0))) as held:
         return int(held.getsockname()[1])
+
+
+def are_up(others: set[str], links: dict[str, Row]) -> bool:
+    """Tell whether there are links with these nodes, and all are up."""
+    return set(links) == others and all(row["state"] == "up" for row in links.values())
 
 
 class Hosts:
@@ -117,16 +124,14 @@ class Hosts:
 
     def wait_links(self, *names: str) -> None:
         """Wait until these nodes have links with each other, and with nobody else, that are up and encrypted."""
-        deadline = time.monotonic() + DEADLINE_S
         for name in names:
-            others = set(names) - {name}
-            while True:
-                found = self.links(name)
-                if set(found) == others and all(row["state"] == "up" for row in found.values()):
-                    assert all(row["encrypted"] for row in found.values())
-                    break
-                assert time.monotonic() < deadline, f"{name}: {found}\n{self.nodes[name].output()[-3000:]}"
-                time.sleep(0.1)
+            found = wait_for(
+                partial(self.links, name),
+                partial(are_up, set(names) - {name}),
+                f"links of {name}",
+                more=self.nodes[name].output,
+            )
+            assert all(row["encrypted"] for row in found.values())
 
     def connect(self, name: str) -> blocking.Client:
         """Connect a client of the host itself."""
@@ -375,10 +380,9 @@ def test_who_leaves_hears_of_messages_that_wait_and_of_nodes_that_are_away(hosts
     hosts.wait_links("a", "b")
     with hosts.connect("a") as here:
         here.create_queue("orders", subscriptions=["orders/>"])
-    deadline = time.monotonic() + DEADLINE_S
-    while "orders/>" not in hosts.nodes["b"].run("queue", "show", "#link/a", "--json"):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(
+        lambda: hosts.nodes["b"].run("queue", "show", "#link/a", "--json"), lambda shown: "orders/>" in shown
+    )
     hosts.nodes["a"].stop()
     with hosts.connect("b") as there, there.producer() as producer:
         producer.publish("orders/1", b"waits")

@@ -51,8 +51,8 @@ class World:
             framing=FramingLimits(64 << 20, 64 << 20),
             unsent_bytes=unsent_bytes,
             login_s=5.0,
-            strangers=20,
-            strangers_per_network=20,
+            unauthenticated=20,
+            unauthenticated_per_network=20,
         )
         self.door = Door(
             self.watch,

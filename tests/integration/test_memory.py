@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from angarium import errors, wire
 from tests.integration.attacked_node import AttackedNode
 from tests.integration.raw_client import row
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 MIB = 1 << 20
 CONFIG = """[router]
 control_frames_per_second = 100000
-short_way_bytes = 1048576
+fast_path_bytes = 1048576
 [worker]
 topic_cache_bytes = 1048576
 """
@@ -54,10 +54,12 @@ def memory(attacked: AttackedNode) -> int:
 
 
 def expect_given_back(attacked: AttackedNode, before: int) -> None:
-    deadline = time.monotonic() + GIVEN_BACK_S
-    while (now := memory(attacked)) > before * GIVEN_BACK_WITHIN:
-        assert time.monotonic() < deadline, f"{now >> 20} MiB, {before >> 20} before"
-        time.sleep(0.1)
+    wait_for(
+        lambda: memory(attacked),
+        lambda now: now <= before * GIVEN_BACK_WITHIN,
+        f"falling to {before} bytes",
+        GIVEN_BACK_S,
+    )
 
 
 def subscribe(client: RawClient, filters: Sequence[str]) -> None:

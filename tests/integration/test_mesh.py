@@ -17,6 +17,7 @@ from cluster.data.node_file import read_node_file
 from tests.integration.certificates import Authority
 from tests.integration.mesh_messages import DEADLINE_S, has_one, publish_until, receive_all
 from tests.integration.mesh_nodes import Mesh
+from tests.waiting import expect_value, wait_for, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -165,9 +166,9 @@ def test_one_neighbour_gets_all_of_it_and_its_own_clients_take_turns(three: Mesh
         assert sorted(got[0] + got[1], key=int) == sent
         for client in clients[:2]:
             client.close()
-        deadline = time.monotonic() + DEADLINE_S
-        while (wanted := [row["node"] for row in remote_filters(three, "a", "turns/x")]) != ["c"]:
-            assert time.monotonic() < deadline, wanted
+        expect_value(
+            lambda: [row["node"] for row in remote_filters(three, "a", "turns/x")], ["c"], "who wants it"
+        )
         publisher.publish_many([Message("turns/x", body, dto=True) for body in sent])
         publisher.flush()
         assert receive_all(takers[2], 0.5) == sent, "the next neighbour takes its place, with all of it"
@@ -179,9 +180,7 @@ def test_neighbours_hear_of_what_a_queue_wants_and_never_of_the_queue(three: Mes
     three["a"].run("queue", "create", "hidden/wanting", "--subscription", "wanted/>")
     try:
         with blocking.connect(three["b"].url) as there:
-            deadline = time.monotonic() + DEADLINE_S
-            while not remote_filters(three, "b", "wanted/>"):
-                assert time.monotonic() < deadline
+            wait_until(lambda: remote_filters(three, "b", "wanted/>"), "interest")
             assert "hidden" not in three["b"].run("subscription", "list", "--remote", "--json")
             for name in ("hidden/plain", "hidden/wanting"):
                 with pytest.raises(errors.NotFoundError):
@@ -338,11 +337,9 @@ class TestRefusals:
                 "link", "create", "x", "--set", f"addresses={mesh['a'].url}", "--set", "initiator=local"
             )
             mesh.nodes["a"].run("link", "create", "b", "--set", "initiator=remote")
-            row = mesh.wait_for("b", "x", lambda row: row["error"])
-            assert str(errors.LINK_WRONG_NODE) in row["error"]
+            mesh.wait_for("b", "x", lambda row: str(errors.LINK_WRONG_NODE) in row["error"])
             mesh.nodes["b"].run("link", "create", "a", "--set", f"addresses={mesh['b'].url}")
-            row = mesh.wait_for("b", "a", lambda row: row["error"])
-            assert str(errors.LINK_TO_OWN_NODE) in row["error"]
+            mesh.wait_for("b", "a", lambda row: str(errors.LINK_TO_OWN_NODE) in row["error"])
             mesh.nodes["b"].run("link", "update", "a", "--set", f"addresses={mesh['a'].url}")
             mesh.nodes["b"].run("link", "delete", "x")
             mesh.wait_up("b", "a")
@@ -363,12 +360,12 @@ class TestRefusals:
             (tmp_path / "copy").mkdir()
             mesh.add("second b", Mesh(tmp_path / "copy", 0).make("b"))
             mesh.create("second b", "a")
-            row = mesh.wait_for("second b", "a", lambda row: row["error"])
-            assert str(errors.LINK_EXISTS) in row["error"]
+            mesh.wait_for("second b", "a", lambda row: str(errors.LINK_EXISTS) in row["error"])
             for name in ("second b", "a"):
                 self.wait_for_event(mesh, name, errors.LINK_EXISTS)
-            row = mesh.wait_for("a", "b", lambda row: row["issues"])
-            assert (row["state"], str(errors.LINK_EXISTS) in row["issues"][0]) == ("up", True)
+            # What it was before, too many imports, may be told for a moment longer.
+            row = mesh.wait_for("a", "b", lambda row: str(errors.LINK_EXISTS) in "".join(row["issues"]))
+            assert row["state"] == "up"
 
     @staticmethod
     def expect(mesh: Mesh, here: str, there: str, code: int) -> None:
@@ -382,7 +379,6 @@ class TestRefusals:
 
     @staticmethod
     def wait_for_event(mesh: Mesh, name: str, code: int, event: str = "SYSTEM_LINK_REFUSED") -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while code not in [one["code"] for one in mesh.events(name, event)]:
-            assert time.monotonic() < deadline, mesh.events(name, event)
-            time.sleep(0.05)
+        wait_for(
+            lambda: [one["code"] for one in mesh.events(name, event)], lambda codes: code in codes, event
+        )

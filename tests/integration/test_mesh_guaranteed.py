@@ -7,13 +7,15 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from angarium import blocking, errors
 from tests.integration.mesh_nodes import Mesh
-from tests.integration.mesh_queues import add_queue, drain, numbers, persistent, queue, wait_for
+from tests.integration.mesh_queues import add_queue, drain, numbers, persistent, queue
+from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,14 +38,14 @@ def test_a_guaranteed_message_reaches_the_queue_of_a_neighbour_once_and_in_order
     with blocking.connect(pair["a"].url) as here, blocking.connect(pair["b"].url) as there:
         watcher = there.subscribe("first/>")
         here.publish_many([persistent(f"first/{n % 3}", b"%d" % n) for n in range(2_000)])
-        wait_for(lambda: queue(pair["b"], "first")["messages_spooled"] == 2_000)
+        wait_until(lambda: queue(pair["b"], "first")["messages_spooled"] == 2_000)
         got = []
         with contextlib.suppress(errors.TimeoutExpiredError):
             while True:
                 got.append(watcher.receive(0.5).payload)
         assert got == numbers(2_000), "who subscribed over there gets one copy of each"
     assert drain(pair["b"], "first") == numbers(2_000)
-    wait_for(lambda: queue(pair["a"], "#link/b")["messages_spooled"] == 0)
+    wait_until(lambda: queue(pair["a"], "#link/b")["messages_spooled"] == 0)
 
 
 def test_a_delay_is_waited_for_over_there_and_what_is_behind_goes_on(pair: Mesh) -> None:
@@ -52,9 +54,9 @@ def test_a_delay_is_waited_for_over_there_and_what_is_behind_goes_on(pair: Mesh)
     with blocking.connect(pair["a"].url) as here:
         here.publish_many([persistent("delayed/x", b"late", delay_ms=2_000)])
         here.publish_many([persistent("delayed/x", one) for one in numbers(5)])
-        wait_for(lambda: queue(pair["b"], "delayed")["messages_spooled"] == 6)
+        wait_until(lambda: queue(pair["b"], "delayed")["messages_spooled"] == 6)
     got: list[bytes] = []
-    wait_for(lambda: got.extend(drain(pair["b"], "delayed")) or len(got) == 6)  # type: ignore[func-returns-value]
+    wait_until(lambda: got.extend(drain(pair["b"], "delayed")) or len(got) == 6)  # type: ignore[func-returns-value]
     assert sorted(got) == [*numbers(5), b"late"]
     assert queue(pair["a"], "#link/b")["messages_spooled"] == 0
 
@@ -65,7 +67,7 @@ def test_a_direct_message_crosses_as_one_and_is_spooled_there(pair: Mesh) -> Non
     with blocking.connect(pair["a"].url) as here:
         here.publish("direct/1", b"x")
         here.flush()
-        wait_for(lambda: queue(pair["b"], "direct")["messages_spooled"] == 1)
+        wait_until(lambda: queue(pair["b"], "direct")["messages_spooled"] == 1)
     assert queue(pair["a"], "#link/b")["total_messages_spooled"] == before
 
 
@@ -76,7 +78,7 @@ def test_queues_of_one_name_on_two_nodes_are_two(pair: Mesh) -> None:
     with blocking.connect(pair["a"].url) as here:
         here.publish_many([persistent("same/x", b"%d" % n) for n in range(10)])
     for name in "ab":
-        wait_for(lambda name=name: queue(pair[name], "same")["messages_spooled"] == 10)
+        wait_for(partial(queue, pair[name], "same"), lambda shown: shown["messages_spooled"] == 10)
     assert drain(pair["a"], "same") == drain(pair["b"], "same") == numbers(10)
 
 
@@ -87,7 +89,7 @@ def test_while_a_link_is_down_its_queue_fills_and_then_empties(pair: Mesh) -> No
         here.publish_many([persistent("later/x", b"%d" % n) for n in range(300)])
     assert queue(pair["a"], "#link/b")["messages_spooled"] == 300
     pair["b"].run("link", "update", "a", "--set", "enabled=true")
-    wait_for(lambda: queue(pair["b"], "later")["messages_spooled"] == 300)
+    wait_until(lambda: queue(pair["b"], "later")["messages_spooled"] == 300)
     pair.wait_up("b", "a")
     assert drain(pair["b"], "later") == numbers(300)
 
@@ -100,7 +102,7 @@ def test_time_to_live_goes_on_while_a_message_waits_for_the_link(pair: Mesh) -> 
         here.publish_many([persistent("ttl/x", b"x", ttl_ms=60_000)])
     time.sleep(1.5)  # this is the time that counts
     pair["b"].run("link", "update", "a", "--set", "enabled=true")
-    wait_for(lambda: queue(pair["b"], "ttl")["messages_spooled"] == 1)
+    wait_until(lambda: queue(pair["b"], "ttl")["messages_spooled"] == 1)
     with blocking.connect(pair["b"].url) as there, there.consume("ttl") as flow:
         message = flow.receive(5.0)
         assert 20_000 < message.ttl_ms < 58_600
@@ -114,8 +116,8 @@ def test_what_the_neighbour_refuses_goes_aside_and_the_rest_goes_on(pair: Mesh) 
     with blocking.connect(pair["a"].url) as here:
         here.publish_many([persistent("small/x", bytes(200))])
         here.publish_many([persistent("behind/x", b"%d" % n) for n in range(50)])
-    wait_for(lambda: queue(pair["b"], "behind")["messages_spooled"] == 50)
-    wait_for(lambda: queue(pair["a"], "#link/b/dmq")["messages_spooled"] == 1)
+    wait_until(lambda: queue(pair["b"], "behind")["messages_spooled"] == 50)
+    wait_until(lambda: queue(pair["a"], "#link/b/dmq")["messages_spooled"] == 1)
     assert queue(pair["b"], "small")["messages_spooled"] == 0
     events = pair.events("b", "SYSTEM_LINK_MESSAGE_REFUSED")
     assert [event["code"] for event in events][:1] == [errors.MESSAGE_TOO_LARGE]
@@ -152,8 +154,8 @@ def test_messages_cross_exactly_once_whatever_process_dies(pair: Mesh, victim: s
         kill(pair, victim)
     thread.join(90.0)
     assert done.is_set()
-    wait_for(lambda: queue(pair["b"], name)["messages_spooled"] >= total)
-    wait_for(lambda: queue(pair["a"], "#link/b")["messages_spooled"] == 0)
+    wait_until(lambda: queue(pair["b"], name)["messages_spooled"] >= total)
+    wait_until(lambda: queue(pair["a"], "#link/b")["messages_spooled"] == 0)
     got = drain(pair["b"], name)
     assert len(got) == total
     assert sorted(got, key=int) == numbers(total)

@@ -15,7 +15,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +25,10 @@ from angarium import Message, blocking
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
 from cluster.security.authority import create_cluster
+from tests.waiting import expect_value, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 DEADLINE_S = 40.0
 ADDRESSES = {"a": "10.213.77.1", "b": "10.213.77.2"}
@@ -177,13 +177,6 @@ def nodes(hosts: Hosts) -> Iterator[dict[str, NodeElsewhere]]:
         yield nodes
 
 
-def wait_for(what: str, condition: Callable[[], Any], wanted: Any = True) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while (seen := condition()) != wanted:
-        assert time.monotonic() < deadline, f"{what} did not happen: {seen!r}"
-        time.sleep(0.05)
-
-
 def numbers(first: int, count: int) -> list[Message]:
     return [Message("orders/x", b"%d" % number, mode="persistent") for number in range(first, first + count)]
 
@@ -193,23 +186,25 @@ def test_nodes_of_two_addresses_are_one_cluster_and_a_dead_host_loses_nothing() 
     with nodes_at(LOOPBACK, free_port(), {}) as nodes:
         a, b = nodes["a"], nodes["b"]
         for node in (a, b):
-            wait_for("the link being up", node.link_state, "up")
+            expect_value(node.link_state, "up", "the link being up")
         shown = [row["addresses"][0].split("//")[1].split(":")[0] for row in a.ask("links.list")]
         assert shown == [LOOPBACK["b"]]
         attributes = {"subscriptions": ["orders/>"], "permission": "consume"}
         b.ask("objects.create", kind="queue", name="orders", vpn="default", attributes=attributes)
         interest = lambda: a.ask("endpoints.show", name="#link/b")["client_subscriptions"]  # noqa: E731 - one place
-        wait_for("interest", interest, ["orders/>"])
+        expect_value(interest, ["orders/>"], "interest")
         with a.connect() as here:
             here.publish_many(numbers(0, 50))
-            wait_for("crossing", lambda: b.spooled("orders"), 50)
-            wait_for("settling", lambda: a.spooled("#link/b"), 0)  # else they wait for the other host as well
+            expect_value(lambda: b.spooled("orders"), 50, "crossing")
+            expect_value(
+                lambda: a.spooled("#link/b"), 0, "settling"
+            )  # else they wait for the other host as well
             b.kill_all()
-            wait_for("noticing", lambda: a.link_state().startswith("down"))
+            wait_until(lambda: a.link_state().startswith("down"), "noticing")
             here.publish_many(numbers(50, 50))
             assert a.spooled("#link/b") == 50, "they wait for the other host"
             b.start()
-            wait_for("crossing", lambda: b.spooled("orders"), 100)
+            expect_value(lambda: b.spooled("orders"), 100, "crossing")
         with b.connect() as there, there.consume("orders") as flow:
             got = [flow.receive(10.0).payload for _ in range(100)]
         assert got == [message.payload for message in numbers(0, 100)]
@@ -223,34 +218,34 @@ def is_down(node: NodeElsewhere) -> bool:
 def test_a_pulled_cable_loses_and_doubles_nothing(hosts: Hosts, nodes: dict[str, NodeElsewhere]) -> None:
     a, b = nodes["a"], nodes["b"]
     for node in (a, b):
-        wait_for("the link being up", node.link_state, "up")
+        expect_value(node.link_state, "up", "the link being up")
     attributes = {"subscriptions": ["orders/>"], "permission": "consume"}
     b.ask("objects.create", kind="queue", name="orders", vpn="default", attributes=attributes)
     interest = lambda: a.ask("endpoints.show", name="#link/b")["client_subscriptions"]  # noqa: E731 - one place
-    wait_for("interest", interest, ["orders/>"])
+    expect_value(interest, ["orders/>"], "interest")
     with a.connect() as here, b.connect() as there:
         watcher = there.subscribe("direct/>")
-        wait_for("interest", lambda: "direct/>" in {row["filter"] for row in a.ask("subscriptions.remote")})
+        wait_until(lambda: "direct/>" in {row["filter"] for row in a.ask("subscriptions.remote")}, "interest")
         here.publish("direct/1", b"over the cable")
         assert watcher.receive(10.0).payload == b"over the cable"
         here.publish_many(numbers(0, 100))
-        wait_for("crossing", lambda: b.spooled("orders"), 100)
-        wait_for("settling", lambda: a.spooled("#link/b"), 0)
+        expect_value(lambda: b.spooled("orders"), 100, "crossing")
+        expect_value(lambda: a.spooled("#link/b"), 0, "settling")
 
         hosts.plug("down")
         here.publish_many(numbers(100, 100))  # acknowledged: they wait for the link
         for node in (a, b):
-            wait_for("noticing", partial(is_down, node))
+            wait_until(partial(is_down, node), "noticing")
             assert "SYSTEM_LINK_DOWN" in node.events()
         here.publish_many(numbers(200, 100))
         assert a.spooled("#link/b") == 200
         assert b.spooled("orders") == 100
 
         hosts.plug("up")
-        wait_for("crossing", lambda: b.spooled("orders"), 300)
-        wait_for("settling", lambda: a.spooled("#link/b"), 0)
+        expect_value(lambda: b.spooled("orders"), 300, "crossing")
+        expect_value(lambda: a.spooled("#link/b"), 0, "settling")
         for node in (a, b):
-            wait_for("the link being up again", node.link_state, "up")
+            expect_value(node.link_state, "up", "the link being up again")
         with there.consume("orders") as flow:
             got = []
             for _ in range(300):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from angarium import Message, blocking, errors
 from cluster.admin.client import Admin
 from tests.integration.mesh_nodes import Mesh
+from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,13 +73,6 @@ class Consumer(threading.Thread):
                     return
 
 
-def wait_for(condition: Any, what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.05)
-
-
 def ask(mesh: Mesh, here: str, operation: str, **arguments: Any) -> Any:
     """Have an admin operation done; a command would take much longer to start than to do it."""
     with Admin(mesh[here].data) as admin:
@@ -93,7 +88,7 @@ def join(mesh: Mesh) -> None:
         for there in neighbours(mesh, here):
             attributes = {"addresses": [mesh[there].url]}
             ask(mesh, here, "objects.create", kind="link", name=there, vpn="", attributes=attributes)
-    wait_for(lambda: all(is_joined(mesh, name) for name in mesh.names), "all links being up")
+    wait_until(lambda: all(is_joined(mesh, name) for name in mesh.names), "all links being up")
 
 
 def is_joined(mesh: Mesh, here: str) -> bool:
@@ -113,7 +108,7 @@ def add_queues(mesh: Mesh) -> None:
                 name=name,
                 attributes={"subscriptions": ["load/>"]},
             )
-    wait_for(
+    wait_until(
         lambda: all("load/>" in row["client_subscriptions"] for row in link_queues(mesh)),
         "interest of queues",
     )
@@ -130,6 +125,11 @@ def link_queues(mesh: Mesh) -> list[dict[str, Any]]:
     return [ask(mesh, here, "endpoints.show", name=name) for here, name in names]
 
 
+def are_beyond(publishers: list[Publisher], counts: list[int]) -> bool:
+    """Tell whether each has more acknowledgements than it had."""
+    return all(one.acknowledged > count for one, count in zip(publishers, counts, strict=True))
+
+
 def test_a_rolling_restart_under_load_loses_no_guaranteed_message(tmp_path: Path) -> None:
     with Mesh(tmp_path, 3) as mesh:
         join(mesh)
@@ -141,17 +141,12 @@ def test_a_rolling_restart_under_load_loses_no_guaranteed_message(tmp_path: Path
         for name in mesh.names:
             before = [publisher.acknowledged for publisher in publishers]
             mesh[name].restart()  # SIGTERM, exit 0, start
-            wait_for(lambda: all(is_joined(mesh, name) for name in mesh.names), "all links being up again")
-            wait_for(
-                lambda before=before: all(
-                    one.acknowledged > n for one, n in zip(publishers, before, strict=True)
-                ),
-                "every publisher going on",
-            )
+            wait_until(lambda: all(is_joined(mesh, name) for name in mesh.names), "all links being up again")
+            wait_until(partial(are_beyond, publishers, before), "every publisher going on")
         finish(publishers)
         expected = {f"{one.node} {number}" for one in publishers for number in range(one.acknowledged)}
         assert len(expected) > 100, "there was no load"
-        wait_for(
+        wait_until(
             lambda: not any(row["messages_spooled"] for row in link_queues(mesh)),
             "queues of links being empty",
         )
@@ -159,7 +154,9 @@ def test_a_rolling_restart_under_load_loses_no_guaranteed_message(tmp_path: Path
         for keeper in keepers:
             keeper.start()
         for queue in ("live", "kept"):
-            wait_for(lambda queue=queue: not any(holds(mesh, queue)), f"all of {queue} being consumed")
+            wait_for(
+                partial(holds, mesh, queue), lambda held: not any(held), f"all of {queue} being consumed"
+            )
         finish([*keepers, *consumers])
         for keeper in keepers:
             check_order(keeper.first_time)

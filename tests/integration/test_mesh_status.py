@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cluster.admin.client import Admin
-from tests.integration.mesh_nodes import LINK_TIMEOUT_S, Mesh
+from tests.integration.mesh_nodes import Mesh
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 Row = dict[str, Any]
@@ -26,24 +25,14 @@ def ask(mesh: Mesh, name: str, operation: str, **arguments: Any) -> Any:
         return admin.call(operation, **arguments)
 
 
-def picture(mesh: Mesh, name: str) -> Row:
+def view(mesh: Mesh, name: str) -> Row:
     found: Row = ask(mesh, name, "cluster.status")
     return found
 
 
-def wait_for(look: Callable[[], Any], condition: Callable[[Any], Any]) -> Any:
-    deadline = time.monotonic() + LINK_TIMEOUT_S
-    while True:
-        seen = look()
-        if condition(seen):
-            return seen
-        assert time.monotonic() < deadline, seen
-        time.sleep(0.1)
-
-
 def wait_for_issues(mesh: Mesh, name: str, *expected: tuple[str, list[str]]) -> None:
     wait_for(
-        lambda: picture(mesh, name),
+        lambda: view(mesh, name),
         lambda seen: [(issue["kind"], issue["nodes"]) for issue in seen["issues"]] == list(expected),
     )
 
@@ -80,7 +69,7 @@ def test_a_line_lacks_a_link_and_a_node_that_died_is_stale(tmp_path: Path) -> No
             wait_for_issues(mesh, name)
             wait_for_event(mesh, name, f"{ISSUE}_CLEAR", *missing)
         seen = wait_for(
-            lambda: picture(mesh, "a"),
+            lambda: view(mesh, "a"),
             lambda seen: len(seen["links"]) == 6 and all(row["lag_ms"] for row in seen["links"]),
         )
         assert {(row["node"], row["neighbour"], row["state"]) for row in seen["links"]} == {
@@ -94,7 +83,7 @@ def test_a_line_lacks_a_link_and_a_node_that_died_is_stale(tmp_path: Path) -> No
             wait_for_issues(mesh, name, *down)
             for issue in down:
                 wait_for_event(mesh, name, ISSUE, *issue)
-        (row,) = [row for row in picture(mesh, "a")["nodes"] if row["node"] == "c"]
+        (row,) = [row for row in view(mesh, "a")["nodes"] if row["node"] == "c"]
         assert (row["state"], row["heard_s"] > 0) == ("stale", True)
         assert "is down" in mesh.link("a", "c")["issues"][0]
         mesh["c"].start()

@@ -11,8 +11,9 @@ import zmq
 
 from angarium import blocking, wire
 from angarium_server.testing import Node
-from tests.integration.numbered import Tally, payload, wait_until
+from tests.integration.numbered import Tally, payload
 from tests.integration.raw_client import RawClient, row
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -195,11 +196,11 @@ def test_each_member_of_a_share_gets_its_messages_in_order_and_the_group_gets_al
         assert all(member.total > MESSAGES / 4 for member in members)
 
 
-def test_order_holds_without_the_short_way_too(
+def test_order_holds_without_the_fast_path_too(
     tmp_path: Any, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     config = tmp_path / "node.toml"
-    config.write_text("[router]\nshort_way_topics_max = 0\n", encoding="utf-8")
+    config.write_text("[router]\nfast_path_topics_max = 0\n", encoding="utf-8")
     with Node(tmp_path / "data", workers=2, config=config) as node, Reader(node.url, ["order/>"]) as reader:
         publish_both_ways(context, node.url, 0)
         expect_everything(reader, range(2))

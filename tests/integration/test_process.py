@@ -203,10 +203,10 @@ def test_a_process_without_a_handler_refuses_requests(world: World) -> None:
 def test_a_request_may_be_answered_later_and_in_another_order(world: World) -> None:
     controller = world.controller()
     made = world.process()
-    promised: list[process.Later] = []
+    promised: list[process.DeferredReply] = []
 
     def answer(operation: str, _arguments: Any) -> Any:
-        promised.append(process.Later())
+        promised.append(process.DeferredReply())
         if operation == "at once":
             made.reply(promised[-1], True, "now")
         return promised[-1]

@@ -16,6 +16,7 @@ from angarium import errors
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
 from storage.config_store import ConfigStore, Counter
+from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -55,16 +56,13 @@ def kill_controller(node: Node) -> None:
 
 def wait_for_controller(node: Node) -> None:
     """Wait until a controller answers that knows the router."""
-    deadline = time.monotonic() + BACK_S
-    while True:
-        try:
-            with Admin(node.data) as admin:
-                if "router.0" in admin.call("stats", timeout_s=2.0)["controller"]["peers"]:
-                    return
-        except errors.AngariumError:
-            pass
-        assert time.monotonic() < deadline, "the controller did not come back"
-        time.sleep(0.05)
+
+    def is_back() -> bool:
+        with contextlib.suppress(errors.AngariumError), Admin(node.data) as admin:
+            return "router.0" in admin.call("stats", timeout_s=2.0)["controller"]["peers"]
+        return False
+
+    wait_until(is_back, "the controller coming back", BACK_S)
 
 
 @pytest.mark.requirement("R95", "R96", "R100", "R131")
@@ -207,10 +205,7 @@ def test_a_change_of_workers_that_the_supervisor_did_not_hear_of_is_done_by_the_
     node.start()
     try:
         with Admin(node.data) as admin:
-            deadline = time.monotonic() + BACK_S
-            while len(admin.call("workers")) != 1:
-                assert time.monotonic() < deadline, "the workers are still two"
-                time.sleep(0.05)
+            wait_for(lambda: admin.call("workers"), lambda rows: len(rows) == 1, "one worker", BACK_S)
             assert {tuple(row["homes"]) for row in admin.call("objects.list", kind="queue")} == {(0,)}
     finally:
         node.stop()

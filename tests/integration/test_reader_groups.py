@@ -14,9 +14,10 @@ import pytest
 import angarium
 from angarium import blocking, errors
 from angarium_server.testing import Node
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Coroutine, Iterator
     from pathlib import Path
 
     from angarium import Client, GuaranteedBatch, ReaderGroup
@@ -47,13 +48,6 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 async def connected(node: Node, **options: Any) -> AsyncIterator[Client]:
     async with angarium.connect(node.url, timeout_s=LIMIT_S, **options) as client:
         yield client
-
-
-async def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = asyncio.get_running_loop().time() + LIMIT_S
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"it never came true: {what}"
-        await asyncio.sleep(0.01)
 
 
 async def is_empty(client: Client, queue: str) -> None:

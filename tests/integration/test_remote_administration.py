@@ -20,7 +20,7 @@ from angarium_server.testing import Node
 from cluster.admin.client import Admin
 from cluster.data.node_file import read_node_file
 from tests.integration.certificates import Authority
-from tests.integration.numbered import wait_until
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ import pytest
 
 from angarium import blocking, errors, wire
 from tests.integration.attacked_spool import LoneSpool, new_name
-from tests.integration.numbered import wait_until
 from tests.integration.raw_client import row
 from tests.integration.raw_guaranteed import RawGuaranteed, RawProducer
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

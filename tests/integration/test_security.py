@@ -19,8 +19,8 @@ import angarium
 from angarium import blocking, errors, wire
 from angarium_server.testing import Node, NodeFailedError
 from tests.integration.certificates import Authority
-from tests.integration.numbered import wait_until
 from tests.integration.raw_client import RawClient, hello_header, row
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -173,8 +173,8 @@ def test_operators_see_stages_and_sinks_and_can_end_them(lone: LoneSpool, client
     queue = lone.queue()
     one, two = (staged(client, *to(queue, b"x")) for _ in range(2))
     assert row_of(lone, "stage", "list", id=one)["state"] == "open"
-    figures = json.loads(lone.node.run("queue", "show", queue, "--json"))
-    assert (figures["messages_staged"], figures["messages_ready"]) == (2, 0)
+    metrics = json.loads(lone.node.run("queue", "show", queue, "--json"))
+    assert (metrics["messages_staged"], metrics["messages_ready"]) == (2, 0)
     assert lone.status()["spool"]["staged_messages"] >= 2
     assert json.loads(lone.node.run("stage", "abort", one, "--json")) == {"aborted": 1}
     lone.expect_held(queue, 1)

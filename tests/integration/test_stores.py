@@ -14,8 +14,8 @@ from angarium_server.testing import NodeFailedError
 from cluster.supervisor.stores import stamp
 from storage.config_store import ConfigStore, Deletion
 from tests.integration.attacked_spool import LoneSpool
-from tests.integration.numbered import wait_until
 from tests.integration.raw_guaranteed import RawProducer
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -27,9 +28,11 @@ from cluster.data.node_file import process_runs, read_node_file
 from cluster.supervisor.server import run_supervisor
 from cluster.supervisor.starting import UpOptions, run_detached
 from tests.integration.machine import back_within_s
+from tests.waiting import wait_until
+from tests.warm_start import cold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow
 
@@ -52,19 +55,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node for tests that kill a process of it, and leave it with all of them ready."""
-    with Node(tmp_path_factory.mktemp("lasting") / "data") as node:
+    with contextlib.ExitStack() as stack:
+        with cold():
+            node = stack.enter_context(Node(tmp_path_factory.mktemp("lasting") / "data"))
         yield node
-
-
-def poll(what: str, condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
-    """Look until a condition holds, and give what it gave."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s} s: {value!r}"
-        time.sleep(0.02)
 
 
 def all_ready(status: dict[str, Any]) -> bool:
@@ -103,7 +97,9 @@ def test_sockets_and_secrets_are_for_this_user_only(lasting: Node) -> None:
 
 
 @pytest.mark.parametrize("detach", [False, True])
-def test_nobody_else_reads_what_is_in_a_data_directory(*, detach: bool, tmp_path: Path) -> None:
+def test_nobody_else_reads_what_is_in_a_data_directory(
+    *, detach: bool, tmp_path: Path, cold_start: None
+) -> None:
     """Whatever the umask is: messages, events, log and secrets are in it."""
     data, earlier = tmp_path / "data", os.umask(0)
     try:
@@ -113,7 +109,7 @@ def test_nobody_else_reads_what_is_in_a_data_directory(*, detach: bool, tmp_path
         else:
             node.start()
         node.kill("worker")
-        poll("an event is written", (data / "events.jsonl").exists)
+        wait_until((data / "events.jsonl").exists, "an event is written")
         node.wait_for("everything is ready", all_ready)
         node.run("spool", "backup", str(tmp_path / "backup"))
         found = {str(path.relative_to(tmp_path)): path.stat().st_mode for path in (data, *data.rglob("*"))}
@@ -163,12 +159,11 @@ def test_a_killed_process_is_back_soon(lasting: Node, role: str, index: int) -> 
         row = next(row for row in rows if (row["role"], row["index"]) == (role, index))
         return bool(row["state"] == "ready" and row["pid"] != pid and row["restarts"] == restarts + 1)
 
-    poll(f"{role}.{index} is back", is_back)
+    wait_until(is_back, f"{role}.{index} is back")
     back_s = time.monotonic() - killed
     assert back_s < back_within_s()
-    poll(
-        "both are told",
-        lambda: {"SYSTEM_PROCESS_DOWN", "SYSTEM_PROCESS_UP"} <= _names_since(told, node),
+    wait_until(
+        lambda: {"SYSTEM_PROCESS_DOWN", "SYSTEM_PROCESS_UP"} <= _names_since(told, node), "both are told"
     )
 
 
@@ -221,7 +216,7 @@ def test_a_change_is_durable_when_it_is_answered(node: Node) -> None:
 def test_the_children_of_a_killed_supervisor_die_with_it(node: Node) -> None:
     pids = [row["pid"] for row in node.ready["processes"]]
     node.kill_all()
-    poll("every process is gone", lambda: not any(process_runs(pid) for pid in pids))
+    wait_until(lambda: not any(process_runs(pid) for pid in pids), "every process is gone")
 
 
 def test_a_node_starts_again_after_its_supervisor_was_killed(node: Node) -> None:
@@ -243,7 +238,7 @@ def test_a_paused_worker_is_hung_and_is_replaced(lasting: Node) -> None:
     )
     assert time.monotonic() - paused >= 4.5
     assert _pid(status, "worker", 0) == other
-    poll("it is told", lambda: "SYSTEM_PROCESS_HUNG" in _names_since(told, node))
+    wait_until(lambda: "SYSTEM_PROCESS_HUNG" in _names_since(told, node), "it is told")
 
 
 def test_a_supervisor_that_was_paused_itself_harms_nobody(lasting: Node) -> None:
@@ -333,7 +328,7 @@ def test_a_node_stops_when_its_terminal_is_closed(tmp_path: Path) -> None:
     finally:
         os.close(inside)
     try:
-        poll("the node is ready", lambda: ready.exists() or process.poll() is not None)
+        wait_until(lambda: ready.exists() or process.poll() is not None, "the node is ready")
         process.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1.0)
@@ -398,7 +393,7 @@ def test_the_admin_api_stops_the_node(tmp_path: Path) -> None:
     with Node(tmp_path / "data", workers=1) as node:
         with Admin(node.data) as admin:
             assert admin.call("down") is None
-        poll("the node is gone", lambda: not process_runs(node.pid))
+        wait_until(lambda: not process_runs(node.pid), "the node is gone")
 
 
 def test_a_node_that_is_killed_during_a_call_is_told_at_once(tmp_path: Path) -> None:
@@ -471,7 +466,7 @@ def test_signals_of_the_terminal_stop_the_node_in_order(tmp_path: Path) -> None:
             cwd=Path(__file__).resolve().parents[2],
         )
     try:
-        poll("the node is ready", (tmp_path / "ready").exists)
+        wait_until((tmp_path / "ready").exists, "the node is ready")
         os.killpg(supervisor.pid, signal.SIGINT)
         assert supervisor.wait(60) == 0
     finally:

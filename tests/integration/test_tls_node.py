@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import ssl
-import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -19,7 +18,7 @@ from cluster.admin.client import Admin
 from cluster.data.node_file import read_node_file
 from cluster.security.authority import create_certificate
 from tests.integration.certificates import Authority
-from tests.integration.numbered import wait_until
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -169,13 +168,11 @@ def hang_up(served: TlsNode, admin: Admin, expected: str) -> dict[str, Any]:
     """Send the signal, and give the event that follows."""
     since = admin.call("events", limit=1)[-1]["id"]
     os.kill(served.node.ready["pid"], signal.SIGHUP)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        for event in admin.call("events", since=since, limit=100):
-            if event["event"] == expected:
-                return dict(event)
-        time.sleep(0.05)
-    raise AssertionError(f"no {expected} after {since}")
+    found: list[dict[str, Any]] = wait_until(
+        lambda: [one for one in admin.call("events", since=since, limit=100) if one["event"] == expected],
+        expected,
+    )
+    return found[0]
 
 
 @pytest.mark.requirement("R222")

@@ -11,9 +11,9 @@ from angarium import blocking, errors
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
 from tests.integration.certificates import Authority
-from tests.integration.numbered import wait_until
 from tests.integration.token_keys import KeyServer
 from tests.token_issuer import AUDIENCE, ISSUER, TokenMaker
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

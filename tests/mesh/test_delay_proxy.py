@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.mesh.delay_proxy import DelayProxy, address_of
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -74,14 +75,6 @@ async def path(delay_ms: float = 0.0) -> AsyncIterator[tuple[Target, DelayProxy]
 
 async def dial(proxy: DelayProxy) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection(*address_of(proxy.url))
-
-
-async def until(condition: object) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        await asyncio.sleep(0.01)
 
 
 @in_loop

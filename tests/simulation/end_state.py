@@ -31,8 +31,8 @@ def unrest(node: SimulatedNode) -> list[str]:
         found.append(f"{router.egress.queued_bytes} bytes are queued for clients")
     if router.rounds.held or router.rounds.held_sessions:
         found.append("dispatching is held")
-    if router.reception._tickets:
-        found.append(f"{len(router.reception._tickets)} logins wait for their passwords")
+    if router.handshake._tickets:
+        found.append(f"{len(router.handshake._tickets)} logins wait for their passwords")
     return found
 
 

@@ -106,7 +106,7 @@ class DiscardsUncounted(Router):
         self.egress._count_discard = lambda session, dropped: None  # type: ignore[method-assign]
 
 
-class NeverForgetsTheShortWay(Router):
+class NeverForgetsTheFastPath(Router):
     """The router goes on with matches that a subscription has changed."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -166,7 +166,7 @@ class HoldsElidedForEver(Router):
         (MiscountsJoinedRows, "credit", 0),
         (JoinsPastOtherFrames, "order", 0),
         (DiscardsUncounted, "discards", 0),
-        (NeverForgetsTheShortWay, "lost", 20),
+        (NeverForgetsTheFastPath, "lost", 20),
         (KeepsSubscriptionsOfTheDead, "broken", 0),
         (GivesToTheWholeGroup, "shared", 2),
         (ForgetsWhoHasACopy, "duplicate", 0),

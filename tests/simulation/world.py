@@ -104,7 +104,7 @@ def _settings(rng: random.Random, router_class: type[Router]) -> NodeSettings:
         send_queue_bytes=rng.choice([20_000, 256 << 20]),
         keepalive_ms=500,
         shard_grace_ms=rng.choice([0, 60, 250]),
-        short_way_topics_max=rng.choice([0, 5, 20_000]),
+        fast_path_topics_max=rng.choice([0, 5, 20_000]),
     )
     worker = worker_config(small=rng.choice([True, False]))
     return NodeSettings(

@@ -68,7 +68,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.ui.enabled": "false",
         # Queries here see few rows once: Java that is made and compiled for each takes longer than to interpret it. The
-        # jobs of tests/spark/test_spark_killed.py and of the tutorial run with what Spark does by default.
+        # jobs of the tutorial run with what Spark does by default.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.shuffle.partitions": "2",

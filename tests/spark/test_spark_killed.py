@@ -37,6 +37,13 @@ SPARK = (
     "spark.driver.memory=600m",
     "--conf",
     "spark.sql.shuffle.partitions=2",
+    # As in conftest; the tutorial runs with what Spark does by default.
+    "--conf",
+    "spark.ui.enabled=false",
+    "--conf",
+    "spark.sql.codegen.wholeStage=false",
+    "--conf",
+    "spark.sql.codegen.factoryMode=NO_CODEGEN",
 )
 LIMIT_S = 200.0
 DRIVER = Path(__file__).with_name("sink_driver.py")
@@ -68,6 +75,7 @@ def run(node: Node, path: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_messages_are_archived_once_however_often_the_job_is_killed(
     java: None, node: Node, tmp_path: Path, faults: int
 ) -> None:

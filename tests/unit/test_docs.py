@@ -27,6 +27,10 @@ from cluster.commands.cli import command_tree
 from cluster.commands.node import documentation
 from cluster.commands.terminal.group import variable_of
 from cluster.configuration import config
+from cluster.controller.health import node_metrics as controller_metrics
+from node import metrics as node_metrics
+from router.ground import metrics as router_metrics
+from tests.extending_page import SECTIONS, changes
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -56,7 +60,15 @@ def script() -> ModuleType:
 
 @pytest.mark.parametrize(
     "name",
-    ["commands.md", "errors.md", "attributes.md", "configuration.md", "node-protocol.md", "link-protocol.md"],
+    [
+        "commands.md",
+        "errors.md",
+        "attributes.md",
+        "configuration.md",
+        "metrics.md",
+        "node-protocol.md",
+        "link-protocol.md",
+    ],
 )
 def test_a_page_is_what_the_code_says(script: ModuleType, name: str) -> None:
     assert read(name) == script.PAGES[name](), "run scripts/docs"
@@ -74,6 +86,12 @@ def test_every_field_of_every_frame_is_in_a_table(
         script.frame_name(kind) for kind in frames if set(kind.__struct_fields__) - {"router", "incarnation"}
     }
     assert described <= tables
+
+
+def test_every_metric_that_is_declared_is_in_a_table() -> None:
+    parts = {*vars(router_metrics), *vars(node_metrics), *vars(controller_metrics)}
+    tables = re.findall(r"<!-- metrics (\w+) -->", read("metrics.md"))
+    assert sorted(tables) == sorted([*(name for name in parts if name.isupper()), "BRIDGE", "CHANNEL"])
 
 
 def test_every_command_and_every_option_is_documented() -> None:
@@ -194,3 +212,10 @@ def test_every_link_inside_the_documentation_leads_somewhere() -> None:
 def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_changes_of_the_page_of_extensions_fit_the_code() -> None:
+    """Those who move or rename what the page names hear of it here; `test_extending.py` tries the result."""
+    for section in SECTIONS:
+        for change in changes(section):
+            change.of((ROOT / change.path).read_text(encoding="utf-8"))

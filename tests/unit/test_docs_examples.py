@@ -102,6 +102,8 @@ def words(text: str) -> list[str]:
 
 
 COMMAND_LINES = list(command_lines())
+#: What docs/extending.md adds; tests/integration/test_extending.py does so, and types it.
+ADDED_BY_A_PAGE = {"angarium client count"}
 
 
 def test_there_are_commands_to_look_at() -> None:
@@ -117,6 +119,8 @@ def faults_of(tree: dict[str, click.Command], place: str, line: list[str]) -> It
     path, rest = "angarium", list(line)
     while rest and isinstance(tree[path], click.Group) and not rest[0].startswith("-"):
         path = f"{path} {rest.pop(0)}"
+        if path in ADDED_BY_A_PAGE and place.startswith("docs/extending.md"):
+            return
         if path not in tree:
             yield f"{place}: no command {path!r}"
             return

@@ -7,6 +7,7 @@ Each rule is one test that names every place where it is broken, so that one run
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from pathlib import Path
@@ -47,6 +48,8 @@ NAMELESS = {"utils", "util", "helpers", "helper", "common", "core", "base", "mis
 STARTS = {"__main__", "__init__"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+#: Where a statement holds others.
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
 class Module(NamedTuple):
@@ -55,6 +58,8 @@ class Module(NamedTuple):
     path: Path
     name: str
     tree: ast.Module
+    #: Every statement of it, wherever it stands; most rules look at no expression.
+    statements: tuple[ast.AST, ...]
     lines: int
 
     @property
@@ -69,15 +74,26 @@ def folder_of(package: str) -> Path:
     return SDK / package if (SDK / package).is_dir() else ROOT / package
 
 
+@functools.cache
 def load(package: str) -> list[Module]:
+    """Give the modules of a package; reading all of the project takes seconds, and most tests here ask for it."""
     modules = []
     folder = folder_of(package)
     for path in sorted(folder.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         parts = path.relative_to(folder.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        modules.append(Module(path, name, ast.parse(text), len(text.splitlines())))
+        tree = ast.parse(text)
+        modules.append(Module(path, name, tree, tuple(statements(tree)), len(text.splitlines())))
     return modules
+
+
+def statements(holder: ast.AST) -> Iterator[ast.AST]:
+    """Give every statement within another one; neither an import nor a definition stands in an expression."""
+    for block in BLOCKS:
+        for statement in getattr(holder, block, ()):
+            yield statement
+            yield from statements(statement)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +108,7 @@ def modules_and_tests(modules: list[Module]) -> list[Module]:
 
 def imported_names(module: Module) -> Iterator[tuple[int, str]]:
     """Give each name that a module imports, wherever in the module, absolute."""
-    for node in ast.walk(module.tree):
+    for node in module.statements:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -108,7 +124,7 @@ def imported_names(module: Module) -> Iterator[tuple[int, str]]:
 
 
 def functions(module: Module) -> Iterator[Function]:
-    for node in ast.walk(module.tree):
+    for node in module.statements:
         if isinstance(node, Function):
             yield node
 
@@ -237,7 +253,7 @@ def test_no_constructor_asks_for_more_than_one_can_keep_in_mind(modules: list[Mo
     demanding = {
         node.name
         for module in modules
-        for node in ast.walk(module.tree)
+        for node in module.statements
         if isinstance(node, ast.ClassDef)
         for function in node.body
         if isinstance(function, ast.FunctionDef) and function.name == "__init__"

@@ -24,7 +24,7 @@ from cluster.commands.bench.task import STAMP_BYTES, Task
 from cluster.commands.connecting.connection import ConnectOptions, client_options
 from cluster.commands.terminal.group import SuggestingGroup
 from cluster.commands.terminal.hints import quiet_option
-from cluster.commands.terminal.output import Output, output_option, print_figures, progress
+from cluster.commands.terminal.output import Output, output_option, print_metrics, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,7 +104,7 @@ def pub_sub(
         publishers=publishers,
         quiet=quiet,
     )
-    out.one({"bench": "pub-sub", **run.rates(subscribers=1)}, print_figures)
+    out.one({"bench": "pub-sub", **run.rates(subscribers=1)}, print_metrics)
 
 
 @bench.command("fan-out")
@@ -131,7 +131,7 @@ def fan_out(
     run = Run(
         connect, messages=messages, size_bytes=size, topics=topics, batch=batch, publishers=1, quiet=quiet
     )
-    out.one({"bench": "fan-out", **run.rates(subscribers=subscribers)}, print_figures)
+    out.one({"bench": "fan-out", **run.rates(subscribers=subscribers)}, print_metrics)
 
 
 @bench.command("latency")
@@ -158,7 +158,7 @@ def latency(
         rate=rate,
         quiet=quiet,
     )
-    out.one({"bench": "latency", **run.latencies()}, print_figures)
+    out.one({"bench": "latency", **run.latencies()}, print_metrics)
 
 
 def is_watched(*, quiet: bool) -> bool:

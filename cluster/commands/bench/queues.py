@@ -13,7 +13,7 @@ from cluster.commands.bench.queue_client import PARTS
 from cluster.commands.bench.task import Task
 from cluster.commands.connecting.connection import ConnectOptions, client_options
 from cluster.commands.terminal.hints import quiet_option
-from cluster.commands.terminal.output import Output, output_option, print_figures
+from cluster.commands.terminal.output import Output, output_option, print_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,7 @@ def guaranteed(
         "consumed_per_s": round(messages / (drained["ended"] - drained["started"])),
         "together_per_s": round(messages / together),
     }
-    out.one(figures, print_figures)
+    out.one(figures, print_metrics)
 
 
 @bench.command("backlog")
@@ -102,7 +102,7 @@ def backlog(
         "first_delivery_ms": round((drained["first"] - drained["started"]) * 1_000, 3),
         "consumed_per_s": round(messages / (drained["ended"] - drained["started"])),
     }
-    out.one(figures, print_figures)
+    out.one(figures, print_metrics)
 
 
 class QueueRun:

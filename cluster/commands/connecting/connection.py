@@ -24,6 +24,7 @@ from angarium.client.transport.address import DEFAULT_URL, is_encrypted, parse
 from cluster.admin.client import Admin
 from cluster.commands.connecting import contexts
 from cluster.commands.connecting.target import Here, Place, Purpose, Target, choose, named
+from cluster.commands.terminal.options import ABOVE_0, FILE, options
 from cluster.data import registry
 from cluster.data.node_file import NODE_FILE, node_runs, read_node_file
 
@@ -52,8 +53,7 @@ _PLACE_NAMES: Final = {"data", "context", "timeout", *_TLS_NAMES}
 _CLIENT_NAMES: Final = _PLACE_NAMES | {*("url", "vpn", "user", "password_file", "token_file", "client_name")}
 #: The parameters that become `AdminOptions`.
 _ADMIN_NAMES: Final = _PLACE_NAMES | {"admin_url"}
-_readable: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-#: The same for what is handed on to other processes.
+#: A file that is handed on to other processes.
 _resolved: Final = click.Path(exists=True, dir_okay=False, path_type=Path, resolve_path=True)
 
 
@@ -143,13 +143,12 @@ def check_admin_address(ctx: click.Context, option: click.Parameter, value: str 
     return checked
 
 
-def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--data`."""
-    return option(
-        "--data",
-        type=click.Path(file_okay=False, path_type=Path),
-        help=f"Data directory of the node.  [default: ./{DEFAULT_DATA}]",
-    )(function)
+#: Add `--data`.
+data_option = option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help=f"Data directory of the node.  [default: ./{DEFAULT_DATA}]",
+)
 
 
 def _places_options(url_option: _Decorator) -> list[_Decorator]:
@@ -166,15 +165,14 @@ def _places_options(url_option: _Decorator) -> list[_Decorator]:
     ]
 
 
-def timeout_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--timeout`."""
-    return option(
-        "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
-        default=DEFAULT_TIMEOUT_S,
-        show_default=True,
-        help="Seconds to wait for the node.",
-    )(function)
+#: Add `--timeout`.
+timeout_option = option(
+    "--timeout",
+    type=ABOVE_0,
+    default=DEFAULT_TIMEOUT_S,
+    show_default=True,
+    help="Seconds to wait for the node.",
+)
 
 
 def _tls_options(certificate: str) -> list[_Decorator]:
@@ -193,14 +191,14 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
     url = option(
         "--url", callback=check_address, help="Address of the node.  [default: that of the local node]"
     )
-    options: list[_Decorator] = [
+    family = [
         *_places_options(url),
         option("--vpn", default=DEFAULT_VPN, show_default=True, help="Message VPN to join."),
         option("--user", default=DEFAULT_USER, show_default=True, help="Username to connect as."),
-        option("--password-file", type=_readable, help="File whose first line is the password."),
+        option("--password-file", type=FILE, help="File whose first line is the password."),
         option(
             "--token-file",
-            type=_readable,
+            type=FILE,
             help="File whose first line is a token (JWT), read for each connection, instead of a password.",
         ),
         *_tls_options("Certificate of this client, where one is demanded (PEM)."),
@@ -226,7 +224,7 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
         )
         return function(connect=connect, **{name: values[name] for name in values.keys() - _CLIENT_NAMES})
 
-    return _with_options(options, functools.update_wrapper(command, function))
+    return options(*family)(functools.update_wrapper(command, function))
 
 
 class _Given:
@@ -454,7 +452,6 @@ class AdminOptions:
     """How one command reaches the controller of a node; it is looked for when it is needed."""
 
     def __init__(self, given: _Given, timeout_s: float) -> None:
-        """Remember what was given."""
         self._given = given
         self._timeout_s = timeout_s
 
@@ -500,7 +497,7 @@ def admin_options(function: Callable[..., Any]) -> Callable[..., Any]:
     url = option(
         "--admin-url", callback=check_admin_address, help="Address of a remote controller, instead of --data."
     )
-    options: list[_Decorator] = [
+    family = [
         *_places_options(url),
         *_tls_options("Certificate that says who you are, for --admin-url (PEM)."),
         timeout_option,
@@ -513,7 +510,7 @@ def admin_options(function: Callable[..., Any]) -> Callable[..., Any]:
             others["vpn"] = vpn
         return function(admin=admin, **others)
 
-    return _with_options(options, functools.update_wrapper(command, function))
+    return options(*family)(functools.update_wrapper(command, function))
 
 
 def operator_of(values: dict[str, Any], timeout_s: float) -> tuple[AdminOptions, Any]:
@@ -528,10 +525,3 @@ def operator_of(values: dict[str, Any], timeout_s: float) -> tuple[AdminOptions,
     if given.is_default("vpn"):
         vpn = given.vpn_of_operator(vpn)
     return AdminOptions(given, timeout_s), vpn
-
-
-def _with_options(options: Sequence[_Decorator], function: _Function) -> _Function:
-    """Add options so that `--help` lists them in the order in which they are written."""
-    for option in reversed(options):
-        function = option(function)
-    return function

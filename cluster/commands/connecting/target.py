@@ -98,7 +98,7 @@ def choose(
         raise _stopped(own.data, list(running()))
     nodes = list(running())
     if len(nodes) > 1:
-        raise errors.error_for(errors.INVALID_ARGUMENT, _listed(nodes), f"choose one: {_HOW_TO_CHOOSE}")
+        raise errors.invalid(_listed(nodes), f"choose one: {_HOW_TO_CHOOSE}")
     return Target(data=nodes[0].data) if nodes else None
 
 
@@ -118,7 +118,7 @@ def named(purpose: Purpose, places: Sequence[Place]) -> Target | None:
     if not url and not place.data:
         option = "--url" if purpose is Purpose.CLIENT else "--admin-url"
         advice = f"'angarium context add NAME {option} ...' adds one; --data names a node of this host"
-        raise errors.error_for(errors.INVALID_ARGUMENT, f"{place.source} has no {purpose.value[3:]}", advice)
+        raise errors.invalid(f"{place.source} has no {purpose.value[3:]}", advice)
     return Target(url=url) if url else Target(data=place.data)
 
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from angarium import errors, wire
+from angarium import wire
 from angarium_server.visible import visible
 from cluster.commands.connecting.completion import complete_names
 from cluster.commands.connecting.connection import ConnectOptions, client_options
 from cluster.commands.messages import sink
 from cluster.commands.messages.notices import Notices
-from cluster.commands.messages.receiving import announce, ready_file, receive
-from cluster.commands.terminal.hints import filter_hint, print_hints, quiet_option
+from cluster.commands.messages.receiving import Received, announce, ready_file, receive, receiving_options
+from cluster.commands.terminal.hints import filter_hint, print_hints
 from cluster.commands.terminal.interrupt import until_signal
+from cluster.commands.terminal.options import setting
 from cluster.commands.terminal.output import Output, output_option, progress
-from cluster.commands.terminal.table import counted
 
 if TYPE_CHECKING:
     from angarium import Client, Flow
@@ -63,49 +63,27 @@ class _Consumption:
     quiet: bool
 
 
-@dataclasses.dataclass(slots=True)
-class _Consumed:
-    """What came, and why it ended."""
-
-    messages: int = 0
-    seconds: float = 0.0
-    interrupted: bool = False
-
-
 @click.command(epilog=_EXAMPLES)
 @click.argument("queue", shell_complete=complete_names("queue"))
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after N messages.")
-@click.option(
-    "--idle-timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    help="End after so many seconds without a message, counted from ready and from each message.",
-)
-@click.option(
-    "--ready-file",
-    type=click.Path(dir_okay=False),
-    help="File to write when the queue is bound; it goes at the end.",
-)
-@click.option("--raw", is_flag=True, help="Print payloads only, each with a line feed.")
+@receiving_options("message", ready_when="the queue is bound")
+@sink.raw_option
 @click.option("--selector", metavar="S", help="Get only messages that match this condition.")
 @click.option("--browse", is_flag=True, help="Browse: the messages stay in the queue.")
-@click.option(
+@setting(
     "--settle",
     type=click.Choice(list(_OUTCOMES)),
     default="accept",
-    show_default=True,
     help="How to settle each message: delete it, have it redelivered, or give it up.",
 )
 @click.option("--no-ack", is_flag=True, help="Do not settle the messages: they are redelivered later.")
-@click.option(
+@setting(
     "--window",
     type=click.IntRange(1, 1_000_000),
     default=255,
-    show_default=True,
     help="Messages in flight: delivered and not yet printed.",
 )
 @click.option("--topic-endpoint", is_flag=True, help="QUEUE is the name of a topic endpoint.")
 @click.option("--topic", metavar="FILTER", help="Topic of the topic endpoint.")
-@quiet_option
 @output_option
 @client_options
 def consume(
@@ -119,9 +97,6 @@ def consume(
     **options: Any,
 ) -> int:
     """Take messages from QUEUE and print them, by default as 'TOPIC PAYLOAD'."""
-    if raw and out.is_json:
-        text = "--raw and --json exclude each other."
-        raise click.UsageError(text)
     if options["topic"] is not None and not topic_endpoint:
         text = "--topic needs --topic-endpoint."
         raise click.UsageError(text)
@@ -134,16 +109,12 @@ def consume(
     )
     with ready_file(consumption.ready_file):
         consumed = asyncio.run(_consume(connect, consumption))
-    if (consumed.interrupted or sys.stderr.isatty()) and not consumption.quiet:
-        click.echo(f"consumed {counted(consumed.messages, 'message')} in {consumed.seconds:.3f} s", err=True)
-    count = consumption.count
-    if count is not None and consumed.messages < count:
-        raise errors.error_for(errors.TIMEOUT, f"{consumed.messages} of {count} messages came")
+    consumed.conclude("consumed", consumption.count, quiet=consumption.quiet)
     return 0
 
 
-async def _consume(connect: ConnectOptions, consumption: _Consumption) -> _Consumed:
-    consumed = _Consumed()
+async def _consume(connect: ConnectOptions, consumption: _Consumption) -> Received:
+    consumed = Received()
     standby = _Standby(consumption)
     async with (
         await connect.connect(on_event=Notices()) as client,
@@ -203,7 +174,7 @@ async def _bind(client: Client, consumption: _Consumption, on_active: _Standby) 
     )
 
 
-async def _print_all(flow: Flow, consumption: _Consumption, consumed: _Consumed, show: Progress) -> None:
+async def _print_all(flow: Flow, consumption: _Consumption, consumed: Received, show: Progress) -> None:
     output = sink.Output(sys.stdout.fileno(), consumption.form)
     batches = receive(
         flow.batches(),

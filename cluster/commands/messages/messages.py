@@ -22,9 +22,10 @@ from cluster.commands.connecting.connection import ConnectOptions, client_option
 from cluster.commands.messages import sink, source
 from cluster.commands.messages.notices import Notices
 from cluster.commands.messages.producing import Produced, Production, produce
-from cluster.commands.messages.receiving import announce, ready_file, receive
+from cluster.commands.messages.receiving import Received, announce, ready_file, receive, receiving_options
 from cluster.commands.terminal.hints import filter_hint, print_hints, quiet_option, topic_hint
 from cluster.commands.terminal.interrupt import until_signal
+from cluster.commands.terminal.options import ABOVE_0, AT_LEAST_0, AT_LEAST_1, setting
 from cluster.commands.terminal.output import Output, output_option, print_json, progress
 from cluster.commands.terminal.table import counted
 
@@ -98,14 +99,9 @@ def _parse_template(
     help="Publish each line of a file (- is stdin), as bytes.",
 )
 @click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(min=1),
-    help="Publish the payload N times; of --lines the first N lines.",
+    "-n", "--count", type=AT_LEAST_1, help="Publish the payload N times; of --lines the first N lines."
 )
-@click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), help="Messages per second.  [default: full speed]"
-)
+@click.option("--rate", type=ABOVE_0, help="Messages per second.  [default: full speed]")
 @click.option(
     "--mode",
     type=click.Choice(["direct", "persistent", "non-persistent"]),
@@ -116,14 +112,11 @@ def _parse_template(
     "--dto", is_flag=True, help="Deliver to one: only one of the matching clients gets the message."
 )
 @click.option("--eliding", is_flag=True, help="A slow client may get only the newest message of the topic.")
-@click.option("--cos", type=click.IntRange(1, 3), default=1, show_default=True, help="Class of service.")
+@setting("--cos", type=click.IntRange(1, 3), default=1, help="Class of service.")
 @click.option("--priority", type=click.IntRange(0, 255), help="Message priority.")
-@click.option("--ttl-ms", type=click.IntRange(min=0), default=0, help="Time to live.  [default: for ever]")
+@click.option("--ttl-ms", type=AT_LEAST_0, default=0, help="Time to live.  [default: for ever]")
 @click.option(
-    "--delay-ms",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Delay before a queue delivers it.  [default: none]",
+    "--delay-ms", type=AT_LEAST_0, default=0, help="Delay before a queue delivers it.  [default: none]"
 )
 @click.option(
     "--dmq-eligible/--no-dmq-eligible",
@@ -153,7 +146,7 @@ def _parse_template(
 )
 @click.option(
     "--retry-for",
-    type=click.FloatRange(min=0, min_open=True),
+    type=ABOVE_0,
     metavar="S",
     help="Retry with the same sequences until nothing was acknowledged for S seconds.  [default: --timeout]",
 )
@@ -374,47 +367,28 @@ async def _due(pace: source.Pace, sent: int) -> int:
 
 @click.command(epilog=_SUB_EXAMPLES)
 @click.argument("filters", metavar="FILTER...", nargs=-1, required=True)
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after N messages.")
-@click.option(
-    "--idle-timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    help="End after so many seconds without a message, counted from ready and from each message.",
-)
-@click.option(
-    "--ready-file",
-    type=click.Path(dir_okay=False),
-    help="File to write when the subscriptions are in effect; it goes at the end.",
-)
-@click.option("--raw", is_flag=True, help="Print payloads only, each with a line feed.")
-@click.option(
+@receiving_options("message", ready_when="the subscriptions are in effect")
+@sink.raw_option
+@setting(
     "--priority",
     type=click.IntRange(1, 4),
     default=1,
-    show_default=True,
     help="Local priority for deliver-to-one messages (--dto) of this node; 1 is highest.",
 )
-@click.option(
+@setting(
     "--network-priority",
     type=click.IntRange(1, 4),
     default=1,
-    show_default=True,
     help="Network priority, for deliver-to-one messages of other nodes.",
 )
 @click.option(
-    "--da",
-    "deliver_always",
-    is_flag=True,
-    help="Deliver always: get deliver-to-one messages in any case.",
+    "--da", "deliver_always", is_flag=True, help="Deliver always: get deliver-to-one messages in any case."
 )
 @click.option("--no-local", is_flag=True, help="Do not get messages that this client publishes.")
-@quiet_option
 @output_option
 @client_options
 def sub(*, connect: ConnectOptions, raw: bool, out: Output, count: int | None, **options: Any) -> int:
     """Subscribe to each FILTER and print messages as they arrive, by default as 'TOPIC PAYLOAD'."""
-    if raw and out.is_json:
-        text = "--raw and --json exclude each other."
-        raise click.UsageError(text)
     print_hints(map(filter_hint, options["filters"]), quiet=options["quiet"])
     form = sink.choose_format(raw=raw, as_json=out.is_json)
     with ready_file(options["ready_file"]):
@@ -422,10 +396,7 @@ def sub(*, connect: ConnectOptions, raw: bool, out: Output, count: int | None, *
     if received.discarded:
         text = f"{received.discarded:,} messages were discarded on the way to this client: it was too slow."
         click.echo(text, err=True)
-    if (received.interrupted or sys.stderr.isatty()) and not options["quiet"]:
-        click.echo(f"received {counted(received.messages, 'message')} in {received.seconds:.3f} s", err=True)
-    if count is not None and received.messages < count:
-        raise errors.error_for(errors.TIMEOUT, f"{received.messages} of {count} messages came")
+    received.conclude("received", count, quiet=options["quiet"])
     return 0
 
 
@@ -445,18 +416,8 @@ class _Reception:
     quiet: bool
 
 
-@dataclasses.dataclass(slots=True)
-class _Received:
-    """What came, and why it ended."""
-
-    messages: int = 0
-    discarded: int = 0
-    seconds: float = 0.0
-    interrupted: bool = False
-
-
-async def _subscribe(connect: ConnectOptions, reception: _Reception) -> _Received:
-    received = _Received()
+async def _subscribe(connect: ConnectOptions, reception: _Reception) -> Received:
+    received = Received()
     notices = Notices()
     async with await connect.connect(
         local_priority=reception.priority,
@@ -480,7 +441,7 @@ async def _subscribe(connect: ConnectOptions, reception: _Reception) -> _Receive
 
 
 async def _print_all(
-    subscription: Subscription, reception: _Reception, output: sink.Output, received: _Received
+    subscription: Subscription, reception: _Reception, output: sink.Output, received: Received
 ) -> None:
     batches = receive(
         subscription.batches(),

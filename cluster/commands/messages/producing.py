@@ -19,6 +19,7 @@ import click
 from angarium import errors
 from angarium_server.visible import visible
 from cluster.commands.messages.notices import Notices
+from cluster.commands.messages.sink import write_all
 from cluster.commands.terminal.interrupt import until_signal
 from cluster.commands.terminal.output import progress
 from cluster.commands.terminal.table import counted
@@ -93,7 +94,7 @@ class Acknowledgements:
         self.acknowledged += len(stored)
         self.unroutable += sum(map(len, acknowledgement.unroutable))
         if self._descriptor is not None and stored:
-            _write_all(self._descriptor, b"".join(b"%d\n" % line for line in stored))
+            write_all(self._descriptor, b"".join(b"%d\n" % line for line in stored))
 
     def refusal(self) -> AngariumError | None:
         """Give the error of the first refusal with the number of all, or None."""
@@ -106,12 +107,6 @@ class Acknowledgements:
         """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
 
 
 @dataclasses.dataclass(slots=True)

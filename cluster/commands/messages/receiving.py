@@ -8,25 +8,79 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from angarium import errors
 from angarium_server.visible import visible
+from cluster.commands.terminal.hints import quiet_option
+from cluster.commands.terminal.options import ABOVE_0, AT_LEAST_1
 from cluster.commands.terminal.output import write_ready_file
+from cluster.commands.terminal.table import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
     from angarium.client.client import Client
 
+_Command = TypeVar("_Command", bound="Callable[..., Any]")
 #: A ready file is there for so long at least: scripts look ten times a second or so.
 READY_SEEN_S: Final = 1.0
 #: A batch of a subscription or of a flow; both can be cut.
 _Batch = TypeVar("_Batch", bound="Sequence[Any]")
+
+
+def receiving_options(noun: str, *, ready_when: str) -> Callable[[_Command], _Command]:
+    """Add `--count`, `--idle-timeout`, `--ready-file` and `-q` to a command that waits for what `noun` says."""
+    options = (
+        click.option("-n", "--count", type=AT_LEAST_1, help=f"End after N {noun}s."),
+        click.option(
+            "--idle-timeout",
+            type=ABOVE_0,
+            help=f"End after so many seconds without a {noun}, counted from ready and from each {noun}.",
+        ),
+        click.option(
+            "--ready-file",
+            type=click.Path(dir_okay=False),
+            help=f"File to write when {ready_when}; it goes at the end.",
+        ),
+        quiet_option,
+    )
+
+    def add(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+@dataclasses.dataclass(slots=True)
+class Received:
+    """What came, and why it ended."""
+
+    messages: int = 0
+    #: By the node, on the way here.
+    discarded: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    def conclude(self, verb: str, wanted: int | None, *, quiet: bool) -> None:
+        """Say on stderr what came, if somebody looks.
+
+        Raises:
+            AngariumError: fewer came than were wanted (TIMEOUT).
+        """
+        if (self.interrupted or sys.stderr.isatty()) and not quiet:
+            click.echo(f"{verb} {counted(self.messages, 'message')} in {self.seconds:.3f} s", err=True)
+        if wanted is not None and self.messages < wanted:
+            raise errors.error_for(errors.TIMEOUT, f"{self.messages} of {wanted} messages came")
 
 
 async def receive(

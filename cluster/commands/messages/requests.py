@@ -25,9 +25,10 @@ from angarium_server.visible import visible, visible_payload
 from cluster.commands.connecting.connection import ConnectOptions, client_options
 from cluster.commands.messages import sink
 from cluster.commands.messages.notices import Notices
-from cluster.commands.messages.receiving import announce, ready_file, receive
-from cluster.commands.terminal.hints import filter_hint, print_hints, quiet_option
+from cluster.commands.messages.receiving import announce, ready_file, receive, receiving_options
+from cluster.commands.terminal.hints import filter_hint, print_hints
 from cluster.commands.terminal.interrupt import until_signal
+from cluster.commands.terminal.options import ABOVE_0, setting
 from cluster.commands.terminal.output import Output, output_option, print_json
 
 if TYPE_CHECKING:
@@ -97,32 +98,19 @@ def _parse_command(_ctx: click.Context, _option: click.Parameter, value: str) ->
     callback=_parse_command,
     help="Program with arguments; the payload is its standard input.",
 )
-@click.option(
+@setting(
     "--exec-timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=ABOVE_0,
     default=DEFAULT_EXEC_TIMEOUT_S,
-    show_default=True,
     help="Seconds after which a program is killed.",
 )
-@click.option(
+@setting(
     "--parallel",
     type=click.IntRange(1, 256),
     default=DEFAULT_PARALLEL,
-    show_default=True,
     help="Programs that run at the same time.",
 )
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after N requests.")
-@click.option(
-    "--idle-timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    help="End after so many seconds without a request.",
-)
-@click.option(
-    "--ready-file",
-    type=click.Path(dir_okay=False),
-    help="File to write when the subscription is in effect; it goes at the end.",
-)
-@quiet_option
+@receiving_options("request", ready_when="the subscription is in effect")
 @output_option
 @client_options
 def reply(*, connect: ConnectOptions, out: Output, **options: Any) -> int:

@@ -12,6 +12,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import click
 import msgspec
 
 from angarium.client.protocol.messages import GuaranteedMessage
@@ -76,8 +77,18 @@ def format_json_visible(messages: Batch) -> bytes:
     return visible_json(format_json(messages).decode()).encode()
 
 
+raw_option = click.option("--raw", is_flag=True, help="Print payloads only, each with a line feed.")
+
+
 def choose_format(*, raw: bool, as_json: bool) -> Format:
-    """Give the form of what was asked for, and of who reads it: a pipe or a file gets payloads byte by byte."""
+    """Give the form of what was asked for, and of who reads it: a pipe or a file gets payloads byte by byte.
+
+    Raises:
+        click.UsageError: both were asked for.
+    """
+    if raw and as_json:
+        text = "--raw and --json exclude each other."
+        raise click.UsageError(text)
     is_terminal = sys.stdout.isatty()
     if raw:
         return format_raw_visible if is_terminal else format_raw
@@ -185,10 +196,11 @@ class Output:
             data = b"".join(self._waiting)
             self._waiting = []
             self._waiting_bytes = 0
-            await asyncio.to_thread(_write_all, self._descriptor, data)
+            await asyncio.to_thread(write_all, self._descriptor, data)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it, however little is taken at once."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]

@@ -9,7 +9,7 @@ import click
 from angarium_server.visible import visible
 from cluster.commands.connecting.connection import AdminOptions, admin_options
 from cluster.commands.node.joining import leave, token
-from cluster.commands.objects.link_view import FIGURES, figures
+from cluster.commands.objects.link_view import METRICS, metrics
 from cluster.commands.terminal.group import SuggestingGroup
 from cluster.commands.terminal.output import Output, output_option, print_table
 from cluster.commands.terminal.table import counted, duration
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Links of others that are up and fit a screen; with more only those that are not up are drawn, and our own.
 OTHERS_SHOWN_MAX: Final = 40
 NODE_COLUMNS: Final = ("node", "state", "up", "links up", "heard", "release", "vpns", "error")
-LINK_COLUMNS: Final = ("from", "to", *FIGURES, "error")
+LINK_COLUMNS: Final = ("from", "to", *METRICS, "error")
 
 Row = dict[str, Any]
 
@@ -109,7 +109,7 @@ def _node(row: Row) -> Row:
 
 
 def _link(row: Row) -> Row:
-    drawn = {"from": row["node"], "to": row["neighbour"], **figures(row), "error": row["error"]}
+    drawn = {"from": row["node"], "to": row["neighbour"], **metrics(row), "error": row["error"]}
     if row["stale"]:
         drawn["state"] = f"{row['state']}, said {duration(row['heard_s'])} ago !"
     return drawn

@@ -10,18 +10,18 @@ from typing import Any, Final
 import click
 
 from cluster.commands.connecting.connection import AdminOptions, admin_options
+from cluster.commands.terminal.options import setting
 from cluster.commands.terminal.output import Output, output_option, print_table
 
 CHECK_COLUMNS: Final = ("check", "ok", "text")
 
 
 @click.command()
-@click.option(
+@setting(
     "--for",
     "purpose",
     type=click.Choice(("live", "started", "ready")),
     default="ready",
-    show_default=True,
     help="The check that decides the exit code: the node is alive, has been ready once, or is ready.",
 )
 @output_option

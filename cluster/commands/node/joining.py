@@ -6,7 +6,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
@@ -19,11 +19,9 @@ from cluster.commands.connecting.connection import (
     own_data_directory,
 )
 from cluster.commands.terminal.group import SuggestingGroup
+from cluster.commands.terminal.options import FILE, options, setting
 from cluster.commands.terminal.output import Output, list_option, output_option
 from cluster.commands.terminal.table import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _SPAN: Final = re.compile(r"(\d+)([smhd])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -39,20 +37,8 @@ def _span(_ctx: click.Context, _option: click.Parameter, value: str) -> int:
 
 
 @click.group(cls=SuggestingGroup, invoke_without_command=True)
-@click.option(
-    "--expires",
-    default="1h",
-    show_default=True,
-    callback=_span,
-    help="How long it can be used: 30m, 12h, 2d.",
-)
-@click.option(
-    "--uses",
-    type=click.IntRange(1, 1_000),
-    default=1,
-    show_default=True,
-    help="How many hosts may join with it.",
-)
+@setting("--expires", default="1h", callback=_span, help="How long it can be used: 30m, 12h, 2d.")
+@setting("--uses", type=click.IntRange(1, 1_000), default=1, help="How many hosts may join with it.")
 @click.option(
     "--address",
     multiple=True,
@@ -157,30 +143,22 @@ class JoinChoice:
     addresses: tuple[str, ...]
 
 
-def join_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--join` and what goes with it."""
-    decorators: list[Callable[..., Any]] = [
-        click.option(
-            "--join",
-            callback=check_address,
-            help="Join the cluster of the node at this address first: tls://host:port, as 'angarium cluster token'"
-            " there printed it. Once is enough: later starts need none of this.",
-        ),
-        click.option("--token", help="Join token; - reads it from the standard input."),
-        click.option(
-            "--token-file",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="File whose first line is the join token.",
-        ),
-        click.option(
-            "--address",
-            multiple=True,
-            help="tls:// address by which the other nodes reach this one.  [default: where it listens]",
-        ),
-    ]
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
+#: Add `--join` and what goes with it.
+join_options = options(
+    click.option(
+        "--join",
+        callback=check_address,
+        help="Join the cluster of the node at this address first: tls://host:port, as 'angarium cluster token'"
+        " there printed it. Once is enough: later starts need none of this.",
+    ),
+    click.option("--token", help="Join token; - reads it from the standard input."),
+    click.option("--token-file", type=FILE, help="File whose first line is the join token."),
+    click.option(
+        "--address",
+        multiple=True,
+        help="tls:// address by which the other nodes reach this one.  [default: where it listens]",
+    ),
+)
 
 
 def join_choice(

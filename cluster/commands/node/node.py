@@ -29,6 +29,7 @@ from cluster.commands.connecting.connection import (
 )
 from cluster.commands.node.joining import join_choice, join_cluster, join_options
 from cluster.commands.terminal.group import SuggestingGroup
+from cluster.commands.terminal.options import ABOVE_0, AT_LEAST_1, FILE, setting
 from cluster.commands.terminal.output import (
     WIDE,
     Output,
@@ -54,12 +55,10 @@ DEFAULT_INTERVAL_S: Final = 1.0
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 _AGO_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
-_file_in = click.Path(exists=True, dir_okay=False, path_type=Path)
-
 
 @click.command()
 @data_option
-@option("--config", parameter="config_file", type=_file_in, help="Configuration file of the node (TOML).")
+@option("--config", parameter="config_file", type=FILE, help="Configuration file of the node (TOML).")
 @option(
     "--listen",
     multiple=True,
@@ -67,10 +66,10 @@ _file_in = click.Path(exists=True, dir_okay=False, path_type=Path)
     " the configuration, else those of the last start if they are of this host, else tcp://127.0.0.1:55555]",
 )
 @click.option(
-    "--cert-file", type=_file_in, help="Certificate of tls:// addresses, and those up to its authority (PEM)."
+    "--cert-file", type=FILE, help="Certificate of tls:// addresses, and those up to its authority (PEM)."
 )
 @click.option(
-    "--key-file", type=_file_in, help="Private key of that certificate, if it is in another file (PEM)."
+    "--key-file", type=FILE, help="Private key of that certificate, if it is in another file (PEM)."
 )
 @option(
     "--workers", type=click.IntRange(1, 64), help="Worker processes, when the node starts for the first time."
@@ -152,13 +151,7 @@ def _print_node(out: Output, node: NodeFile) -> None:
 
 @click.command()
 @data_option
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait for every process to exit.",
-)
+@setting("--timeout", type=ABOVE_0, default=60.0, help="Seconds to wait for every process to exit.")
 @output_option
 def down(*, data: Path | None, timeout: float, out: Output) -> None:
     """Shut the node down gracefully, and return when every process has exited."""
@@ -187,14 +180,7 @@ def _print_status(found: dict[str, Any], *, is_whole: bool) -> None:
 @click.command()
 @click.option("-f", "--follow", is_flag=True, help="Wait for new events and show them, until interrupted.")
 @click.option("--since", help="ISO time, id of an event, or how long ago: 30s, 10m, 2h, 1d.")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(min=1),
-    default=DEFAULT_EVENT_LIMIT,
-    show_default=True,
-    help="At most N events at once.",
-)
+@setting("-n", "--limit", type=AT_LEAST_1, default=DEFAULT_EVENT_LIMIT, help="At most N events at once.")
 @output_option
 @admin_options
 def events(*, admin: AdminOptions, follow: bool, since: str | None, limit: int, out: Output) -> None:
@@ -256,7 +242,7 @@ def show_config(*, admin: AdminOptions, defaults: bool, out: Output) -> None:
 
 
 @config.command("check")
-@click.argument("file", type=_file_in)
+@click.argument("file", type=FILE)
 @output_option
 def check_config_file(*, file: Path, out: Output) -> int:
     """Check a configuration file and report every fault."""
@@ -288,7 +274,7 @@ def export_objects(*, admin: AdminOptions, out: Output) -> None:
 
 
 @config.command("apply")
-@click.argument("file", type=_file_in)
+@click.argument("file", type=FILE)
 @click.option("--dry-run", is_flag=True, help="Only report what would change.")
 @list_option
 @admin_options
@@ -327,9 +313,7 @@ _hosts_option = click.option(
     metavar="NAME_OR_IP",
     help="Name or IP address by which others connect to the node.",
 )
-_days_option = click.option(
-    "--days", type=click.IntRange(1, _DAYS_MAX), default=_DAYS, show_default=True, help="Days until it ends."
-)
+_days_option = setting("--days", type=click.IntRange(1, _DAYS_MAX), default=_DAYS, help="Days until it ends.")
 
 
 @click.group(cls=SuggestingGroup)
@@ -422,7 +406,7 @@ def _issued(made: Issued) -> dict[str, Any]:
 
 
 @keys.command("show")
-@click.argument("file", type=_file_in)
+@click.argument("file", type=FILE)
 @output_option
 def show_certificate(*, file: Path, out: Output) -> None:
     """Show whose certificate is in FILE, the first one, who signed it, and when it ends."""

@@ -135,7 +135,7 @@ def _rates(rates: Mapping[str, float]) -> str:
 
 
 def _spool(spool: Row) -> dict[str, str]:
-    """Give what is stored, each figure with its limit; 'angarium spool show' has all of them."""
+    """Give what is stored, each metric with its limit; 'angarium spool show' has all of them."""
     if not spool:
         return {}
     return {

@@ -15,6 +15,7 @@ import click
 from cluster.commands.connecting.connection import AdminOptions, admin_options
 from cluster.commands.node.top_view import CLIENTS, PROCESSES, QUEUES, VIEWS, Top
 from cluster.commands.terminal import screen
+from cluster.commands.terminal.options import AT_LEAST_1, setting
 from cluster.commands.terminal.output import (
     Output,
     output_option,
@@ -39,19 +40,10 @@ _KINDS: Final = ("queue", "topic-endpoint")
 
 @click.command()
 @click.argument("view", type=click.Choice(tuple(VIEWS)), default=PROCESSES)
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.1),
-    default=DEFAULT_INTERVAL_S,
-    show_default=True,
-    help="Seconds between updates.",
+@setting(
+    "--interval", type=click.FloatRange(min=0.1), default=DEFAULT_INTERVAL_S, help="Seconds between updates."
 )
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(min=1),
-    help="End after N updates.  [default: 1 without a terminal]",
-)
+@click.option("-n", "--count", type=AT_LEAST_1, help="End after N updates.  [default: 1 without a terminal]")
 @output_option
 @admin_options
 def top(*, admin: AdminOptions, view: str, interval: float, count: int | None, out: Output) -> None:

@@ -42,7 +42,7 @@ class _View(NamedTuple):
 
     #: The first one names a row.
     columns: tuple[str, ...]
-    #: What it is sorted by at first; names ascend, figures descend.
+    #: What it is sorted by at first; names ascend, metrics descend.
     sorted_by: str
     #: Rate -> gives the total of a row that it is a rate of.
     rates: Mapping[str, Callable[[Row], float | None]]

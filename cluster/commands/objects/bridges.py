@@ -53,7 +53,7 @@ def list_bridges(*, admin: AdminOptions, pattern: str, vpn: str | None, out: Out
 @output_option
 @admin_options
 def show_bridge(*, admin: AdminOptions, name: str, vpn: str, out: Output) -> None:
-    """Show the bridge NAME: its attributes, its state and its figures."""
+    """Show the bridge NAME: its attributes, its state and its metrics."""
     found: dict[str, Any] = admin.call("bridges.show", name=name, vpn=vpn)
     out.one(found)
 

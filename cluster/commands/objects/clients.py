@@ -18,11 +18,12 @@ from cluster.commands.connecting.completion import complete
 from cluster.commands.connecting.connection import AdminOptions, ConnectOptions, admin_options, client_options
 from cluster.commands.terminal.confirming import confirm, yes_option
 from cluster.commands.terminal.group import SuggestingGroup
+from cluster.commands.terminal.options import ABOVE_0, options, setting
 from cluster.commands.terminal.output import (
     Output,
     list_option,
     output_option,
-    print_figures,
+    print_metrics,
     print_table,
     progress,
 )
@@ -62,7 +63,7 @@ WIDE_PRODUCER: Final = ("id", "open", "username")
 SCALE_POLL_S: Final = 0.1
 
 _any_vpn = click.option("--vpn", help="Message VPN.  [default: all]")
-_one_vpn = click.option("--vpn", default="default", show_default=True, help="Message VPN of the client.")
+_one_vpn = setting("--vpn", default="default", help="Message VPN of the client.")
 
 
 @click.group(cls=SuggestingGroup)
@@ -92,7 +93,7 @@ def show_client(*, admin: AdminOptions, name: str, vpn: str, out: Output) -> Non
 
 def _print_client(found: dict[str, Any]) -> None:
     subscriptions = found.pop("subscription_list", [])
-    print_figures(found)
+    print_metrics(found)
     click.echo()
     print_table(subscriptions, SUBSCRIPTION_COLUMNS, empty="it has no subscriptions")
 
@@ -143,21 +144,19 @@ def list_subscriptions(
     out.rows(found, SUBSCRIPTION_COLUMNS, wide=WIDE_SUBSCRIPTION, name="filter", empty=empty)
 
 
-def _manager_options(function: Any) -> Any:
-    for option in (
-        client_options,
-        output_option,
-        click.option(
-            "--da",
-            "deliver_always",
-            is_flag=True,
-            help="Deliver always: it gets deliver-to-one messages in any case.",
-        ),
-        click.option("--client", "target", required=True, help="Name of the client to act for."),
-        click.argument("filter_text", metavar="FILTER"),
-    ):
-        function = option(function)
-    return function
+#: None
+_manager_options = options(
+    click.argument("filter_text", metavar="FILTER"),
+    click.option("--client", "target", required=True, help="Name of the client to act for."),
+    click.option(
+        "--da",
+        "deliver_always",
+        is_flag=True,
+        help="Deliver always: it gets deliver-to-one messages in any case.",
+    ),
+    output_option,
+    client_options,
+)
 
 
 @subscription.command("add")
@@ -235,14 +234,7 @@ def worker() -> None:
 @worker.command("scale")
 @click.argument("workers", type=click.IntRange(min=1, max=64))
 @click.option("-w", "--wait", is_flag=True, help="Return when the new workers are in use.")
-@click.option(
-    "--wait-timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Seconds for --wait.",
-)
+@setting("--wait-timeout", "timeout_s", type=ABOVE_0, default=60.0, help="Seconds for --wait.")
 @output_option
 @admin_options
 def scale_workers(*, admin: AdminOptions, workers: int, wait: bool, timeout_s: float, out: Output) -> None:
@@ -278,8 +270,8 @@ def _has_workers(rows: list[dict[str, Any]], workers: int) -> bool:
     return len(rows) == workers and all(row["state"] == "ready" for row in rows) and not is_importing
 
 
-def _sum_of_homes(rows: list[dict[str, Any]], figure: str) -> int:
-    return sum((row.get("home") or {}).get(figure, 0) for row in rows)
+def _sum_of_homes(rows: list[dict[str, Any]], metric: str) -> int:
+    return sum((row.get("home") or {}).get(metric, 0) for row in rows)
 
 
 @worker.command("list")

@@ -1,4 +1,4 @@
-"""How the figures of a link are drawn: short, so that a row of them fits a screen."""
+"""How the metrics of a link are drawn: short, so that a row of them fits a screen."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from cluster.commands.terminal.table import duration, size
 
 Row = dict[str, Any]
 #: In this order, behind what names the link.
-FIGURES: Final = ("state", "since", "lag", "queued", "spooled", "dead")
+METRICS: Final = ("state", "since", "lag", "queued", "spooled", "dead")
 #: Those that a wide table has besides.
-MORE_FIGURES: Final = ("encrypted", "subs in", "subs out", "retry")
+MORE_METRICS: Final = ("encrypted", "subs in", "subs out", "retry")
 _ANSWERS: Final = {True: "yes", False: "no", None: ""}
 
 
-def figures(row: Row) -> Row:
-    """Give the figures of a link, or of one end of it, as they are drawn; what needs a look has an exclamation mark."""
+def metrics(row: Row) -> Row:
+    """Give the metrics of a link, or of one end of it, as they are drawn; what needs a look has an exclamation mark."""
     state = row["state"]
     if state == "synchronising":
         state = f"{state} {row['progress_percent']} %"

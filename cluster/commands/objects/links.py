@@ -9,7 +9,7 @@ import click
 from angarium_server.visible import visible
 from cluster.commands.connecting.completion import complete_names
 from cluster.commands.connecting.connection import AdminOptions, admin_options
-from cluster.commands.objects.link_view import FIGURES, MORE_FIGURES, figures
+from cluster.commands.objects.link_view import METRICS, MORE_METRICS, metrics
 from cluster.commands.objects.objects import attributes_command, change_command, delete_command
 from cluster.commands.terminal.group import SuggestingGroup
 from cluster.commands.terminal.output import (
@@ -22,11 +22,11 @@ from cluster.commands.terminal.output import (
     telling,
 )
 
-LINK_COLUMNS: Final = ("name", *FIGURES, "error")
-WIDE_COLUMNS: Final = (*MORE_FIGURES, "messages_in", "messages_out")
+LINK_COLUMNS: Final = ("name", *METRICS, "error")
+WIDE_COLUMNS: Final = (*MORE_METRICS, "messages_in", "messages_out")
 #: What is set of a link; the rest of it is how it does.
 SET: Final = ("kind", "name", "enabled", "addresses", "initiator", "server_name", "number")
-#: Figures of a link that say something even if they are 0.
+#: Metrics of a link that say something even if they are 0.
 ALWAYS_SHOWN: Final = (
     "state",
     "encrypted",
@@ -66,7 +66,7 @@ def list_links(*, admin: AdminOptions, pattern: str, out: Output) -> None:
 
 def link_row(row: dict[str, Any]) -> dict[str, Any]:
     """Give a link as it is drawn."""
-    return {**row, **figures(row)}
+    return {**row, **metrics(row)}
 
 
 @link.command("show")

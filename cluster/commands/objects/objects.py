@@ -19,6 +19,7 @@ from cluster.commands.connecting.connection import AdminOptions, admin_options, 
 from cluster.commands.terminal.confirming import asks, confirm, yes_option
 from cluster.commands.terminal.group import SuggestingGroup
 from cluster.commands.terminal.hints import attribute_hints, print_hints, quiet_option
+from cluster.commands.terminal.options import FILE, setting
 from cluster.commands.terminal.output import (
     TABLE,
     Output,
@@ -31,7 +32,7 @@ from cluster.commands.terminal.output import (
 from cluster.commands.terminal.table import cell, counted, fold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 #: What the table of a list shows; `--json` and `show` have everything.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
@@ -43,10 +44,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 }
 #: What `-o wide` shows besides.
 WIDE_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
-    "vpn": (),
     "username": ("subscription_manager",),
     "profile": ("allow_shared_subscriptions",),
-    "acl": (),
     "template": ("max_spool_usage_mb",),
 }
 #: The vpn of an object that belongs to none.
@@ -79,16 +78,15 @@ def parse_assignments(
     return {name: found[0] if len(found) == 1 else found for name, found in attributes.items()}
 
 
-def set_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--set`, which the function gets as `attributes`."""
-    return click.option(
-        "--set",
-        "attributes",
-        metavar="A=V",
-        multiple=True,
-        callback=parse_assignments,
-        help="Set an attribute; repeat it for more, or for the items of a list.",
-    )(function)
+#: Add `--set`, which the function gets as `attributes`.
+set_option = click.option(
+    "--set",
+    "attributes",
+    metavar="A=V",
+    multiple=True,
+    callback=parse_assignments,
+    help="Set an attribute; repeat it for more, or for the items of a list.",
+)
 
 
 def any_vpn_option(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -101,7 +99,7 @@ def any_vpn_option(kind: str) -> Callable[[Callable[..., Any]], Callable[..., An
 def vpn_option(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add `--vpn`; an object that belongs to no Message VPN gets a fixed value instead."""
     if kind not in KINDS_WITHOUT_VPN:
-        return click.option("--vpn", default="default", show_default=True, help="Message VPN of the object.")
+        return setting("--vpn", default="default", help="Message VPN of the object.")
 
     def fixed(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -116,7 +114,7 @@ def vpn_option(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def make_group(kind: str, sentence: str) -> click.Group:
     """Make the group of commands of one kind of object."""
     group = SuggestingGroup(kind, help=sentence)
-    group.add_command(_list_command(kind))
+    group.add_command(list_command(kind, "objects.list", COLUMNS[kind], WIDE_COLUMNS.get(kind, ())))
     group.add_command(show_command(kind))
     group.add_command(change_command(kind, "create", f"Create the {kind} NAME."))
     group.add_command(change_command(kind, "update", f"Change attributes of the {kind} NAME."))
@@ -125,7 +123,9 @@ def make_group(kind: str, sentence: str) -> click.Group:
     return group
 
 
-def _list_command(kind: str) -> click.Command:
+def list_command(kind: str, operation: str, columns: Sequence[str], wide: Sequence[str]) -> click.Command:
+    """Make the command that lists the objects of a kind, with these columns of what the operation answers."""
+
     @click.command(
         "list", help=f"List each {kind} whose name matches PATTERN (* and ? stand for characters)."
     )
@@ -134,8 +134,8 @@ def _list_command(kind: str) -> click.Command:
     @list_option
     @admin_options
     def list_objects(*, admin: AdminOptions, pattern: str, vpn: str | None, out: Output) -> None:
-        found = admin.call("objects.list", kind=kind, vpn=vpn, name=pattern)
-        out.rows(found, COLUMNS[kind], wide=WIDE_COLUMNS[kind], empty=f"no {kind} matches '{pattern}'")
+        found = admin.call(operation, kind=kind, vpn=vpn, name=pattern)
+        out.rows(found, columns, wide=wide, empty=f"no {kind} matches '{pattern}'")
 
     return list_objects
 
@@ -190,17 +190,13 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
 
     if kind == "username":
         change.params.append(
-            click.Option(
-                ["--password-file"],
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                help="File whose first line is the password.",
-            )
+            click.Option(["--password-file"], type=FILE, help="File whose first line is the password.")
         )
     if kind == "bridge":
         change.params.append(
             click.Option(
                 ["--remote-ca-file"],
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                type=FILE,
                 help="File with the authorities of the remote node (PEM), to be read into ca_pem.",
             )
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,95 +19,73 @@ from angarium.pipeline.dataset.layout import DIRECTORIES_MAX, LEVELS_MAX
 from angarium.pipeline.session import SparkSettings, open_session
 from cluster.commands.pipeline.options import check_sources, node_options, spark_options, told_to_stop
 from cluster.commands.terminal import output
+from cluster.commands.terminal.options import AT_LEAST_1, options, setting
 from cluster.commands.terminal.output import Output, output_option
 from cluster.commands.terminal.table import counted
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+#: Add what is archived, and when.
+_source_options = options(
+    click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Queue to archive. Repeatable."),
+    click.option(
+        "--topic",
+        "topics",
+        multiple=True,
+        metavar="FILTER",
+        help="Topic filter instead, for which a durable queue is created and kept. Repeatable.",
+    ),
+    setting(
+        "--trigger",
+        type=click.Choice(TRIGGERS),
+        default=AVAILABLE_NOW,
+        help=f"Drain what is there and end; do so in one batch; or {CONTINUOUS}, until SIGINT or SIGTERM.",
+    ),
+    setting(
+        "--interval",
+        type=click.FloatRange(min=0.0),
+        default=10.0,
+        help=f"Seconds between the starts of batches, for --trigger {CONTINUOUS}.",
+    ),
+    click.option(
+        "--start",
+        metavar="PLACE",
+        help="Start of the first run: earliest, latest or a time such as 2026-03-01T12:00:00Z."
+        "  [default: earliest]",
+    ),
+    click.option(
+        "--accept-loss", is_flag=True, help="Continue although messages were lost before they were archived."
+    ),
+)
 
 
-def _source_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what is archived, and when."""
-    for option in reversed(
-        (
-            click.option(
-                "--queue", "queues", multiple=True, metavar="QUEUE", help="Queue to archive. Repeatable."
-            ),
-            click.option(
-                "--topic",
-                "topics",
-                multiple=True,
-                metavar="FILTER",
-                help="Topic filter instead, for which a durable queue is created and kept. Repeatable.",
-            ),
-            click.option(
-                "--trigger",
-                type=click.Choice(TRIGGERS),
-                default=AVAILABLE_NOW,
-                show_default=True,
-                help=f"Drain what is there and end; do so in one batch; or {CONTINUOUS}, until SIGINT or SIGTERM.",
-            ),
-            click.option(
-                "--interval",
-                type=click.FloatRange(min=0.0),
-                default=10.0,
-                show_default=True,
-                help=f"Seconds between the starts of batches, for --trigger {CONTINUOUS}.",
-            ),
-            click.option(
-                "--start",
-                metavar="PLACE",
-                help="Start of the first run: earliest, latest or a time such as 2026-03-01T12:00:00Z."
-                "  [default: earliest]",
-            ),
-            click.option(
-                "--accept-loss",
-                is_flag=True,
-                help="Continue although messages were lost before they were archived.",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-def _archive_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add how the archive is to look."""
-    for option in reversed(
-        (
-            click.option(
-                "--levels",
-                type=click.IntRange(0, LEVELS_MAX),
-                default=1,
-                show_default=True,
-                help="Leading levels of topics that become directories.",
-            ),
-            click.option(
-                "--max-directories",
-                type=click.IntRange(min=1),
-                default=DIRECTORIES_MAX,
-                show_default=True,
-                help="Directories by topic; topics beyond share one.",
-            ),
-            click.option(
-                "--batch-messages",
-                type=click.IntRange(min=1),
-                default=BATCH_MESSAGES,
-                show_default=True,
-                help="Messages in one batch at most.",
-            ),
-            click.option("--batch-bytes", type=click.IntRange(min=1), help="Bytes in one batch, about."),
-            click.option("--compact", is_flag=True, help="Merge small files of the archive at the end."),
-            click.option(
-                "--name",
-                default="",
-                metavar="NAME",
-                help="Checkpoint inside the archive, one for each set of queues.  [default: made from their names]",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
+#: Add how the archive is to look.
+_archive_options = options(
+    setting(
+        "--levels",
+        type=click.IntRange(0, LEVELS_MAX),
+        default=1,
+        help="Leading levels of topics that become directories.",
+    ),
+    setting(
+        "--max-directories",
+        type=AT_LEAST_1,
+        default=DIRECTORIES_MAX,
+        help="Directories by topic; topics beyond share one.",
+    ),
+    setting(
+        "--batch-messages",
+        type=AT_LEAST_1,
+        default=BATCH_MESSAGES,
+        help="Messages in one batch at most.",
+    ),
+    click.option("--batch-bytes", type=AT_LEAST_1, help="Bytes in one batch, about."),
+    click.option("--compact", is_flag=True, help="Merge small files of the archive at the end."),
+    click.option(
+        "--name",
+        default="",
+        metavar="NAME",
+        help="Checkpoint inside the archive, one for each set of queues.  [default: made from their names]",
+    ),
+)
 
 
 @click.command()

@@ -14,6 +14,7 @@ from angarium.pipeline.session import SparkSettings, open_session
 from angarium_server.visible import visible
 from cluster.commands.pipeline.options import spark_options
 from cluster.commands.terminal import output
+from cluster.commands.terminal.options import setting
 from cluster.commands.terminal.output import Output, output_option
 from cluster.commands.terminal.table import cell, counted
 
@@ -39,13 +40,7 @@ _SHOWN_CHARACTERS: Final = 60
     "--arrival", is_flag=True, help="Compare the columns of the arrival too: queue, position and so on."
 )
 @click.option("--missing-as-null", is_flag=True, help="Treat a column that one side lacks as NULLs.")
-@click.option(
-    "--samples",
-    type=click.IntRange(0, _SAMPLES_MAX),
-    default=_SAMPLES,
-    show_default=True,
-    help="Show N rows that differ.",
-)
+@setting("--samples", type=click.IntRange(0, _SAMPLES_MAX), default=_SAMPLES, help="Show N rows that differ.")
 @output_option
 @spark_options
 def compare(left: str, right: str, *, out: Output, spark: SparkSettings, **wanted: Any) -> int:

@@ -85,7 +85,6 @@ class NodeSettings(Mapping[str, str]):
     """The options of the format "angarium" that say where the node is, found when they are read."""
 
     def __init__(self, connect: ConnectOptions) -> None:
-        """Remember where to look."""
         self._connect = connect
 
     @functools.cached_property

@@ -13,6 +13,7 @@ import click
 from angarium.pipeline.session import SparkSettings, open_session
 from cluster.commands.pipeline.options import check_sources, node_options, spark_options, told_to_stop
 from cluster.commands.terminal import output, screen
+from cluster.commands.terminal.options import options, setting
 from cluster.commands.terminal.output import Output, output_option
 
 if TYPE_CHECKING:
@@ -42,85 +43,63 @@ _LOOK_BETWEEN_S: Final = 0.02
 _LAST_BATCH_S: Final = 120.0
 
 
-def _wanted_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what the report is to be like."""
-    for option in reversed(
-        (
-            click.option(
-                "--window",
-                type=click.IntRange(1),
-                metavar="S",
-                help="Seconds in a window.  [default: all windows fit on a page; 60 with --follow]",
-            ),
-            click.option(
-                "--late-after",
-                type=click.FloatRange(0),
-                default=_LATE_S,
-                show_default=True,
-                metavar="S",
-                help="A message that was spooled so many seconds after it was sent is late.",
-            ),
-            click.option(
-                "--top",
-                type=click.IntRange(1, _TOP_MAX),
-                default=_TOP,
-                show_default=True,
-                help="Name so many topics and clients.",
-            ),
-            click.option(
-                "--sequence-per-topic", is_flag=True, help="Publishers number each topic on its own."
-            ),
-            click.option(
-                "--reorder",
-                type=click.IntRange(1, _REORDER_MAX),
-                default=_REORDER,
-                show_default=True,
-                help="A number this far below the highest one starts a new numbering.",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
+#: Add what the report is to be like.
+_wanted_options = options(
+    click.option(
+        "--window",
+        type=click.IntRange(1),
+        metavar="S",
+        help="Seconds in a window.  [default: all windows fit on a page; 60 with --follow]",
+    ),
+    setting(
+        "--late-after",
+        type=click.FloatRange(0),
+        default=_LATE_S,
+        metavar="S",
+        help="A message that was spooled so many seconds after it was sent is late.",
+    ),
+    setting(
+        "--top",
+        type=click.IntRange(1, _TOP_MAX),
+        default=_TOP,
+        help="Name so many topics and clients.",
+    ),
+    click.option("--sequence-per-topic", is_flag=True, help="Publishers number each topic on its own."),
+    setting(
+        "--reorder",
+        type=click.IntRange(1, _REORDER_MAX),
+        default=_REORDER,
+        help="A number this far below the highest one starts a new numbering.",
+    ),
+)
 
 
-def _follow_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add when a live report is updated."""
-    for option in reversed(
-        (
-            click.option(
-                "-f",
-                "--follow",
-                is_flag=True,
-                help="Update the report with new messages, until SIGINT or SIGTERM.",
-            ),
-            click.option(
-                "--consume", is_flag=True, help="With --follow: remove counted messages from the queues."
-            ),
-            click.option(
-                "--interval",
-                type=click.FloatRange(min=0.0),
-                default=_INTERVAL_S,
-                show_default=True,
-                metavar="S",
-                help="With --follow: seconds between updates.",
-            ),
-            click.option(
-                "--watermark",
-                type=click.FloatRange(min=0.0),
-                default=_WATERMARK_S,
-                show_default=True,
-                metavar="S",
-                help="With --follow: seconds that a window waits for late messages.",
-            ),
-            click.option(
-                "--checkpoint",
-                metavar="DIR",
-                help="With --follow: continue the report in this directory.  [default: begin a new one]",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
+#: Add when a live report is updated.
+_follow_options = options(
+    click.option(
+        "-f", "--follow", is_flag=True, help="Update the report with new messages, until SIGINT or SIGTERM."
+    ),
+    click.option("--consume", is_flag=True, help="With --follow: remove counted messages from the queues."),
+    setting(
+        "--interval",
+        type=click.FloatRange(min=0.0),
+        default=_INTERVAL_S,
+        metavar="S",
+        help="With --follow: seconds between updates.",
+    ),
+    setting(
+        "--watermark",
+        type=click.FloatRange(min=0.0),
+        default=_WATERMARK_S,
+        metavar="S",
+        help="With --follow: seconds that a window waits for late messages.",
+    ),
+    click.option(
+        "--checkpoint",
+        metavar="DIR",
+        help="With --follow: continue the report in this directory.  [default: begin a new one]",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,10 +232,10 @@ def _report(
             with report_on(messages, options, read_once=archive is None) as tables:
                 figures = collect_figures(tables, options.top)
                 sinks.write(tables, figures)
-    out.one(figures, _print_figures)
+    out.one(figures, _print_metrics)
 
 
-def _print_figures(figures: dict[str, Any]) -> None:
+def _print_metrics(figures: dict[str, Any]) -> None:
     from cluster.commands.pipeline.report_view import view
 
     for line in view(figures, output.width()):

@@ -16,6 +16,7 @@ from cluster.commands.connecting.connection import AdminOptions, admin_options
 from cluster.commands.queues.messages import described
 from cluster.commands.terminal.confirming import confirm, yes_option
 from cluster.commands.terminal.group import SuggestingGroup
+from cluster.commands.terminal.options import AT_LEAST_1
 from cluster.commands.terminal.output import Output, list_option, output_option, progress
 from cluster.commands.terminal.table import counted, moment
 
@@ -43,7 +44,7 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @aside.command("adopt")
-@click.argument("number", metavar="ID", type=click.IntRange(min=1))
+@click.argument("number", metavar="ID", type=AT_LEAST_1)
 @click.option("--name", help="Name of the queue.  [default: that of the endpoint]")
 @click.option("--vpn", help="Message VPN of the queue.  [default: that of the endpoint]")
 @output_option
@@ -59,7 +60,7 @@ def adopt(*, admin: AdminOptions, number: int, name: str | None, vpn: str | None
 
 
 @aside.command("export")
-@click.argument("number", metavar="ID", type=click.IntRange(min=1))
+@click.argument("number", metavar="ID", type=AT_LEAST_1)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @output_option
 @admin_options
@@ -77,7 +78,7 @@ def export(*, admin: AdminOptions, number: int, file: Path, out: Output) -> None
         try:
             target = file.open("xb")
         except OSError as error:
-            raise errors.error_for(errors.INVALID_ARGUMENT, f"{file}: {error.strerror}") from None
+            raise errors.invalid(f"{file}: {error.strerror}") from None
         with target, progress("export", row["messages"]) as show:
             for lane in row["lanes"]:
                 where = {"id": number, "worker": lane["worker"], "lane_id": lane["lane_id"]}
@@ -94,7 +95,7 @@ def export(*, admin: AdminOptions, number: int, file: Path, out: Output) -> None
 
 
 @aside.command("delete")
-@click.argument("number", metavar="ID", type=click.IntRange(min=1))
+@click.argument("number", metavar="ID", type=AT_LEAST_1)
 @yes_option
 @output_option
 @admin_options

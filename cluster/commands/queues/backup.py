@@ -95,7 +95,7 @@ def fetch(connection: Admin, copy: str, parts: list[str], stage: Path, tell: Cal
     try:
         stage.mkdir(mode=0o700)
     except OSError as error:  # a link there would lead elsewhere
-        raise errors.error_for(errors.INVALID_ARGUMENT, f"{stage}: {error.strerror}") from None
+        raise errors.invalid(f"{stage}: {error.strerror}") from None
     fetched = 0
     for part in parts:
         place = stage / part

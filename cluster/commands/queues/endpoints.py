@@ -15,10 +15,10 @@ from angarium_server.visible import visible
 from cluster.commands.connecting.completion import complete_names
 from cluster.commands.connecting.connection import AdminOptions, admin_options
 from cluster.commands.objects.objects import (
-    any_vpn_option,
     attributes_command,
     content_of,
     delete_command,
+    list_command,
     print_change,
     set_option,
     vpn_option,
@@ -28,9 +28,9 @@ from cluster.commands.queues.messages import list_messages_command
 from cluster.commands.terminal.confirming import confirm, yes_option
 from cluster.commands.terminal.group import SuggestingGroup
 from cluster.commands.terminal.hints import attribute_hints, print_hints, quiet_option
+from cluster.commands.terminal.options import AT_LEAST_0, AT_LEAST_1, options, setting
 from cluster.commands.terminal.output import (
     Output,
-    list_option,
     output_option,
     print_exactly,
     print_part,
@@ -59,7 +59,7 @@ WIDE_COLUMNS: Final = ("oldest_stored_ms", "owner", "permission", "max_spool_usa
 #: What of a view has a table of its own.
 _TABLES: Final = ("flows", "lanes", "counters")
 
-#: Figures that are shown when they are 0, too.
+#: Metrics that are shown when they are 0, too.
 _ALWAYS_SHOWN: Final = ("messages_spooled", "spool_usage_bytes", "delivered_unacked", "bind_count")
 
 _EXCLUSIVE_HINT: Final = (
@@ -73,7 +73,7 @@ _kind_choice = click.Choice((QUEUE, TOPIC_ENDPOINT))
 
 def _make_group(kind: str, sentence: str) -> click.Group:
     group = SuggestingGroup(kind, help=sentence)
-    group.add_command(_list_command(kind))
+    group.add_command(list_command(kind, "endpoints.list", COLUMNS, WIDE_COLUMNS))
     group.add_command(_show_command(kind))
     group.add_command(_create_command(kind))
     group.add_command(_update_command(kind))
@@ -97,24 +97,9 @@ def _subscription_option(sentence: str) -> Callable[..., Any]:
     return click.option("--subscription", "added", metavar="FILTER", multiple=True, help=sentence)
 
 
-def _list_command(kind: str) -> click.Command:
-    @click.command(
-        "list", help=f"List each {kind} whose name matches PATTERN (* and ? stand for characters)."
-    )
-    @click.argument("pattern", shell_complete=complete_names(kind), default="*")
-    @any_vpn_option(kind)
-    @list_option
-    @admin_options
-    def list_endpoints(*, admin: AdminOptions, pattern: str, vpn: str | None, out: Output) -> None:
-        found = admin.call("endpoints.list", kind=kind, vpn=vpn, name=pattern)
-        out.rows(found, COLUMNS, wide=WIDE_COLUMNS, empty=f"no {kind} matches '{pattern}'")
-
-    return list_endpoints
-
-
 def _show_command(kind: str) -> click.Command:
     @click.command(
-        "show", help=f"Show attributes, figures, flows and counters of refusals of the {kind} NAME."
+        "show", help=f"Show attributes, metrics, flows and counters of refusals of the {kind} NAME."
     )
     @click.argument("name", shell_complete=complete_names(kind))
     @vpn_option(kind)
@@ -134,7 +119,7 @@ def _print_endpoint(found: dict[str, Any]) -> None:
     known = {one.name for one in (*attributes_of(kind), *identity_of(kind))} | {"kind", "vpn", "name"}
     print_exactly({name: value for name, value in found.items() if name in known})
     others = {name: value for name, value in found.items() if name not in known and name not in _TABLES}
-    print_part("figures", telling(others, always=_ALWAYS_SHOWN))
+    print_part("metrics", telling(others, always=_ALWAYS_SHOWN))
     if found["counters"]:
         print_part("refused or discarded", found["counters"])
     for title, rows in (
@@ -263,18 +248,14 @@ def _release_command() -> click.Command:
     return release
 
 
-def _which_messages(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose among the messages of an endpoint."""
-    options = (
-        click.option(
-            "--selector", help="Only messages that it selects, SQL-92: \"price > 10 AND region = 'eu'\"."
-        ),
-        click.option("--limit", type=click.IntRange(min=1), help="At most N, the oldest first."),
-        click.option("--partition", type=click.IntRange(min=0), help="Only this partition.  [default: all]"),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+#: Add the options that choose among the messages of an endpoint.
+_which_messages = options(
+    click.option(
+        "--selector", help="Only messages that it selects, SQL-92: \"price > 10 AND region = 'eu'\"."
+    ),
+    click.option("--limit", type=AT_LEAST_1, help="At most N, the oldest first."),
+    click.option("--partition", type=AT_LEAST_0, help="Only this partition.  [default: all]"),
+)
 
 
 def _transfer_command(kind: str, verb: str, sentence: str) -> click.Command:
@@ -285,7 +266,7 @@ def _transfer_command(kind: str, verb: str, sentence: str) -> click.Command:
     )
     @click.argument("name", shell_complete=complete_names(kind))
     @click.option("--to", "target", required=True, metavar="NAME", help="The endpoint to take them.")
-    @click.option("--to-kind", type=_kind_choice, default=QUEUE, show_default=True, help="Its kind.")
+    @setting("--to-kind", type=_kind_choice, default=QUEUE, help="Its kind.")
     @_which_messages
     @vpn_option(kind)
     @output_option

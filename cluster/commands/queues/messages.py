@@ -15,11 +15,12 @@ from cluster.commands.connecting.connection import AdminOptions, admin_options
 from cluster.commands.objects.objects import vpn_option
 from cluster.commands.terminal.confirming import confirm, yes_option
 from cluster.commands.terminal.group import SuggestingGroup
+from cluster.commands.terminal.options import AT_LEAST_0, AT_LEAST_1, options, setting
 from cluster.commands.terminal.output import TABLE, WIDE, Output, list_option, output_option
 from cluster.commands.terminal.table import counted, moment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from cluster.admin.client import Admin
 
@@ -56,16 +57,9 @@ def list_messages_command(kind: str) -> click.Command:
     @click.option(
         "--selector", help="Only messages that it selects, SQL-92: \"price > 10 AND region = 'eu'\"."
     )
-    @click.option("--after", type=click.IntRange(min=0), default=0, help="Only positions above this one.")
-    @click.option(
-        "-n",
-        "--limit",
-        type=click.IntRange(min=0),
-        default=DEFAULT_LIMIT,
-        show_default=True,
-        help="At most N; 0: all.",
-    )
-    @click.option("--partition", type=click.IntRange(min=0), help="Only this partition.  [default: all]")
+    @click.option("--after", type=AT_LEAST_0, default=0, help="Only positions above this one.")
+    @setting("-n", "--limit", type=AT_LEAST_0, default=DEFAULT_LIMIT, help="At most N; 0: all.")
+    @click.option("--partition", type=AT_LEAST_0, help="Only this partition.  [default: all]")
     @vpn_option(kind)
     @list_option
     @admin_options
@@ -129,31 +123,24 @@ def message() -> None:
     """Single messages of queues and topic endpoints."""
 
 
-def _which_endpoint(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what names an endpoint and a partition of it."""
-    options = (
-        click.option(
-            "--kind",
-            type=click.Choice(("queue", "topic-endpoint")),
-            default="queue",
-            show_default=True,
-            help="Kind of the endpoint NAME.",
-        ),
-        click.option(
-            "--partition", type=click.IntRange(min=0), default=0, show_default=True, help="Partition of it."
-        ),
-        vpn_option("queue"),
-        output_option,
-        admin_options,
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+#: Add what names an endpoint and a partition of it.
+_which_endpoint = options(
+    setting(
+        "--kind",
+        type=click.Choice(("queue", "topic-endpoint")),
+        default="queue",
+        help="Kind of the endpoint NAME.",
+    ),
+    setting("--partition", type=AT_LEAST_0, default=0, help="Partition of it."),
+    vpn_option("queue"),
+    output_option,
+    admin_options,
+)
 
 
 @message.command("show")
 @click.argument("name", shell_complete=complete_names("queue"))
-@click.argument("position", type=click.IntRange(min=1))
+@click.argument("position", type=AT_LEAST_1)
 @_which_endpoint
 def show_message(
     *, admin: AdminOptions, name: str, position: int, kind: str, partition: int, vpn: str, out: Output
@@ -184,7 +171,7 @@ def described(found: dict[str, Any]) -> dict[str, Any]:
 
 @message.command("delete")
 @click.argument("name", shell_complete=complete_names("queue"))
-@click.argument("positions", type=click.IntRange(min=1), nargs=-1, required=True)
+@click.argument("positions", type=AT_LEAST_1, nargs=-1, required=True)
 @yes_option
 @_which_endpoint
 def delete_messages(

@@ -22,7 +22,7 @@ from cluster.commands.terminal.group import SuggestingGroup
 from cluster.commands.terminal.output import (
     Output,
     output_option,
-    print_figures,
+    print_metrics,
     print_table,
     progress,
     telling,
@@ -32,7 +32,7 @@ from cluster.data.node_file import node_runs, read_node_file
 
 #: What of a view has a table of its own, and what of each worker that shows.
 _WORKERS: Final = "workers"
-#: Figures that are shown when they are 0, too.
+#: Metrics that are shown when they are 0, too.
 _ALWAYS_SHOWN: Final = ("messages", "usage_bytes", "disk_bytes", "files", "delivered_unacked", "endpoints")
 _WORKER_COLUMNS: Final = (
     "worker",
@@ -65,7 +65,7 @@ def show_spool(*, admin: AdminOptions, out: Output) -> None:
 
 def _print_spool(found: dict[str, Any]) -> None:
     workers = found.pop(_WORKERS)
-    print_figures(telling(found, always=_ALWAYS_SHOWN))
+    print_metrics(telling(found, always=_ALWAYS_SHOWN))
     click.echo()
     print_table(workers, _WORKER_COLUMNS, empty="no worker runs")
     if found.get("lanes_kept_aside"):
@@ -148,7 +148,7 @@ def back_up(*, admin: AdminOptions, file: Path, out: Output) -> None:
         with progress("pack", None) as show:
             manifest = backup.pack(stage, file, *about, show)
     result = {"file": str(file), "size_bytes": file.stat().st_size, "workers": manifest.workers}
-    _print(result, out=out)
+    out.one(result)
 
 
 @spool.command("restore")
@@ -161,8 +161,7 @@ def restore(*, admin: AdminOptions, file: Path, yes: bool, out: Output) -> None:
     from cluster.commands.queues import backup
 
     if admin.admin_url:
-        detail = "a backup is restored on the host of the node: run it there, with --data"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.invalid("a backup is restored on the host of the node: run it there, with --data")
     confirm(f"restore {file} into {admin.data}, and set aside its present content", yes=yes)
     with progress("restore", None) as show:
         done = backup.restore(file, admin.data, lambda _what, done, total: show(done, total))
@@ -173,8 +172,4 @@ def restore(*, admin: AdminOptions, file: Path, yes: bool, out: Output) -> None:
         "workers": done.manifest.workers,
         "replaced": None if done.replaced is None else str(done.replaced),
     }
-    _print(result, out=out)
-
-
-def _print(result: dict[str, Any], *, out: Output) -> None:
     out.one(result)

@@ -9,6 +9,7 @@ import click
 from cluster.commands.connecting.connection import admin_options
 from cluster.commands.terminal.confirming import confirm, yes_option
 from cluster.commands.terminal.group import SuggestingGroup
+from cluster.commands.terminal.options import setting
 from cluster.commands.terminal.output import Output, list_option, output_option
 from cluster.commands.terminal.table import counted
 
@@ -19,7 +20,7 @@ STAGE_COLUMNS: Final = ("id", "vpn", "username", "state", "sink", "last_used")
 SINK_COLUMNS: Final = ("name", "vpn", "username", "batch", "last_used")
 
 _any_vpn = click.option("--vpn", help="Message VPN.  [default: all]")
-_one_vpn = click.option("--vpn", default="default", show_default=True, help="Message VPN.")
+_one_vpn = setting("--vpn", default="default", help="Message VPN.")
 
 
 @click.group(cls=SuggestingGroup)
@@ -67,7 +68,7 @@ def list_sinks(*, admin: AdminOptions, vpn: str | None, out: Output) -> None:
 
 @sink.command("forget")
 @click.argument("name")
-@click.option("--username", default="default", show_default=True, help="Username of the sink.")
+@setting("--username", default="default", help="Username of the sink.")
 @yes_option
 @_one_vpn
 @output_option

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
 
 import click
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `-y`; the function gets `yes: bool` and hands it to `confirm`."""
-    return click.option(
-        "-y",
-        "--yes",
-        is_flag=True,
-        envvar="ANGARIUM_YES",
-        help="Do not ask for confirmation (ANGARIUM_YES=1).",
-    )(function)
+#: Add `-y`; the function gets `yes: bool` and hands it to `confirm`.
+yes_option = click.option(
+    "-y", "--yes", is_flag=True, envvar="ANGARIUM_YES", help="Do not ask for confirmation (ANGARIUM_YES=1)."
+)
 
 
 def asks(*, yes: bool) -> bool:

@@ -13,7 +13,7 @@ import click
 from angarium_server.visible import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
 #: Before the filter of a shared subscription.
 _SHARED: Final = re.compile(r"#share/[^/]+/")
@@ -66,11 +66,8 @@ def attribute_hints(attributes: Mapping[str, Any]) -> list[str]:
     return hints
 
 
-def quiet_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `-q`; the function gets `quiet: bool`."""
-    return click.option("-q", "--quiet", is_flag=True, help="Print no hints and no progress on stderr.")(
-        function
-    )
+#: Add `-q`; the function gets `quiet: bool`.
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print no hints and no progress on stderr.")
 
 
 def print_hints(hints: Iterable[str], *, quiet: bool) -> None:

@@ -20,6 +20,7 @@ import msgspec
 from click.core import ParameterSource
 
 from angarium_server.visible import visible, visible_json
+from cluster.commands.terminal.options import setting
 from cluster.commands.terminal.table import WIDTH, cell, pairs, table, titles
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Output:
             (draw or print_attributes)(found)
 
     def done(self, text: str, result: Any) -> None:
-        """Print what was done: a sentence, or its figures as JSON."""
+        """Print what was done: a sentence, or its metrics as JSON."""
         if self.is_json:
             print_json(result)
         else:
@@ -141,14 +142,13 @@ def _with_output(function: Callable[..., Any], forms: Sequence[str]) -> Callable
 
     wrapped: Callable[..., Any] = functools.update_wrapper(command, function)
     wrapped = click.option("--json", "as_json", is_flag=True, help="The same as -o json.")(wrapped)
-    return click.option(
+    return setting(
         "-o",
         "--output",
         "form",
         type=_Form(forms),
         envvar="ANGARIUM_OUTPUT",
         default=TABLE,
-        show_default=True,
         help="How to print (ANGARIUM_OUTPUT).",
     )(wrapped)
 
@@ -203,11 +203,11 @@ def print_part(name: str, values: Mapping[str, Any]) -> None:
     """Print a part of a view that has several: an empty line, a title, and titles with values below it."""
     click.echo()
     click.secho(name.upper(), bold=True)
-    print_figures(values)
+    print_metrics(values)
 
 
-def print_figures(values: Mapping[str, Any]) -> None:
-    """Print figures as two columns, each title without the unit that its value has."""
+def print_metrics(values: Mapping[str, Any]) -> None:
+    """Print metrics as two columns, each title without the unit that its value has."""
     shown = titles(values)
     print_lines(pairs({shown[name]: cell(value, name) for name, value in values.items()}, width()))
 
@@ -224,7 +224,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def telling(values: Mapping[str, Any], *, always: Iterable[str] = ()) -> dict[str, Any]:
-    """Leave out what says nothing: figures of 0 but for some, and megabytes beside the same in bytes."""
+    """Leave out what says nothing: metrics of 0 but for some, and megabytes beside the same in bytes."""
     kept = {}
     for name, value in values.items():
         is_twin = name.endswith("_mb") and f"{name.removesuffix('_mb')}_bytes" in values

@@ -33,7 +33,7 @@ _IDENTIFIERS: Final = frozenset({"pid", "incarnation", "id", "position"})
 _SENTENCES: Final = frozenset({"meaning", "error", "text", "changes", "selector", "default", "range"})
 #: The vpn of who does not use several.
 _ORDINARY_VPN: Final = "default"
-#: Titles that are not the name of the figure without its unit.
+#: Titles that are not the name of the metric without its unit.
 _TITLES: Final = {
     "access_type": "access",
     "bind_count": "consumers",
@@ -101,7 +101,7 @@ def pairs(values: Mapping[str, Any], width: int | None = WIDTH, indent: str = ""
 
 
 def title(name: str) -> str:
-    """Give the title of a figure: `uptime_s` is "uptime"."""
+    """Give the title of a metric: `uptime_s` is "uptime"."""
     if name in _TITLES:
         return _TITLES[name]
     suffix = next((suffix for suffix in _UNIT_SUFFIXES if name.endswith(suffix)), "")
@@ -109,7 +109,7 @@ def title(name: str) -> str:
 
 
 def titles(names: Iterable[str]) -> dict[str, str]:
-    """Give the titles of the figures of one object: where two would be the same, both are whole names."""
+    """Give the titles of the metrics of one object: where two would be the same, both are whole names."""
     short = {name: title(name) for name in names}
     counts = Counter(short.values())
     return {name: text if counts[text] == 1 else name.replace("_", " ") for name, text in short.items()}

@@ -71,7 +71,7 @@ def examine(node: Row, spool: Row | None, links: list[Row], silent_s: float) -> 
 
     Args:
         node: what the supervisor told last; empty before it told anything.
-        spool: the figures of the spool as the router told them within the last seconds; None if it did not answer.
+        spool: the metrics of the spool as the router told them within the last seconds; None if it did not answer.
         links: links with their `name`, `state` and `error`.
         silent_s: since when the supervisor told nothing.
     """

@@ -65,7 +65,6 @@ class Incoming:
     __slots__ = ("_head",)
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         #: Never longer than HEAD_BYTES_MAX and one piece.
         self._head = b""
 

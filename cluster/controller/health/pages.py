@@ -3,7 +3,7 @@
     /healthz     200 while the node is alive; if it is not, restart it
     /readyz      200 while clients may come
     /startupz    200 once it was ready since `angarium up`
-    /metrics     200 always: the figures of the node, as cluster/controller/health/metrics.py writes them
+    /metrics     200 always: the metrics of the node, as cluster/controller/health/metrics.py writes them
 
 The first three have a line per check with `?verbose`, and without it too when one fails, in the form that the health
 endpoints of Kubernetes have (https://kubernetes.io/docs/reference/using-api/health-checks/): eyes and scripts know it.
@@ -34,7 +34,7 @@ PAGES: Final[dict[str, Callable[[Health], list[Check]]]] = {
 
 
 def page(request: Request, health: Health, metrics: Callable[[], str]) -> Answer:
-    """Give the answer to a request; `metrics` gives the page of figures."""
+    """Give the answer to a request; `metrics` gives the page of metrics."""
     if request.path == METRICS:
         return Answer(HTTPStatus.OK, metrics(), CONTENT_TYPE)
     choose = PAGES.get(request.path)

@@ -1,8 +1,8 @@
 """When the keys of an issuer are fetched from its address: a state machine, without sockets and clocks.
 
 Keys are fetched at the start, then every `refresh_s`, and at once when a token names a key that is not known, but not
-more often than every `refresh_min_s`, or strangers could have an issuer asked without end. After a failure it is tried
-again after `refresh_min_s`, twice as long each time, `refresh_s` at most; the keys that are known stay.
+more often than every `refresh_min_s`, or unauthenticated peers could have an issuer asked without end. After a failure
+it is tried again after `refresh_min_s`, twice as long each time, `refresh_s` at most; the keys that are known stay.
 """
 
 from __future__ import annotations

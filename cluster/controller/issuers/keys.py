@@ -47,9 +47,7 @@ class IssuerKeys:
     def tell(self, now: float) -> None:
         """Tell the router all keys."""
         if self._keys:
-            gathering = self._board.gather(None, now)
-            self._board.ask(ROUTER, "token_keys", self._keys, gathering)
-            self._board.end_if_complete(gathering)
+            self._board.collect(None, now, {ROUTER: (ROUTER, "token_keys", self._keys)}, lambda _: None)
 
     def asked(self, identity: bytes, number: int, name: str, now: float) -> list[Effect]:
         """The router has a token of a key that it does not know; it is answered when that may be otherwise."""

@@ -132,6 +132,6 @@ def digest(names: list[str]) -> str:
 
 
 def essence(report: NodeReport) -> tuple[object, ...]:
-    """Give what the others have to hear of at once when it changes: no figures, no times."""
+    """Give what the others have to hear of at once when it changes: no metrics, no times."""
     links = [(one.node, one.node_id, one.state, one.code, one.progress_percent) for one in report.links]
     return (report.release, report.cluster, report.vpn_digest, links)

@@ -168,8 +168,8 @@ class AdoptArguments(AsideArguments, forbid_unknown_fields=True):
     vpn: str | None = None
 
 
-class SinkListArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `sinks.list`; name is a pattern with * and ?, vpn None means all Message VPNs."""
+class NamesArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `sinks.list` and `bridges.list`; name is a pattern with * and ?, vpn None means all Message VPNs."""
 
     name: str = "*"
     vpn: str | None = None
@@ -183,8 +183,8 @@ class SinkArguments(msgspec.Struct, forbid_unknown_fields=True):
     vpn: str = "default"
 
 
-class ClientArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `clients.show` and `clients.disconnect`."""
+class NameArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `clients.show`, `clients.disconnect` and `bridges.show`."""
 
     name: str
     vpn: str = "default"
@@ -207,20 +207,6 @@ class LinkArguments(msgspec.Struct, forbid_unknown_fields=True):
     """Of `links.show`."""
 
     name: str
-
-
-class BridgeListArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `bridges.list`; name is a pattern with * and ?, vpn None means those of all Message VPNs."""
-
-    name: str = "*"
-    vpn: str | None = None
-
-
-class BridgeArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `bridges.show`."""
-
-    name: str
-    vpn: str = "default"
 
 
 class EventArguments(msgspec.Struct, forbid_unknown_fields=True):

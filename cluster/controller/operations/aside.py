@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
 from cluster.controller.operations import arguments
-from cluster.controller.operations.endpoints import HOME_TIMEOUT_S
+from cluster.controller.operations.endpoints import HOME_TIMEOUT_S, answer_of
 from cluster.roster.table import WORKER
 
 if TYPE_CHECKING:
@@ -77,29 +77,25 @@ class AsideOperations:
         self._look(asker, now, go_on)
 
     def _read(self, request: arguments.AsideLaneArguments, asker: Asker, now: float) -> None:
-        gathering = self._board.gather(asker, now, HOME_TIMEOUT_S)
-        asked = {"lane_id": request.lane_id, "after": request.after}
-        number = self._board.ask((WORKER.name, request.worker), "spool.aside.read", asked, gathering)
-        gathering.finish = lambda answers: _answer_of(answers, number, request.worker)
-        self._board.end_if_complete(gathering)
+        worker, asked = request.worker, {"lane_id": request.lane_id, "after": request.after}
+        questions = {worker: ((WORKER.name, worker), "spool.aside.read", asked)}
+        self._board.collect(
+            asker, now, questions, lambda answers: answer_of(answers, worker, worker), HOME_TIMEOUT_S
+        )
 
     def _delete(self, request: arguments.AsideArguments, asker: Asker, now: float) -> None:
         def go_on(rows: list[Row]) -> None:
             lanes = _find(rows, request.id)["lanes"]
-            gathering = self._board.gather(asker, now, HOME_TIMEOUT_S)
-            numbers = {
-                self._board.ask(
-                    (WORKER.name, lane["worker"]),
-                    "spool.aside.delete",
-                    {"lane_id": lane["lane_id"]},
-                    gathering,
-                ): lane["worker"]
-                for lane in lanes
+            questions = {
+                at: ((WORKER.name, lane["worker"]), "spool.aside.delete", {"lane_id": lane["lane_id"]})
+                for at, lane in enumerate(lanes)
             }
-            gathering.finish = lambda answers: {
-                "deleted": sum(_answer_of(answers, number, worker) for number, worker in numbers.items())
-            }
-            self._board.end_if_complete(gathering)
+
+            def finish(answers: dict[int, Any]) -> dict[str, int]:
+                deleted = (answer_of(answers, at, lane["worker"]) for at, lane in enumerate(lanes))
+                return {"deleted": sum(deleted)}
+
+            self._board.collect(asker, now, questions, finish, HOME_TIMEOUT_S)
 
         self._look(asker, now, go_on)
 
@@ -114,7 +110,7 @@ class AsideOperations:
 
         def finish(answers: dict[int, Any]) -> None:
             try:
-                found = [(index, _answer_of(answers, number, index)) for number, index in numbers.items()]
+                found = [(index, answer_of(answers, number, index)) for number, index in numbers.items()]
                 then(_by_endpoint(found))
             except errors.AngariumError as error:
                 board.refuse(asker, error.code, error.detail)
@@ -152,9 +148,3 @@ def _find(rows: list[Row], endpoint_id: int) -> Row:
             return row
     detail = f"nothing of an endpoint {endpoint_id} is kept aside; 'angarium spool aside list' shows what is"
     raise errors.error_for(errors.OBJECT_NOT_FOUND, detail)
-
-
-def _answer_of(answers: dict[int, Any], number: int, worker: int) -> Any:
-    if number not in answers:
-        raise errors.error_for(errors.HOME_NOT_READY, f"worker {worker} did not answer")
-    return answers[number]

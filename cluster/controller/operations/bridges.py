@@ -1,7 +1,7 @@
 """Operations on bridges: how they do.
 
 operation       arguments                       answer
-bridges.list    name="*", vpn=None              bridge objects with their state and their figures
+bridges.list    name="*", vpn=None              bridge objects with their state and their metrics
 bridges.show    name, vpn="default"             one of them
 """
 
@@ -29,34 +29,28 @@ class BridgeOperations:
         self._catalog = catalog
         self._processes = processes
         self.operations: arguments.Operations = {
-            "bridges.list": (arguments.BridgeListArguments, self._list),
-            "bridges.show": (arguments.BridgeArguments, self._show),
+            "bridges.list": (arguments.NamesArguments, self._list),
+            "bridges.show": (arguments.NameArguments, self._show),
         }
 
     # -- operations ------------------------------------------------------------------------------------------
 
-    def _list(self, request: arguments.BridgeListArguments, asker: Asker, now: float) -> None:
+    def _list(self, request: arguments.NamesArguments, asker: Asker, now: float) -> None:
         self._gather(self._catalog.find("bridge", request.vpn, request.name), asker, now, lambda rows: rows)
 
-    def _show(self, request: arguments.BridgeArguments, asker: Asker, now: float) -> None:
+    def _show(self, request: arguments.NameArguments, asker: Asker, now: float) -> None:
         found = self._catalog.show("bridge", request.vpn, request.name)
         self._gather([found], asker, now, lambda rows: rows[0])
 
     def _gather(self, bridges: list[Row], asker: Asker, now: float, pick: Any) -> None:
         """Ask bridge processes how they do."""
-        board = self._board
-        gathering = board.gather_view(asker, now)
-        asked = {
-            bridge["number"]: board.ask((BRIDGE.name, bridge["number"]), "stats", None, gathering)
-            for bridge in bridges
-            if bridge["number"] in self._processes.wanted
-        }
+        numbers = [one["number"] for one in bridges if one["number"] in self._processes.wanted]
+        asked = {number: ((BRIDGE.name, number), "stats", None) for number in numbers}
 
         def finish(answers: dict[int, Any]) -> Any:
-            return pick([describe(one, answers.get(asked.get(one["number"], -1))) for one in bridges])
+            return pick([describe(one, answers.get(one["number"])) for one in bridges])
 
-        gathering.finish = finish
-        board.end_if_complete(gathering)
+        self._board.collect_view(asker, now, asked, finish)
 
 
 def describe(bridge: Row, process: Row | None) -> Row:

@@ -1,11 +1,11 @@
-"""The operations on endpoints and what they hold: figures, messages, purge, move, copy, redrive.
+"""The operations on endpoints and what they hold: metrics, messages, purge, move, copy, redrive.
 
 The router knows what an endpoint holds in sum, its flows and what it refused; the home of each lane knows the messages.
 An operation that would take long is a job of the homes: it answers at once with [worker, number] of each, and
 `jobs.show` tells how far they are. Positions are those of a partition; without partitions that is number 0.
 
     operation           arguments                                              answer
-    endpoints.list      kind="queue", vpn="default" (None: all), name="*"      objects with their figures
+    endpoints.list      kind="queue", vpn="default" (None: all), name="*"      objects with their metrics
     endpoints.show      kind, name, vpn                                        one, with flows and partitions
     endpoints.purge     kind, name, vpn                                        {"purged": messages}
     endpoints.release   kind, name, vpn                                        {"groups": [name], "partitions": n}
@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
 from cluster.catalog.link_queues import is_carried, node_of
-from cluster.controller.operations import arguments, figures
+from cluster.controller.operations import arguments, metrics
 from cluster.controller.switchboard.switchboard import ROUTER, Place
 from cluster.roster.table import WORKER
 
 if TYPE_CHECKING:
     from cluster.catalog.catalog import Catalog
     from cluster.catalog.producers import Producers
-    from cluster.controller.switchboard.switchboard import Asker, Switchboard
+    from cluster.controller.switchboard.switchboard import Asker, Question, Switchboard
     from cluster.objects import Attributes
 
 #: A home may be busy with a large commit while it is asked.
@@ -67,48 +67,45 @@ class EndpointOperations:
             "producers.list": (arguments.VpnArguments, self._list_producers),
         }
 
-    # -- figures ---------------------------------------------------------------------------------------------
+    # -- metrics ---------------------------------------------------------------------------------------------
 
     def _list(self, request: arguments.EndpointListArguments, asker: Asker, now: float) -> None:
-        board = self._board
-        gathering = board.gather_view(asker, now)
         asked = {"vpn": request.vpn, "kind": request.kind, "name": request.name}
-        router = board.ask(ROUTER, "endpoints", asked, gathering)
         found = self._catalog.find(request.kind, request.vpn, request.name)
-        gathering.finish = lambda answers: figures.endpoints(found, answers.get(router) or [])
-        board.end_if_complete(gathering)
+
+        def finish(answers: dict[Place, Any]) -> list[Attributes]:
+            return metrics.endpoints(found, answers.get(ROUTER) or [])
+
+        self._board.collect_view(asker, now, {ROUTER: (ROUTER, "endpoints", asked)}, finish)
 
     def _show(self, request: arguments.EndpointArguments, asker: Asker, now: float) -> None:
-        board = self._board
-        endpoint = self._find(request)
-        gathering = board.gather_view(asker, now)
+        lanes = _lanes(self._find(request))
         where = {"vpn": request.vpn, "kind": request.kind, "name": request.name}
-        router = board.ask(ROUTER, "endpoints", where, gathering)
-        flows = board.ask(ROUTER, "flows", where, gathering)
-        lanes = [
-            board.ask(place, "endpoint.stats", {"lane_id": lane}, gathering)
-            for lane, place in _lanes(endpoint).items()
-        ]
+        asked: dict[str | int, Question] = {
+            "endpoints": (ROUTER, "endpoints", where),
+            "flows": (ROUTER, "flows", where),
+            **{lane: (place, "endpoint.stats", {"lane_id": lane}) for lane, place in lanes.items()},
+        }
         shown = self._catalog.show(request.kind, request.vpn, request.name)
 
-        def finish(answers: dict[int, Any]) -> dict[str, Any]:
-            (row,) = figures.endpoints([shown], answers.get(router) or [])
-            stats = [answers[number] for number in lanes if number in answers]
+        def finish(answers: dict[str | int, Any]) -> dict[str, Any]:
+            (row,) = metrics.endpoints([shown], answers.get("endpoints") or [])
+            stats = [answers[lane] for lane in lanes if lane in answers]
             told = {name: value for name, value in row.items() if value is not None}
-            return {**row, **figures.lanes(stats), **told, "flows": answers.get(flows) or []}
+            return {**row, **metrics.lanes(stats), **told, "flows": answers.get("flows") or []}
 
-        gathering.finish = finish
-        board.end_if_complete(gathering)
+        self._board.collect_view(asker, now, asked, finish)
 
     def _list_flows(self, request: arguments.VpnArguments, asker: Asker, now: float) -> None:
         self._board.forward("flows", {"vpn": request.vpn, "kind": None, "name": None}, asker, now)
 
     def _list_producers(self, request: arguments.VpnArguments, asker: Asker, now: float) -> None:
-        gathering = self._board.gather_view(asker, now)
-        router = self._board.ask(ROUTER, "producers", {"vpn": request.vpn}, gathering)
         known = self._producers.find(request.vpn, "*")
-        gathering.finish = lambda answers: figures.producers(known, answers.get(router) or [])
-        self._board.end_if_complete(gathering)
+
+        def finish(answers: dict[Place, Any]) -> list[dict[str, Any]]:
+            return metrics.producers(known, answers.get(ROUTER) or [])
+
+        self._board.collect_view(asker, now, {ROUTER: (ROUTER, "producers", {"vpn": request.vpn})}, finish)
 
     # -- messages --------------------------------------------------------------------------------------------
 
@@ -133,13 +130,13 @@ class EndpointOperations:
         asked = {"positions": request.positions}
 
         def answer(found: list[Any]) -> dict[str, Any]:
-            return {"deleted": figures.count(found[0])}
+            return {"deleted": metrics.count(found[0])}
 
         self._ask_homes(request, "endpoint.delete_messages", asked, answer, asker, now, request.partition)
 
     def _purge(self, request: arguments.EndpointArguments, asker: Asker, now: float) -> None:
         def answer(found: list[Any]) -> dict[str, Any]:
-            return {"purged": sum(figures.count(one) for one in found)}
+            return {"purged": sum(metrics.count(one) for one in found)}
 
         # Closed partitions too: what is in them is on its way to the others.
         self._ask(_every_lane(self._find(request)), "endpoint.purge", {}, answer, asker, now)
@@ -173,8 +170,7 @@ class EndpointOperations:
         """Begin a job at each home."""
         lanes = _lanes(self._find(request))
         if request.limit is not None and request.partition is None and len(lanes) > 1:
-            detail = f"{request.name!r} has {len(lanes)} partitions: a limit needs a partition"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(f"{request.name!r} has {len(lanes)} partitions: a limit needs a partition")
         asked = {**asked, "selector": request.selector, "limit": request.limit}
         workers = [index for _, index in _chosen(request, lanes, request.partition).values()]
 
@@ -184,18 +180,14 @@ class EndpointOperations:
         self._ask_homes(request, operation, asked, answer, asker, now, request.partition)
 
     def _show_jobs(self, request: arguments.JobArguments, asker: Asker, now: float) -> None:
-        board = self._board
-        gathering = board.gather(asker, now, HOME_TIMEOUT_S)
-        numbers = [
-            board.ask((WORKER.name, worker), "job", {"job": job}, gathering) for worker, job in request.jobs
-        ]
-        workers = [worker for worker, _ in request.jobs]
+        questions = {
+            at: ((WORKER.name, worker), "job", {"job": job}) for at, (worker, job) in enumerate(request.jobs)
+        }
 
         def finish(answers: dict[int, Any]) -> dict[str, Any]:
-            return figures.jobs(_all_of(answers, numbers, workers))
+            return metrics.jobs([answer_of(answers, at, job[0]) for at, job in enumerate(request.jobs)])
 
-        gathering.finish = finish
-        board.end_if_complete(gathering)
+        self._board.collect(asker, now, questions, finish, HOME_TIMEOUT_S)
 
     # -- parts -----------------------------------------------------------------------------------------------
 
@@ -210,8 +202,7 @@ class EndpointOperations:
         """Give the target of a move, which exists and is another endpoint."""
         source, target = (request.kind, request.name), (request.target_kind, request.target)
         if source == target:
-            detail = f"{request.kind} {request.name!r} is source and target: name another target"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(f"{request.kind} {request.name!r} is source and target: name another target")
         self._find(arguments.EndpointArguments(request.target, request.target_kind, request.vpn))
         return [request.target_kind, request.vpn, request.target]
 
@@ -238,15 +229,11 @@ class EndpointOperations:
         asker: Asker,
         now: float,
     ) -> None:
-        board = self._board
-        gathering = board.gather(asker, now, HOME_TIMEOUT_S)
-        numbers = [
-            board.ask(place, operation, {"lane_id": lane, **asked}, gathering)
-            for lane, place in lanes.items()
-        ]
-        workers = [index for _, index in lanes.values()]
-        gathering.finish = lambda answers: answer(_all_of(answers, numbers, workers))
-        board.end_if_complete(gathering)
+        def finish(answers: dict[int, Any]) -> Any:
+            return answer([answer_of(answers, lane, worker) for lane, (_, worker) in lanes.items()])
+
+        questions = {lane: (place, operation, {"lane_id": lane, **asked}) for lane, place in lanes.items()}
+        self._board.collect(asker, now, questions, finish, HOME_TIMEOUT_S)
 
 
 def _check_carried(name: str) -> None:
@@ -262,7 +249,7 @@ def _check_carried(name: str) -> None:
             f"the link takes the messages of queue {name!r} in order: copy or delete them, or move what arrives in "
             f"'{wire.LINK_NAME_PREFIX}{node_of(name)}{wire.LINK_DMQ_SUFFIX}'"
         )
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.invalid(detail)
 
 
 def _lanes(endpoint: Attributes) -> dict[int, Place]:
@@ -286,18 +273,17 @@ def _chosen(
         return lanes
     if partition >= len(lanes):
         detail = f"{request.kind} {request.name!r} has no partition {partition}; it has {len(lanes)}"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.invalid(detail)
     lane_id = list(lanes)[partition]
     return {lane_id: lanes[lane_id]}
 
 
-def _all_of(answers: dict[int, Any], numbers: list[int], workers: list[int]) -> list[Any]:
-    """Give the answer to each number.
+def answer_of(answers: dict[int, Any], key: int, worker: int) -> Any:
+    """Give the answer of the home of a worker to the question of a key.
 
     Raises:
-        UnavailableError: a home did not answer (50320).
+        UnavailableError: it did not answer (50320).
     """
-    for number, worker in zip(numbers, workers, strict=True):
-        if number not in answers:
-            raise errors.error_for(errors.HOME_NOT_READY, f"worker {worker} did not answer")
-    return [answers[number] for number in numbers]
+    if key not in answers:
+        raise errors.error_for(errors.HOME_NOT_READY, f"worker {worker} did not answer")
+    return answers[key]

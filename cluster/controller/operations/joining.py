@@ -6,9 +6,10 @@
     cluster.token.list                                               the tokens, without what would admit anybody
     cluster.token.delete    id                                       None
 
-The router asks `cluster.join` (`wish`, `address`) for a stranger that sent JOIN; the answer goes to the stranger as it
-is. A host with a token is judged; the use of the token is kept before the link is made, and that before the answer: so
-a join that breaks in between can be repeated, by the same node with the same key. A member needs no token.
+The router asks `cluster.join` (`wish`, `address`) for an unauthenticated connection that sent JOIN; the answer goes
+to it as it is. A host with a token is judged; the use of the token is kept before the link is made, and that before
+the answer: so a join that breaks in between can be repeated, by the same node with the same key. A member needs no
+token.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class JoinOperations:
             raise errors.error_for(errors.INVALID_CONFIGURATION, f"no host can join here: {NO_TLS}")
         for url in request.addresses:
             if not is_tls(url):
-                raise errors.error_for(errors.INVALID_ARGUMENT, f"{url}: write tls://HOST:PORT")
+                raise errors.invalid(f"{url}: write tls://HOST:PORT")
         secret = Written(self._dice(ID_BYTES), self._dice(SECRET_BYTES), b"")
         tokens = self._tokens.create(
             secret, self._board.now_s(), request.expires_s, request.uses, request.authority
@@ -150,10 +151,10 @@ class JoinOperations:
 
         self._use_vault(VaultWork(tokens=tokens), then, lambda error: self._refuse(asker, error))
 
-    # -- strangers -------------------------------------------------------------------------------------------
+    # -- unauthenticated connections -------------------------------------------------------------------------
 
     def asked(self, said: bytes, address: str, asker: ProcessAsker) -> None:
-        """A stranger wishes something."""
+        """An unauthenticated connection asks for something."""
         node = ""
 
         def refuse(error: errors.AngariumError) -> None:
@@ -191,7 +192,7 @@ class JoinOperations:
         token = self._tokens.find(wish.token_id, wish.token_secret, now_s)
         key = key_of_request(
             wish.request
-        )  # not before: strangers have nothing parsed that costs more than a frame
+        )  # not before: unauthenticated peers have nothing parsed that costs more than a frame
         tokens = self._tokens.use(token, wish.node, key, now_s)
         changes = self._link_to(wish, is_known=wish.node in token.used)
         hosts = tuple(dict.fromkeys(parse(url)[0] for url in wish.addresses))
@@ -249,8 +250,7 @@ class JoinOperations:
             detail = f"the node that it joins is called {wish.node!r} too"
             raise errors.error_for(errors.OBJECT_EXISTS, f"{detail}; set another node.name")
         if not wish.addresses or not all(map(is_tls, wish.addresses)):
-            detail = f"node {wish.node!r} names no tls:// address by which others reach it"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(f"node {wish.node!r} names no tls:// address by which others reach it")
         there = self._catalog.get("link", "", wish.node)
         if there is None:
             return self._catalog.create("link", "", wish.node, given)

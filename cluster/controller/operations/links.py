@@ -1,7 +1,7 @@
 """Operations on links: how they do.
 
 operation       arguments       answer
-links.list      name="*"        link objects with their state and the figures of each Message VPN
+links.list      name="*"        link objects with their state and the metrics of each Message VPN
 links.show      name            one of them
 subscriptions.remote  vpn=None  what neighbours want
 """
@@ -18,14 +18,14 @@ from router.links.gate import opens
 
 if TYPE_CHECKING:
     from cluster.catalog.catalog import Catalog
-    from cluster.controller.mesh.picture import Picture
+    from cluster.controller.mesh.cluster_view import ClusterView
     from cluster.controller.switchboard.processes import ObjectProcesses
-    from cluster.controller.switchboard.switchboard import Asker, Switchboard
+    from cluster.controller.switchboard.switchboard import Asker, Place, Switchboard
 
 Row = dict[str, Any]
 #: Makes the answer of the links with their state and the overview of the router.
 Finish = Callable[[list[Row], Row | None], Any]
-#: Figures of the sessions of a neighbour that are added up.
+#: Metrics of the sessions of a neighbour that are added up.
 _SUMMED: Final = (
     "subscriptions_in",
     "subscriptions_out",
@@ -47,10 +47,10 @@ class LinkOperations:
     """The links of the node."""
 
     def __init__(
-        self, board: Switchboard, catalog: Catalog, node: str, picture: Picture, processes: ObjectProcesses
+        self, board: Switchboard, catalog: Catalog, node: str, view: ClusterView, processes: ObjectProcesses
     ) -> None:
         """Tell of the link objects of this catalog, on the node of this name, and of their processes."""
-        self._picture = picture
+        self._view = view
         self._board = board
         self._catalog = catalog
         self._node = node
@@ -58,7 +58,7 @@ class LinkOperations:
         self.operations: arguments.Operations = {
             "links.list": (arguments.LinkListArguments, self._list),
             "links.show": (arguments.LinkArguments, self._show),
-            "subscriptions.remote": (arguments.VpnArguments, self._remote_subscriptions),
+            "subscriptions.remote": (arguments.VpnArguments, board.forwarding("remote_subscriptions")),
         }
 
     def states(self, sessions: list[Row]) -> list[Row]:
@@ -77,9 +77,9 @@ class LinkOperations:
         self.look([found], asker, now, lambda rows, overview: shown(rows, overview)[0])
 
     def _shown(self, now: float) -> Finish:
-        """Give what adds to links what the picture of the cluster says of them."""
+        """Give what adds to links what the view of the cluster says of them."""
         return lambda rows, _: [
-            {**row, **self._picture.of_link(row["name"], row["lag_ms"], now)} for row in rows
+            {**row, **self._view.of_link(row["name"], row["lag_ms"], now)} for row in rows
         ]
 
     def look(self, links: list[Row], asker: Asker | None, now: float, finish: Finish) -> None:
@@ -87,28 +87,20 @@ class LinkOperations:
 
         The answer is what `finish` makes of the links with their state, and of the router's overview: None without one.
         """
-        board = self._board
-        gathering = board.gather_view(asker, now)
-        router = board.ask(ROUTER, "peers", None, gathering)
-        asked = {
-            link["name"]: board.ask((LINK.name, link["number"]), "stats", None, gathering)
-            for link in links
-            if link["number"] in self._processes.wanted
-        }
+        asked = {ROUTER: (ROUTER, "peers", None)}
+        for number in (link["number"] for link in links if link["number"] in self._processes.wanted):
+            asked[LINK.name, number] = ((LINK.name, number), "stats", None)
 
-        def end(answers: dict[int, Any]) -> Any:
-            overview = answers.get(router)
+        def end(answers: dict[Place, Any]) -> Any:
+            overview = answers.get(ROUTER)
+            told = [answers.get((LINK.name, link["number"])) for link in links]
             rows = [
-                describe(link, overview or {}, answers.get(asked.get(link["name"], -1)), self._node)
-                for link in links
+                describe(link, overview or {}, process, self._node)
+                for link, process in zip(links, told, strict=True)
             ]
             return finish(rows, overview)
 
-        gathering.finish = end
-        board.end_if_complete(gathering)
-
-    def _remote_subscriptions(self, request: arguments.VpnArguments, asker: Asker, now: float) -> None:
-        self._board.forward("remote_subscriptions", {"vpn": request.vpn}, asker, now)
+        self._board.collect_view(asker, now, asked, end)
 
 
 def describe(link: Row, overview: Row, process: Row | None, node: str) -> Row:

@@ -1,10 +1,10 @@
-"""The cluster as the controller sees to it: it keeps the picture, tells the neighbours, and tells operators of issues.
+"""The cluster as the controller sees to it: it keeps the view, tells the neighbours, and tells operators of issues.
 
 Once a second the router is asked for the sessions and the reports of neighbours, and each link process how it does.
 What follows from that is decided in `cluster.controller.mesh`. A node without links asks nobody.
 
 operation         arguments    answer
-cluster.status                 the picture: {"cluster", "node", "nodes", "links", "issues"}
+cluster.status                 the view: {"cluster", "node", "nodes", "links", "issues"}
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cluster.controller.mesh import reports
 from cluster.controller.mesh.alarm import Alarm
-from cluster.controller.mesh.picture import STALE_AFTER_S
+from cluster.controller.mesh.cluster_view import STALE_AFTER_S
 from cluster.controller.mesh.topology import Issue
 from cluster.controller.operations import arguments
 from cluster.controller.switchboard.switchboard import ROUTER
 
 if TYPE_CHECKING:
     from cluster.catalog.catalog import Catalog
-    from cluster.controller.mesh.picture import Picture
+    from cluster.controller.mesh.cluster_view import ClusterView
     from cluster.controller.operations.links import LinkOperations
     from cluster.controller.switchboard.events import Event
     from cluster.controller.switchboard.switchboard import Asker, Switchboard
@@ -40,12 +40,14 @@ Row = dict[str, Any]
 class MeshOperations:
     """The mesh, seen from this node."""
 
-    def __init__(self, board: Switchboard, catalog: Catalog, links: LinkOperations, picture: Picture) -> None:
-        """Keep this picture."""
+    def __init__(
+        self, board: Switchboard, catalog: Catalog, links: LinkOperations, view: ClusterView
+    ) -> None:
+        """Keep this view."""
         self._board = board
         self._catalog = catalog
         self._links = links
-        self.picture = picture
+        self.view = view
         self._alarm = Alarm(_told_before(board.events.find(None, EVENTS_MAX)))
         self._look_at = 0.0
         #: When the router answered last.
@@ -66,11 +68,11 @@ class MeshOperations:
         self._look(asker, now)
 
     def _look(self, asker: Asker | None, now: float) -> None:
-        """Bring the picture up to date, act on it, and answer with it."""
+        """Bring the view up to date, act on it, and answer with it."""
 
         def finish(rows: list[Row], overview: Row | None) -> Row | None:
             self._take(rows, overview, now)
-            return None if asker is None else self.picture.describe(now)
+            return None if asker is None else self.view.describe(now)
 
         self._links.look(self._catalog.find("link", None, "*"), asker, now, finish)
 
@@ -82,19 +84,18 @@ class MeshOperations:
         told = overview or {"heard": [], "refusals": []}
         vpns = [name for (_, name), vpn in self._catalog.of_kind("vpn").items() if vpn["enabled"]]
         up_s = float(self._board.node.get("uptime_s", 0.0))
-        self.picture.update(rows, told["heard"], told["refusals"], vpns, up_s, now)
+        self.view.update(rows, told["heard"], told["refusals"], vpns, up_s, now)
         self._tell_neighbours(now)
-        self._tell_operators(self.picture.issues, now)
+        self._tell_operators(self.view.issues, now)
 
     def _tell_neighbours(self, now: float) -> None:
-        report = self.picture.report(now)
+        report = self.view.report(now)
         essence = reports.essence(report)
         if not report.links or (essence == self._told[0] and now - self._told[1] < REPORT_INTERVAL_S):
             return
         self._told = (essence, now)
-        gathering = self._board.gather_view(None, now)
-        self._board.ask(ROUTER, "tell_peers", {"report": reports.encode(report)}, gathering)
-        self._board.end_if_complete(gathering)
+        told = {"report": reports.encode(report)}
+        self._board.collect_view(None, now, {ROUTER: (ROUTER, "tell_peers", told)}, lambda _: None)
 
     def _tell_operators(self, issues: list[Issue], now: float) -> None:
         self.issues = len(issues)

@@ -5,7 +5,7 @@ are), and go on beside its messages. A backup is the copies of all spools and of
 first: an endpoint that is created meanwhile is missing in it with all its messages, never its messages alone.
 
     operation           arguments       answer
-    spool.show                          the figures of the node, and of each worker
+    spool.show                          the metrics of the node, and of each worker
     spool.verify                        {"jobs": [[worker, number], ...], "faults"}: of the config store
     spool.backup        directory=None  {"jobs"}, with what `angarium spool restore` has to know of the node
     spool.fetch         copy, part,     {"data", "size"}: a piece of a copy
@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
-from cluster.controller.operations import arguments, figures
-from cluster.controller.operations.endpoints import HOME_TIMEOUT_S
+from cluster.controller.operations import arguments, metrics
+from cluster.controller.operations.endpoints import HOME_TIMEOUT_S, answer_of
 from cluster.controller.switchboard.effects import CheckStore, CopyStore, DropCopy, ReadCopy
 from cluster.controller.switchboard.switchboard import ROUTER, AdminAsker
 from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
@@ -32,7 +32,7 @@ from cluster.roster.table import WORKER
 from storage.spool import DATA_FILE
 
 if TYPE_CHECKING:
-    from cluster.controller.switchboard.switchboard import Asker, Gathering, Switchboard
+    from cluster.controller.switchboard.switchboard import Asker, Place, Question, Switchboard
 
 
 #: A copy that nobody fetched from for so long belongs to nobody.
@@ -73,19 +73,15 @@ class SpoolOperations:
         }
 
     def _show(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
-        board = self._board
-        gathering = board.gather_view(asker, now)
-        router = board.ask(ROUTER, "stats", None, gathering)
-        workers = {
-            index: board.ask((WORKER.name, index), "spool.show", {}, gathering) for index in self._workers()
-        }
+        workers = [(WORKER.name, index) for index in self._workers()]
+        asked: dict[Place, Question] = {ROUTER: (ROUTER, "stats", None)}
+        asked |= {place: (place, "spool.show", {}) for place in workers}
 
-        def finish(answers: dict[int, Any]) -> dict[str, Any]:
-            rows = [{"worker": index, **answers.get(number, {})} for index, number in workers.items()]
-            return {**figures.spool(answers.get(router)), "workers": rows}
+        def finish(answers: dict[Place, Any]) -> dict[str, Any]:
+            rows = [{"worker": place[1], **answers.get(place, {})} for place in workers]
+            return {**metrics.spool(answers.get(ROUTER)), "workers": rows}
 
-        gathering.finish = finish
-        board.end_if_complete(gathering)
+        self._board.collect_view(asker, now, asked, finish)
 
     def _verify(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
         number = self._board.new_number()
@@ -94,14 +90,12 @@ class SpoolOperations:
 
     def checked(self, number: int, faults: list[str], now: float) -> None:
         """The config store is read: have the workers verify their spools."""
-        gathering = self._board.gather(self._checks.pop(number), now, HOME_TIMEOUT_S)
         asked: dict[int, dict[str, Any]] = {index: {} for index in self._workers()}
-        self._begin("spool.verify", asked, gathering, faults=faults)
+        self._begin("spool.verify", asked, self._checks.pop(number), now, faults=faults)
 
     def _backup(self, request: arguments.BackupArguments, asker: Asker, now: float) -> None:
         if request.directory is not None and not Path(request.directory).is_absolute():
-            detail = f"directory {request.directory!r} is no absolute path"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(f"directory {request.directory!r} is no absolute path")
         number = self._board.new_number()
         directory = request.directory or self._place(number, now)
         self._copies[number] = (asker, directory)
@@ -126,8 +120,7 @@ class SpoolOperations:
     def _fetch(self, request: arguments.FetchArguments, asker: Asker, now: float) -> None:
         waiting = self._find(request.copy)
         if request.part not in self._parts():
-            detail = f"part {request.part!r}: a backup has {', '.join(self._parts())}"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(f"part {request.part!r}: a backup has {', '.join(self._parts())}")
         waiting.used_at = now
         assert isinstance(asker, AdminAsker)
         path = waiting.directory / request.part / DATA_FILE
@@ -140,8 +133,7 @@ class SpoolOperations:
 
     def _find(self, name: str) -> Copy:
         if self._waiting is None or self._waiting.name != name:
-            detail = f"copy {name!r} is not there any more: begin the backup again"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(f"copy {name!r} is not there any more: begin the backup again")
         return self._waiting
 
     def _parts(self) -> list[str]:
@@ -150,7 +142,6 @@ class SpoolOperations:
     def copied(self, number: int, now: float) -> None:
         """The config store is copied: have the workers copy their spools."""
         asker, directory = self._copies.pop(number)
-        gathering = self._board.gather(asker, now, HOME_TIMEOUT_S)
         place = Path(directory) / SPOOL_FOLDER
         asked = {index: {"directory": str(place / str(index))} for index in self._workers()}
         waiting = self._waiting
@@ -162,7 +153,7 @@ class SpoolOperations:
             "copy": waiting.name if waiting is not None and is_waiting else None,
             "parts": self._parts(),
         }
-        self._begin("spool.backup", asked, gathering, **about)
+        self._begin("spool.backup", asked, asker, now, **about)
 
     def not_copied(self, number: int, detail: str) -> None:
         """The config store could not be copied."""
@@ -173,23 +164,14 @@ class SpoolOperations:
         self._board.refuse(asker, errors.INVALID_ARGUMENT, detail)
 
     def _begin(
-        self, operation: str, asked: dict[int, dict[str, Any]], gathering: Gathering, **about: Any
+        self, operation: str, asked: dict[int, dict[str, Any]], asker: Asker, now: float, **about: Any
     ) -> None:
-        board = self._board
-        numbers = {
-            index: board.ask((WORKER.name, index), operation, content, gathering)
-            for index, content in asked.items()
-        }
-
         def finish(answers: dict[int, Any]) -> dict[str, Any]:
-            for index, number in numbers.items():
-                if number not in answers:
-                    raise errors.error_for(errors.HOME_NOT_READY, f"worker {index} did not answer")
-            jobs = [[index, answers[number]["job"]] for index, number in numbers.items()]
+            jobs = [[index, answer_of(answers, index, index)["job"]] for index in asked]
             return {"jobs": jobs, **about}
 
-        gathering.finish = finish
-        board.end_if_complete(gathering)
+        questions = {index: ((WORKER.name, index), operation, content) for index, content in asked.items()}
+        self._board.collect(asker, now, questions, finish, HOME_TIMEOUT_S)
 
     def _workers(self) -> list[int]:
         rows = self._board.node.get("processes", ())

@@ -31,7 +31,7 @@ class StageOperations:
         self.operations: arguments.Operations = {
             "stages.list": (arguments.VpnArguments, self._list),
             "stages.abort": (arguments.StageArguments, self._abort),
-            "sinks.list": (arguments.SinkListArguments, self._list_sinks),
+            "sinks.list": (arguments.NamesArguments, self._list_sinks),
             "sinks.forget": (arguments.SinkArguments, self._forget_sink),
         }
 
@@ -42,7 +42,7 @@ class StageOperations:
         decision = self._stages.abort_any(request.vpn, request.names, self._board.now_s())
         self._changes.make(decision.entries, asker, "aborted", lambda: {"aborted": len(decision.drop)})
 
-    def _list_sinks(self, request: arguments.SinkListArguments, asker: Asker, _now: float) -> None:
+    def _list_sinks(self, request: arguments.NamesArguments, asker: Asker, _now: float) -> None:
         self._board.reply(asker, [_shown(row) for row in self._stages.find_sinks(request.vpn, request.name)])
 
     def _forget_sink(self, request: arguments.SinkArguments, asker: Asker, _now: float) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
 from angarium_server.connections.tls import common_name_of
-from router.sessions.session import TokenBucket
+from router.ground.ground import TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -1,8 +1,8 @@
 """The addresses of the controller for operators on other hosts: connections, and nothing that is decided here.
 
 Frames are those of the local way, one MessagePack array each; the first one says `hello` and is answered with the name
-of the operator, or with the reason why there is none. Until then a connection is a stranger's: it may say little, and
-not for long.
+of the operator, or with the reason why there is none. Until then a connection is unauthenticated: it may say little,
+and not for long.
 """
 
 from __future__ import annotations

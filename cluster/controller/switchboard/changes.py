@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cluster.catalog.registries import Registries
     from cluster.controller.switchboard.effects import Effect
-    from cluster.controller.switchboard.switchboard import Asker, Gathering, Switchboard
+    from cluster.controller.switchboard.switchboard import Asker, Gathering, Place, Switchboard
     from cluster.objects import Attributes
     from storage.config_store import Entry
 
@@ -157,14 +157,12 @@ class Changes:
     def _tidy(self, now: float) -> None:
         if not len(self.deletions):
             return
-        gathering = self._board.gather(None, now, CONFIRM_TIMEOUT_S)
-        number = self._board.ask(ROUTER, "deletions", self.deletions.ids, gathering)
 
-        def finish(answers: dict[int, Any]) -> None:
-            self.make(self.deletions.completed(answers.get(number) or ()), None, "", lambda: None)
+        def finish(answers: dict[Place, Any]) -> None:
+            self.make(self.deletions.completed(answers.get(ROUTER) or ()), None, "", lambda: None)
 
-        gathering.finish = finish
-        self._board.end_if_complete(gathering)
+        asked = {ROUTER: (ROUTER, "deletions", self.deletions.ids)}
+        self._board.collect(None, now, asked, finish, CONFIRM_TIMEOUT_S)
 
     def _tell_stages(self, changes: list[Entry], gathering: Gathering) -> None:
         """Tell the router what was decided of stages without a question of its."""

@@ -159,5 +159,5 @@ def _parse_time(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
     except ValueError:
         detail = f"since {text!r} is neither the id of an event nor a time like 2031-05-04T10:11:12Z"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail) from None
+        raise errors.invalid(detail) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -61,13 +61,10 @@ class ObjectProcesses:
         self.wanted = wanted
 
     def _tell(self, place: Place, incarnation: int, wanted: Row, now: float) -> None:
-        gathering = self._board.gather(None, now)
         self._told[place] = (incarnation, wanted)
-        number = self._board.ask(place, f"{self._role}_config", wanted, gathering)
 
-        def finish(answers: dict[int, Any]) -> None:
-            if number not in answers:
+        def finish(answers: dict[Place, Any]) -> None:
+            if place not in answers:
                 self._told.pop(place, None)
 
-        gathering.finish = finish
-        self._board.end_if_complete(gathering)
+        self._board.collect(None, now, {place: (place, f"{self._role}_config", wanted)}, finish)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import msgspec
 
 from angarium import errors
 from cluster.controller.switchboard.effects import Answer, Effect, Record, Reply, Request
@@ -17,7 +19,7 @@ from cluster.controller.switchboard.event_limits import source_of
 from cluster.roster import table as roles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from cluster.controller.switchboard.event_limits import Source
     from cluster.controller.switchboard.events import Event, EventRing
@@ -30,6 +32,9 @@ PENDING_MAX: Final = 10_000
 #: (role, index).
 Place = tuple[str, int]
 ROUTER: Final[Place] = (roles.ROUTER.name, 0)
+#: Whom to ask, the operation, and its arguments.
+Question = tuple[Place, str, Any]
+_Key = TypeVar("_Key")
 
 
 class AdminAsker(NamedTuple):
@@ -232,21 +237,58 @@ class Switchboard:
             if number in self.pending:
                 self.emit(Request(self.peers[place].identity, number, operation, content))
 
-    def forward(
-        self, operation: str, content: Any, asker: Asker | None, now: float, wait_s: float = GATHER_TIMEOUT_S
+    def collect(
+        self,
+        asker: Asker | None,
+        now: float,
+        questions: Mapping[_Key, Question],
+        finish: Callable[[dict[_Key, Any]], Any],
+        wait_s: float = GATHER_TIMEOUT_S,
     ) -> None:
-        """Have the router answer, or refuse, an operation."""
-        gathering = self.gather(asker, now, wait_s)
-        number = self.ask(ROUTER, operation, content, gathering)
+        """Ask processes, and answer with what `finish` makes of their answers, each by the key of its question.
 
-        def finish(answers: dict[int, Any]) -> Any:
-            if number not in answers:
+        Those that did not come are missing there; one that refuses refuses it all.
+        """
+        self._collect(self.gather(asker, now, wait_s), questions, finish)
+
+    def collect_view(
+        self,
+        asker: Asker | None,
+        now: float,
+        questions: Mapping[_Key, Question],
+        finish: Callable[[dict[_Key, Any]], Any],
+    ) -> None:
+        """Do the same for a view: who refuses is missing there like who does not answer."""
+        self._collect(self.gather_view(asker, now), questions, finish)
+
+    def _collect(
+        self,
+        gathering: Gathering,
+        questions: Mapping[_Key, Question],
+        finish: Callable[[dict[_Key, Any]], Any],
+    ) -> None:
+        keys = {self.ask(*question, gathering): key for key, question in questions.items()}
+        gathering.finish = lambda answers: finish(
+            {key: answers[number] for number, key in keys.items() if number in answers}
+        )
+        self.end_if_complete(gathering)
+
+    def forward(self, operation: str, content: Any, asker: Asker | None, now: float) -> None:
+        """Have the router answer, or refuse, an operation."""
+
+        def finish(answers: dict[Place, Any]) -> Any:
+            if ROUTER not in answers:
                 detail = "the router did not answer; 'angarium status' shows its state"
                 raise errors.error_for(errors.TIMEOUT, detail)
-            return answers[number]
+            return answers[ROUTER]
 
-        gathering.finish = finish
-        self.end_if_complete(gathering)
+        self.collect(asker, now, {ROUTER: (ROUTER, operation, content)}, finish)
+
+    def forwarding(self, operation: str) -> Callable[[Any, Asker, float], None]:
+        """Give what has the router answer an operation of the admin API, with the same arguments."""
+        return lambda request, asker, now: self.forward(
+            operation, msgspec.structs.asdict(request), asker, now
+        )
 
     def answered(self, number: int, value: Any) -> None:
         """A process answered."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
-from node.backlog.settings import settings_from, settings_map
+from angarium_server.frames.settings import settings_map
 from node.endpoints.flow import FlowEvent
 from node.endpoints.lane import FIRST_START
 from node.home.spool import layout
@@ -28,10 +28,11 @@ from node.selectors import compile_selector
 from storage.spool import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from angarium_server.frames.homes import LanePut
+    from angarium_server.frames.settings import LaneSettings
     from node.backlog.segment import Segment
-    from node.backlog.settings import LaneSettings
     from node.home.lanes.adoption import Adoptions, Old
     from node.home.lanes.moves import Moves
     from node.home.spool.held_lanes import HeldLanes
@@ -84,23 +85,23 @@ class LaneChanges:
         self.left_over: dict[int, None] = {}
         self._is_clearing = False
 
-    def put(self, puts: list[tuple[int, int, LaneSettings]], now: float, wall_ms: int) -> list[FlowEvent]:
-        """Make, change or empty lanes (id, generation, settings); gives what that means for their flows.
+    def put(self, puts: Sequence[LanePut], now: float, wall_ms: int) -> list[FlowEvent]:
+        """Make, change or empty lanes; gives what that means for their flows.
 
         Raises:
             InvalidRequestError: the selector of a topic endpoint is invalid (40601).
         """
-        for lane_id, _, _ in puts:
-            self.aside.take_back(lane_id)
-        missing = [lane_id for lane_id, _, _ in puts if self._lanes.get(lane_id) is None]
+        for put in puts:
+            self.aside.take_back(put.lane)
+        missing = [put.lane for put in puts if self._lanes.get(put.lane) is None]
         elsewhere = self._adoptions.search(missing)
         told: list[FlowEvent] = []
-        for lane_id, generation, settings in puts:
-            held = self._lanes.get(lane_id)
+        for put in puts:
+            held = self._lanes.get(put.lane)
             if held is None:
-                self._make(lane_id, generation, settings, elsewhere.get(lane_id))
+                self._make(put.lane, put.generation, put.settings, elsewhere.get(put.lane))
             else:
-                told += self._change(held, generation, settings, now, wall_ms)
+                told += self._change(held, put.generation, put.settings, now, wall_ms)
         return told
 
     def _make(self, lane_id: int, generation: int, settings: LaneSettings, old: Old | None) -> None:
@@ -277,16 +278,14 @@ def _endpoint_of(lane_id: int) -> int:
     return lane_id >> wire.LANE_BITS
 
 
-def checked_settings(value: dict[str, Any]) -> LaneSettings:
-    """Give the settings of a map whose selector is valid too.
+def check_settings(settings: LaneSettings) -> None:
+    """Return if the selector is valid.
 
     Raises:
-        InvalidRequestError: they are not (40001, 40601).
+        InvalidRequestError: it is not (40601).
     """
-    settings = settings_from(value)
     if settings.selector:
         compile_selector(settings.selector)
-    return settings
 
 
 class _Aside(NamedTuple):

@@ -10,21 +10,28 @@ No I/O, no clock; `node.home.home` uses this.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
-
-import msgspec
-from msgspec import Meta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
-from angarium_server.frames.homes import LeasedFrame
-from node.backlog.segment import POSITION_MAX
+from angarium_server.frames.homes import (
+    POSITION_MAX,
+    AcknowledgeUpto,
+    AskFigures,
+    AskPositions,
+    CountFrom,
+    FindTime,
+    LeasedFrame,
+    OpenLease,
+    PlanRange,
+    ReleaseLease,
+)
 from node.home.spool.writing import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from angarium_server.frames.homes import LeaseFrame
-    from node.home.lanes.flow_verbs import FlowVerbs
+    from angarium_server.frames.homes import LeaseFrame, LeaseVerb
+    from node.endpoints.flow import FlowEvent
     from node.home.lanes.outbox import Outbox
     from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.stores import PendingStores
@@ -33,43 +40,8 @@ if TYPE_CHECKING:
 #: Questions that wait for lanes that are being taken over; the oldest is answered with 50320 first.
 WAITING_MAX: Final = 10_000
 
-_Natural = Annotated[int, Meta(ge=0, le=POSITION_MAX)]
-_Positive = Annotated[int, Meta(ge=1, le=POSITION_MAX)]
-
-
-class _Open(NamedTuple):
-    group: str
-    lease_ms: _Positive
-
-
-class _Group(NamedTuple):
-    group: str
-    #: 0: whichever it has.
-    epoch: _Natural
-
-
-class _At(NamedTuple):
-    group: str
-    epoch: _Natural
-    #: A position, or a wall time in ms.
-    at: _Natural
-
-
-class _Plan(NamedTuple):
-    group: str
-    epoch: _Natural
-    start: _Natural
-    end: _Natural
-    messages: _Positive
-    bytes: _Positive
-
-
-_decode_open = msgspec.msgpack.Decoder(_Open).decode
-_decode_group = msgspec.msgpack.Decoder(_Group).decode
-_decode_at = msgspec.msgpack.Decoder(_At).decode
-_decode_plan = msgspec.msgpack.Decoder(_Plan).decode
 #: Verbs whose answer tells nothing that has to be durable.
-_FIGURES: Final = ("count", "find_time", "figures")
+_FIGURES: Final = (CountFrom, FindTime, AskFigures)
 
 
 class LeaseAnswer(NamedTuple):
@@ -87,27 +59,28 @@ class Leases:
         lanes: HeldLanes,
         pending: PendingStores,
         writing: Writing,
-        flows: FlowVerbs,
+        tell: Callable[[Iterable[FlowEvent]], None],
         outbox: Outbox,
     ) -> None:
         self._lanes = lanes
         self._pending = pending
         self._writing = writing
-        self._flows = flows
+        #: Tells the router what becomes of flows.
+        self._tell = tell
         self._outbox = outbox
         #: Questions about lanes that are being taken over, in order.
         self.waiting: list[LeaseFrame] = []
         self._now = 0.0
         self._wall_ms = 0
-        self._verbs: dict[str, Callable[[HeldLane, msgspec.Raw], Any]] = {
-            "open": self._open,
-            "positions": self._positions,
-            "figures": self._figures,
-            "count": self._count,
-            "find_time": self._find_time,
-            "plan": self._plan,
-            "acknowledge": self._acknowledge,
-            "release": self._release,
+        self._verbs: dict[type[LeaseVerb], Callable[[HeldLane, Any], Any]] = {
+            OpenLease: self._open,
+            AskPositions: self._positions,
+            AskFigures: self._figures,
+            CountFrom: self._count,
+            FindTime: self._find_time,
+            PlanRange: self._plan,
+            AcknowledgeUpto: self._acknowledge,
+            ReleaseLease: self._release,
         }
         self._counts = dict.fromkeys(("leases_taken", "leases_timed_out", "lease_questions"), 0)
 
@@ -140,25 +113,19 @@ class Leases:
             self.take(header, now, wall_ms)
 
     def _carry_out(self, header: LeaseFrame, held: HeldLane) -> None:
-        verb = self._verbs.get(header.verb)
-        if verb is None:
-            raise errors.error_for(errors.INVALID_ARGUMENT, f"LEASE {header.verb!r}")
-        try:
-            value = verb(held, header.arguments)
-        except errors.AngariumError:
-            raise
-        except (ValueError, RecursionError) as error:
-            raise errors.error_for(errors.INVALID_ARGUMENT, f"LEASE {header.verb}: {error}") from None
+        kind = type(header.verb)
+        value = self._verbs[kind](held, header.verb)
         answer = LeaseAnswer(header, value)
-        if header.verb in _FIGURES:
+        if kind in _FIGURES:
             self.answer(answer)
             return
         self._writing.collect(held, self._now)
         self.look(held)
         self._lanes.touched[held] = None
         self._lanes.changed[held] = None
+        self._lanes.is_urgent = True  # who asks next sees who has it
         self._pending.flush()
-        has_losses = header.verb == "acknowledge"
+        has_losses = kind is AcknowledgeUpto
         self._writing.add(Task(answer, late_changes=partial(_row_of, held), with_losses=has_losses))
 
     def answer(self, answer: LeaseAnswer) -> None:
@@ -174,13 +141,12 @@ class Leases:
 
     # -- verbs -----------------------------------------------------------------------------------------------
 
-    def _open(self, held: HeldLane, arguments: msgspec.Raw) -> dict[str, Any] | None:
-        wish = _decode_open(arguments)
+    def _open(self, held: HeldLane, wish: OpenLease) -> dict[str, Any] | None:
         lane = held.lane
         if held.is_retiring and not lane.messages and lane.leasing.group != wish.group:
             return None  # a partition that was taken away, with nothing for anybody
         continued, events = lane.leasing.take(wish.group, wish.lease_ms, self._now, self._wall_ms)
-        self._flows.tell(events)
+        self._tell(events)
         lease = lane.leasing.lease
         assert lease is not None
         if not continued:
@@ -190,30 +156,27 @@ class Leases:
             )
         return {**lane.leasing.positions(lane.next_position), "epoch": lease.epoch, "continued": continued}
 
-    def _positions(self, held: HeldLane, arguments: msgspec.Raw) -> dict[str, int]:
+    def _positions(self, held: HeldLane, wish: AskPositions) -> dict[str, int]:
         leasing = held.lane.leasing
-        leasing.demand(*_decode_group(arguments), self._now)
+        leasing.demand(wish.group, wish.epoch, self._now)
         return leasing.positions(held.lane.next_position)
 
-    def _figures(self, held: HeldLane, _arguments: msgspec.Raw) -> dict[str, int]:
+    def _figures(self, held: HeldLane, _wish: AskFigures) -> dict[str, int]:
         """Give positions to browsers, regardless of leases."""
         return held.lane.leasing.positions(held.lane.next_position)
 
-    def _count(self, held: HeldLane, arguments: msgspec.Raw) -> tuple[int, int]:
-        wish = _decode_at(arguments)
+    def _count(self, held: HeldLane, wish: CountFrom) -> tuple[int, int]:
         held.lane.leasing.demand(wish.group, wish.epoch, self._now)
-        messages, size = held.lane.leasing.measure(wish.at)
+        messages, size = held.lane.leasing.measure(wish.start)
         # What was lost with its process was not consumed by others.
-        return messages + held.lost_between(wish.at, held.lane.next_position - 1), size
+        return messages + held.lost_between(wish.start, held.lane.next_position - 1), size
 
-    def _find_time(self, held: HeldLane, arguments: msgspec.Raw) -> int:
-        wish = _decode_at(arguments)
+    def _find_time(self, held: HeldLane, wish: FindTime) -> int:
         held.lane.leasing.demand(wish.group, wish.epoch, self._now)
-        found = held.lane.leasing.find_time(wish.at)
+        found = held.lane.leasing.find_time(wish.wall_ms)
         return held.lane.next_position if found is None else found
 
-    def _plan(self, held: HeldLane, arguments: msgspec.Raw) -> tuple[int, int, int, int]:
-        wish = _decode_plan(arguments)
+    def _plan(self, held: HeldLane, wish: PlanRange) -> tuple[int, int, int, int]:
         lane = held.lane
         lane.leasing.demand(wish.group, wish.epoch, self._now)
         upto = min(wish.end or POSITION_MAX, lane.next_position)
@@ -221,15 +184,13 @@ class Leases:
             wish.start, upto, wish.messages, wish.bytes, round(self._now * 1000), self._wall_ms
         )
 
-    def _acknowledge(self, held: HeldLane, arguments: msgspec.Raw) -> int:
-        wish = _decode_at(arguments)
+    def _acknowledge(self, held: HeldLane, wish: AcknowledgeUpto) -> int:
         held.lane.leasing.demand(wish.group, wish.epoch, self._now)
-        return held.lane.leasing.acknowledge(wish.at)
+        return held.lane.leasing.acknowledge(wish.end)
 
-    def _release(self, held: HeldLane, arguments: msgspec.Raw) -> bool:
-        group, epoch = _decode_group(arguments)
+    def _release(self, held: HeldLane, wish: ReleaseLease) -> bool:
         lease = held.lane.leasing.lease
-        if lease is None or lease.group != group or (epoch and lease.epoch != epoch):
+        if lease is None or lease.group != wish.group or (wish.epoch and lease.epoch != wish.epoch):
             return False
         return self._let_go(held) is not None
 
@@ -239,6 +200,7 @@ class Leases:
         group = self._let_go(held)
         self._lanes.touched[held] = None
         self._lanes.changed[held] = None
+        self._lanes.is_urgent = True
         self._writing.collect(held, now)
         self.look(held)
         self._writing.add(Task(late_changes=partial(_row_of, held)))
@@ -248,7 +210,7 @@ class Leases:
         lease = held.lane.leasing.lease
         if lease is None:
             return None
-        self._flows.tell(held.lane.leasing.end(self._wall_ms))
+        self._tell(held.lane.leasing.end(self._wall_ms))
         text = f"the lease of reader group {lease.group!r} of {_name_of(held)} was released"
         self._outbox.event("info", "SYSTEM_AD_LEASE_RELEASED", text)
         return lease.group

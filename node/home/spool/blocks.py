@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from storage.spool import Spool
 
 _T = TypeVar("_T")
+#: A block with at most so many rows and bytes is small: some dozens of them fit into one.
+SMALL_ROWS: Final = 32
+SMALL_BYTES: Final = 16 << 10
 #: Opened rows take a multiple of the packed ones, so they get this part of the cache, counted in packed bytes.
 OPENED_SHARE: Final = 8
 #: Bytes of a head that tells how long any array is.
@@ -76,6 +79,8 @@ class Blocks:
         #: No block has this id or a higher one.
         self.next_id = 1
         self._blocks: dict[int, Block] = {}
+        #: Small ones by when they were accepted, the oldest first; some are gone by now.
+        self.small: dict[int, float] = {}
         #: Segments that belong to a stage and to no lane yet -> their key in STAGED.
         self.staged: dict[Segment, bytes] = {}
         #: Blocks that went and may come back after an unclean stop -> their spool file.
@@ -127,6 +132,11 @@ class Blocks:
         if not block.is_counted:
             block.is_counted = True
             self.files.join(block.file)
+
+    def note_new(self, block: Block, now: float) -> None:
+        """Take note of a block whose messages lanes have got; small ones are packed together later."""
+        if block.rows <= SMALL_ROWS and block.size <= SMALL_BYTES:
+            self.small[block.id] = now
 
     def value(self, block: Block, stored_ms: int) -> bytes:
         """Give what to write for a block that is not on disk."""

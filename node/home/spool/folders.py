@@ -116,7 +116,7 @@ def _refusal(what: str) -> errors.AngariumError:
         "put the right one back, or restore a backup with 'angarium spool restore'; "
         "'angarium up --accept-loss' starts without it"
     )
-    return errors.error_for(errors.INVALID_CONFIGURATION, f"{what}; {advice}")
+    return errors.error_for(errors.INVALID_CONFIGURATION, what, advice)
 
 
 class OtherSpools:

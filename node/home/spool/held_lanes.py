@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
 from angarium_server.frames.homes import LaneTotals
-from node.backlog.settings import settings_map
+from angarium_server.frames.settings import settings_map
 from node.home.spool import layout
 from storage.spool import Table
 
@@ -227,7 +227,7 @@ class HeldLane:
 
     def lease_change(self) -> Change:
         """Give the change that makes the lease, or that there is none, durable."""
-        lease = self.lane.leasing.lease
+        lease = self.lane.lease
         return (
             Table.LANES,
             layout.lease_key(self.lane_id),
@@ -247,7 +247,7 @@ class HeldLane:
             messages += self.left[0]
             size += self.left[1]
         is_complete = not self.importing or self.left is not None
-        lease = lane.leasing.lease
+        lease = lane.lease
         group = "" if lease is None else lease.group
         figures = (messages, size, lane.oldest_stored_ms, lane.unacked)
         return LaneTotals(self.lane_id, *figures, is_complete, self.moving, group)
@@ -330,6 +330,11 @@ class HeldLanes:
         self.add(held)
         self.rows[held] = None
         self.reserving[held] = None
+
+    @property
+    def aside_count(self) -> int:
+        """How many lanes are kept aside."""
+        return len(self._aside)
 
     def is_aside(self, lane_id: int) -> bool:
         """Tell whether a lane is kept aside."""

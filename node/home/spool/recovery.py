@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from angarium_server.frames.settings import settings_from
 from node.backlog.segment import GONE, Segment, segment_key
-from node.backlog.settings import settings_from
 from node.endpoints.lane import LaneStart
 from node.home.spool import layout
 from node.home.spool.held_lanes import HeldLane
@@ -23,7 +23,7 @@ from storage.spool import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from node.backlog.settings import LaneSettings
+    from angarium_server.frames.settings import LaneSettings
     from node.endpoints.lane import Lane
     from node.endpoints.lease import LeaseRow
     from node.home.spool.blocks import Blocks

@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from node.backlog.segment import AGES_MAX_MS, GONE, PRIORITY_UNSET, Columns, Segment
+from node.home.spool.blocks import SMALL_BYTES, SMALL_ROWS
 from node.home.spool.layout import number_key
 from node.home.spool.writing import Task
 from storage.spool import Table
@@ -44,9 +45,6 @@ SPARSE_BYTES: Final = 16 << 10
 STEP_ROWS: Final = 1_024
 STEP_BYTES: Final = 512 << 10
 STEP_BLOCKS: Final = 250
-#: A block with at most so many rows and bytes is small. So many small ones as are worth a step fit into one.
-SMALL_ROWS: Final = STEP_ROWS // SMALL_BLOCKS
-SMALL_BYTES: Final = STEP_BYTES // SMALL_BLOCKS
 #: After nothing was found to be done: what is missing comes with time, or with the write that is out.
 LOOK_INTERVAL_S: Final = 0.1
 
@@ -65,8 +63,6 @@ class Repacking:
         self._lanes = lanes
         self._blocks = blocks
         self._writing = writing
-        #: Small blocks, the oldest first, and when they may be packed; some are gone by then.
-        self.small: dict[int, float] = {}
         #: Blocks that lost most of their messages; some are gone by then.
         self.sparse: dict[int, None] = {}
         self._is_under_way = False
@@ -76,17 +72,12 @@ class Repacking:
 
     # -- candidates ------------------------------------------------------------------------------------------
 
-    def note_new(self, block: Block, now: float) -> None:
-        """Take note of a new block."""
-        if block.rows <= SMALL_ROWS and block.size <= SMALL_BYTES and not self._is_untouchable(block):
-            self.small[block.id] = now + SMALL_AGE_S
-
     def note_found(self, block: Block, now: float) -> None:
         """Take note of a block that was found at the start; its rows are not known."""
         if self._is_untouchable(block):
             return
         if max(segment.count for segment in block.segments) <= SMALL_ROWS and block.size <= SMALL_BYTES:
-            self.small[block.id] = now
+            self._blocks.small[block.id] = now - SMALL_AGE_S
         else:
             self.note_loss(block)
 
@@ -119,8 +110,9 @@ class Repacking:
             return None
         if self.sparse:
             return self._look_at
-        if len(self.small) >= SMALL_BLOCKS:
-            return max(self._look_at, next(iter(self.small.values())))
+        small = self._blocks.small
+        if len(small) >= SMALL_BLOCKS:
+            return max(self._look_at, next(iter(small.values())) + SMALL_AGE_S)
         return None
 
     # -- steps -----------------------------------------------------------------------------------------------
@@ -154,22 +146,28 @@ class Repacking:
         chosen: list[Block] = []
         gone: list[int] = []
         rows = size = 0
-        for block_id, due in self.small.items():
+        small = self._blocks.small
+        for block_id, accepted_at in small.items():
             block = self._blocks.get(block_id)
-            if block is None:
+            if block is None or self._is_untouchable(block):
                 gone.append(block_id)
-            elif due > now or rows >= STEP_ROWS or size >= STEP_BYTES or len(chosen) >= STEP_BLOCKS:
+            elif (
+                accepted_at > now - SMALL_AGE_S
+                or rows >= STEP_ROWS
+                or size >= STEP_BYTES
+                or len(chosen) >= STEP_BLOCKS
+            ):
                 break
             elif self._blocks.is_on_disk(block):
                 chosen.append(block)
                 rows += max(segment.count for segment in block.segments)
                 size += block.size
         for block_id in gone:
-            del self.small[block_id]
+            del small[block_id]
         if len(chosen) < SMALL_BLOCKS:
             return []
         for block in chosen:
-            del self.small[block.id]
+            del small[block.id]
         return chosen
 
     def _pack(self, chosen: list[Block], now: float) -> None:
@@ -205,7 +203,7 @@ class Repacking:
             new.segments += block.segments
         for one in held:
             self._merge(one, new, deleted)
-        self.note_new(new, now)
+        self._blocks.note_new(new, now)
         stored_ms = min(segment.stored_ms for segment in new.segments)
         value = self._blocks.value(new, stored_ms)
         old = [block.id for block in chosen]
@@ -252,7 +250,7 @@ class Repacking:
 
     def stats(self) -> dict[str, int]:
         """Give counters, and how many blocks wait."""
-        return {**self._counts, "small_blocks": len(self.small), "sparse_blocks": len(self.sparse)}
+        return {**self._counts, "small_blocks": len(self._blocks.small), "sparse_blocks": len(self.sparse)}
 
 
 def live_sizes(block: Block) -> dict[int, int]:

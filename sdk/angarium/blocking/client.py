@@ -30,8 +30,8 @@ from angarium.client.requests import answer
 from angarium.client.subscribing.callbacks import check_threads
 from angarium.client.subscribing.mailbox import BUFFER_BYTES, BUFFER_MESSAGES, Terms
 from angarium.client.transport.address import DEFAULT_URL
-from angarium.message import DeliveryMode, Message, MessageOptions
-from angarium.slots import Publishable, TopicOwners, row_size
+from angarium.message import DeliveryMode, Message, MessageOptions, row_size
+from angarium.slots import Publishable, TopicOwners
 from angarium.topic import SLOTS
 
 if TYPE_CHECKING:
@@ -342,9 +342,9 @@ class Client(Closing):
     remove_queue_subscription = waits(asynchronous.Client.remove_queue_subscription)
     """Take subscriptions from a queue that clients gave it; what it holds stays."""
     show_queue = waits(asynchronous.Client.show_queue)
-    """Give attributes and figures of a queue, as far as this client may see them."""
+    """Give attributes and metrics of a queue, as far as this client may see them."""
     show_topic_endpoint = waits(asynchronous.Client.show_topic_endpoint)
-    """Give attributes and figures of a topic endpoint, as far as this client may see them."""
+    """Give attributes and metrics of a topic endpoint, as far as this client may see them."""
     positions = waits(asynchronous.Client.positions)
     """Give which positions a queue or topic endpoint has now; it needs no lease, and takes none."""
     reader_group = opens(asynchronous.Client.reader_group, ReaderGroup)

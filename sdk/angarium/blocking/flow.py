@@ -278,7 +278,7 @@ class Flow(FlowView, Closing):
             AngariumError: why the flow ended, if it was not closed here.
         """
         if max_messages < 1:
-            raise errors.error_for(errors.INVALID_ARGUMENT, f"max_messages is {max_messages}")
+            raise errors.invalid(f"max_messages is {max_messages}")
         while (batch := self._shared.next_batch(max_messages)) is not None:
             yield batch
             if self._shared.is_auto:

@@ -54,7 +54,6 @@ class Portal:
     """A thread with an event loop; work crosses to it from any other thread."""
 
     def __init__(self) -> None:
-        """Start the thread."""
         # The default loop of Windows cannot watch sockets.
         self._loop = asyncio.SelectorEventLoop() if sys.platform == "win32" else asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True, name="angarium client")
@@ -149,7 +148,7 @@ class Portal:
         """
         self.check_process()
         if threading.current_thread() is self._thread:
-            raise errors.error_for(errors.INVALID_ARGUMENT, "on_event cannot wait for its own client")
+            raise errors.invalid("on_event cannot wait for its own client")
 
     def stop(self) -> None:
         """End the thread, and cancel what runs in it."""
@@ -236,7 +235,6 @@ class Mirrored(Generic[_T]):
     """An attribute of the object behind a facade, read as it is."""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Learn the name of the attribute."""
         self._read = attrgetter(f"_inner.{name}")
 
     @overload
@@ -246,7 +244,6 @@ class Mirrored(Generic[_T]):
     def __get__(self, facade: object, owner: type) -> _T: ...
 
     def __get__(self, facade: object, owner: type) -> Any:
-        """Read it of the object behind a facade."""
         return self if facade is None else self._read(facade)
 
 

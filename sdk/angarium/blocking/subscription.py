@@ -99,7 +99,7 @@ class Subscription(SubscriptionView, Closing):
             AngariumError: why the subscription ended, if it was not closed here.
         """
         if max_messages < 1:
-            raise errors.error_for(errors.INVALID_ARGUMENT, f"max_messages is {max_messages}")
+            raise errors.invalid(f"max_messages is {max_messages}")
         while self._ready(None):
             rows, delivery = self._current
             while some := list(islice(rows, max_messages)):

@@ -540,11 +540,12 @@ class Client(GuaranteedMessaging):
             self._reports.emit("discard", messages=event.dropped)
 
     def _drained(self) -> None:
-        for mailbox in self._dispatcher.take_ready():
-            mailbox.wake()
+        if self._dispatcher.awake:
+            for mailbox in self._dispatcher.take_ready():
+                mailbox.wake()
+            self._stall.look()
         if self._guaranteed.awake:
             self._guaranteed.wake()
-        self._stall.look()
 
     def _release(self, messages: int, size_bytes: int) -> None:
         """Let the router send again what the application has made room for."""

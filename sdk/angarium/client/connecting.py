@@ -14,7 +14,7 @@ from angarium.client.connection.tokens import Tokens
 from angarium.client.protocol.session import KEEPALIVE_MS, Hello
 from angarium.client.transport.address import DEFAULT_URL
 from angarium.client.transport.credentials import credentials_for
-from angarium.errors import INVALID_ARGUMENT, error_for
+from angarium.errors import invalid
 
 if TYPE_CHECKING:
     import ssl
@@ -60,7 +60,6 @@ class Connecting:
     """A connect that has not begun: await it for the client, or enter it as an async context manager."""
 
     def __init__(self, options: ClientOptions) -> None:
-        """Remember how to connect."""
         self._options = options
         self._client: Client | None = None
 
@@ -155,6 +154,6 @@ def _login(username: str, password: str | None, token: TokenSource | None) -> tu
     if token is None:
         return username, None
     if password is not None:
-        raise error_for(INVALID_ARGUMENT, "connect: token stands instead of password: give one of them")
+        raise invalid("connect: token stands instead of password: give one of them")
     # The token says who connects; a name that is given as well has to be the same.
     return "" if username == DEFAULT_USERNAME else username, Tokens(token)

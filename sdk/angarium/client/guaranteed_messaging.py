@@ -452,7 +452,7 @@ class GuaranteedMessaging:
         await self._change_subscriptions("unsubscribe", queue, filters)
 
     async def show_queue(self, name: str) -> dict[str, Any]:
-        """Give attributes and figures of a queue, as far as this client may see them.
+        """Give attributes and metrics of a queue, as far as this client may see them.
 
         Raises:
             NotFoundError: there is none (UNKNOWN_ENDPOINT).
@@ -463,7 +463,7 @@ class GuaranteedMessaging:
         return shown
 
     async def show_topic_endpoint(self, name: str) -> dict[str, Any]:
-        """Give attributes and figures of a topic endpoint, as far as this client may see them.
+        """Give attributes and metrics of a topic endpoint, as far as this client may see them.
 
         Raises:
             AngariumError: as for `show_queue`.

@@ -33,7 +33,7 @@ def answer(request: Message, options: MessageOptions) -> str:
         InvalidRequestError: the message asks for no reply (INVALID_ARGUMENT).
     """
     if request.reply_to is None:
-        raise errors.error_for(errors.INVALID_ARGUMENT, "the message has no reply_to")
+        raise errors.invalid("the message has no reply_to")
     if request.correlation_id is not None:
         options.setdefault("correlation_id", request.correlation_id)
     options["is_reply"] = True
@@ -79,7 +79,7 @@ class Requests:
     async def request(self, topic: str, payload: bytes, timeout_s: float, options: MessageOptions) -> Message:
         """See `Client.request`."""
         if options.get("reply_to") is not None:
-            raise errors.error_for(errors.INVALID_ARGUMENT, "a request chooses reply_to itself")
+            raise errors.invalid("a request chooses reply_to itself")
         deadline = asyncio.get_running_loop().time() + timeout_s
         # Before anything else: the next connection has another inbox.
         await self._publisher.connected(len(payload), timeout_s)
@@ -88,8 +88,7 @@ class Requests:
             self._last += 1
             correlation_id = f"{self._nonce}-{self._last}"
         if correlation_id in self._waiting:
-            detail = f"a request with the correlation id {correlation_id!r} waits already"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(f"a request with the correlation id {correlation_id!r} waits already")
         reply: _Reply = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = reply
         sent: list[tuple[int, str]] = []

@@ -78,13 +78,13 @@ class ArchiveJob:
             InvalidRequestError: it cannot (INVALID_ARGUMENT).
         """
         if bool(self.queues) == bool(self.topics):
-            raise _invalid("an archive is of queues or of topic filters: name one or the other")
+            raise errors.invalid("an archive is of queues or of topic filters: name one or the other")
         if self.trigger not in TRIGGERS:
-            raise _invalid(f"trigger {self.trigger!r}, possible are {', '.join(TRIGGERS)}")
+            raise errors.invalid(f"trigger {self.trigger!r}, possible are {', '.join(TRIGGERS)}")
         if not 0 <= self.levels <= LEVELS_MAX:
-            raise _invalid(f"{self.levels} levels of topics, from 0 to {LEVELS_MAX} are possible")
+            raise errors.invalid(f"{self.levels} levels of topics, from 0 to {LEVELS_MAX} are possible")
         if name_of(self.name) != self.name and self.name:
-            raise _invalid(
+            raise errors.invalid(
                 f"the name {self.name!r} of the checkpoint; letters, digits and '._-' are possible"
             )
 
@@ -287,7 +287,3 @@ def source_options(job: ArchiveJob, group: str) -> dict[str, str]:
     else:
         found["topics"] = list_text(job.topics)
     return found | dict(job.options)
-
-
-def _invalid(detail: str) -> errors.AngariumError:
-    return errors.error_for(errors.INVALID_ARGUMENT, detail)

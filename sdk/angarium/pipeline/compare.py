@@ -126,8 +126,7 @@ def match_columns(left: StructType, right: StructType, ignored: Collection[str])
         ),
     )
     if not columns.compared:
-        raise errors.error_for(
-            errors.INVALID_ARGUMENT,
+        raise errors.invalid(
             f"no column to compare: left has {', '.join(types[0]) or 'none'}, right {', '.join(types[1]) or 'none'}, "
             f"left out are {', '.join(columns.ignored) or 'none'}",
         )
@@ -147,8 +146,7 @@ def check_ignored(names: Collection[str], left: StructType, right: StructType) -
     known = sorted({*left.fieldNames(), *right.fieldNames()})
     unknown = sorted(set(names) - set(known))
     if unknown:
-        raise errors.error_for(
-            errors.INVALID_ARGUMENT,
+        raise errors.invalid(
             f"no column {', '.join(unknown)} to leave out; there are {', '.join(known)}",
         )
 

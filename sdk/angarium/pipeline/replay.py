@@ -81,12 +81,12 @@ class ReplayJob:
         if self.topic_prefix:
             check_topic(self.topic_prefix)
         if self.topic_prefix and self.queue is not None:
-            raise _invalid("messages go to a queue or to topics with a prefix: name one or the other")
+            raise errors.invalid("messages go to a queue or to topics with a prefix: name one or the other")
         if self.speed is not None and not self.speed > 0:
-            raise _invalid(f"speed {self.speed:g}; 1 is as it was, 2 is in half the time")
+            raise errors.invalid(f"speed {self.speed:g}; 1 is as it was, 2 is in half the time")
         since, until = self.selection.since, self.selection.until
         if since is not None and until is not None and since >= until:
-            raise _invalid(f"nothing is from {since.isoformat()} and before {until.isoformat()}")
+            raise errors.invalid(f"nothing is from {since.isoformat()} and before {until.isoformat()}")
 
     @property
     def name(self) -> str:
@@ -271,7 +271,3 @@ def slice_column(slice_us: int | None) -> Column:
     if slice_us is None:
         return F.lit(0)
     return F.coalesce(F.floor(F.col(AT) / F.lit(slice_us)), F.lit(0))
-
-
-def _invalid(detail: str) -> errors.AngariumError:
-    return errors.error_for(errors.INVALID_ARGUMENT, detail)

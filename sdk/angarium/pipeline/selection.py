@@ -117,6 +117,5 @@ def moment(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        detail = f"{text!r} is no time; write 2026-03-01T12:00:00Z"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail) from None
+        raise errors.invalid(f"{text!r} is no time; write 2026-03-01T12:00:00Z") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -235,4 +235,4 @@ def _listed(queues: list[str]) -> str:
 
 def _wrong(detail: str, advice: str = "") -> errors.AngariumError:
     why = f"the checkpoint is not of what this query reads: {detail}"
-    return errors.error_for(errors.INVALID_ARGUMENT, why, advice or _NEW_CHECKPOINT)
+    return errors.invalid(why, advice or _NEW_CHECKPOINT)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -67,32 +68,14 @@ def _boolean(text: str) -> bool:
     return known[text.strip().lower()]
 
 
-def _natural(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= _NUMBER_MAX:
-        raise ValueError
-    return number
+def _number(kind: type[int] | type[float], least: float, most: float = _NUMBER_MAX) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        number = kind(text)
+        if not least <= number <= most:
+            raise ValueError
+        return number
 
-
-def _count(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= _NUMBER_MAX:
-        raise ValueError
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number <= _NUMBER_MAX:
-        raise ValueError
-    return number
-
-
-def _lease(text: str) -> float:
-    number = float(text)
-    if not LEASE_S_MIN <= number <= LEASE_S_MAX:
-        raise ValueError
-    return number
+    return read
 
 
 def _text(text: str) -> str:
@@ -153,11 +136,13 @@ SECRET: Final = Kind("a secret", lambda text: text)
 FILE: Final = Kind("a file", _text)
 LIST: Final = Kind("names, separated by commas or as a JSON array", _list)
 COLUMNS: Final = Kind("columns, separated by commas", _columns)
-NATURAL: Final = Kind("a whole number from 1", _natural)
-COUNT: Final = Kind("a whole number from 0", _count)
-SECONDS: Final = Kind("a number of seconds above 0", _seconds)
+NATURAL: Final = Kind("a whole number from 1", _number(int, 1))
+COUNT: Final = Kind("a whole number from 0", _number(int, 0))
+SECONDS: Final = Kind("a number of seconds above 0", _number(float, math.ulp(0.0)))
 BOOLEAN: Final = Kind("`true` or `false`", _boolean)
-LEASE: Final = Kind(f"a number of seconds from {LEASE_S_MIN:g} to {LEASE_S_MAX:.0f}", _lease)
+LEASE: Final = Kind(
+    f"a number of seconds from {LEASE_S_MIN:g} to {LEASE_S_MAX:.0f}", _number(float, LEASE_S_MIN, LEASE_S_MAX)
+)
 START: Final = Kind("`earliest`, `latest` or a time such as `2026-03-01T12:00:00Z`", _start)
 KIND: Final = _choice("queue", "topic-endpoint")
 DELIVERY: Final = _choice("exactly-once", "at-least-once", "direct")
@@ -323,9 +308,7 @@ def columns_of(given: Mapping[str, str]) -> tuple[str, ...]:
 
 def invalid(name: str, why: str) -> errors.AngariumError:
     """Give the error for an option."""
-    return errors.error_for(
-        errors.INVALID_ARGUMENT, f"option {name}: {why}", f"the options: {documented('spark')}"
-    )
+    return errors.invalid(f"option {name}: {why}", f"the options: {documented('spark')}")
 
 
 def _known(use: str, name: str) -> Option:

@@ -323,9 +323,7 @@ class Planner:
             end = held.positions[partition].next
             if first > end:
                 detail = f"partition {partition} of queue {queue!r} has positions below {end}, the checkpoint {first}"
-                raise errors.error_for(
-                    errors.INVALID_ARGUMENT, detail, "the queue is not the one of the checkpoint"
-                )
+                raise errors.invalid(detail, "the queue is not the one of the checkpoint")
             if found[partition] < end - first:
                 missing = end - first - found[partition]
                 why = f"the lease of reader group {self._name!r} had ended, and they were consumed or expired"

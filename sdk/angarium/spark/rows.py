@@ -27,8 +27,8 @@ from angarium.message import (
     Meta,
     Row,
     pack_fields,
+    row_size,
 )
-from angarium.slots import row_size
 from angarium.spark.schema import values_of
 from angarium.topic import check_topic
 

@@ -142,9 +142,7 @@ def check_types(wanted: StructType) -> None:
 
 
 def _invalid(detail: str) -> errors.AngariumError:
-    return errors.error_for(
-        errors.INVALID_ARGUMENT, detail, f"the columns and their types: {documented('spark')}"
-    )
+    return errors.invalid(detail, f"the columns and their types: {documented('spark')}")
 
 
 _TYPES: Final[dict[type, tuple[str, Callable[[Any], str]]]] = {
@@ -209,16 +207,13 @@ def _value(name: str, text: str | None, kind: str | None) -> Any:
         return text
     reader = _READERS.get(kind)
     if reader is None:
-        raise errors.error_for(
-            errors.INVALID_ARGUMENT,
+        raise errors.invalid(
             f"property {name!r} has the type {kind!r}, possible are {', '.join(_READERS)}",
         )
     try:
         return reader(text)
     except (ValueError, KeyError, RecursionError):
-        raise errors.error_for(
-            errors.INVALID_ARGUMENT, f"property {name!r} is said to be {kind}, which {text[:50]!r} is not"
-        ) from None
+        raise errors.invalid(f"property {name!r} is said to be {kind}, which {text[:50]!r} is not") from None
 
 
 def _nested(value: Any) -> tuple[str, str]:

@@ -184,8 +184,7 @@ class _Writing:
         """
         self.settings = options.settings(use, given)
         if overwrite:
-            raise errors.error_for(
-                errors.INVALID_ARGUMENT,
+            raise errors.invalid(
                 "mode overwrite: nothing is replaced by messages",
                 "write with mode append",
             )

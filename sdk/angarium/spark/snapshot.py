@@ -234,7 +234,6 @@ class BrowsedPartition(InputPartition):
     """What one task reads: a range of positions of a lane; None is nothing."""
 
     def __init__(self, part: Range | None) -> None:
-        """Read a range."""
         self.part = part
 
 

@@ -48,7 +48,7 @@ class SpoolSettings:
         self.write_max_s = write_max_s
 
 
-class Later:
+class DeferredReply:
     """A request of the controller that the router answers later."""
 
     def __init__(self, number: int) -> None:
@@ -183,7 +183,7 @@ class GuaranteedNode(SimulatedNode):
             self._port.ask(effect.operation, effect.arguments, answered)
         else:
             assert isinstance(effect, ReplyController), effect
-            self._port.reply(effect.later.number, ok=True, value=effect.value)
+            self._port.reply(effect.deferred.number, ok=True, value=effect.value)
 
     @property
     def is_scaled(self) -> bool:
@@ -205,15 +205,15 @@ class GuaranteedNode(SimulatedNode):
         except AngariumError as error:
             self._port.reply(number, ok=False, value=[error.code, error.detail])
             return
-        if not isinstance(value, Later):
+        if not isinstance(value, DeferredReply):
             self._port.reply(number, ok=True, value=value)
 
     def _answer(self, router: Router, number: int, operation: str, arguments: Any) -> Any:
         now = self.loop.now
-        later = Later(number)
+        deferred = DeferredReply(number)
 
         def done() -> None:
-            router.out.effects.append(ReplyController(later, None))
+            router.out.effects.append(ReplyController(deferred, None))
 
         if operation == "config_snapshot":
             self.objects = {(kind, vpn, name): attributes for kind, vpn, name, attributes in arguments}
@@ -225,23 +225,23 @@ class GuaranteedNode(SimulatedNode):
             self.objects[kind, vpn, name] = attributes
             router.operators.put_object(kind, vpn, name, attributes, now, done)
             self.note_rights(vpn)
-            return later
+            return deferred
         if operation == "config_edit":
             kind, vpn, name, edits = arguments
-            router.operators.edit_object(kind, vpn, name, edits, now, done)
+            router.operators.edit_object(kind, vpn, name, edits, done)
             endpoint = router.endpoints.find(vpn, kind, name)
             assert endpoint is not None
             self.objects[kind, vpn, name] = endpoint.attributes
-            return later
+            return deferred
         if operation == "config_delete":
             kind, vpn, name = arguments
             self.objects.pop((kind, vpn, name), None)
             router.operators.drop_object(kind, vpn, name, now, done)
-            return later
+            return deferred
         if operation == "deletions":
             return router.lanes.deletions(arguments)
         if operation == "stages":
-            return router.intake.stages.told(arguments, now)
+            return router.publishing.stages.told(arguments, now)
         if operation == "stats":
             return router.stats()
         raise error_for(errors.UNKNOWN_OPERATION, operation)

@@ -157,7 +157,7 @@ def _settings(rng: random.Random, router_class: type[Router]) -> NodeSettings:
         keepalive_ms=500,
         resume_ms=rng.choice([500, 3_000]),
         shard_grace_ms=rng.choice([0, 60, 250]),
-        short_way_topics_max=rng.choice([0, 5, 20_000]),
+        fast_path_topics_max=rng.choice([0, 5, 20_000]),
     )
     return NodeSettings(
         router=router,

@@ -191,7 +191,7 @@ class FrameObserver:
                 for flow in list(self._flows):
                     self._end(flow, now)
         elif frames[0] == wire.FLOW:
-            router, verb, flow, arguments = wire.unpack(frames[1])
+            router, flow, (verb, *arguments) = wire.unpack(frames[1])
             if router == self._router:
                 self._verb(verb, flow, arguments, now)
         elif frames[0] == wire.STORE:

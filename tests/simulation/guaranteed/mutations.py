@@ -8,7 +8,7 @@ from tests.simulation.simulate import name_of
 
 SERIES = 77
 #: Most faults show in the first ten seeds, all within these.
-SEEDS_MAX = 60
+SEEDS_MAX = 140
 
 
 def is_found(*rules: str, home_class: type[Home] = Home, first: int = 0) -> bool:

@@ -390,6 +390,9 @@ class SimulatedHome:
             # The worker answers it, and asks the home.
             self.port.reply(number, ok=True, value={"home": self.home.stats() if self.is_ready else {}})
             return
+        if operation == "metrics":
+            self.port.reply(number, ok=True, value=self._worker.worker.metrics())
+            return
         try:
             if not self.home.answers_to(operation):
                 raise errors.error_for(errors.UNKNOWN_OPERATION, operation)

@@ -112,7 +112,7 @@ class Stage:
         contents = [(topic, options) for topic in topics]
         return self.publisher.publish_guaranteed(producer, contents, padding)
 
-    # Consuming.
+    # Consumers.
 
     def flow(self, name: str, *, number: int = 0, **traits: Any) -> SimulatedFlow:
         """Bind a consumer; unless it is prompt, it holds what it gets."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
+from angarium_server.frames.settings import LaneSettings
 from node.backlog.lifetimes import Lifetimes
-from node.backlog.settings import LaneSettings
 from node.home.home import Home
 from node.home.lanes.adoption import Placing
 from node.home.spool import layout

@@ -158,7 +158,7 @@ class Written:
     def gone(self, place: Place, *, is_purge: bool = False, worker: int = WORKER) -> None:
         self.history.home_events.append(Gone(self.now, place, is_purge, worker))
 
-    # Consuming.
+    # Consumers.
 
     def bind(self, endpoint: EndpointRecord, *, vpn: str = VPN, **traits: Any) -> FlowRecord:
         """Bind a flow; its number at the home is `flow.number_at_home`."""

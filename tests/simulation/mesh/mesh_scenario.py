@@ -203,7 +203,7 @@ class MeshScenario:
     def _carried_so_far(self) -> list[str]:
         """The same while nobody consumes: what was sent again waits for room in all its queues."""
         routers = [play.node.router for play in self.plays.values()]
-        waits = any(router is not None and router.intake.spooling.waiting_rounds for router in routers)
+        waits = any(router is not None and router.publishing.spooling.waiting_rounds for router in routers)
         return self.missing() if waits else self._under_way()
 
     def wait(self, what: str, limit_s: float, missing: Callable[[], list[str]]) -> None:

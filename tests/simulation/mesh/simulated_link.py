@@ -242,7 +242,7 @@ class SimulatedLink:
     @property
     def is_up(self) -> bool:
         """Tell whether every channel is up, both sides know what the other wants, and nothing waits."""
-        channels = self.link.channels.values()
+        channels = self.link.pairs.values()
         is_sound = all(wire.is_sound for wire in self._wires.values())
         return bool(channels) and not self.is_paused and is_sound and all(map(_is_up, channels))
 
@@ -346,9 +346,7 @@ class LinkSupervisor:
         ]
         for process in self.processes.values():
             if not process.is_up:
-                channels = [
-                    (one.vpn, one.state.value, str(one.error)) for one in process.link.channels.values()
-                ]
+                channels = [(one.vpn, one.state.value, str(one.error)) for one in process.link.pairs.values()]
                 found.append(f"link {process.index} of node {name} is not up: {channels}")
         return found + [
             f"link {one.index} of node {name} has two processes" for one in self._older if not one.is_dead

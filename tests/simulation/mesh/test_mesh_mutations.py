@@ -176,7 +176,7 @@ def sweeps_at_once(patch: Patch) -> None:
         for key, line in list(self._lines.items()):
             if line.session is session:
                 line.wanted.clear()
-                line.compared = None
+                line.compare(line.queue)
                 self._compare(key, line)
         forget(self, session)
 

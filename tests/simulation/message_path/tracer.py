@@ -50,7 +50,7 @@ ENTRIES: Final = {
     },
     "worker": {"Worker.handle", "Worker.work", "Worker.tidy"},
     "home": {"Home.handle", "Home.tick", "Home.take_frames", "Home.take_write", "Home.written"},
-    "link": {"Pair.received", "Link.tick"},
+    "link": {"Pair.received", "Pairs.tick"},
 }
 #: Of these, what is called in every turn of a loop, whether there are messages or not.
 TURNS: Final = {
@@ -59,7 +59,7 @@ TURNS: Final = {
     "Worker.work",
     "Worker.tidy",
     "Home.tick",
-    "Link.tick",
+    "Pairs.tick",
 }
 #: The session of a client is called by its connection; without one, and by clocks, only rigs and timers call.
 _NO_ENTRIES: Final = ("ClientSession.", "Connection._tick")

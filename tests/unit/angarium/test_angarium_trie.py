@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from sys import getsizeof
@@ -130,14 +131,10 @@ def test_any_text_may_be_asked_for(pattern: str, topic: str) -> None:
     assert trie.match(topic) == ([1] if matches(pattern, topic) else [])
 
 
-class _Answer(CacheEntry):
+class _Answer(CacheEntry, eq=False):
     """What brute force said when the entry was made."""
 
-    __slots__ = ("patterns",)
-
-    def __init__(self, patterns: frozenset[str]) -> None:
-        super().__init__()
-        self.patterns = patterns
+    patterns: frozenset[str]
 
 
 class _Model:
@@ -225,7 +222,7 @@ def test_a_change_drops_only_the_topics_that_it_touches(pattern: str) -> None:
 def _file_changes(model: _Model) -> None:
     """Let tests of other topics put all changes into the trie."""
     for _ in range(change_log.CHANGE_LOG_LEVELS_MAX // change_log.INDEXED_LEVELS_MAX + 2):
-        model.cache._log.is_untouched("other", model.cache._log.forgotten)
+        model.cache.log.is_untouched("other", model.cache.log.forgotten)
 
 
 @pytest.mark.requirement("R278")
@@ -237,9 +234,9 @@ def test_one_test_files_some_changes_and_knows_nothing_if_there_are_more() -> No
         model.toggle(f"x/{number}/*")
     costs, found = [], []
     for topic in topics:
-        before = model.cache.tested
+        before = model.cache.log.tested
         found.append(model.cache.get(topic))
-        costs.append(model.cache.tested - before)
+        costs.append(model.cache.log.tested - before)
     assert max(costs) <= change_log.INDEXED_LEVELS_MAX + 8
     assert found[:2] == [None, None]
     assert all(found[3:]), "the third one filed the rest"
@@ -339,6 +336,53 @@ def test_a_sweep_drops_what_is_wrong_and_keeps_the_rest_although_nobody_looks_it
     model.check()
 
 
+@pytest.mark.requirement("R278", "R279")
+def test_a_sweep_drops_what_it_has_no_time_to_test() -> None:
+    """Filters that overlap at each level made tests dear; what nobody asked for stayed for a minute then."""
+    topics = [f"{'a/' * 6}{number}" for number in range(1_000)]
+    model = _filled(topics, entries_max=len(topics))
+    for number in range(1 << 6):
+        levels = ["*" if number >> level & 1 else "a*" for level in range(6)]
+        model.toggle("/".join([*levels, "x"]))
+    _file_changes(model)
+    costs, is_over = [], False
+    while not is_over:
+        before = model.cache.log.tested
+        is_over = not model.cache.sweep(100)
+        costs.append(model.cache.log.tested - before)
+        model.check()
+    assert len(costs) == 10, "as many steps as if tests cost nothing"
+    assert max(costs) < 3_000, "and none of them takes longer for it"
+    assert 100 < len(model.cache) < 500
+    kept = len(model.cache)
+    model.toggle("b/*")
+    _file_changes(model)
+    assert not model.cache.sweep(1_000)
+    assert len(model.cache) == kept, "what there is time for is tested"
+    model.check()
+
+
+@pytest.mark.requirement("R279")
+def test_changes_without_end_are_kept_in_the_same_two_objects() -> None:
+    """New ones, made while memory is full of what goes, would each keep an arena of a megabyte."""
+
+    def generations() -> list[int]:
+        return sorted(id(one) for one in gc.get_objects() if type(one) is change_log._Generation)
+
+    model = _filled(["a/b"])
+    before = generations()
+    for number in range(2 * change_log.CHANGE_LOG_MAX):
+        model.toggle(f"x/{number}/*")
+    assert model.cache.log.forgotten > 0
+    model.check()
+    assert generations() == before
+    while model.cache.sweep(10):
+        pass
+    assert not len(model.cache.log)
+    assert generations() == before
+    model.check()
+
+
 @pytest.mark.requirement("R279")
 def test_changes_are_kept_up_to_so_many_levels() -> None:
     model = _filled(["a/b"])
@@ -359,7 +403,7 @@ def test_a_complete_sweep_forgets_the_changes_and_later_ones_count() -> None:
     model = _filled(["a/b", "b/b"])
     model.toggle("x/*")
     assert not model.cache.sweep(10)
-    assert not len(model.cache._log)
+    assert not len(model.cache.log)
     model.check()
     assert model.cache.get("a/b") is not None
     model.toggle("a/*")

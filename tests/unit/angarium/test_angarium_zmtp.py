@@ -33,7 +33,6 @@ def opened() -> Zmtp:
     made = Zmtp()
     assert feed(made, GREETING + READY) == []
     assert made.is_open
-    made.take_replies()
     return made
 
 
@@ -43,18 +42,26 @@ def packed(*messages: list[bytes]) -> bytes:
 
 def test_both_sides_greet_and_say_ready() -> None:
     peer = Zmtp()
-    assert len(peer.start()) == len(GREETING)
     assert peer.start()[10:36] == b"\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(4)
-    assert feed(peer, GREETING[:63]) == []
-    assert peer.take_replies() == b""
-    assert feed(peer, GREETING[63:]) == []
-    assert peer.take_replies() == (
+    assert peer.start()[len(GREETING) :] == (
         b"\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
     )
+    assert feed(peer, GREETING[:63]) == []
+    assert feed(peer, GREETING[63:]) == []
     assert not peer.is_open
+    assert not peer.may_send
     assert feed(peer, READY) == []
     assert peer.is_open
+    assert peer.may_send
     assert peer.take_replies() == b""
+
+
+def test_messages_may_follow_at_once_where_that_is_wanted() -> None:
+    peer = Zmtp(at_once=True)
+    assert peer.may_send
+    assert not peer.is_open
+    assert feed(peer, GREETING + READY + packed([b"W"])) == [[b"W"]]
+    assert peer.is_open
 
 
 def test_messages_are_packed_as_the_protocol_says() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import angarium
 from angarium import blocking, errors
-from angarium.client.transport.address import parse
+from angarium.client.transport.address import is_of_this_host, parse
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,23 @@ def test_what_is_no_address_is_refused_with_the_right_form(url: str, advice: str
     assert caught.value.code == errors.INVALID_ARGUMENT
     assert repr(url) in caught.value.detail
     assert advice in caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("url", "is_here"),
+    [
+        ("tcp://127.0.0.1:1", True),
+        ("tls://127.10.2.3:1", True),
+        ("tcp://[::1]:1", True),
+        ("ipc:///run/x", True),
+        ("tcp://localhost:1", False),
+        ("tcp://127.example:1", False),
+        ("tcp://128.0.0.1:1", False),
+        ("tls://[::2]:1", False),
+    ],
+)
+def test_addresses_of_this_host_are_known_without_asking_for_names(url: str, *, is_here: bool) -> None:
+    assert is_of_this_host(parse(url)) is is_here
 
 
 def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:

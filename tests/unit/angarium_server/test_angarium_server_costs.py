@@ -15,7 +15,7 @@ from angarium_server import costs
 from node.config import WorkerConfig
 from node.matching.matching import Matching
 from router.ground.config import RouterConfig
-from router.matching.short_way import Entry
+from router.matching.fast_path import Entry
 from router.sessions.interest import FilterSet, Interest
 from router.sessions.queues import Bundle, ClassQueue
 from router.sessions.session import Subscription
@@ -111,7 +111,7 @@ def test_a_cached_topic_in_a_worker() -> None:
 
 
 def test_a_cached_topic_of_the_fast_path() -> None:
-    cache: TopicCache[Entry] = TopicCache(lambda _: None, RouterConfig().short_way_topics_max)
+    cache: TopicCache[Entry] = TopicCache(lambda _: None, RouterConfig().fast_path_topics_max)
     one: FilterSet[object] = FilterSet(())
     topic = f"plant/line/{COUNT}"
 

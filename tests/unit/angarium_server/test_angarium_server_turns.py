@@ -1,4 +1,4 @@
-"""Strangers have a slice of each turn of a loop, and wait in line when it is used up."""
+"""Unauthenticated connections have a slice of each turn of a loop, and wait in line when it is used up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from angarium_server.connections.turns import PUT_OFF_MAX, SHARE, SLICE_MAX_S, SLICE_S, StrangerTurns
+from angarium_server.connections.turns import PUT_OFF_MAX, SHARE, SLICE_MAX_S, SLICE_S, LoginTurns
 
 pytestmark = pytest.mark.requirement("R230")
 
@@ -15,10 +15,10 @@ LOGIN_S, TLS_S = 0.0003, 0.0015
 
 
 class Loop:
-    """A loop in which strangers come, and other work is done; its clock is its CPU time."""
+    """A loop in which unauthenticated connections come, and other work is done; its clock is its CPU time."""
 
     def __init__(self) -> None:
-        self.turns: StrangerTurns[int] = StrangerTurns()
+        self.turns: LoginTurns[int] = LoginTurns()
         self.now = 0.0
         self.served: list[int] = []
         self.came = 0
@@ -119,7 +119,7 @@ def test_who_is_gone_is_not_served() -> None:
 
 
 def test_who_speaks_again_while_he_waits_keeps_his_place_and_is_counted_once() -> None:
-    turns: StrangerTurns[str] = StrangerTurns()
+    turns: LoginTurns[str] = LoginTurns()
     for who in ("a", "b", "a"):
         turns.put_off(who)
     assert turns.put_off_total == 2

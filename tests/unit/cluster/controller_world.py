@@ -12,7 +12,7 @@ from cluster.catalog.registries import Registries
 from cluster.catalog.shares import WHOLE, Percents
 from cluster.catalog.stages import Stages
 from cluster.controller.controller import Controller
-from cluster.controller.mesh.picture import Identity
+from cluster.controller.mesh.cluster_view import Identity
 from cluster.controller.switchboard import effects as c
 from cluster.controller.switchboard.events import EventRing
 from cluster.controller.switchboard.switchboard import Switchboard

@@ -75,10 +75,10 @@ class TestBlackBox:
         assert black_box.read(path) is None
         box = black_box.BlackBox(path)
         assert black_box.read(path) is None
-        box.begin(black_box.MATCH, 1)
+        box.begin(black_box.MATCH, 1, 0)
         box.end()
         assert black_box.read(path) is None
-        box.begin(black_box.MATCH, 1)
+        box.begin(black_box.MATCH, 1, 0)
         black_box.BlackBox(path)
         assert black_box.read(path) is None
 

@@ -11,10 +11,11 @@ from angarium import errors, slots, wire
 from angarium.errors import error_for
 from cluster.bridge.channel import BridgeChannel
 from cluster.bridge.config import BridgeConfig
+from cluster.bridge.role import METRICS
 from cluster.relay.pair import FAR, OWN, Connect, Disconnect, Effect, Emit, State, Surroundings
 from cluster.relay.runtime import RelayRuntime
 from router.ground.config import Identity
-from tests.unit.documented_figures import wrong_kinds
+from tests.unit.declared_metrics import differences
 
 IDENTITY = Identity(node_id="id-a", cluster="c", secret="outside", local_secret="inside")
 
@@ -139,17 +140,23 @@ def test_it_comes_as_a_client_over_there_and_with_the_secret_of_the_run_here() -
     assert hello["local_priority"] == hello["network_priority"] == 2
     who = {"name": "br", "vpn": "mine", "node": "a", "node_id": "id-a", "incarnation": 7}
     assert hello["bridge"] == who
+    assert "behalf" not in hello
     bench.welcome(FAR, "b")
     (connect,) = [effect for effect in bench.effects() if isinstance(effect, Connect)]
     assert (connect.side, connect.url, connect.trust) == (OWN, "ipc:///own", ("", ""))
     ((_, hello),) = bench.sent(OWN)
-    assert (hello["vpn"], hello["username"], hello["password"]) == ("mine", "#bridge", "inside")
+    assert (hello["vpn"], hello["username"], hello.get("password")) == ("mine", "#bridge", None)
+    assert hello["behalf"] == {"secret": "inside"}
     assert hello["bridge"] == who
 
 
-def test_without_addresses_it_goes_to_the_own_router() -> None:
-    connect = Bench(addresses=[], server_name="").until_connect()
+def test_without_addresses_it_logs_in_a_client_of_this_host_at_the_own_router() -> None:
+    bench = Bench(addresses=[], server_name="")
+    connect = bench.until_connect()
     assert (connect.side, connect.url, connect.trust) == (FAR, "ipc:///own", ("", ""))
+    ((_, hello),) = bench.sent(FAR)
+    assert (hello["username"], hello["password"]) == ("u", "secret")
+    assert hello["behalf"] == {"secret": "inside", "address": "127.0.0.1"}
 
 
 @pytest.mark.parametrize(("priority", "flag"), [("p1", 0), ("p4", 0), ("da", 1)])
@@ -255,7 +262,7 @@ def test_a_link_of_the_node_changes_what_is_dropped_and_not_the_connection() -> 
 def test_every_figure_of_a_bridge_has_a_type_in_prometheus() -> None:
     bench = Bench(remote_queue="q")
     bench.up()
-    assert wrong_kinds("bridge", bench.channel.describe(bench.now)) == []
+    assert differences(METRICS, bench.channel.describe(bench.now), ["up"]) == []
 
 
 def test_what_the_remote_queue_holds_is_looked_at_now_and_then() -> None:

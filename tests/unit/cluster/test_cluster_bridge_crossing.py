@@ -10,7 +10,7 @@ import pytest
 from angarium import errors, trail, wire
 from angarium.message import Message, pack_rows, unpack_rows
 from cluster.bridge.crossing import TOO_MANY_HOPS, VISITED, Crossing
-from cluster.bridge.relay import BridgeRelay
+from cluster.relay.direct import Relay
 from tests.unit.cluster.played_relay import deliver, make_session, published, rows_of, take
 
 
@@ -69,7 +69,7 @@ def test_many_different_trails_are_not_all_remembered() -> None:
 def test_direct_messages_are_relayed_with_their_trail_and_in_order() -> None:
     source, target = make_session(), make_session(2)
     bridge = crossing()
-    relay = BridgeRelay(source, bridge)
+    relay = Relay(source, bridge.admit)
     relay.open(target)
     rows = rows_of("t/1", "t/2", "t/3", "t/4")
     rows[1][3] = [8_000, 0, 3, "key"]
@@ -88,7 +88,7 @@ def test_direct_messages_are_relayed_with_their_trail_and_in_order() -> None:
 def test_rows_of_several_rounds_in_one_frame_are_numbered_anew() -> None:
     """A node takes only rows whose indices rise."""
     source, target = make_session(), make_session()
-    relay = BridgeRelay(source, crossing())
+    relay = Relay(source, crossing().admit)
     relay.open(target)
     rows = rows_of("t/1", "t/2", "t/3")
     for row, index in zip(rows, (4, 0, 0), strict=True):
@@ -100,7 +100,7 @@ def test_rows_of_several_rounds_in_one_frame_are_numbered_anew() -> None:
 
 def test_what_is_dropped_as_a_whole_gives_its_credit_back() -> None:
     source, target = make_session(), make_session()
-    relay = BridgeRelay(source, crossing())
+    relay = Relay(source, crossing().admit)
     relay.open(target)
     rows = rows_of("t/1")
     rows[0][3] = [0, 0, None, [None, "a/y"]]

@@ -1,4 +1,4 @@
-"""What `angarium cluster status` draws of the picture of a node."""
+"""What `angarium cluster status` draws of the view of a node."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_links() -> None:
     )
 
 
-def test_the_list_of_links_has_the_same_figures() -> None:
+def test_the_list_of_links_has_the_same_metrics() -> None:
     link = {**end("", "", "disabled"), "name": "b", "messages_in": 7, "messages_out": 8, "since_s": None}
     row = link_row(link)
     assert (row["name"], row["state"], row["since"], row["messages_in"], row["dead"]) == (

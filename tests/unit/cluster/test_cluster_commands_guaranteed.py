@@ -96,7 +96,7 @@ def test_a_topic_endpoint_takes_no_subscriptions(admin: FakeAdmin) -> None:
     assert admin.calls == []
 
 
-def test_lists_and_views_have_the_figures(admin: FakeAdmin, printed: Callable[[], list[Any]]) -> None:
+def test_lists_and_views_have_the_metrics(admin: FakeAdmin, printed: Callable[[], list[Any]]) -> None:
     admin.answers["endpoints.list"] = [{"name": "Q", "messages_spooled": 3}]
     admin.answers["endpoints.show"] = {"name": "Q", "flows": [], "counters": {}}
     assert cli.run(["queue", "list", "Q*"]) == 0

@@ -1,4 +1,4 @@
-"""Tables, JSON and figures as commands show them."""
+"""Tables, JSON and metrics as commands show them."""
 
 from __future__ import annotations
 
@@ -156,5 +156,5 @@ def test_what_was_set_is_shown_as_it_was_set(capsys: pytest.CaptureFixture[str])
 
 
 def test_figures_that_say_nothing_are_left_out() -> None:
-    figures = {"messages": 0, "usage_bytes": 5, "usage_mb": 0.1, "nacks": 0, "rate_mb": 2.0, "name": ""}
-    assert output.telling(figures, always=("messages",)) == {"messages": 0, "usage_bytes": 5, "rate_mb": 2.0}
+    metrics = {"messages": 0, "usage_bytes": 5, "usage_mb": 0.1, "nacks": 0, "rate_mb": 2.0, "name": ""}
+    assert output.telling(metrics, always=("messages",)) == {"messages": 0, "usage_bytes": 5, "rate_mb": 2.0}

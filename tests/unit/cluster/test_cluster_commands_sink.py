@@ -148,7 +148,7 @@ def test_output_is_written_in_order_and_whole() -> None:
 
 def test_output_is_gathered_until_there_is_enough_for_a_large_write(monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[bytes] = []
-    monkeypatch.setattr(sink, "_write_all", lambda _descriptor, data: writes.append(data))
+    monkeypatch.setattr(sink, "write_all", lambda _descriptor, data: writes.append(data))
     monkeypatch.setattr(sink, "WRITE_BYTES", 6)
 
     async def write() -> None:

@@ -1,4 +1,4 @@
-"""Tables, pairs and figures as lines of text."""
+"""Tables, pairs and metrics as lines of text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from cluster.commands.terminal import table as t
-from cluster.commands.terminal.output import print_figures
+from cluster.commands.terminal.output import print_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +126,7 @@ COLUMNS = ("name", "vpn", "messages_spooled", "spool_usage_bytes", "access_type"
 
 
 def test_no_figure_is_shown_in_the_place_of_another(capsys: pytest.CaptureFixture[str]) -> None:
-    print_figures({"queued_messages": 7, "queued_bytes": 2048, "uptime_s": 90})
+    print_metrics({"queued_messages": 7, "queued_bytes": 2048, "uptime_s": 90})
     assert capsys.readouterr().out.splitlines() == [
         "queued messages  7",
         "queued bytes     2.0 KiB",

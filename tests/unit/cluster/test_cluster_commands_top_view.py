@@ -31,14 +31,14 @@ def process(role: str, index: int, cpu: float | None = 1.0) -> Row:
 
 def queue(name: str, stored: int, settled: int, **more: Any) -> Row:
     found = {"kind": "queue", "vpn": "default", "name": name, "messages_spooled": stored - settled}
-    figures = {"spool_usage_bytes": 10, "delivered_unacked": 0, "bind_count": 1}
-    return {**found, **figures, "total_messages_spooled": stored, "confirmed_delivered": settled, **more}
+    metrics = {"spool_usage_bytes": 10, "delivered_unacked": 0, "bind_count": 1}
+    return {**found, **metrics, "total_messages_spooled": stored, "confirmed_delivered": settled, **more}
 
 
 def client(name: str, messages_in: int, discards: int = 0) -> Row:
-    figures = {"queued_messages": 0, "subscriptions": 1, "flows": 0, "slow": False, "uptime_s": 5.0}
+    metrics = {"queued_messages": 0, "subscriptions": 1, "flows": 0, "slow": False, "uptime_s": 5.0}
     counts = {"counters": {"messages_in": messages_in}, "discards": {"discard.x": discards}}
-    return {"vpn": "default", "name": name, **figures, **counts}
+    return {"vpn": "default", "name": name, **metrics, **counts}
 
 
 def names(top: Top) -> list[str]:

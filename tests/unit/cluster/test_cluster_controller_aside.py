@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from angarium import errors
+from angarium_server.frames.settings import LaneSettings, settings_map
 from cluster.catalog.catalog import Catalog
 from cluster.catalog.deletions import DELETIONS_TIDY, Deletions
 from cluster.controller.switchboard import effects as c
 from cluster.controller.switchboard.changes import TIDY_INTERVAL_S
-from node.backlog.settings import LaneSettings, settings_map
 from storage.config_store import Change, Deletion
 from tests.unit.cluster.controller_world import World, replies, requests
 

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.controller.mesh import reports
 from cluster.controller.mesh.alarm import HOLD_S
-from cluster.controller.mesh.picture import Identity, Picture
+from cluster.controller.mesh.cluster_view import ClusterView, Identity
 from cluster.controller.switchboard import effects as c
 from tests.unit.cluster.controller_world import World, replies
 
@@ -52,9 +52,9 @@ class Mesh(World):
         """The link to a neighbour is up, which has links with others that are up too."""
         assert self.overview is not None
         self.overview["links"].append(session(name))
-        picture = Picture(Identity(name, f"id-{name}", "", ""))
-        picture.update([link(other) for other in ("a", *others)], [], [], ["default"], 9.0, 0.0)
-        report = reports.encode(picture.report(0.0))
+        view = ClusterView(Identity(name, f"id-{name}", "", ""))
+        view.update([link(other) for other in ("a", *others)], [], [], ["default"], 9.0, 0.0)
+        report = reports.encode(view.report(0.0))
         self.overview["heard"].append({"node": name, "report": report, "age_s": 0.1})
 
     def status(self) -> Row:
@@ -86,7 +86,7 @@ def session(name: str) -> Row:
 
 
 def link(name: str) -> Row:
-    figures = (
+    metrics = (
         "queued_messages",
         "queued_bytes",
         "spooled_messages",
@@ -107,7 +107,7 @@ def link(name: str) -> Row:
         "lag_ms": None,
         "encrypted": None,
         "progress_percent": 100,
-        **dict.fromkeys(figures, 0),
+        **dict.fromkeys(metrics, 0),
     }
 
 

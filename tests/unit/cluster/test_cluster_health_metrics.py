@@ -1,18 +1,19 @@
-"""The page of figures: readable by Prometheus, and named as docs/metrics.md names them."""
+"""The page of metrics: readable by Prometheus, and named as docs/metrics.md names them."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
+from angarium_server.frames.metrics import Metrics
 from cluster.bridge.role import BRIDGE
 from cluster.controller.health.checks import examine
 from cluster.controller.health.http import Request
-from cluster.controller.health.metrics import CONTENT_TYPE, GAUGES, Sample, metrics
+from cluster.controller.health.metrics import CONTENT_TYPE, Sample, metrics
 from cluster.controller.health.pages import METRICS, page
 from cluster.controller.switchboard import effects
+from cluster.roles.role import Role
 from tests.unit.cluster.controller_world import World
-from tests.unit.documented_figures import documented
 
 LINE = re.compile(r'angarium_[a-z_]+(\{([a-z]+="([^"\\\n]|\\.)*",?)+\})? -?[0-9.e+-]+')
 NODE = {
@@ -144,7 +145,7 @@ def test_workers_are_asked_each_second_for_what_costs_little() -> None:
     world.wait(0.1)
     seen = world.wait(1.1)
     asked = [(one.identity, one.operation) for one in seen if isinstance(one, effects.Request)]
-    assert [operation for identity, operation in asked if identity.startswith(b"worker")] == ["figures"] * 2
+    assert [operation for identity, operation in asked if identity.startswith(b"worker")] == ["metrics"] * 2
     world.answer(seen, {"spool": {}}, {"rows": 5, "filters": 2, "refused": {"40301": 3}}, None)
     page = world.controller.metrics(world.now).splitlines()
     assert 'angarium_worker_rows_total{index="0"} 5' in page
@@ -153,17 +154,15 @@ def test_workers_are_asked_each_second_for_what_costs_little() -> None:
     assert not [line for line in page if line.startswith('angarium_worker_rows_total{index="1"}')]
 
 
-def test_what_goes_up_and_down_is_documented() -> None:
-    assert {part: kinds.gauges for part, kinds in documented().items()} == GAUGES
-
-
-def test_every_figure_has_the_type_that_the_page_says() -> None:
-    """Of node, process and cluster all figures are here; of the others each has its test where they are made."""
-    kinds = documented()
-    for line in lines():
-        if line.startswith("# TYPE "):
-            _, _, full, kind = line.split()
-            part, _, name = full.removeprefix("angarium_").partition("_")
-            name = name.removesuffix("_total")
-            name = f"{name.removesuffix('_seconds')}_s" if name.endswith("_seconds") else name
-            assert name in (kinds[part].gauges if kind == "gauge" else kinds[part].counters), line
+def test_what_is_declared_as_a_gauge_is_one_and_a_counter_a_total() -> None:
+    page = Metrics("thing", "a | gauge | number | x\nb, c | counter by code | number | y\nd | | | z")
+    role = Role(name="thing", module="", runtime=str, stop_turn=0, metrics=page)
+    sample = Sample(role, {"index": "1"}, {"a": 5, "b": {"7": 6}, "d": 8, "e": 9})
+    health = examine(NODE, None, [], 0.5)
+    found = metrics(health, {}, {}, None, {}, [sample]).splitlines()
+    assert [line for line in found if "_thing_" in line] == [
+        "# TYPE angarium_thing_a gauge",
+        'angarium_thing_a{index="1"} 5',
+        "# TYPE angarium_thing_b_total counter",
+        'angarium_thing_b_total{index="1",code="7"} 6',
+    ]

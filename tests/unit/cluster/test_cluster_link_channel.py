@@ -11,6 +11,7 @@ from angarium import errors, slots, wire
 from angarium.errors import error_for
 from cluster.link.channel import Channel
 from cluster.link.config import LinkConfig
+from cluster.link.role import CHANNEL
 from cluster.relay.pair import (
     BACKOFF_MAX_S,
     FAR,
@@ -25,6 +26,7 @@ from cluster.relay.pair import (
 )
 from cluster.relay.runtime import RelayRuntime
 from router.ground.config import Identity
+from tests.unit.declared_metrics import differences
 
 IDENTITY = Identity(node_id="id-a", cluster="c", secret="outside", local_secret="inside")
 
@@ -119,7 +121,7 @@ def test_the_neighbour_is_asked_first_and_the_own_router_hears_who_answered() ->
     (connect,) = [effect for effect in bench.effects() if isinstance(effect, Connect)]
     assert (connect.side, connect.url, connect.trust) == (OWN, "ipc:///own", ("", ""))
     hello = bench.hello(OWN)
-    assert hello["password"] == "inside"
+    assert (hello.get("password"), hello["behalf"]) == (None, {"secret": "inside"})
     assert hello["link"]["node_id"] == "id-b"
     states = [bench.channel.state]
     bench.welcome(OWN, "a")
@@ -237,7 +239,9 @@ def pings(bench: Bench) -> list[int]:
 
 def test_the_lag_of_a_link_is_how_long_the_far_router_takes_to_answer() -> None:
     bench = opened()
-    assert bench.channel.describe(bench.now)["lag_ms"] is None
+    shown = bench.channel.describe(bench.now)
+    assert shown["lag_ms"] is None
+    assert differences(CHANNEL, shown) == ["code", "error", "lag_ms", "state", "vpn"], "of the link as well"
     bench.wait(1.1)
     (number,) = pings(bench)
     bench.now += 0.2

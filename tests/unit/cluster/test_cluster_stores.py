@@ -43,7 +43,7 @@ def refused(data: DataDirectory, workers: int = 2) -> str:
         prepare(data, workers)
     assert caught.value.code == errors.INVALID_CONFIGURATION
     assert sorted(data.path.rglob("*.mdb")) == before, "nothing was made or removed"
-    return str(caught.value.detail)
+    return str(caught.value)
 
 
 @pytest.mark.requirement("R282")

@@ -204,18 +204,17 @@ class DrivenHome:
         if flow is None:
             self.flow_number += 1
             flow = self.flow_number
-        arguments = [lane_id, browse, selector, messages, size, options]
-        self.send(wire.FLOW, self.router, "bind", flow, arguments)
+        self.send(wire.FLOW, self.router, flow, ["bind", lane_id, browse, selector, messages, size, options])
         return flow
 
     def unbind(self, flow: int, hand_off_ms: int | None = None) -> None:
-        self.send(wire.FLOW, self.router, "unbind", flow, [hand_off_ms])
+        self.send(wire.FLOW, self.router, flow, ["unbind", hand_off_ms])
 
     def credit(self, flow: int, messages: int, size: int = 1 << 40) -> None:
-        self.send(wire.FLOW, self.router, "credit", flow, [messages, size])
+        self.send(wire.FLOW, self.router, flow, ["credit", messages, size])
 
     def settle(self, flow: int, *ranges: tuple[int, int], outcome: int = wire.OUTCOME_ACCEPTED) -> None:
-        self.send(wire.FLOW, self.router, "settle", flow, [outcome, list(ranges)])
+        self.send(wire.FLOW, self.router, flow, ["settle", outcome, list(ranges)])
 
     def allow(self, messages: int) -> None:
         self.send(wire.ALLOWANCE, self.router, messages)
@@ -228,7 +227,7 @@ class DrivenHome:
     def lease(self, verb: str, *arguments: Any, lane_id: int = LANE) -> int:
         """Ask a lane for a reader group; `leased` gets the answer."""
         self.references += 1
-        self.send(wire.LEASE, self.router, self.references, lane_id, verb, list(arguments))
+        self.send(wire.LEASE, self.router, self.references, lane_id, [verb, *arguments])
         return self.references
 
     def leased_at_once(self, verb: str, *arguments: Any, lane_id: int = LANE) -> Any:

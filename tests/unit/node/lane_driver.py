@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from angarium import errors, wire
+from angarium_server.frames.settings import FlowOptions, LaneSettings
 from node.backlog.segment import GONE, Segment, make_segment
-from node.backlog.settings import LaneSettings
 from node.endpoints.effort import Effort
 from node.endpoints.lane import Lane, LaneStart, Sources
 from node.matching.batch import Row
@@ -139,7 +139,7 @@ class Driver:
             selector=selector,
             messages=messages,
             bytes_=bytes_,
-            options=options,
+            options=FlowOptions(**options),
             now=self.now,
         )
 

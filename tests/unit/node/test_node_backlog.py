@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from angarium_server.frames.settings import LaneSettings
 from node.backlog.backlog import Backlog, SegmentList, run_end, runs_of
 from node.backlog.segment import EXPIRED, HELD, MOVING, OUT, READY, REJECTED, Segment, make_segment
-from node.backlog.settings import LaneSettings
 from tests.unit.node.lane_driver import LANE_ID, row
 
 

@@ -1,27 +1,19 @@
-"""Credit of a flow, and the options of its bind."""
+"""Credit of a flow."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from node.endpoints.flow import Flow, FlowOptions, options_from
+from angarium_server.frames.settings import FlowOptions
+from node.endpoints.flow import Flow
 
 
-def flow(*, browser: bool = False, **options: object) -> Flow:
-    made = Flow(1, is_browser=browser, selector=None, matches=None, options=options_from(dict(options)))
+def flow(*, browser: bool = False, **options: Any) -> Flow:
+    made = Flow(1, is_browser=browser, selector=None, matches=None, options=FlowOptions(**options))
     made.limit_unacked(10)
     return made
-
-
-def test_options_that_are_not_given_or_of_another_type_have_their_defaults() -> None:
-    assert options_from({}) == FlowOptions()
-    given = {"resume": True, "max_unacked": 5, "client": "c", "no_local": 7, "active_indication": True}
-    assert options_from(given) == FlowOptions(
-        resume=True, max_unacked=5, client="c", no_local=7, active_indication=True
-    )
-    wrong = {"resume": 1, "max_unacked": True, "client": 5, "no_local": None, "unknown": 1}
-    assert options_from(wrong) == FlowOptions()
-    assert options_from({"max_unacked": None}) == FlowOptions()
 
 
 @pytest.mark.parametrize(

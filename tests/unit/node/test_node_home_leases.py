@@ -239,11 +239,13 @@ def test_a_lease_that_was_released_while_its_lane_moved_is_over() -> None:
         ("acknowledge", ["g", 0, "all"]),
     ],
 )
-def test_nonsense_is_refused_and_changes_nothing(verb: str, arguments: list[Any]) -> None:
+def test_nonsense_is_a_fault_of_the_router_and_changes_nothing(verb: str, arguments: list[Any]) -> None:
     driven = leased()
     reference = driven.lease(verb, *arguments)
     driven.settle_down()
-    assert driven.leased[reference][0] == errors.INVALID_ARGUMENT
+    assert reference not in driven.leased
+    assert driven.home.faults == 1
+    assert "SYSTEM_AD_FRAME_REFUSED" in [event["event"] for event in driven.told]
     assert plan(driven, 1)[:3] == [1, 21, 20]
 
 

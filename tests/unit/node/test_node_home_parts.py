@@ -6,7 +6,7 @@ import pytest
 
 from angarium import errors, wire
 from angarium_server.frames.homes import StoreFrame
-from node.home.lanes.delivery import runs_of
+from node.home.lanes.outbox import runs_of
 from node.home.spool import layout
 from node.home.spool.blocks import SpoolFiles
 from node.home.spool.stores import RELAXED_MAX, PendingStores, Store

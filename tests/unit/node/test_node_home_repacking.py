@@ -12,7 +12,8 @@ from angarium import wire
 from node.backlog.segment import Segment
 from node.home.home import HomeLimits
 from node.home.spool import repacking
-from node.home.spool.repacking import SMALL_BLOCKS, SMALL_ROWS, merge_segments
+from node.home.spool.blocks import SMALL_ROWS
+from node.home.spool.repacking import SMALL_BLOCKS, merge_segments
 from storage.spool import Table
 from tests.unit.node.driven_home import LANE, OTHER, ROUTER, DrivenHome, row_of, settings_of, started
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
 
 from angarium import errors, wire
+from angarium_server.frames.settings import LaneSettings
 from node.endpoints.consumers import BROWSED_MAX, TURN_MAX
 from node.endpoints.lane import HAND_OUT_MAX
 from node.endpoints.reader import EXAMINED_MAX
@@ -16,6 +18,7 @@ from tests.unit.node.lane_driver import (
     CLOSED,
     FAILED,
     INACTIVE,
+    KINDS,
     REFUSED,
     Driver,
     all_of,
@@ -434,3 +437,18 @@ def test_the_position_of_one_consumer_does_not_move_that_of_another(make: type[D
     driver.bind(9)
     seen += all_of(driver.deliver())
     assert sorted(seen) == positions(1, 20)
+
+
+@pytest.mark.requirement("R279")
+@pytest.mark.parametrize("settings", KINDS)
+def test_a_lane_that_went_leaves_nothing_for_the_collector(settings: dict[str, Any]) -> None:
+    # Collections are rare, so what is in a circle stays in memory for hours.
+    driver = Driver(**settings)
+    driver.fill(3)
+    driver.bind(1)
+    driver.deliver()
+    driver.unbind(1)
+    driver.lane.purge()
+    lane, driver.lane = weakref.ref(driver.lane), driver.make_lane(LaneSettings(), 1, 0)
+
+    assert lane() is None

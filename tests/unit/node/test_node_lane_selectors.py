@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from angarium import errors
-from node.backlog.settings import LaneSettings
+from angarium_server.frames.settings import FlowOptions, LaneSettings
 from node.endpoints.effort import Effort
 from node.endpoints.lane import Lane, Sources
 from node.endpoints.reader import EXAMINED_MAX, SKIPPED_MAX
@@ -60,7 +60,7 @@ def test_an_invalid_selector_closes_the_flow_and_nothing_else(make: type[Driver]
 def test_the_real_selectors_are_used_if_no_others_are_given() -> None:
     driver = Driver()
     lane = Lane(LANE_ID, 1, LaneSettings(), Sources(driver.read_row, Effort()))
-    wish: dict[str, Any] = {"browse": False, "messages": 1, "bytes_": 1, "options": {}, "now": 0.0}
+    wish: dict[str, Any] = {"browse": False, "messages": 1, "bytes_": 1, "options": FlowOptions(), "now": 0.0}
     assert [one.event for one in lane.bind(1, selector="JMSPriority > 4", **wish)] == [ACTIVE]
     assert [one.code for one in lane.bind(2, selector="JMSPriority > > 4", **wish)] == [
         errors.INVALID_SELECTOR

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
-from node.backlog.settings import LaneSettings, settings_from, settings_map
+from angarium_server.frames.settings import LaneSettings, settings_from, settings_map
 from tests.unit.node.lane_driver import (
     ACCEPTED,
     CLOSED,

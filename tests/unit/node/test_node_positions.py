@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.backlog.positions import PositionSet
+from node.backlog.backlog import PositionSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

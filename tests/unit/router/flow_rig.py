@@ -14,15 +14,15 @@ from cluster import objects
 from router.asking.asks import Asks
 from router.asking.requests import Requests
 from router.delivery.egress import Egress
-from router.flows.consuming import Consuming
+from router.flows.consumers import Consumers
 from router.ground.config import RouterConfig
 from router.ground.effects import AskController, EmitEvent, SendClient, SendWorker
-from router.ground.ground import Ground
+from router.ground.ground import Ground, TokenBucket
 from router.guaranteed.memory_accounts import MemoryAccounts
 from router.matching.shards import Shards
 from router.sessions.directory import Username, Vpn
 from router.sessions.interest import Interest
-from router.sessions.session import Permissions, Session, TokenBucket
+from router.sessions.session import Permissions, Session
 
 if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint
@@ -64,9 +64,11 @@ class FakeHome:
         elif frames[0] == wire.LANES:
             self._lanes(*body[1:])
         elif frames[0] == wire.FLOW:
-            self._flow(*body[1:])
+            flow, (verb, *arguments) = body[1:]
+            self._flow(verb, flow, arguments)
         elif frames[0] == wire.LEASE:
-            self.questions.append(body[1:])
+            reference, lane, (verb, *arguments) = body[1:]
+            self.questions.append([reference, lane, verb, arguments])
 
     @property
     def shard(self) -> Any:
@@ -85,10 +87,10 @@ class FakeHome:
 
     def confirm(self, number: int, *, complete: bool) -> None:
         if complete:
-            self.rig.consuming.home(self.shard, number)
+            self.rig.consumers.home(self.shard, number)
         else:
             confirm = LanesConfirmFrame(self.incarnation, number)
-            self.rig.consuming.lanes_confirmed(confirm, self.shard, [], 0.0)
+            self.rig.consumers.lanes_confirmed(confirm, self.shard, [], 0.0)
 
     def _flow(self, verb: str, flow: int, arguments: list[Any]) -> None:
         self.flow_frames.append((verb, flow, arguments))
@@ -129,7 +131,7 @@ class FakeHome:
         part = FlowPart(partition, messages, [(self._position + 1, messages)], None, 1, None)
         self._position += messages
         frame = FlowMessagesFrame(self.incarnation, flow, [part], messages * size)
-        self.rig.flows.messages(frame, self.shard, [b"\x90"], self.rig.now)
+        self.rig.flows.ends.messages(frame, self.shard, [b"\x90"], self.rig.now)
         self.rig.settle()
 
     def flow_at(self, endpoint: Endpoint, partition: int = 0) -> int:
@@ -194,11 +196,11 @@ class FakeClient:
         return code
 
     def credit(self, flow: int, messages: int, size: int = BIG) -> None:
-        self.rig.flows.credit(self.session, wire.pack([flow, messages, size]))
+        self.rig.flows.ends.credit(self.session, wire.pack([flow, messages, size]))
         self.rig.settle()
 
     def settle(self, flow: int, outcome: int, *ranges: tuple[int, int, int]) -> None:
-        self.rig.flows.settle(self.session, wire.pack([flow, outcome, ranges]))
+        self.rig.flows.ends.settle(self.session, wire.pack([flow, outcome, ranges]))
         self.rig.settle()
 
     def taken(self, operation: bytes) -> list[list[Any]]:
@@ -307,15 +309,15 @@ class Rig:
         self.requests = Requests(self.egress, self.counters, self.asks)
         #: (VPN number, pattern) of filters that came or went.
         self.touched: list[tuple[int, str]] = []
-        self.consuming = Consuming(
+        self.consumers = Consumers(
             ground,
             self.shards,
             self.egress,
             self.requests,
-            MemoryAccounts(self.out),
+            MemoryAccounts(ground.alarms),
             lambda vpn, pattern: self.touched.append((vpn, pattern)),
         )
-        self.flows, self.endpoints = self.consuming.flows, self.consuming.endpoints
+        self.flows, self.endpoints = self.consumers.flows, self.consumers.endpoints
         self.vpn = Vpn(1, "default", objects.complete("vpn", {}))
         self.vpn.profiles["default"] = objects.complete("profile", {})
         self.homes: dict[int, FakeHome] = {}
@@ -324,7 +326,7 @@ class Rig:
         self.events: list[dict[str, Any]] = []
         self._incarnation = 10
         if is_open:
-            self.consuming.lanes.open()
+            self.consumers.lanes.open()
         for index in range(homes):
             self.start_home(index)
 
@@ -375,14 +377,14 @@ class Rig:
         """Let time pass in the steps that the router asks for."""
         end = self.now + seconds
         while self.now < end:
-            wake = self.consuming.tick(self.now)
+            wake = self.consumers.tick(self.now)
             self.settle()
             self.now = min(end, max(wake, self.now + 0.001))
-        self.consuming.tick(self.now)
+        self.consumers.tick(self.now)
         self.settle()
 
     def validate(self) -> None:
         self.interest.validate()
-        self.consuming.validate()
+        self.consumers.validate()
         for client in self.clients.values():
             assert client.session.closed or client.session.requests >= 0

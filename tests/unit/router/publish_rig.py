@@ -255,7 +255,7 @@ class PublishNode(WiredNode):
                 node += size
                 assert size <= quota, (endpoint.name, size, quota)
         node -= self._moved_bytes()
-        limits = self.router.intake.usage.limits
+        limits = self.router.publishing.usage.limits
         assert node <= limits.max_usage_mb * MB
         disks = [self.disks[index] for index in self.homes]
         files = {row.file for disk in disks for rows in disk.lanes.values() for row in rows}
@@ -272,7 +272,7 @@ class PublishNode(WiredNode):
 
     def validate(self) -> None:
         super().validate()
-        self.router.intake.validate()
+        self.router.publishing.validate()
         for home in self.homes.values():
             home.home.validate()
 

@@ -251,7 +251,7 @@ class RealHome:
     def work(self) -> None:
         """Do what is due, and write unless writes are held."""
         for _ in range(1000):
-            due = self.tick()
+            due, is_idle = self.tick()
             # What is held is STOREs: other writes go on while there are none.
             is_held = not self.commits and self.waiting
             write = None if is_held else self.home.take_write()
@@ -259,18 +259,19 @@ class RealHome:
                 self.disk.spool.commit(write[1])
                 self.home.written(write[0], self.node.now, self.wall_ms)
                 self._log(self.disk.stored)
-            elif due is None or due > self.node.now:
+            elif due is None or due > self.node.now or (is_held and is_idle):
                 return
 
-    def tick(self) -> float | None:
-        """Do what is due, and say what there is to say."""
+    def tick(self) -> tuple[float | None, bool]:
+        """Do what is due; gives when more is due, and whether there was nothing to say."""
         due = self.home.tick(self.node.now, self.wall_ms)
-        for frames in self.home.take_frames():
+        said = self.home.take_frames()
+        for frames in said:
             if (frames[0] == wire.HOME and not self.reports) or self._held:
                 self._held.append(frames)
             else:
                 self.node.from_home(self.index, self.incarnation, frames)
-        return due
+        return due, not said
 
     def report(self, *stages: int) -> None:
         """Let HOME go out, as if there were some more stages, and what came behind it."""

@@ -7,37 +7,41 @@ from typing import TYPE_CHECKING, Any
 from angarium import errors, wire
 from cluster import objects
 from cluster.security.passwords import hash_password
+from router.ground.alarms import Alarms, Watched
+from router.ground.config import RouterConfig, SpoolLimits
 from router.ground.effects import Outbox
-from router.sessions.alarm import Alarm
 from tests.unit.router.wired_node import snapshot
 
 if TYPE_CHECKING:
     from tests.unit.router.wired_node import FakeClient, WiredNode
 
 
-class Watched:
-    """An alarm with a limit of 100, set at 80 and clear at 60."""
+class WatchedThings:
+    """Things of a node with a limit of 100, set at 80 and clear at 60."""
+
+    WATCHED = Watched("X_HIGH", "has things")
 
     def __init__(self) -> None:
         self.outbox = Outbox()
-        self.alarm = Alarm("X_HIGH", "things")
+        self.alarms = Alarms(RouterConfig(), SpoolLimits(), self.outbox)
 
     def __call__(self, value: int, limit: int = 100) -> list[str]:
-        self.alarm.update(value, limit, (80, 60), self.outbox)
+        self.alarms.look(self.WATCHED, self.alarms.node, value, limit)
         return self.told()
 
     def exceed(self) -> list[str]:
-        self.alarm.exceeded(100, self.outbox)
+        self.alarms.exceeded(self.WATCHED, self.alarms.node, 100)
         return self.told()
 
     def told(self) -> list[str]:
         found = [effect.event["event"] for effect in self.outbox.effects]  # type: ignore[union-attr]
         self.outbox.effects.clear()
+        self.alarms.validate()
         return found
 
 
 def test_an_alarm_tells_each_thing_once_until_the_value_was_below_the_clear_value() -> None:
-    watched = Watched()
+    watched = WatchedThings()
     assert [watched(value) for value in (80, 81, 100, 61, 60, 81)] == [[], ["X_HIGH"], [], [], [], []]
     assert watched.exceed() == ["X_EXCEEDED"]
     assert watched.exceed() == []
@@ -49,14 +53,14 @@ def test_an_alarm_tells_each_thing_once_until_the_value_was_below_the_clear_valu
 
 
 def test_a_limit_may_be_exceeded_by_one_large_thing_before_it_is_near() -> None:
-    watched = Watched()
+    watched = WatchedThings()
     assert watched.exceed() == ["X_EXCEEDED"]
     assert watched(59) == []
     assert watched.exceed() == ["X_EXCEEDED"]
 
 
 def test_an_alarm_ends_with_its_limit_and_a_limit_of_one_raises_none() -> None:
-    watched = Watched()
+    watched = WatchedThings()
     watched(90)
     assert watched(90, limit=1_000) == ["X_HIGH_CLEAR"]
     watched(90)

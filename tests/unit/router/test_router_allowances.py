@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 
 from angarium import slots, wire
 from router.admission.allowances import Allowances, divide
+from router.admission.usage import HomeUsage
 from router.ground.effects import Outbox, SendWorker
 from router.matching.shards import Shards
 from router.sessions.interest import Interest
@@ -54,7 +55,9 @@ class Driven:
         self.outbox = Outbox()
         interest: Interest[Session] = Interest()
         self.shards = Shards(homes, slots.slot_table(homes), 1, interest, self.outbox)
-        self.allowances = Allowances(limit, self.shards)
+        #: What the router knows of each.
+        self.usages = [HomeUsage() for _ in range(homes)]
+        self.allowances = Allowances(limit, self.shards, self.usages.__getitem__)
         self.homes = [ModelHome() for _ in range(homes)]
         for index in range(homes):
             self.come(index)
@@ -65,6 +68,7 @@ class Driven:
         ready = self.homes[index].ready + self.homes[index].out
         self.homes[index] = ModelHome()
         self.homes[index].ready = ready
+        self._tell(index)
         self.allowances.home_ready(index)
 
     def hand_over(self) -> int:
@@ -93,9 +97,15 @@ class Driven:
         home.deliver()
 
     def report(self, index: int) -> None:
-        home = self.homes[index]
-        self.allowances.reported(index, home.allowance, home.out, home.wanted)
+        """Report, which the router looks at only if it may change something."""
+        self._tell(index)
+        if self.homes[index].wanted or not self.allowances.is_level:
+            self.allowances.reported(index)
         self.allowances.validate()
+
+    def _tell(self, index: int) -> None:
+        home, usage = self.homes[index], self.usages[index]
+        usage.allowance, usage.delivered_unacked, usage.wanted = home.allowance, home.out, home.wanted
 
     def settle(self, index: int, count: int) -> None:
         self.homes[index].out -= min(count, self.homes[index].out)

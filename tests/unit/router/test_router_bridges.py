@@ -39,11 +39,17 @@ def hello_far(remote: str = "sales", **changes: Any) -> dict[str, Any]:
 
 
 def hello_own(**fields: Any) -> dict[str, Any]:
-    return {"version": 1, "username": wire.BRIDGE_USERNAME, "password": "inside", "bridge": says(), **fields}
+    header = {
+        "version": 1,
+        "username": wire.BRIDGE_USERNAME,
+        "behalf": {"secret": "inside"},
+        "bridge": says(),
+    }
+    return {**header, **fields}
 
 
 def come(node: WiredNode, hello: dict[str, Any]) -> tuple[FakeClient, dict[str, Any]]:
-    client = node.connection()
+    client = node.connection("")
     client.send(wire.HELLO, hello)
     operation, welcome = client.take()
     assert operation == wire.WELCOME, welcome
@@ -51,7 +57,7 @@ def come(node: WiredNode, hello: dict[str, Any]) -> tuple[FakeClient, dict[str, 
 
 
 def refused(node: WiredNode, hello: dict[str, Any]) -> int | None:
-    client = node.connection()
+    client = node.connection("")
     client.send(wire.HELLO, hello)
     return client.closed_with()
 
@@ -65,10 +71,12 @@ def refused(node: WiredNode, hello: dict[str, Any]) -> int | None:
         (hello_far(node="friend", node_id="id-friend", vpn="sales"), errors.BRIDGE_TO_ITSELF),
         (hello_far("nowhere"), errors.UNAUTHORIZED),
         (hello_far(name=""), errors.MALFORMED_FRAME),
-        (hello_own(password="guessed"), errors.UNAUTHORIZED),
-        (hello_own(password="outside"), errors.UNAUTHORIZED),
-        (hello_own(bridge=None), errors.UNAUTHORIZED),
-        (hello_own(vpn="nowhere"), errors.UNAUTHORIZED),
+        (hello_own(behalf={"secret": "guessed"}), errors.UNAUTHORIZED),
+        (hello_own(behalf={"secret": "outside"}), errors.UNAUTHORIZED),
+        (hello_own(behalf={"secret": ""}), errors.UNAUTHORIZED),
+        (hello_own(behalf=None, password="inside"), errors.UNAUTHORIZED),
+        (hello_own(bridge=None), errors.MALFORMED_FRAME),
+        (hello_own(vpn="nowhere"), errors.VPN_NOT_ALLOWED),
         ({"version": 1, "client_name": "#bridge/n/default/b"}, errors.INVALID_CLIENT_NAME),
     ],
 )
@@ -135,7 +143,7 @@ def test_what_a_bridge_publishes_says_where_it_has_been(node: WiredNode) -> None
 
 @pytest.mark.parametrize("count", [1, 20])
 def test_a_client_cannot_say_where_a_message_has_been(node: WiredNode, count: int) -> None:
-    """Nor can a bridge of another node, which is a client here; by the short way and by the long one."""
+    """Nor can a bridge of another node, which is a client here; on the fast path and on the slow one."""
     for client in (node.client(), come(node, hello_far())[0]):
         client.subscribe("t")
         client.publish("t")

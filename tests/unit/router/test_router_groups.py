@@ -46,7 +46,7 @@ def answer(home: FakeHome, value: Any, code: int = 0, *, at: int = -1) -> None:
     """Answer one of the questions that were taken."""
     reference = home.asked[at][0]
     frame = LeasedFrame(home.incarnation, reference, code, value)
-    home.rig.consuming.questions.answered(frame, home.shard, [], home.rig.now)
+    home.rig.consumers.questions.answered(frame, home.shard, [], home.rig.now)
     home.rig.settle()
 
 

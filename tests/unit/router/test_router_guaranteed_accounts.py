@@ -19,8 +19,6 @@ from router.admission.rows import (
     spool_bytes,
 )
 from router.admission.usage import SpoolFiles
-from router.ground.effects import EmitEvent, Outbox
-from router.sessions.alarm import Alarm
 from router.sessions.producer import Memory, Record, merge_records
 
 FILE = wire.SPOOL_FILE_BYTES
@@ -190,35 +188,6 @@ def take(files: SpoolFiles, home: int, size: int) -> int:
     file = files.choose(home, size)
     files.join(file)
     return file
-
-
-class TestAlarm:
-    def names(self, outbox: Outbox) -> list[str]:
-        return [effect.event["event"] for effect in outbox.take() if isinstance(effect, EmitEvent)]
-
-    def test_it_is_told_once_above_and_once_below(self) -> None:
-        outbox = Outbox()
-        alarm = Alarm("X", "it is")
-        for value, expected in (
-            (80, []),
-            (81, ["X"]),
-            (95, []),
-            (60, []),
-            (59, ["X_CLEAR"]),
-            (0, []),
-            (81, ["X"]),
-        ):
-            alarm.update(value, 100, (80, 60), outbox)
-            assert self.names(outbox) == expected, value
-
-    def test_without_a_limit_there_is_nothing_to_tell(self) -> None:
-        outbox = Outbox()
-        alarm = Alarm("X", "it is")
-        alarm.update(5, 0, (80, 60), outbox)
-        assert self.names(outbox) == []
-        alarm.update(5, 5, (80, 60), outbox)
-        alarm.update(5, 0, (80, 60), outbox)
-        assert self.names(outbox) == ["X", "X_CLEAR"]
 
 
 class TestRows:

@@ -316,7 +316,7 @@ class TestFencing:
         answer = answer_to(two, later)
         assert answer is not None
         assert (answer[0], answer[1]["last_sequence"]) == (0, 1)
-        assert len(spooling.router.intake.producers) == 1
+        assert len(spooling.router.publishing.producers) == 1
 
     def test_a_session_may_fence_itself(self, spooling: PublishNode) -> None:
         spooling.queue("q", "a")
@@ -341,17 +341,17 @@ class TestFencing:
         client.send(wire.BYE, [])
         spooling.answer_ask(spooling.held_asks[0])
         spooling.held_asks = None
-        assert len(spooling.router.intake.producers) == 0
+        assert len(spooling.router.publishing.producers) == 0
         spooling.hold()
         spooling.silent.add(0)
         spooling.restart_worker(0)
         client = spooling.client()
         ask(client, "producer.open", name="p")
-        assert len(spooling.router.intake.gathering) == 1
+        assert len(spooling.router.publishing.gathering) == 1
         client.send(wire.BYE, [])
         spooling.homes[0].report()
         spooling.settle()
-        assert len(spooling.router.intake.producers) == len(spooling.router.intake.gathering) == 0
+        assert len(spooling.router.publishing.producers) == len(spooling.router.publishing.gathering) == 0
 
     def test_a_session_that_ends_with_messages_on_their_way_loses_none(self, spooling: PublishNode) -> None:
         spooling.queue("q", "a")
@@ -361,9 +361,9 @@ class TestFencing:
         spooling.router.close_session(
             next(iter(spooling.router.sessions)), errors.error_for(errors.INTERNAL), spooling.now
         )
-        assert len(spooling.router.intake.producers) == 1
+        assert len(spooling.router.publishing.producers) == 1
         spooling.commit()
-        assert len(spooling.router.intake.producers) == 0
+        assert len(spooling.router.publishing.producers) == 0
         assert spooling.sequences("q") == [1, 2]
         assert publisher.reopen().last == 2
 
@@ -393,7 +393,7 @@ class TestForgetting:
         publisher = spooling.publisher()
         publisher.publish("a")
         publisher.request("producer.close", producer=publisher.handle)
-        spooling.router.intake.producers.forget([1, 77])
+        spooling.router.publishing.producers.forget([1, 77])
         spooling.settle()
         assert spooling.disks[0].records == {}
 

@@ -44,7 +44,7 @@ class FlowNode(WiredNode):
             operation, answer = (wire.HOME, home) if complete else (wire.LANES_CONFIRM, [incarnation, number])
             self._to_router(index, [operation, wire.pack(answer)])
             return
-        _, verb, flow, arguments = body
+        _, flow, (verb, *arguments) = body
         self.flow_frames.append((index, verb, flow, arguments))
         if verb == "bind":
             event = [incarnation, flow, wire.FLOW_ACTIVE, 0, None]
@@ -328,15 +328,15 @@ def test_edited_subscriptions_are_those_that_a_whole_object_would_have(flow_node
     _, vpn, name, before = queue_row("q", 1, subscriptions=["a", "b"], client_subscriptions=["c", "d"])
     node.router.operators.put_object("queue", vpn, name, before, node.now)
     edits = {"subscriptions": [["x"], ["a"]], "client_subscriptions": [["c", "y"], ["d", "never"]]}
-    node.router.operators.edit_object("queue", "default", "q", edits, node.now, lambda: done.append(None))
+    node.router.operators.edit_object("queue", "default", "q", edits, lambda: done.append(None))
     node.settle()
     assert done == [None]
     queue = node.router.endpoints.find("default", "queue", "q")
     assert queue is not None
     assert queue.attributes == {
         **before,
-        "subscriptions": ["b", "x"],
-        "client_subscriptions": ["c", "y"],
+        "subscriptions": dict.fromkeys(["b", "x"]),
+        "client_subscriptions": dict.fromkeys(["c", "y"]),
     }
     assert [one.pattern for one in queue.filters.values()] == ["#P2P/QUE/q", "b", "c", "x", "y"]
 
@@ -344,4 +344,4 @@ def test_edited_subscriptions_are_those_that_a_whole_object_would_have(flow_node
 def test_subscriptions_of_an_endpoint_that_is_not_there_are_not_edited(flow_node: FlowNode) -> None:
     edit = flow_node.router.operators.edit_object
     with pytest.raises(errors.NotFoundError, match=str(errors.UNKNOWN_ENDPOINT)):
-        edit("queue", "default", "none", {"subscriptions": [["a"], []]}, flow_node.now)
+        edit("queue", "default", "none", {"subscriptions": [["a"], []]})

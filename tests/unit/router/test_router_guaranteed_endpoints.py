@@ -12,9 +12,9 @@ from angarium_server.access import TopicRules
 from angarium_server.frames.homes import LaneTotals
 from cluster import objects
 from router.asking.requests import REQUESTS_MAX
+from router.ground.ground import TokenBucket
 from router.guaranteed import endpoint_filters
 from router.sessions.directory import AclProfile
-from router.sessions.session import TokenBucket
 
 if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint
@@ -122,7 +122,7 @@ def test_a_queue_that_is_made_again_is_another_one(rig: Rig) -> None:
 
 def test_an_endpoint_of_another_id_under_a_known_name_replaces_it(rig: Rig) -> None:
     old = rig.controller.put("q", subscriptions=["a"])
-    rig.consuming.lanes.deletions([old.id])
+    rig.consumers.lanes.deletions([old.id])
     new = rig.endpoints.put(rig.vpn, "queue", "q", {**old.attributes, "id": 99})
     rig.settle()
     assert old.is_gone
@@ -130,7 +130,7 @@ def test_an_endpoint_of_another_id_under_a_known_name_replaces_it(rig: Rig) -> N
     assert rig.vpn.endpoints == 1
 
 
-def test_the_short_way_forgets_topics_that_an_endpoint_begins_to_match(rig: Rig) -> None:
+def test_the_fast_path_forgets_topics_that_an_endpoint_begins_to_match(rig: Rig) -> None:
     rig.controller.put("q", subscriptions=["a/>"])
     assert rig.touched == [(1, "#P2P/QUE/q"), (1, "a/>")]
     rig.controller.put("r", subscriptions=["a/>"])
@@ -158,11 +158,11 @@ def test_no_home_takes_its_lanes_for_orphans_before_the_directory_is_complete(ma
     rig = make_rig(is_open=False)
     endpoint = rig.controller.put("q")
     assert rig.homes[0].lanes_frames == []
-    assert not rig.consuming.lanes.is_ready(endpoint.lanes[0].lane_id, 0)
-    rig.consuming.lanes.open()
+    assert not rig.consumers.lanes.is_ready(endpoint.lanes[0].lane_id, 0)
+    rig.consumers.lanes.open()
     rig.settle()
     assert [(frame[1], len(frame[2])) for frame in rig.homes[0].lanes_frames] == [(True, 1)]
-    assert rig.consuming.lanes.is_ready(endpoint.lanes[0].lane_id, 0)
+    assert rig.consumers.lanes.is_ready(endpoint.lanes[0].lane_id, 0)
 
 
 def test_a_change_is_confirmed_when_filters_and_lanes_are_in_force(rig: Rig) -> None:
@@ -238,10 +238,10 @@ def test_a_lane_that_moves_is_put_at_its_new_home_and_not_deleted_at_the_old_one
 
 def test_a_worker_that_leaves_is_told_no_complete_lanes(make_rig: Any) -> None:
     rig = make_rig(2)
-    rig.consuming.lanes.keep_workers(1)
+    rig.consumers.lanes.keep_workers(1)
     rig.kill_home(1)
     assert rig.start_home(1).lanes_frames == []
-    rig.consuming.lanes.keep_workers(2)
+    rig.consumers.lanes.keep_workers(2)
     rig.settle()
     assert [frame[1] for frame in rig.homes[1].lanes_frames] == [True]
 
@@ -554,11 +554,11 @@ def test_a_home_that_starts_is_told_what_was_deleted_until_all_homes_have_confir
     made = rig.controller.put("q")
     rig.kill_home(0)
     rig.endpoints.drop("default", "queue", "q")
-    assert rig.consuming.lanes.deletions([made.id, 77]) == []
+    assert rig.consumers.lanes.deletions([made.id, 77]) == []
     home = rig.start_home(0)
     assert home.lanes_frames[0][1:] == [True, [], [made.id << wire.LANE_BITS, 77 << wire.LANE_BITS]]
-    assert rig.consuming.lanes.deletions([]) == [made.id, 77]
-    assert rig.consuming.lanes.deletions([]) == []
+    assert rig.consumers.lanes.deletions([]) == [made.id, 77]
+    assert rig.consumers.lanes.deletions([]) == []
     rig.kill_home(0)
     assert rig.start_home(0).lanes_frames[0][1:] == [True, [], []]
 
@@ -569,15 +569,15 @@ def test_a_deletion_is_not_complete_before_its_home_has_confirmed_it(rig: Rig) -
     rig.homes[0].confirms = False
     rig.endpoints.drop("default", "queue", "q")
     rig.settle()
-    assert rig.consuming.lanes.deletions([made.id]) == []
+    assert rig.consumers.lanes.deletions([made.id]) == []
     rig.homes[0].confirm(rig.homes[0].lanes_frames[-1][0], complete=False)
-    assert rig.consuming.lanes.deletions([]) == [made.id]
+    assert rig.consumers.lanes.deletions([]) == [made.id]
 
 
 @pytest.mark.requirement("R282")
 def test_an_endpoint_that_is_missing_and_was_not_deleted_stays_at_its_home(rig: Rig) -> None:
     lost, deleted = rig.controller.put("lost"), rig.controller.put("deleted")
-    rig.consuming.lanes.deletions([deleted.id])
+    rig.consumers.lanes.deletions([deleted.id])
     told = len(rig.homes[0].lanes_frames)
     rig.endpoints.lose("queue", "default", "lost")
     rig.endpoints.lose("queue", "default", "deleted")

@@ -44,6 +44,9 @@ def test_a_bind_is_answered_when_the_home_has_answered(rig: Rig, client: FakeCli
         "username": "owner",
         "active_indication": False,
         "in_order": False,
+        "group": "",
+        "first": 0,
+        "end": -1,
     }
     home.event(home.flow_at(queue), wire.FLOW_INACTIVE)
     rig.settle()
@@ -284,7 +287,7 @@ def test_credit_that_falls_or_is_none_ends_the_session(
 ) -> None:
     client.bind("q", messages=10, bytes=1000)
     with pytest.raises(InvalidRequestError) as caught:
-        rig.flows.credit(client.session, wire.pack(credit))
+        rig.flows.ends.credit(client.session, wire.pack(credit))
     assert caught.value.code == errors.MALFORMED_FRAME
 
 
@@ -296,7 +299,7 @@ def test_a_flow_that_never_was_ends_the_session_and_one_that_is_over_does_not(
     client.credit(flow, 500)
     for header in ([0, 1, 1], [flow + 1, 1, 1]):
         with pytest.raises(InvalidRequestError) as caught:
-            rig.flows.credit(client.session, wire.pack(header))
+            rig.flows.ends.credit(client.session, wire.pack(header))
         assert caught.value.code == errors.UNKNOWN_FLOW
     assert client.request("flow.unbind", flow=7)[0] == errors.UNKNOWN_FLOW
 
@@ -397,7 +400,7 @@ def test_a_settle_that_is_none_ends_the_session(
 ) -> None:
     client.bind("q")
     with pytest.raises(InvalidRequestError) as caught:
-        rig.flows.settle(client.session, wire.pack(settle))
+        rig.flows.ends.settle(client.session, wire.pack(settle))
     assert caught.value.code == errors.MALFORMED_FRAME
 
 
@@ -466,7 +469,7 @@ def test_settles_for_a_home_that_stays_away_are_kept_up_to_a_bound(
         client.settle(
             flow, wire.OUTCOME_ACCEPTED, *[(0, 2 * n + 1, 2 * n + 1) for n in range(start, start + 10)]
         )
-    assert rig.consuming.stats()["settles_lost"] == 10
+    assert rig.flows.ends.settles_lost == 10
     home = rig.start_home(0)
     ((_, ranges),) = home.arguments("settle")
     assert len(ranges) == KEPT_RANGES_MAX
@@ -499,7 +502,7 @@ def test_who_leaves_while_the_home_is_down_leaves_its_settles_behind(
     assert rig.start_home(0).verbs() == ["bind"], "once"
 
 
-def test_last_words_of_a_flow_that_had_nothing_or_of_a_queue_that_is_gone_are_not_said(
+def test_pending_settles_of_a_flow_that_had_nothing_or_of_a_queue_that_is_gone_are_not_sent(
     rig: Rig, client: FakeClient, queue: Endpoint
 ) -> None:
     flow = client.bind("q")["flow"]

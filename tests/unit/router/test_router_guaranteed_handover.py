@@ -103,7 +103,7 @@ def test_what_a_worker_did_not_store_counts_no_more_when_all_is_known(handover: 
     handover.end_old()
     handover.take_over()
     assert node.endpoint("q").messages == 0
-    assert len(node.router.intake.usage.files) == 0
+    assert len(node.router.publishing.usage.files) == 0
 
 
 def test_a_router_that_was_not_there_admits_nothing_before_all_is_counted(handover: Handover) -> None:
@@ -149,7 +149,7 @@ def test_a_lane_that_is_deleted_meanwhile_holds_nobody_up(handover: Handover) ->
     number = ask(client, "producer.open", name="other", window=255, resume=False)
     assert answer_to(client, number) is None
     handover.node.drop("q")
-    handover.node.router.intake.sweep(handover.node.now, handover.node.router.flows.ends.at_home)
+    handover.node.router.publishing.sweep(handover.node.now, handover.node.router.flows.ends.at_home)
     handover.node.settle()
     assert answer_to(client, number) is not None
     publisher = handover.node.publisher("other")
@@ -177,7 +177,7 @@ def test_spool_files_of_the_old_home_are_used_until_others_tell_them(make_publis
     node = make_publish_node(2, spool=SpoolLimits(max_files=2))
     handover = Handover(node)
     assert handover.publish(10) == []
-    files = node.router.intake.usage.files
+    files = node.router.publishing.usage.files
     assert len(files) == 1
     handover.begin()
     handover.end_old()

@@ -142,7 +142,7 @@ class TestEachLimitByOne:
         for _ in range(8):  # two files of 8 MB
             publisher.publish(*rows(200))
         assert publisher.acked() == (1600, [])
-        assert len(node.router.intake.usage.files) == 2
+        assert len(node.router.publishing.usage.files) == 2
         publisher.publish(*rows(2))
         assert codes(publisher) == [errors.SPOOL_FILES_EXCEEDED] * 2
         publisher.publish("b")
@@ -260,7 +260,7 @@ class TestOnTheirWay:
         spooling.drop("q")
         spooling.commit()
         assert publisher.acked() == (2, [])
-        assert spooling.router.intake.usage.node.bytes == 0
+        assert spooling.router.publishing.usage.node.bytes == 0
 
 
 class TestPolicies:
@@ -349,7 +349,7 @@ class TestPolicies:
         asked = []
         for step in (
             lambda: None,
-            lambda: setattr(node.router.intake.usage.node, "_limit_bytes", 10 * MB),
+            lambda: setattr(node.router.publishing.usage.node, "_limit_bytes", 10 * MB),
             lambda: node.change_vpn(max_spool_usage_mb=10),
         ):
             step()
@@ -385,9 +385,9 @@ class TestPolicies:
         publisher = spooling.publisher()
         publisher.publish(*rows(100))
         spooling.change("q", max_spool_usage_mb=0)
-        assert spooling.router.intake.usage.node.bytes in (0, MB)
+        assert spooling.router.publishing.usage.node.bytes in (0, MB)
         publisher.publish(*rows(1))
-        assert spooling.router.intake.usage.node.bytes == 0
+        assert spooling.router.publishing.usage.node.bytes == 0
         spooling.homes[0].tell(spooling.lane("q"))
         assert spooling.endpoint("q").messages == 1, "it keeps the last value"
         spooling.change("q", max_spool_usage_mb=1)

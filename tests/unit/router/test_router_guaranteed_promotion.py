@@ -61,7 +61,7 @@ def test_a_small_direct_round_to_a_queue_is_never_taken_for_known(spooling: Publ
     for _ in range(5):
         publisher.publish("a")
     assert len(spooling.stored("q")) == 5
-    assert spooling.router.stats()["short_way_rounds"] == 0
+    assert spooling.router.stats()["fast_path_rounds"] == 0
 
 
 @pytest.mark.requirement("R3")

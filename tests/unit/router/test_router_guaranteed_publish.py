@@ -467,7 +467,7 @@ class TestOpening:
         spooling.commit()
         operations = [frames[0] for frames in publisher.client.received]
         assert operations == [wire.ACKED, wire.ANSWER]
-        assert len(spooling.router.intake.producers) == 0
+        assert len(spooling.router.publishing.producers) == 0
 
     def test_a_closed_handle_is_dropped_without_a_word(self, spooling: PublishNode) -> None:
         spooling.queue("q", "a")
@@ -539,8 +539,8 @@ class TestOpening:
         publisher = spooling.publisher("orders", client_name="shop")
         spooling.hold()
         publisher.publish("a", "a")
-        (row,) = spooling.router.intake.producers.describe("default")
+        (row,) = spooling.router.publishing.producers.describe("default")
         assert row["name"] == "orders"
         assert row["client"] == "shop"
         assert (row["unacked_messages"], row["last_sequence"], row["acknowledged_sequence"]) == (2, 2, 0)
-        assert spooling.router.intake.producers.describe("other") == []
+        assert spooling.router.publishing.producers.describe("other") == []

@@ -9,6 +9,7 @@ import pytest
 from angarium import errors, wire
 from cluster import objects
 from router.ground.config import SpoolLimits
+from router.router import SWEEP_INTERVAL_S
 from tests.unit.router.publish_rig import Publisher, PublishNode, request
 
 #: Payload of a message that costs exactly 10,000 bytes of spool, so that 100 of them are one MB.
@@ -20,7 +21,8 @@ def rows(count: int) -> list[tuple[str, bytes, int]]:
 
 
 def names(node: PublishNode) -> list[str]:
-    """Take the events of the spool."""
+    """Take the events of the spool, which the router looks at now and then."""
+    node.advance(SWEEP_INTERVAL_S)
     found = [event["event"] for event in node.events if "_AD_" in event["event"]]
     node.events.clear()
     return found
@@ -74,12 +76,12 @@ def test_spool_files(make_publish_node: Any) -> None:
     publisher = node.publisher()
     for _ in range(16):
         publisher.publish(*rows(200))
-    assert len(node.router.intake.usage.files) == 4
+    assert len(node.router.publishing.usage.files) == 4
     assert names(node) == []
     publisher.publish(*rows(1))
     assert names(node) == ["SYSTEM_AD_SPOOL_FILES_HIGH"]
     node.consume("q", 1600)
-    assert len(node.router.intake.usage.files) == 3
+    assert len(node.router.publishing.usage.files) == 3
     assert names(node) == []
     node.consume("q", 800)
     assert names(node) == ["SYSTEM_AD_SPOOL_FILES_HIGH_CLEAR"]
@@ -224,6 +226,7 @@ def test_producers_of_a_client_that_are_refused(spooling: PublishNode) -> None:
 def test_an_event_says_what_and_where(spooling: PublishNode) -> None:
     spooling.queue("q", "a", max_spool_usage_mb=1)
     spooling.publisher().publish(*rows(30))
+    spooling.advance(SWEEP_INTERVAL_S)
     (event,) = [event for event in spooling.events if "_AD_" in event["event"]]
     assert event["vpn"] == "default"
     assert event["endpoint"] == "q"

@@ -27,7 +27,7 @@ class Full:
         self.publisher: Publisher = node.publisher()
         self.publisher.publish(*rows(100))
         assert codes(self.publisher) == []
-        self.usage = node.router.intake.usage
+        self.usage = node.router.publishing.usage
         self.lane = node.lane("source")
 
     def ask(self, count: int, first: int = 1, file: int | None = FILE) -> None:
@@ -132,7 +132,7 @@ def test_messages_that_are_gone_at_the_source_before_they_are_judged_are_new(mak
     one = full(make_publish_node, "node")
     one.node.silent.add(1)
     one.node.restart_router()
-    one.usage = one.node.router.intake.usage
+    one.usage = one.node.router.publishing.usage
     one.ask(10)
     one.node.homes[0].note_moving(one.lane, (1, 4, 4 * SIZE))
     one.node.consume("source", 6)
@@ -159,7 +159,7 @@ def test_a_new_router_counts_once_what_is_asked_for_again(make_publish_node: Any
     one = full(make_publish_node, "node")
     one.ask(10)
     one.node.restart_router()
-    one.usage = one.node.router.intake.usage
+    one.usage = one.node.router.publishing.usage
     one.ask(10)
     assert one.usage.node.bytes == 100 * SIZE
     one.finish(10)
@@ -174,7 +174,7 @@ def test_endpoints_that_are_deleted_meanwhile_take_their_messages_along(
     one.ask(10)
     one.node.drop(name)
     assert one.usage.node.bytes == {"source": 10, "target": 100}[name] * SIZE
-    one.node.router.intake.validate()
+    one.node.router.publishing.validate()
 
 
 def test_copies_are_new_messages(make_publish_node: Any) -> None:
@@ -219,7 +219,7 @@ def test_a_partition_that_is_closed_adds_nothing_to_its_queue(make_publish_node:
     publisher = node.publisher()
     publisher.publish(*rows(100))
     lane = node.endpoint("q").lanes[1].lane_id
-    account = node.router.intake.usage.account(node.endpoint("q"))
+    account = node.router.publishing.usage.account(node.endpoint("q"))
     node.check_limits = lambda: None  # on its way a row counts twice
     node.homes[0].commits = False
     node.put("queue", "q", access_type="non-exclusive", partition_count=1, homes=[0, 1], max_spool_usage_mb=1)

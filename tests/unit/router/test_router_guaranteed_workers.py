@@ -287,7 +287,7 @@ class TestReports:
         assert spooling.sequences("q") == [1, 2]
         assert spooling.stored("te", kind="topic-endpoint") == []
         assert publisher.acked() == (2, [])
-        assert spooling.router.intake.usage.node.bytes == spooling.endpoint("q").bytes
+        assert spooling.router.publishing.usage.node.bytes == spooling.endpoint("q").bytes
 
 
 class TestScaling:

@@ -240,7 +240,7 @@ def test_what_shares_a_frame_to_a_client_that_is_gone_is_counted_in_all(node: Wi
 
 
 def test_lone_rounds_for_one_worker_share_a_message_there_and_back(make_node: Any) -> None:
-    node = make_node(1, short_way_topics_max=0)
+    node = make_node(1, fast_path_topics_max=0)
     subscriber = node.client()
     subscriber.subscribe("a/*")
     publishers = [node.client() for _ in range(5)]
@@ -263,7 +263,7 @@ def test_lone_rounds_for_one_worker_share_a_message_there_and_back(make_node: An
 
 
 def test_what_a_worker_is_told_in_between_stays_in_between(make_node: Any) -> None:
-    node = make_node(1, short_way_topics_max=0)
+    node = make_node(1, fast_path_topics_max=0)
     early, late, publisher = node.client(), node.client(), node.client()
     early.subscribe("a")
     with Turn(node):
@@ -279,7 +279,7 @@ def test_what_a_worker_is_told_in_between_stays_in_between(make_node: Any) -> No
 
 
 def test_a_large_batch_goes_to_its_worker_alone(make_node: Any) -> None:
-    node = make_node(1, short_way_topics_max=0)
+    node = make_node(1, fast_path_topics_max=0)
     subscriber, publisher = node.client(), node.client()
     subscriber.subscribe("a")
     with Turn(node):
@@ -292,7 +292,7 @@ def test_a_large_batch_goes_to_its_worker_alone(make_node: Any) -> None:
 
 
 def test_a_worker_that_dies_with_a_bundle_loses_what_was_in_it_and_no_more(make_node: Any) -> None:
-    node = make_node(1, short_way_topics_max=0, shard_grace_ms=0)
+    node = make_node(1, fast_path_topics_max=0, shard_grace_ms=0)
     subscriber, publisher = node.client(), node.client()
     subscriber.subscribe("a")
     node.pause(0)

@@ -8,6 +8,7 @@ import pytest
 
 from angarium import errors, wire
 from cluster.catalog.link_queues import queues_of
+from router.links import stored
 from tests.unit.router.publish_rig import Publisher, PublishNode, request
 from tests.unit.router.wired_mesh import CLUSTER, SECRET, identity_of, link_object
 from tests.unit.router.wired_node import FakeClient, snapshot
@@ -82,7 +83,7 @@ class TestStoredInterest:
     ) -> None:
         link = neighbour(near)
         wants(link, a__=ENDPOINT, b__=CLIENTS, c=ENDPOINT | CLIENTS)
-        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["a/>", "c"]
+        assert [*near.endpoint("#link/x").attributes["client_subscriptions"]] == ["a/>", "c"]
         assert [frames[0] for frames in link.received].count(wire.IMPORTED) == 1
         link.send(wire.BYE, [])
         near.publisher().publish("a/1", "b/1", "c")
@@ -92,11 +93,11 @@ class TestStoredInterest:
         wants(neighbour(near), a=ENDPOINT, b=ENDPOINT)
         second = neighbour(near)
         wants(second, kind=wire.EXPORTS_SNAPSHOT, b=ENDPOINT, c=ENDPOINT)
-        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["a", "b", "c"]
+        assert [*near.endpoint("#link/x").attributes["client_subscriptions"]] == ["a", "b", "c"]
         wants(second)
-        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["b", "c"]
+        assert [*near.endpoint("#link/x").attributes["client_subscriptions"]] == ["b", "c"]
         wants(second, kind=wire.EXPORTS_CHANGES, b=0, d=ENDPOINT)
-        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["c", "d"]
+        assert [*near.endpoint("#link/x").attributes["client_subscriptions"]] == ["c", "d"]
 
     def test_a_controller_that_is_away_is_asked_again(self, near: PublishNode) -> None:
         link = neighbour(near)
@@ -107,7 +108,7 @@ class TestStoredInterest:
         near.held_asks = None
         near.router.controller_answered(ask.ticket, False, [errors.CONTROLLER_UNAVAILABLE, ""], near.now)
         near.advance(1.0)
-        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["a"]
+        assert [*near.endpoint("#link/x").attributes["client_subscriptions"]] == ["a"]
         assert wire.IMPORTED in [frames[0] for frames in link.received]
 
     def test_what_is_above_the_limit_is_counted_told_once_and_asked_for_again(self, near: LinkedNode) -> None:
@@ -124,7 +125,7 @@ class TestStoredInterest:
         assert link.topics() == ["c", "d"]
         wants(link, kind=wire.EXPORTS_CHANGES, a=0, d=0)
         near.advance(0.1)
-        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["b", "c"]
+        assert [*near.endpoint("#link/x").attributes["client_subscriptions"]] == ["b", "c"]
         (row,) = near.router.links.describe()
         assert row["subscriptions_dropped"] == 0
 
@@ -142,7 +143,7 @@ class TestStoredInterest:
         assert wire.IMPORTED not in [frames[0] for frames in second.received]
         near.answer_ask(late)
         near.advance(0.1)
-        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["a", "b"]
+        assert [*near.endpoint("#link/x").attributes["client_subscriptions"]] == ["a", "b"]
         assert wire.IMPORTED in [frames[0] for frames in second.received]
 
     def test_what_was_heard_and_not_answered_is_taken_back_if_nobody_wants_it_any_more(
@@ -158,18 +159,57 @@ class TestStoredInterest:
         wants(link, kind=wire.EXPORTS_CHANGES, a=0)
         near.router.controller_answered(heard.ticket, False, [errors.CONTROLLER_UNAVAILABLE, ""], near.now)
         near.advance(1.0)
-        assert near.endpoint("#link/x").attributes["client_subscriptions"] == []
+        assert [*near.endpoint("#link/x").attributes["client_subscriptions"]] == []
 
     def test_whatever_changes_the_queue_it_has_what_the_neighbour_wants(self, near: PublishNode) -> None:
         """A controller may take the question of an earlier router after this one had its configuration."""
         wants(neighbour(near), a=ENDPOINT, b=ENDPOINT)
         near.put("queue", "#link/x", client_subscriptions=["b", "c"])
         near.advance(0.1)
-        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["b", "a"]
+        assert [*near.endpoint("#link/x").attributes["client_subscriptions"]] == ["b", "a"]
+
+    @pytest.mark.requirement("R278")
+    def test_what_is_much_is_asked_for_in_questions_of_a_limited_size(
+        self, near: PublishNode, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(stored, "QUESTION_MAX", 10)
+        near.held_asks = []
+        link = neighbour(near)
+        wants(link, **{f"a{number}": ENDPOINT for number in range(35)})
+        sizes = []
+        for _ in range(10):
+            if not near.held_asks:
+                break
+            ask = near.held_asks.pop()
+            sizes.append((len(ask.arguments["add"]), len(ask.arguments["remove"])))
+            near.answer_ask(ask)
+            near.advance(0.1)
+            if len(sizes) == 2:
+                wants(link, kind=wire.EXPORTS_CHANGES, a0=0, a1=0, a34=0)
+        assert sizes == [(10, 0), (10, 0), (10, 0), (4, 2)]
+        assert [*near.endpoint("#link/x").attributes["client_subscriptions"]] == [
+            f"a{number}" for number in range(2, 34)
+        ]
+        assert [frames[0] for frames in link.received].count(wire.IMPORTED) == 2
+
+    @pytest.mark.requirement("R278")
+    def test_after_the_first_time_only_what_changed_is_compared(
+        self, near: PublishNode, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        link = neighbour(near)
+        wants(link, **{f"a{number}": ENDPOINT for number in range(10)})
+        monkeypatch.setattr(stored._Line, "compare", None)
+        edit = near.router.operators.edit_object
+        edit("queue", "default", "#link/x", {"client_subscriptions": [["b", "c"], ["a1", "a2"]]})
+        asks = near.held_asks = []
+        wants(link, kind=wire.EXPORTS_CHANGES, a2=0, a3=0, c=ENDPOINT, d=ENDPOINT)
+        (ask,) = asks
+        assert ask.arguments["add"] == ["a1", "d"]
+        assert ask.arguments["remove"] == ["b", "a3"]
 
     def test_a_neighbour_cannot_make_an_exception(self, near: PublishNode) -> None:
         wants(neighbour(near), **{"!a": ENDPOINT})
-        assert near.endpoint("#link/x").attributes["client_subscriptions"] == []
+        assert [*near.endpoint("#link/x").attributes["client_subscriptions"]] == []
 
 
 class TestCrossing:

@@ -115,9 +115,9 @@ class TestLogin:
 def test_a_handshake_that_fails_is_counted_each_time_and_told_once_a_minute() -> None:
     node = gated_node()
     for _ in range(3):
-        node.router.reception.handshake_failed("another key", node.now)
+        node.router.handshake.handshake_failed("another key", node.now)
     node.now += 61.0
-    node.router.reception.handshake_failed("another key", node.now)
+    node.router.handshake.handshake_failed("another key", node.now)
     node.settle()
     told = [event for event in node.events if event["event"] == "SYSTEM_CLIENT_HANDSHAKE_FAILED"]
     assert [event["code"] for event in told] == [errors.HANDSHAKE_FAILED] * 2

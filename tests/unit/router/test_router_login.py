@@ -62,6 +62,41 @@ def test_a_password_is_compared_with_its_scrypt_hash(guarded: WiredNode) -> None
     assert guarded.router.stats()["errors"] == {str(errors.UNAUTHORIZED): 2}
 
 
+@pytest.mark.parametrize(
+    ("username", "password", "code"),
+    [("bob", "right", None), ("bob", "wrong", errors.UNAUTHORIZED), ("nobody", "wrong", errors.UNAUTHORIZED)],
+)
+def test_logins_with_one_password_share_its_comparison_and_no_more(
+    guarded: WiredNode, monkeypatch: pytest.MonkeyPatch, username: str, password: str, code: int | None
+) -> None:
+    """A service starts forty clients at once; nobody learns by it whether a username exists."""
+    held: list[Any] = []
+    verified = guarded.router.password_verified
+    monkeypatch.setattr(
+        guarded.router, "password_verified", lambda *call, **value: held.append((call, value))
+    )
+    logins = [guarded.connection() for _ in range(40)]
+    for login in logins:
+        login.send(wire.HELLO, {"version": 1, "username": username, "password": password})
+    other = guarded.connection()
+    other.send(wire.HELLO, {"version": 1, "username": username, "password": "other"})
+    assert len(held) == 1, "one at a time"
+    assert all(not login.received for login in logins)
+    ((ticket, now), value) = held.pop()
+    verified(ticket, now, **value)
+    guarded.settle()
+    if code is None:
+        assert all(login.take()[0] == wire.WELCOME for login in logins)
+    else:
+        assert [login.closed_with() for login in logins] == [code] * 40
+    ((ticket, now), value) = held.pop()
+    assert not other.received
+    verified(ticket, now, **value)
+    guarded.settle()
+    assert other.closed_with() == errors.UNAUTHORIZED
+    assert guarded.router.stats()["password_checks"] == 2
+
+
 def test_an_unknown_username_is_refused_like_a_wrong_password(guarded: WiredNode) -> None:
     assert _refused(guarded, username="nobody", password="x") == errors.UNAUTHORIZED
 

@@ -185,7 +185,7 @@ def test_another_router_is_told_and_does_it(node: StageNode) -> None:
     node.hold()
     ask(node.client(), "stage.commit", stages=[publisher.name], sink="s", batch=1)
     node.restart_router()
-    node.router.intake.stages.told(node.stages.decided, node.now)
+    node.router.publishing.stages.told(node.stages.decided, node.now)
     node.settle()
     node.commit()
     assert request(node.client(), "stage.commit", stages=[publisher.name], sink="s", batch=1) == (
@@ -211,7 +211,7 @@ def test_a_controller_that_is_away_decides_nothing_and_is_told_later(node: Stage
     assert answer_to(client, number) == (0, {"committed": True})
     assert len(node.stages) == 1
     node.answers = True
-    node.router.intake.sweep(node.now, node.router.flows.ends.at_home)
+    node.router.publishing.sweep(node.now, node.router.flows.ends.at_home)
     node.settle()
     assert len(node.stages) == 0
 
@@ -223,7 +223,7 @@ def test_what_a_home_has_and_the_registry_does_not_know_is_dropped(node: StageNo
     fresh = node.restart_worker(index)
     assert node.settlements() == []
     fresh.report(77)
-    node.router.intake.stages.retry()
+    node.router.publishing.stages.retry()
     node.settle()
     assert [[], [77]] in node.settlements()
     assert request(node.client(), "stage.commit", stages=[publisher.name])[0] == 0

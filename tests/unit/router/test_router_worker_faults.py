@@ -58,7 +58,7 @@ def _faulty(node: WiredNode) -> dict[str, list[bytes]]:
     ],
 )
 def test_a_worker_that_sends_nonsense_is_ended_and_its_successor_serves(make_node: Any, name: str) -> None:
-    node = make_node(1, short_way_topics_max=0)
+    node = make_node(1, fast_path_topics_max=0)
     subscriber, publisher = node.client(), node.client()
     subscriber.subscribe("a")
     node.pause(0)

@@ -89,7 +89,9 @@ class WiredLink:
                 if effect.side == 1 and self.is_cut:
                     self.channel.lost(1, error_for(errors.NOT_CONNECTED, "cut"), self.nodes[1].now)
                 else:
-                    self.clients[effect.side] = self.nodes[effect.side].connection("10.0.0.1")
+                    self.clients[effect.side] = self.nodes[effect.side].connection(
+                        "10.0.0.1" if effect.side else ""
+                    )
             elif isinstance(effect, Disconnect):
                 self._disconnect(effect.side)
             elif isinstance(effect, Emit):
@@ -183,7 +185,7 @@ def gated_node(**config: Any) -> WiredNode:
 def _offer(node: WiredNode, client: FakeClient, frames: list[bytes]) -> None:
     """Send a frame as often as it takes: the session may be busy."""
     for _ in range(1_000):
-        if node.router.client_frames(client.routing_id, frames, node.now, Peer("10.0.0.1")):
+        if node.router.client_frames(client.routing_id, frames, node.now, Peer(client.address)):
             node.settle()
             return
         node.router.tick(node.now)

@@ -156,7 +156,7 @@ def test_a_record_that_is_damaged_in_both_files_is_refused(place: Path) -> None:
     with pytest.raises(errors.InvalidRequestError, match="checksum") as caught:
         ConfigStore(place)
     assert caught.value.code == errors.INVALID_CONFIGURATION
-    assert "restore" in caught.value.detail
+    assert "restore" in caught.value.advice
     assert (place / "data.mdb").read_bytes() == before
     assert len(config_faults(place)) == 2
 

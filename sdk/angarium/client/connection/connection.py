@@ -125,7 +125,7 @@ class ClientOptions:
         }
         for name, is_wrong in faults.items():
             if is_wrong:
-                raise errors.error_for(errors.INVALID_ARGUMENT, f"connect: {name} is out of range")
+                raise errors.invalid(f"connect: {name} is out of range")
 
 
 class Connection:
@@ -157,7 +157,7 @@ class Connection:
         if type(self._loop).add_reader is asyncio.AbstractEventLoop.add_reader:
             detail = f"{type(self._loop).__name__} cannot watch sockets"
             advice = "use asyncio.SelectorEventLoop; the default of Windows is another one"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail, advice)
+            raise errors.invalid(detail, advice)
         #: The address of the last connection, or the one tried.
         self.url = options.urls[0]
         #: The session that is open, or leaving; None in between.
@@ -277,19 +277,27 @@ class Connection:
                 return unable
         self._greeting = ClientSession(hello, self._window, self._loop.time())
         self._attempted = attempted = self._loop.create_future()
+        expiry = self._loop.call_later(timeout_s, self._give_up, attempted, f"{timeout_s:.1f} s")
         try:
             self._transport = self._make_transport(url)
             self.transmit()
-            await asyncio.wait((attempted,), timeout=timeout_s)
-        except errors.ConnectionLostError as unable:
-            return unable
+            error: AngariumError | None = await attempted
+        except BaseException as unable:
+            self._drop()
+            if isinstance(unable, errors.ConnectionLostError):
+                return unable
+            raise
         finally:
-            if not attempted.done():
-                self._drop()
-        if not attempted.done():
-            return errors.error_for(errors.CONNECT_FAILED, f"{url}: no answer within {timeout_s:.1f} s")
-        error: AngariumError | None = attempted.result()
+            expiry.cancel()
         return error
+
+    def _give_up(self, attempted: asyncio.Future[AngariumError | None], waited: str) -> None:
+        """Nobody answered in time."""
+        if not attempted.done():
+            self._drop()
+            attempted.set_result(
+                errors.error_for(errors.CONNECT_FAILED, f"{self.url}: no answer within {waited}")
+            )
 
     def _make_transport(self, url: str) -> StreamTransport:
         credentials = self._options.credentials

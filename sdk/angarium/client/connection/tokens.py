@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from angarium.client.protocol import answers
-from angarium.errors import CONNECT_FAILED, INVALID_ARGUMENT, AngariumError, error_for
+from angarium.errors import CONNECT_FAILED, AngariumError, error_for, invalid
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -121,11 +121,7 @@ def _set(future: asyncio.Future[Any], value: Any) -> None:
 
 def _check(token: object) -> str:
     if not isinstance(token, str) or not token.isascii() or not token.strip():
-        raise _wrong("it is no text of a token (JWT)")
+        raise invalid("connect: token: it is no text of a token (JWT)")
     if len(token) > TOKEN_CHARACTERS_MAX:
-        raise _wrong(f"it has {len(token)} characters, the limit is {TOKEN_CHARACTERS_MAX}")
+        raise invalid(f"connect: token: it has {len(token)} characters, the limit is {TOKEN_CHARACTERS_MAX}")
     return token.strip()
-
-
-def _wrong(what: str) -> AngariumError:
-    return error_for(INVALID_ARGUMENT, f"connect: token: {what}")

@@ -86,7 +86,6 @@ class Binding:
         pace: Pace,
         emit: Emit,
     ) -> None:
-        """Be ready to bind."""
         self._connection = connection
         self._operations = operations
         self.options = options
@@ -173,7 +172,7 @@ class Binding:
             InvalidRequestError: this is a browser, which settles nothing (INVALID_ARGUMENT).
         """
         if self.options.browse:
-            raise errors.error_for(errors.INVALID_ARGUMENT, "a browser settles nothing; consume instead")
+            raise errors.invalid("a browser settles nothing; consume instead")
 
     def accept_handed(self) -> None:
         """Accept the last message of `receive`, unless an exception is being handled: it may be about the message."""

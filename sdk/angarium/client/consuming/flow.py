@@ -144,7 +144,7 @@ class Flow(FlowView):
             AngariumError: why the flow ended, if it was not closed here.
         """
         if max_messages < 1:
-            raise errors.error_for(errors.INVALID_ARGUMENT, f"max_messages is {max_messages}")
+            raise errors.invalid(f"max_messages is {max_messages}")
         binding = self._binding
         while await binding.ready():
             while binding.reader.advance():

@@ -83,7 +83,7 @@ class FlowOptions:
         check_concurrency(self.callback, self.concurrency)
         fault = next(self._faults(), None)
         if fault is not None:
-            raise errors.error_for(errors.INVALID_ARGUMENT, f"consume: {fault}")
+            raise errors.invalid(f"consume: {fault}")
 
     def _faults(self) -> Iterator[str]:
         for name, value, least, most in (

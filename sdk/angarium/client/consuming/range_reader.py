@@ -42,7 +42,6 @@ class RangeReader(Binding):
         pace: Pace,
         emit: Emit,
     ) -> None:
-        """Be ready to bind."""
         super().__init__(connection, operations, options, registry, pace, emit)
         assert options.range is not None
         #: Everything below it was handed out.

@@ -107,7 +107,7 @@ class ReaderGroup:
         """
         if not LEASE_S_MIN <= lease_s <= LEASE_S_MAX:
             detail = f"lease_s is {lease_s!r}, from {LEASE_S_MIN:g} to {LEASE_S_MAX:g} is possible"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(detail)
         opened: answers.GroupOpened = await self._ask(
             "open", {"lease_ms": round(lease_s * 1000)}, answers.decode_group, None
         )
@@ -182,7 +182,7 @@ class ReaderGroup:
         for name, limit in limits.items():
             if limit is not None and (type(limit) is not int or not 1 <= limit <= POSITION_MAX):
                 detail = f"plan: {name} is {limit!r}, from 1 to {POSITION_MAX} is possible, None for no limit"
-                raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+                raise errors.invalid(detail)
         found = await self._ask_lanes("plan", lanes, answers.decode_group_plans, timeout_s, limits)
         return {partition: Planned(*planned) for partition, planned in found}
 
@@ -235,12 +235,12 @@ class ReaderGroup:
         unknown = [partition for partition in asked if partition not in self._epochs]
         if unknown:
             detail = f"{self} has no partition {unknown[0]!r}; open it again if the queue has more by now"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(detail)
         numbers = [number for rest in asked.values() for number in rest]
         wrong = [one for one in numbers if type(one) is not int or not 0 <= one <= POSITION_MAX]
         if wrong:
             detail = f"{verb}: {wrong[0]!r} is no position or time, from 0 to {POSITION_MAX} is possible"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(detail)
         lanes = [[partition, self._epochs[partition], *rest] for partition, rest in asked.items()]
         return await self._ask(verb, {"lanes": lanes, **(limits or {})}, decode, timeout_s)
 

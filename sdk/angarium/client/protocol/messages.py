@@ -156,7 +156,6 @@ class GuaranteedMessage(Message):
     __slots__ = ("_at", "_delivery")
 
     def __init__(self, delivery: GuaranteedDelivery, at: int) -> None:
-        """View a row of a delivery."""
         self._row = delivery.rows[at]
         self._fields = None
         self._delivery = delivery
@@ -255,7 +254,6 @@ class GuaranteedBatch(Sequence[GuaranteedMessage]):
     __slots__ = ("_delivery", "_start", "_stop")
 
     def __init__(self, delivery: GuaranteedDelivery, start: int, stop: int) -> None:
-        """View rows of a delivery."""
         self._delivery = delivery
         self._start = start
         self._stop = stop
@@ -373,7 +371,6 @@ class Settlement:
     __slots__ = ("_first", "_last", "_partition", "_ranges", "messages")
 
     def __init__(self) -> None:
-        """Hold nothing."""
         #: How many positions there are.
         self.messages = 0
         #: Ranges that are not extended any more.

@@ -36,7 +36,7 @@ def delete(kind: str, name: str) -> Send:
 
 
 def show(kind: str, name: str) -> Send:
-    """Ask for attributes and figures of an endpoint; the answer is a map."""
+    """Ask for attributes and metrics of an endpoint; the answer is a map."""
     arguments = {"kind": kind, "name": name}
     return lambda session: session.guaranteed.ask("endpoint.show", arguments, answers.decode_shown)
 
@@ -51,7 +51,7 @@ def commit_stages(stages: Sequence[str], sink: str | None, batch: int | None) ->
     if sink is not None or batch is not None:
         if not isinstance(sink, str) or type(batch) is not int:
             detail = f"sink {sink!r:.200} and batch {batch!r:.50}: a text and a number, or neither"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(detail)
         arguments |= {"sink": sink, "batch": batch}
     return lambda session: session.guaranteed.ask("stage.commit", arguments, answers.decode_committed)
 
@@ -68,7 +68,7 @@ def abort_stages(stages: Sequence[str]) -> Send:
 
 def _ids(stages: Sequence[str]) -> list[str]:
     if isinstance(stages, str) or not all(isinstance(stage, str) for stage in stages):
-        raise errors.error_for(errors.INVALID_ARGUMENT, "stages are named by a list of their ids")
+        raise errors.invalid("stages are named by a list of their ids")
     return list(stages)
 
 

@@ -22,8 +22,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from angarium import errors, wire
-from angarium.message import Message, Row, check_payload, pack_rows
-from angarium.slots import ROUND_BYTES_MAX, ROW_OVERHEAD_BYTES, Round, TopicOwners, row_size
+from angarium.message import Message, Row, check_payload, pack_rows, row_size
+from angarium.slots import ROUND_BYTES_MAX, ROW_OVERHEAD_BYTES, Round, TopicOwners
 from angarium.topic import SLOTS
 from angarium.wire import malformed
 
@@ -452,11 +452,9 @@ def guaranteed_row(message: object) -> Row:
         InvalidRequestError: it is direct, or no message at all (INVALID_ARGUMENT).
     """
     if not isinstance(message, Message):
-        detail = f"neither a message nor a pair of topic and payload: {message!r:.80}"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.invalid(f"neither a message nor a pair of topic and payload: {message!r:.80}")
     if not message.row[2] & wire.FLAG_MODE:
-        detail = "a producer sends persistent and non-persistent messages, this one is direct"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.invalid("a producer sends persistent and non-persistent messages, this one is direct")
     return message.row
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -48,7 +49,7 @@ from angarium.topic import SLOTS
 from angarium.wire import header, malformed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from angarium.client.protocol.send_window import Departure
     from angarium.slots import Round
@@ -94,17 +95,16 @@ class Hello(NamedTuple):
     #: From the WELCOME of an earlier connection, to be the same client again.
     token: bytes | None = None
     keepalive_ms: int = KEEPALIVE_MS
-    #: What a link process says of the neighbour that it stands for.
-    link: dict[str, Any] | None = None
-    #: What a bridge process says of its bridge.
-    bridge: dict[str, Any] | None = None
     #: A token of the application.
     jwt: str | None = None
+    #: What processes of nodes say besides, by its keys.
+    more: Mapping[str, Any] = MappingProxyType({})
 
     def pack(self, credit: tuple[int, int]) -> bytes:
         """Give the header of HELLO."""
         header: dict[str, Any] = {"version": wire.PROTOCOL_VERSION, "sdk": SDK_NAME, "credit": list(credit)}
         header.update((name, value) for name, value in self._asdict().items() if value is not None)
+        header.update(header.pop("more"))
         return wire.pack(header)
 
 

@@ -85,10 +85,9 @@ class Producer:
             InvalidRequestError: an argument is illegal (INVALID_ARGUMENT).
         """
         if type(window) is not int or not 1 <= window <= self._window_max:
-            detail = f"window is {window!r}, from 1 to {self._window_max} is possible"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+            raise errors.invalid(f"window is {window!r}, from 1 to {self._window_max} is possible")
         if on_ack is not None and inspect.iscoroutinefunction(on_ack):
-            raise errors.error_for(errors.INVALID_ARGUMENT, "on_ack is a plain function")
+            raise errors.invalid("on_ack is a plain function")
         self._connection = connection
         self._operations = operations
         self._name = name
@@ -545,8 +544,7 @@ def queue_topic(topic: str, queue: str) -> str:
         InvalidRequestError: there is another topic already (INVALID_ARGUMENT).
     """
     if topic:
-        detail = f"topic {topic!r} and queue {queue!r}: a message goes to one of them"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.invalid(f"topic {topic!r} and queue {queue!r}: a message goes to one of them")
     return wire.QUEUE_TOPIC_PREFIX + queue
 
 

@@ -19,8 +19,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Unpack
 
 from angarium import errors, wire
-from angarium.message import Message, MessageOptions, Row
-from angarium.slots import Publishable, RowGatherer, row_size
+from angarium.message import Message, MessageOptions, Row, row_size
+from angarium.slots import Publishable, RowGatherer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

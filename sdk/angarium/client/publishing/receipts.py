@@ -48,7 +48,6 @@ class Refusals:
     """Refusals that the application has not seen."""
 
     def __init__(self) -> None:
-        """Know none."""
         #: Sequence -> why; at most UNSEEN_MAX.
         self._known: dict[int, errors.AngariumError] = {}
         #: How many there are, also those that are not kept.

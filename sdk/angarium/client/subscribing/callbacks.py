@@ -16,6 +16,8 @@ CONCURRENCY_MAX: Final = 1_000
 
 def is_async(callback: object) -> bool:
     """Tell whether what a callback gives is to be awaited."""
+    if inspect.isfunction(callback):  # most are
+        return inspect.iscoroutinefunction(callback)
     return inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(
         getattr(callback, "__call__", None)  # noqa: B004 - asks what kind of callable it is, not whether it is one
     )
@@ -28,10 +30,9 @@ def check_range(concurrency: int, callback: object) -> None:
         InvalidRequestError: it is out of range, or there is no callback (INVALID_ARGUMENT).
     """
     if type(concurrency) is not int or not 1 <= concurrency <= CONCURRENCY_MAX:
-        detail = f"concurrency is {concurrency!r}, from 1 to {CONCURRENCY_MAX} is possible"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.invalid(f"concurrency is {concurrency!r}, from 1 to {CONCURRENCY_MAX} is possible")
     if concurrency > 1 and callback is None:
-        raise errors.error_for(errors.INVALID_ARGUMENT, "concurrency is for callbacks; give one")
+        raise errors.invalid("concurrency is for callbacks; give one")
 
 
 def check_threads(callback: Callable[..., Any] | None, concurrency: int) -> None:
@@ -46,7 +47,7 @@ def check_threads(callback: Callable[..., Any] | None, concurrency: int) -> None
         detail = (
             "the callback is an 'async def', which angarium.blocking does not await: use angarium.connect"
         )
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.invalid(detail)
 
 
 def check_concurrency(callback: Callable[..., Any] | None, concurrency: int) -> None:
@@ -58,4 +59,4 @@ def check_concurrency(callback: Callable[..., Any] | None, concurrency: int) -> 
     check_range(concurrency, callback)
     if concurrency > 1 and not is_async(callback):
         detail = f"concurrency is {concurrency}, but the callback is no 'async def': its calls cannot overlap"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.invalid(detail)

@@ -34,13 +34,10 @@ if TYPE_CHECKING:
 KNOWN_TOPICS_MAX: Final = 20_000
 
 
-class _Entry(CacheEntry):
+class _Entry(CacheEntry, eq=False):
     """The subscriptions of a topic, each once."""
 
-    __slots__ = ("subscriptions",)
-
-    def __init__(self, subscriptions: tuple[Mailbox, ...]) -> None:
-        self.subscriptions: Final = subscriptions
+    subscriptions: tuple[Mailbox, ...]
 
 
 class Dispatcher:
@@ -56,7 +53,7 @@ class Dispatcher:
         #: All subscriptions that were added and not removed.
         self.subscriptions: dict[Mailbox, None] = {}
         #: Subscriptions that got something since `take_ready`.
-        self._awake: dict[Mailbox, None] = {}
+        self.awake: dict[Mailbox, None] = {}
         #: Messages that came and matched no subscription.
         self.unclaimed_messages = 0
 
@@ -76,7 +73,7 @@ class Dispatcher:
         if subscription not in self.subscriptions:
             return
         del self.subscriptions[subscription]
-        self._awake.pop(subscription, None)
+        self.awake.pop(subscription, None)
         filters = subscription.filters
         for text in dict.fromkeys(one.text for one in filters if one.share is not None):
             others = tuple(one for one in self._shares.pop(text) if one is not subscription)
@@ -108,8 +105,8 @@ class Dispatcher:
 
     def take_ready(self) -> list[Mailbox]:
         """Give the subscriptions that got something since the last call."""
-        ready = list(self._awake)
-        self._awake.clear()
+        ready = list(self.awake)
+        self.awake.clear()
         return ready
 
     def _match(self, topic: str) -> tuple[Mailbox, ...]:
@@ -127,7 +124,7 @@ class Dispatcher:
         holds = self._hold(members, len(rows), size_bytes)
         for mailbox in members:
             mailbox.push(Chunk(rows, delivery, size_bytes, holds if mailbox.stalls else ()))
-            self._awake[mailbox] = None
+            self.awake[mailbox] = None
 
     def _hold(self, members: tuple[Mailbox, ...], messages: int, size_bytes: int) -> tuple[Hold, ...]:
         """Give what ties messages to the egress window; their credit goes back at once if nobody stalls."""
@@ -167,7 +164,7 @@ class Dispatcher:
                     holds[one] += hold
         for one, own in split.items():
             one.push(Chunk(own, delivery, sizes[one], holds[one]))
-            self._awake[one] = None
+            self.awake[one] = None
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
@@ -176,7 +173,7 @@ class Dispatcher:
         assert all(self._shares.values())
         for members in self._shares.values():
             assert all(one in self.subscriptions for one in members)
-        assert all(one in self.subscriptions for one in self._awake)
+        assert all(one in self.subscriptions for one in self.awake)
 
 
 #: The window is full and nothing was read for so long: long beside the work on one batch.

@@ -68,7 +68,6 @@ class Chunk:
     def __init__(
         self, rows: list[Row], delivery: Delivery, size_bytes: int, holds: Sequence[Hold] = ()
     ) -> None:
-        """Tie rows to what they hold."""
         self.rows = rows
         self.delivery = delivery
         #: What the rows took on the wire, an estimate if others came with them.
@@ -291,4 +290,4 @@ class Mailbox:
 
 
 def _refuse(detail: str) -> None:
-    raise errors.error_for(errors.INVALID_ARGUMENT, f"subscribe: {detail}")
+    raise errors.invalid(f"subscribe: {detail}")

@@ -132,9 +132,7 @@ class Subscription(SubscriptionView):
             AngariumError: why the subscription ended, if it was not closed here.
         """
         if max_messages < 1:
-            raise errors.error_for(
-                errors.INVALID_ARGUMENT, f"max_messages is {max_messages}, from 1 on is possible"
-            )
+            raise errors.invalid(f"max_messages is {max_messages}, from 1 on is possible")
         while await self._ready():
             assert self._open is not None
             left, delivery = self._rows, self._open.delivery

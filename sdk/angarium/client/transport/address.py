@@ -7,6 +7,7 @@ localhost:55555, tcp://localhost, tcp://localhost:0, nats://localhost:4222      
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,9 +16,11 @@ from angarium import errors
 #: Where a node listens unless it is told otherwise, and where clients look for one.
 DEFAULT_PORT: Final = 55555
 DEFAULT_URL: Final = f"tcp://127.0.0.1:{DEFAULT_PORT}"
+_LOOPBACK: Final = re.compile(r"127(?:\.\d{1,3}){3}")
 _HOST: Final = re.compile(r"(?:\w[\w.-]*|\[[0-9a-fA-F:.]+(?:%\w+)?\])(?::\d+)?")
 
 
+@lru_cache(maxsize=256)
 def parse(url: str) -> tuple[str, int] | str:
     """Give host and port, or the path of a socket.
 
@@ -52,6 +55,11 @@ def is_encrypted(url: str) -> bool:
     return url.startswith("tls://")
 
 
+def is_of_this_host(address: tuple[str, int] | str) -> bool:
+    """Tell whether what `parse` gave is of this host without asking for a name: a path, 127.0.0.1, ::1."""
+    return isinstance(address, str) or address[0] == "::1" or _LOOPBACK.fullmatch(address[0]) is not None
+
+
 def _suggestion(url: str) -> str:
     """Give the address that was probably meant by something without a scheme of ours."""
     given, _, rest = url.rpartition("://")
@@ -62,4 +70,4 @@ def _suggestion(url: str) -> str:
 
 
 def _error(url: str, advice: str) -> errors.AngariumError:
-    return errors.error_for(errors.INVALID_ARGUMENT, f"{url!r} is no address to connect to", advice)
+    return errors.invalid(f"{url!r} is no address to connect to", advice)

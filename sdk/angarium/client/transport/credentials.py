@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from angarium.client.transport.address import is_encrypted, parse
 from angarium.client.transport.tls import Tls
-from angarium.errors import INVALID_ARGUMENT, AngariumError, error_for
+from angarium.errors import AngariumError, invalid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,4 +174,4 @@ def _no_passphrase() -> str:
 
 
 def _wrong(argument: str, what: str) -> AngariumError:
-    return error_for(INVALID_ARGUMENT, f"connect: {argument}: {what}")
+    return invalid(f"connect: {argument}: {what}")

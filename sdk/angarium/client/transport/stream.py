@@ -1,7 +1,8 @@
 """A connection over a socket of the system, with TLS or without, driven by an asyncio event loop.
 
 A lone message leaves and comes with one system call, and no other thread has a part in it. It is made once: when it is
-gone the client makes another one. What is said over it is `angarium.client.transport.zmtp`, inside of
+gone the client makes another one. To an address of this host it is made without the loop, and our handshake and what
+follows it leave with one system call. What is said over it is `angarium.client.transport.zmtp`, inside of
 `angarium.client.transport.tls` where the address demands it; neither has a socket, so that reading, sending, waiting
 and the end are here once for all. It knows nothing of the protocol above. `angarium.client.connection.connection` uses
 it.
@@ -9,10 +10,11 @@ it.
 
 from __future__ import annotations
 
+import errno
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
-from angarium.client.transport.address import parse
+from angarium.client.transport.address import is_of_this_host, parse
 from angarium.client.transport.tls import Tls
 from angarium.client.transport.zmtp import Zmtp, ZmtpError, pack
 from angarium.errors import AngariumError
@@ -65,29 +67,59 @@ class StreamTransport:
         self._on_lost = on_lost
         address = parse(url)
         self._tls = None if context is None else Tls(context, address[0])
-        self._protocol = self._tls or Zmtp()
+        # Elsewhere a listener of TLS may wait, which is not to hear a password in plain text.
+        self._protocol = self._tls or Zmtp(at_once=is_of_this_host(address))
         self.closed = False
+        #: What leaves with the first message.
+        self._start = b""
         #: None until it is connected.
         self._socket: socket.socket | None = None
         #: What the socket did not take; whole messages behind the first byte. The loop tells when it may go on.
         self._unsent = b""
         #: A send failed: nothing more leaves, but what came before the end is still read.
         self._is_broken = False
-        self._connecting = loop.create_task(self._connect(address))
+        #: Connects where that takes a while.
+        self._connecting: asyncio.Task[None] | None = None
+        made = _connected_at_once(address)
+        if made is not None:
+            self._connected(made)
+        else:
+            self._connecting = loop.create_task(self._connect(address))
 
     async def _connect(self, address: tuple[str, int] | str) -> None:
         try:
-            self._socket = await _open_socket(self._loop, address)
+            made = await _open_socket(self._loop, address)
         except (OSError, ValueError) as error:  # the latter: there cannot be such a host or path
             self._lose(f"nobody answers at the address: {error}")
             return
-        self._loop.add_reader(self._socket, self._read)
-        self._write([self._protocol.start()])
+        self._connected(made)
+        self._on_drained()
+
+    def _connected(self, made: socket.socket) -> None:
+        self._socket = made
+        # By number: the loop writes out a socket object that it does not find, with two system calls.
+        self._loop.add_reader(made.fileno(), self._read)
+        self._start = self._protocol.start()
+        if self._protocol.may_send:
+            self._loop.call_soon(self._send_start)
+        else:
+            self._send_start()
+
+    def _send_start(self) -> None:
+        """Send it, unless a message has taken it along."""
+        if self._start and not self.closed:
+            start, self._start = self._start, b""
+            self._write([start])
 
     def send(self, outgoing: deque[list[bytes]]) -> None:
         """Send what is queued, as far as the socket takes it; the rest stays in the queue."""
-        while outgoing and self._protocol.is_open and not (self._unsent or self._is_broken or self.closed):
+        if self._socket is None:
+            return
+        while outgoing and self._protocol.may_send and not (self._unsent or self._is_broken or self.closed):
             pieces = pack(outgoing.popleft())
+            if self._start:
+                pieces.insert(0, self._start)
+                self._start = b""
             while outgoing and len(pieces) < SEND_PIECES and sum(map(len, pieces)) < SEND_BYTES:
                 pieces += pack(outgoing.popleft())
             if self._tls is not None:
@@ -99,12 +131,13 @@ class StreamTransport:
         if self.closed:
             return
         self.closed = True
-        self._connecting.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
         if self._socket is not None:
             if self._tls is not None and not (self._unsent or self._is_broken):
                 self._write([self._tls.farewell()])
-            self._loop.remove_reader(self._socket)
-            self._loop.remove_writer(self._socket)
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_writer(self._socket.fileno())
             self._socket.close()
 
     def abandon(self) -> None:
@@ -133,12 +166,12 @@ class StreamTransport:
             return
         if sent < sum(map(len, pieces)):
             self._unsent = b"".join(pieces)[sent:]
-            self._loop.add_writer(self._socket, self._write_further)
+            self._loop.add_writer(self._socket.fileno(), self._write_further)
 
     def _write_further(self) -> None:
         assert self._socket is not None
         unsent, self._unsent = self._unsent, b""
-        self._loop.remove_writer(self._socket)
+        self._loop.remove_writer(self._socket.fileno())
         self._write([unsent])
         if not self._unsent:
             self._on_drained()
@@ -185,6 +218,26 @@ class StreamTransport:
         return end
 
 
+def _connected_at_once(address: tuple[str, int] | str) -> socket.socket | None:
+    """Give a socket that is connected to an address of this host; None if that takes a while, or fails."""
+    if not is_of_this_host(address):
+        return None
+    try:
+        made = _socket_for(address)
+    except OSError:
+        return None
+    try:
+        state = made.connect_ex(address)
+        if state == errno.EINPROGRESS:  # by now it is connected, and says so when it is asked again
+            state = made.connect_ex(address)
+    except (OSError, ValueError):
+        state = errno.EINVAL
+    if state in (0, errno.EISCONN):
+        return made
+    made.close()
+    return None
+
+
 async def _open_socket(loop: asyncio.AbstractEventLoop, address: tuple[str, int] | str) -> socket.socket:
     """Give a socket that is connected to an address, or to the first that answers of those that its name has.
 
@@ -192,31 +245,39 @@ async def _open_socket(loop: asyncio.AbstractEventLoop, address: tuple[str, int]
         OSError: none answers.
     """
     if isinstance(address, str):
-        if not hasattr(socket, "AF_UNIX"):
-            raise OSError("this system has no sockets in the file system")
-        return await _connected(loop, socket.AF_UNIX, address)
+        return await _connected(loop, address)
     host, port = address
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:  # a name: finding its addresses may take a while
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     failure = OSError(f"{host} has no address")
-    for family, _, _, _, place in found:
+    for _, _, _, _, place in found:
         try:
-            return await _connected(loop, family, place)
+            return await _connected(loop, place)
         except OSError as error:
             failure = error
     raise failure
 
 
-async def _connected(loop: asyncio.AbstractEventLoop, family: int, place: Any) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+async def _connected(loop: asyncio.AbstractEventLoop, place: Any) -> socket.socket:
+    made = _socket_for(place)
     try:
-        made.setblocking(False)  # noqa: FBT003 - the form of the library
-        if not isinstance(place, str):
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await loop.sock_connect(made, place)
     except BaseException:
         made.close()
         raise
+    return made
+
+
+def _socket_for(place: Any) -> socket.socket:
+    """Give a socket for an IP address with its port, or for a path."""
+    if isinstance(place, str):
+        if not hasattr(socket, "AF_UNIX"):
+            raise OSError("this system has no sockets in the file system")
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    else:
+        made = socket.socket(socket.AF_INET6 if ":" in place[0] else socket.AF_INET, socket.SOCK_STREAM)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.setblocking(False)  # noqa: FBT003 - the form of the library
     return made

@@ -66,11 +66,13 @@ class Tls:
             ValueError: there cannot be a host of this name.
             ssl.SSLError: the context is none for clients.
         """
-        #: Whether both sides said READY, so that messages may be sent.
+        #: Whether the other side said READY too.
         self.is_open = False
+        #: Whether messages may be sent.
+        self.may_send = False
         self._is_secured = False
         self._host = host.partition("%")[0]
-        self._zmtp = Zmtp()
+        self._zmtp = Zmtp(at_once=True)  # who has shown the right certificate is the right one
         #: What came, encrypted; empty but for a part of a record whenever `received` is over.
         self._incoming = ssl.MemoryBIO()
         #: What is to be sent, encrypted; empty whenever it was given away.
@@ -126,6 +128,7 @@ class Tls:
                 self._tls.do_handshake()
                 self._is_secured = True
                 self._encrypt(self._zmtp.start())
+                self.may_send = self._zmtp.may_send
             while self._incoming.pending or self._tls.pending():
                 self._decrypt(messages)
         except ssl.SSLWantReadError:
@@ -151,7 +154,7 @@ class Tls:
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        assert self._is_secured or not self.is_open
+        assert self._is_secured or not (self.is_open or self.may_send)
         assert self.is_open == self._zmtp.is_open
         assert not self._tls.pending()
         self._zmtp.validate()
@@ -174,7 +177,7 @@ class Tls:
 
     def _hand_on(self, count: int, messages: list[list[bytes]]) -> None:
         self._zmtp.received(count, messages)
-        self.is_open = self._zmtp.is_open
+        self.is_open, self.may_send = self._zmtp.is_open, self._zmtp.may_send
         if replies := self._zmtp.take_replies():
             self._encrypt(replies)
 

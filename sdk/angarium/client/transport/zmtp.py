@@ -7,6 +7,9 @@ the way of a lone message that is a third of the time. https://rfc.zeromq.org/sp
 After a greeting and a command READY on each side a message is a row of frames: a byte of flags, its length in one byte
 or in eight, and its content. Between messages the router may ask with PING whether anybody is there.
 
+With the mechanism NULL nothing in the handshake depends on the other side, so ours leaves as a whole, and where the
+other side is known to be the right one messages may follow without waiting for its half: a login takes one round trip.
+
 What comes is put where all connections of a thread put it, and taken from there before another one reads; so a quiet
 connection holds no buffer. The rest of a frame that came in part goes straight to where the frame stays.
 """
@@ -52,7 +55,6 @@ GREETING: Final = b"\xff" + bytes(8) + b"\x7f\x03\x01" + _MECHANISM.ljust(20, b"
 _VERSION_AT: Final = 10
 _VERSION_LEAST: Final = 3
 _MECHANISM_AT: Final = slice(12, 32)
-_SOCKET_TYPE: Final = b"\x0bSocket-Type\0\0\0\x06DEALER\x08Identity\0\0\0\0"
 #: PING has its time to live in two bytes before what PONG repeats.
 _PING_TTL_BYTES: Final = 2
 
@@ -119,10 +121,12 @@ class _Frame:
 class Zmtp:
     """One connection."""
 
-    def __init__(self) -> None:
-        """Begin before the greeting."""
-        #: Whether both sides said READY, so that messages may be sent.
+    def __init__(self, *, at_once: bool = False) -> None:
+        """Begin before the greeting; with `at_once` messages may follow ours without waiting for the other one."""
+        #: Whether the other side said READY too.
         self.is_open = False
+        #: Whether messages may be sent.
+        self.may_send = at_once
         self._is_greeted = False
         #: What came and was not taken: a part of the greeting, or of a frame that is not large.
         self._rest = b""
@@ -135,7 +139,7 @@ class Zmtp:
 
     def start(self) -> bytes:
         """Give what is sent first."""
-        return GREETING
+        return _START
 
     def room(self) -> memoryview:
         """Give the place for what comes next, let go before `received`; no other of this thread reads between."""
@@ -188,7 +192,6 @@ class Zmtp:
         if buffer[_VERSION_AT] < _VERSION_LEAST or mechanism != _MECHANISM:
             raise ZmtpError(HANDSHAKE_FAILED)
         self._is_greeted = True
-        self._replies += pack_command(b"READY", _SOCKET_TYPE)
         return _GREETING_BYTES
 
     def _take_frames(self, at: int, filled: int, messages: list[list[bytes]]) -> int:
@@ -231,7 +234,7 @@ class Zmtp:
         size = content[0] if content else 0
         name, body = content[1 : 1 + size], content[1 + size :]
         if name == b"READY":
-            self.is_open = True
+            self.is_open = self.may_send = True
         elif name == b"PING":
             self._replies += pack_command(b"PONG", body[_PING_TTL_BYTES:])
         elif name == b"ERROR":
@@ -262,3 +265,6 @@ def pack_command(name: bytes, body: bytes) -> bytes:
     """Give the frame of a command."""
     content = bytes((len(name),)) + name + body
     return bytes((COMMAND, len(content))) + content
+
+
+_START: Final = GREETING + pack_command(b"READY", b"\x0bSocket-Type\0\0\0\x06DEALER\x08Identity\0\0\0\0")

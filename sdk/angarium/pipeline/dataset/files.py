@@ -81,8 +81,7 @@ def files_of(spark: SparkSession, root: str) -> Files:
     try:
         system = path.getFileSystem(context._jsc.hadoopConfiguration())
     except Py4JJavaError as error:
-        detail = f"{root}: {error.java_exception.getMessage()}"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail) from None
+        raise errors.invalid(f"{root}: {error.java_exception.getMessage()}") from None
     if system.getScheme() == "file":
         return LocalFiles(Path(system.makeQualified(path).toUri().getPath()))
     return ClusterFiles(spark, system, system.makeQualified(path))

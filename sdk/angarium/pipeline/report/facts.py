@@ -51,8 +51,7 @@ def facts(messages: DataFrame) -> DataFrame:
 def _with_all_columns(messages: DataFrame) -> DataFrame:
     missing = [name for name in _NEEDED if name not in messages.columns]
     if missing:
-        raise errors.error_for(
-            errors.INVALID_ARGUMENT,
+        raise errors.invalid(
             f"the data has no column {', '.join(missing)}, only {', '.join(messages.columns)}; a report needs "
             "messages as an archive or format('angarium') has them",
         )

@@ -22,7 +22,6 @@ class Ledger:
     """The figures of one publisher."""
 
     def __init__(self, reorder: int) -> None:
-        """Begin without a number."""
         self.numbering = Numbering(reorder)
         #: Of runs that can get no more numbers.
         self._runs = 0

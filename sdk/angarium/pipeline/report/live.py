@@ -201,7 +201,6 @@ class LedgerReader:
     reorder: int = REORDER
 
     def __init__(self) -> None:
-        """Begin without a publisher."""
         self._publisher: tuple[str, str | None] | None = None
         self._ledger = Ledger(self.reorder)
 

@@ -141,7 +141,6 @@ class Numbering:
     """All numberings of one publisher, in the order in which they began."""
 
     def __init__(self, reorder: int = REORDER) -> None:
-        """Begin without a number."""
         self.reorder = reorder
         #: Those that can get no more numbers.
         self.closed: list[Run] = []

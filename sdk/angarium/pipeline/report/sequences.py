@@ -102,7 +102,6 @@ class RunsReader:
     reorder: int = REORDER
 
     def __init__(self) -> None:
-        """Begin without a publisher."""
         self._publisher: _Publisher | None = None
         self._numbering = Numbering(self.reorder)
 

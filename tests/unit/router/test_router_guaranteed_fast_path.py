@@ -23,7 +23,7 @@ def known(spooling: PublishNode) -> Any:
 
 
 def rounds(node: PublishNode) -> int:
-    return int(node.router.stats()["short_way_rounds"])
+    return int(node.router.stats()["fast_path_rounds"])
 
 
 @pytest.mark.requirement("R162")
@@ -60,8 +60,8 @@ def test_a_queue_that_goes_is_not_remembered(spooling: PublishNode, known: Any) 
     assert spooling.router.counters.totals["discard.no-subscription-match"] == 1
 
 
-def test_the_short_way_can_be_switched_off(make_publish_node: Any) -> None:
-    node = make_publish_node(1, short_way_topics_max=0)
+def test_the_fast_path_can_be_switched_off(make_publish_node: Any) -> None:
+    node = make_publish_node(1, fast_path_topics_max=0)
     node.queue("q", "a")
     publisher = node.publisher()
     for _ in range(3):

@@ -1,8 +1,8 @@
-"""The picture that a node has of its cluster: what it knows of itself and its links, and what its neighbours told.
+"""The view that a node has of its cluster: what it knows of itself and its links, and what its neighbours told.
 
 It is soft state, rebuilt from what the router and the link processes say, and kept over their absence: what a
 neighbour said last stays, with its age, as long as there is a link to it. Pure: it is updated with the time, and gives
-the report for the neighbours, the issues, and the view of `angarium cluster status`.
+the report for the neighbours, the issues, and what `angarium cluster status` shows.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from cluster.controller.mesh.topology import Heard, Issue, Refusal, find_issues
 
 #: Nodes report every few seconds (`REPORT_INTERVAL_S` of the controller); two that are missing make a node stale.
 STALE_AFTER_S: Final = 12.0
-#: Figures of a link row that a report has under the same name.
-_FIGURES: Final = (
+#: Metrics of a link row that a report has under the same name.
+_METRICS: Final = (
     "queued_messages",
     "queued_bytes",
     "spooled_messages",
@@ -65,7 +65,7 @@ class _State(NamedTuple):
     node_id: str
 
 
-class Picture:
+class ClusterView:
     """The cluster as this node knows it."""
 
     def __init__(self, identity: Identity) -> None:
@@ -156,7 +156,7 @@ class Picture:
             error=row["error"][: reports.ERROR_MAX],
             lag_ms=row["lag_ms"],
             encrypted=row["encrypted"],
-            **{figure: row[figure] for figure in _FIGURES},
+            **{metric: row[metric] for metric in _METRICS},
         )
 
     # -- issues ----------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Picture:
     # -- for operators ---------------------------------------------------------------------------------------
 
     def of_link(self, name: str, lag_ms: float | None, now: float) -> Row:
-        """Give what the picture adds to a link of this node: since when it is so, what the other end knows, issues."""
+        """Give what the view adds to a link of this node: since when it is so, what the other end knows, issues."""
         neighbour, state = self._neighbours.get(name), self._states.get(name)
         report = neighbour.report if neighbour is not None else None
         far = next((one for one in report.links if one.node == self._identity.node), None) if report else None
@@ -192,7 +192,7 @@ class Picture:
             "issues": [issue.text for issue in self.issues if name in issue.nodes],
         }
 
-    def figures(self, now: float) -> Row:
+    def metrics(self, now: float) -> Row:
         """Give numbers of the cluster, and under `links` those of each link of this node."""
         nodes = self._nodes(now)
         shown = (
@@ -208,7 +208,7 @@ class Picture:
             "nodes": len(nodes),
             "nodes_up": sum(1 for row in nodes if row["state"] in ("this", "up")),
             "links": {
-                name: {"up": self._is_up(name), **{figure: row[figure] for figure in shown}}
+                name: {"up": self._is_up(name), **{metric: row[metric] for metric in shown}}
                 for name, row in self._links.items()
             },
         }
@@ -302,7 +302,7 @@ def _end_row(node: str, link: LinkReport, age_s: float, *, is_stale: bool) -> Ro
         "opens": link.opens,
         "lag_ms": link.lag_ms,
         "encrypted": link.encrypted,
-        **{figure: getattr(link, figure) for figure in _FIGURES},
+        **{metric: getattr(link, metric) for metric in _METRICS},
         "code": link.code,
         "error": link.error,
     }

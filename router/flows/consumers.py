@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from angarium_server.costs import flow_bytes
-from router.flows.alarms import Alarms
+from router.flows.alarms import FlowAlarms
 from router.flows.binding import BindArguments, Binding
 from router.flows.flows import Flows
 from router.flows.groups import Groups
@@ -42,7 +42,7 @@ class UnbindArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flow: int
 
 
-class Consuming:
+class Consumers:
     """Endpoints and flows of the node."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Consuming:
             self.endpoints, self.lanes, shards, egress, counters, ground.config.egress_unread_bytes
         )
         self.temporaries = Temporaries(asks)
-        self.alarms = Alarms(ground.out)
+        self.alarms = FlowAlarms(ground.alarms)
         self.questions = LaneQuestions(shards, self.lanes)
         shards.listeners += [self.lanes, self.flows, self.questions]
         self.endpoints.listeners += [self.flows, self.questions, self]
@@ -126,6 +126,7 @@ class Consuming:
     def _endpoint_changed(self, endpoint: Endpoint, before: Attributes | None, now: float) -> None:
         if before is None:
             self.temporaries.made(endpoint, now)
+            self.alarms.made(endpoint)
         self.flows.endpoint_changed(endpoint, before, now)
         self.alarms.look(endpoint)
 
@@ -156,17 +157,6 @@ class Consuming:
         self.endpoints.filters.step()
         return now if self.endpoints.filters else wake
 
-    def stats(self) -> dict[str, int]:
-        """Give totals for the operators."""
-        totals = self._counters.totals
-        return {
-            "endpoints": len(self.endpoints),
-            "flows": len(self.flows),
-            "flow_messages": totals.get("flow_messages", 0),
-            "flow_messages_late": totals.get("flow_messages_late", 0),
-            "settles_lost": self.flows.ends.settles_lost,
-        }
-
     def validate(self) -> None:
         """Check everything that must always hold."""
         self.lanes.validate()
@@ -174,4 +164,3 @@ class Consuming:
         self.flows.validate()
         self.temporaries.validate()
         self.questions.validate()
-        assert len(self.alarms) == len(self.endpoints)

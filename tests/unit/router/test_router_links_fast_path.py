@@ -24,7 +24,7 @@ def test_rounds_of_known_topics_need_no_worker_on_the_other_side(pair: WiredMesh
         expected += [payload for _, payload in rows]
     pair.run()
     assert client.payloads() == expected
-    assert pair["b"].router.stats()["short_way_rounds"] >= 40
+    assert pair["b"].router.stats()["fast_path_rounds"] >= 40
 
 
 def test_a_batch_of_few_topics_is_not_opened_again(pair: WiredMesh, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def test_a_batch_of_few_topics_is_not_opened_again(pair: WiredMesh, monkeypatch:
     pair.run()
     publisher.publish(*[f"x/{n % 10}" for n in range(100)])
     pair.run()
-    monkeypatch.setattr("router.matching.short_way._decode_heads", None)
+    monkeypatch.setattr("router.matching.fast_path._decode_heads", None)
     expected = client.payloads()
     for number in range(10):
         rows = [(f"x/{n % 10}", b"%d.%d" % (number, n)) for n in range(100)]
@@ -128,4 +128,4 @@ def test_topics_that_are_always_new_are_tried_ever_less_often(pair: WiredMesh) -
     pair.run()
     assert len(client.rows()) == 3_200
     (neighbour,) = pair["b"].router.links.sessions.values()
-    assert neighbour.short_way.failures >= 3
+    assert neighbour.fast_path.failures >= 3

@@ -1,4 +1,4 @@
-"""From a stranger's first frame to a session, or to the reason why there is none.
+"""From a connection's first frame to a session, or to the reason why there is none.
 
 `login` judges; this module keeps what takes time or counts: connect rates, logins whose password is being
 compared, names.
@@ -6,12 +6,12 @@ compared, names.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from angarium_server.access import network_of
-from router.access.bridges import may_follow
+from angarium_server.connections.tls import Peer
 from router.access.certified import certified
 from router.access.connect_rates import ConnectRates
 from router.access.failed_logins import FailedLogins
@@ -22,20 +22,24 @@ from router.access.login import HIDDEN
 from router.access.password_checks import PasswordChecks, check_of
 from router.access.unknown_keys import UnknownKeys
 from router.ground.effects import SendClient, VerifyPassword, VerifyToken
+from router.ground.ground import TokenBucket
+from router.links.gate import is_same
 from router.sessions.hello import Hello, check_version, parse_hello
+from router.sessions.kinds import BRIDGE, LINK
 from router.sessions.queues import EgressQueue
-from router.sessions.session import BRIDGE, LINK, Session, TokenBucket
+from router.sessions.session import Session
 from router.subscriptions.subscriptions import INBOX_PREFIX
 
 if TYPE_CHECKING:
-    from angarium_server.connections.tls import Peer
     from router.access.bridges import BridgeGate
     from router.access.granted import RenewWish
-    from router.access.login import Doorkeeper, Ticket
+    from router.access.login import Authenticator, Ticket
     from router.asking.asks import Asks
     from router.asking.requests import Answer
     from router.ground.ground import Ground
     from router.links.links import Links
+    from router.sessions.directory import Vpn
+    from router.sessions.kinds import SessionKind
     from router.sessions.session_table import SessionTable
     from router.subscriptions.rights import Rights
 
@@ -49,13 +53,11 @@ MEMORY_KEY_BYTES = 32
 #: A login waits for so much of its connection's deadline to have its password compared: time is left to refuse it.
 WAIT_SHARE: Final = 0.8
 
-#: What waits for a slow link in each class of service before the oldest is dropped, in work units: 64 MiB.
-LINK_QUEUE_UNITS: Final = 32_768
 #: Costs as much as a hash that `angarium username create` makes; no password fits it.
-DECOY_HASH = "scrypt$16384$8$1$" + "00" * 16 + "$" + "00" * 32
+DUMMY_HASH = "scrypt$16384$8$1$" + "00" * 16 + "$" + "00" * 32
 
 
-class Decoy(NamedTuple):
+class DummyLogin(NamedTuple):
     """A login that is refused already, but not told so before a password check took its time."""
 
     routing_id: bytes
@@ -68,13 +70,23 @@ class Decoy(NamedTuple):
 INBOX_BITS, NAME_BITS = 96, 40
 
 
-class Reception:
+class CarrierGate(Protocol):
+    """Judges sessions of a kind that is no client; what they say of themselves is `Neighbour` or `BridgeHello`."""
+
+    def judge(self, hello: Hello, now: float, /) -> tuple[Vpn, Any]:
+        """Give the Message VPN of a session and what it says of itself, or raise an AngariumError."""
+
+    def check_successor(self, session: Session, who: Any, now: float, /) -> None:
+        """Raise an AngariumError if this one may not take the place of a session."""
+
+
+class Handshake:
     """Admits clients."""
 
     def __init__(
         self,
         ground: Ground,
-        doorkeeper: Doorkeeper,
+        authenticator: Authenticator,
         sessions: SessionTable,
         rights: Rights,
         links: Links,
@@ -83,17 +95,20 @@ class Reception:
         now: float,
     ) -> None:
         config = self._config = ground.config
+        self._local_secret = ground.identity.local_secret
         self._node, self._counters, self._outbox, self._random = (
             ground.node,
             ground.counters,
             ground.out,
             ground.secrets,
         )
-        self._doorkeeper = doorkeeper
+        self._authenticator = authenticator
         self._sessions = sessions
         self._rights = rights
         self._links = links
         self._bridges = bridges
+        #: Name of a kind that is no client -> who judges those that say they are one.
+        self._gates: dict[str, CarrierGate] = {LINK.name: links.gate, BRIDGE.name: bridges}
         #: Whose tokens are taken; nobody's as long as it is not set.
         self.issuers, self._wall_ms = Issuers(()), ground.wall_ms
         self._granted = GrantedSessions(sessions)
@@ -101,8 +116,10 @@ class Reception:
         #: True once the node is going down: nobody logs in any more.
         self.closed = False
         #: Logins whose password is compared or waits for it, which `_checks` orders.
-        self._tickets: dict[int, Ticket | Decoy | TokenLogin] = {}
+        self._tickets: dict[int, Ticket | DummyLogin | TokenLogin] = {}
         wait_max_s = config.login_timeout_ms / 1000 * WAIT_SHARE
+        #: Number of a check -> other logins that it answers, because they came with the same password meanwhile.
+        self._followers: dict[int, list[Ticket | DummyLogin]] = {}
         self._checks = PasswordChecks(
             config.password_checks_max,
             wait_max_s,
@@ -117,16 +134,12 @@ class Reception:
         self._stray = TokenBucket(STRAY_ANSWERS_PER_SECOND, STRAY_ANSWERS_PER_SECOND, now)
         self._connects = ConnectRates(config)
 
-    def stats(self) -> dict[str, int]:
-        """Give the figures of logins."""
-        totals = self._counters.totals
-        return {
-            "connects": totals.get("connects", 0),
-            "logins_waiting": len(self._tickets),
-            "password_checks": totals.get("password_checks", 0),
-        }
+    @property
+    def waiting(self) -> int:
+        """Give how many logins wait for their password to be compared."""
+        return len(self._tickets)
 
-    def stranger(self, routing_id: bytes, frames: list[bytes], now: float, peer: Peer) -> None:
+    def unauthenticated(self, routing_id: bytes, frames: list[bytes], now: float, peer: Peer) -> None:
         """Frames of nobody we know: HELLO, or the rest of a session that ended."""
         try:
             if frames[0:1] == [wire.JOIN] and len(frames) == 2:
@@ -149,54 +162,66 @@ class Reception:
         self._joining.take(routing_id, wish, peer, now)
 
     def _hello(self, routing_id: bytes, hello: Hello, now: float, peer: Peer) -> None:
-        address = peer.address
-        is_neighbour = hello.link is not None or hello.username == wire.LINK_USERNAME
-        if not is_neighbour:
+        kind = hello.kind
+        if not kind.is_neighbour:
             check_version(hello)
         if self.closed:
             raise error_for(errors.SHUTTING_DOWN)
-        if not self._doorkeeper.has_token(
+        if not self._is_shown(hello, kind, peer):
+            self._check_connect_rate(peer.address, now)
+            why = error_for(errors.UNAUTHORIZED, "it has not shown that it is a process of this node")
+            self._deny(DummyLogin(routing_id, hello, peer.address, why), why, now)
+            return
+        if hello.behalf is not None:
+            peer = Peer(hello.behalf.address)
+        address = peer.address
+        if not self._authenticator.has_token(
             hello
         ):  # after a restart of the router everybody comes back at once
             self._check_connect_rate(address, now)
-        if is_neighbour:
-            self._neighbour(routing_id, hello, now, address)
+        if not kind.is_client:
+            self._carrier(kind, routing_id, hello, address, now)
             return
         if any(ticket.routing_id == routing_id for ticket in self._tickets.values()):
             raise error_for(errors.ALREADY_LOGGED_IN)
         stored: str | None = None
         try:
-            if hello.username == wire.BRIDGE_USERNAME:
-                self._own_bridge(routing_id, hello, now, address)
-                return
             if hello.jwt is not None:
                 self._begin_token(routing_id, hello, hello.jwt, address, now)
                 return
             shown = certified(hello, peer.certificate, self._config.tls_username)
             if shown is not None:
                 hello = shown
-                ticket = self._doorkeeper.check_certified(
+                ticket = self._authenticator.check_certified(
                     routing_id, hello, address, len(self._sessions), now
                 )
             else:
-                ticket, stored = self._doorkeeper.check(routing_id, hello, address, len(self._sessions), now)
+                ticket, stored = self._authenticator.check(
+                    routing_id, hello, address, len(self._sessions), now
+                )
         except AngariumError as error:
             if error.code not in HIDDEN:
                 raise
-            decoy = Decoy(routing_id, hello, address, error)
+            dummy = DummyLogin(routing_id, hello, address, error)
             if hello.password is None or hello.jwt is not None:
-                self._deny(decoy, error, now)
+                self._deny(dummy, error, now)
             else:
                 # As long as for a wrong password, so that the time does not tell which usernames exist.
-                self._verify(decoy, hello.password, DECOY_HASH, now)
+                self._verify(dummy, hello.password, DUMMY_HASH, now)
             return
         if stored is None:
             self._welcome(ticket, now)
         elif self._checks.is_known(stored, hello.password or "", now):
-            self._doorkeeper.check_again(ticket, len(self._sessions))
+            self._authenticator.check_again(ticket, len(self._sessions))
             self._welcome(ticket, now)
         else:
             self._verify(ticket, hello.password or "", stored, now)
+
+    def _is_shown(self, hello: Hello, kind: SessionKind, peer: Peer) -> bool:
+        """Tell whether it is a process of this node, if it has to be or says so: those use a socket of this host."""
+        if hello.behalf is None:
+            return not kind.is_of_node
+        return not peer.address and is_same(hello.behalf.secret, self._local_secret)
 
     def _begin_token(
         self,
@@ -234,19 +259,24 @@ class Reception:
             else:
                 self.refuse(login.routing_id, error)
 
-    def _verify(self, ticket: Ticket | Decoy, password: str, stored: str, now: float) -> None:
+    def _verify(self, ticket: Ticket | DummyLogin, password: str, stored: str, now: float) -> None:
         self._await_turn(ticket, (ticket.hello.vpn, ticket.hello.username), password, stored, now)
 
     def _await_turn(
         self,
-        ticket: Ticket | Decoy | TokenLogin,
+        ticket: Ticket | DummyLogin | TokenLogin,
         owner: tuple[str, str],
         secret: str,
         stored: str,
         now: float,
     ) -> None:
         number = self._number()
-        displaced = self._checks.add(check_of(number, ticket.address, owner, secret, stored, now), now)
+        check = check_of(number, ticket.address, owner, secret, stored, now)
+        same = self._checks.same(check)
+        if same is not None and not isinstance(ticket, TokenLogin):
+            self._followers.setdefault(same, []).append(ticket)
+            return
+        displaced = self._checks.add(check, now)
         self._tickets[number] = ticket
         if displaced is not None:
             self._send_away(displaced)
@@ -258,8 +288,9 @@ class Reception:
         ticket = self._tickets.pop(number)
         if isinstance(ticket, TokenLogin) and ticket.renewal is not None:
             ticket.renewal.answer.refuse(refused)
-        else:
-            self.refuse(ticket.routing_id, refused)
+            return
+        for one in (ticket, *self._followers.pop(number, ())):
+            self.refuse(one.routing_id, refused)
 
     def _compare(self, now: float) -> None:
         """Have the pool compare whatever is next."""
@@ -297,8 +328,8 @@ class Reception:
         client_name = asked_name or f"{self._node}/{vpn.name}/{secret[:10]}"
         predecessor = self._sessions.find(vpn.name, client_name)
         if predecessor is not None:
-            resumes = ticket.resumed and predecessor.username == ticket.username.name
-            if not resumes and not may_follow(bridge, ticket.username.name, predecessor):
+            follows = ticket.resumed or (bridge is not None and bridge.may_follow(predecessor.bridge))
+            if not follows or predecessor.username != ticket.username.name:
                 self.refuse(ticket.routing_id, error_for(errors.CLIENT_NAME_IN_USE, client_name))
                 return
             self._sessions.replace(predecessor, now)
@@ -323,8 +354,10 @@ class Reception:
             )
             return
         self._sessions.admit(session)
-        self._doorkeeper.entered(session, len(self._sessions))
-        body = self._welcome_header(session, self._doorkeeper.token(ticket, session), resumed=ticket.resumed)
+        self._authenticator.entered(session, len(self._sessions))
+        body = self._welcome_header(
+            session, self._authenticator.token(ticket, session), resumed=ticket.resumed
+        )
         if bridge is not None:
             body["link"] = self._links.gate.describe_self(now)
         if session.grant is not None:
@@ -351,44 +384,25 @@ class Reception:
         rate = self._config.control_frames_per_second
         session.bucket = TokenBucket(rate, rate * 2, now)
 
-    def _neighbour(self, routing_id: bytes, hello: Hello, now: float, address: str) -> None:
-        """Admit a link session."""
-        gate = self._links.gate
-        vpn, neighbour = gate.judge(hello, now)
-        name = wire.LINK_NAME_PREFIX + neighbour.node
-        predecessor = self._sessions.find(vpn.name, name)
+    def _carrier(self, kind: SessionKind, routing_id: bytes, hello: Hello, address: str, now: float) -> None:
+        """Admit who carries messages of others: it has no profile and no rights, and counts as no client."""
+        gate = self._gates[kind.name]
+        vpn, who = gate.judge(hello, now)
+        predecessor = self._sessions.find(vpn.name, who.client_name)
         if predecessor is not None:
-            assert predecessor.link is not None, "no client has such a name"
-            gate.check_successor(vpn, predecessor.link, neighbour, now)
+            gate.check_successor(predecessor, who, now)
             self._sessions.replace(predecessor, now)
-        session = Session(self._number(), routing_id, vpn, wire.LINK_USERNAME, name, now, LINK)
-        session.link = neighbour
-        self._admit_carrier(session, hello, address, now)
-        self._links.opened(session, neighbour)
-
-    def _own_bridge(self, routing_id: bytes, hello: Hello, now: float, address: str) -> None:
-        """Admit the session of a bridge of this node that publishes what the bridge takes elsewhere."""
-        vpn, bridge = self._bridges.judge_own(hello)
-        predecessor = self._sessions.find(vpn.name, bridge.client_name)
-        if predecessor is not None:
-            if not may_follow(bridge, wire.BRIDGE_USERNAME, predecessor):
-                raise error_for(errors.CLIENT_NAME_IN_USE, bridge.client_name)
-            self._sessions.replace(predecessor, now)
-        session = Session(
-            self._number(), routing_id, vpn, wire.BRIDGE_USERNAME, bridge.client_name, now, BRIDGE
-        )
-        session.bridge = bridge
-        self._admit_carrier(session, hello, address, now)
-
-    def _admit_carrier(self, session: Session, hello: Hello, address: str, now: float) -> None:
-        """Let in who carries messages of others: it has no profile and no rights, and counts as no client."""
+        session = Session(self._number(), routing_id, vpn, kind.username, who.client_name, now, kind)
         self._furnish(session, hello, address, now)
-        session.rounds_max, session.bytes_max = session.kind.rounds_max, session.kind.bytes_max
-        session.egress = EgressQueue(((LINK_QUEUE_UNITS, 0),) * 3)
+        session.rounds_max, session.bytes_max = kind.rounds_max, kind.bytes_max
+        session.egress = EgressQueue(((kind.queue_units, 0),) * 3)
+        session.link, session.bridge = (who, None) if kind.is_neighbour else (None, who)
         self._sessions.admit(session)
         body = self._welcome_header(session, b"", resumed=False)
         body["link"] = self._links.gate.describe_self(now)
         self._outbox.send(session, [wire.WELCOME, wire.pack(body)])
+        if session.link is not None:
+            self._links.opened(session, session.link)
 
     def _welcome_header(self, session: Session, token: bytes, *, resumed: bool) -> dict[str, Any]:
         config = self._config
@@ -414,7 +428,7 @@ class Reception:
             "producer_bytes": session.kind.producer_bytes or config.producer_window_bytes,
         }
 
-    def _deny(self, ticket: Ticket | Decoy | TokenLogin, why: AngariumError, now: float) -> None:
+    def _deny(self, ticket: Ticket | DummyLogin | TokenLogin, why: AngariumError, now: float) -> None:
         """Refuse a login without a word about what was wrong; operators hear it."""
         self._failed.add(ticket.address, ticket.hello.vpn, ticket.hello.username, why, now)
         self.refuse(ticket.routing_id, error_for(errors.UNAUTHORIZED))
@@ -437,7 +451,7 @@ class Reception:
             return
         try:
             grant = self.issuers.grant(login, payload, self._wall_ms(now))
-            ticket = self._doorkeeper.check_granted(login, grant, len(self._sessions), now)
+            ticket = self._authenticator.check_granted(login, grant, len(self._sessions), now)
             self._welcome(ticket, now)
         except AngariumError as error:
             if error.code in HIDDEN:
@@ -452,7 +466,7 @@ class Reception:
             AngariumError: it is here otherwise (40018), or asks too often (42901, 42902).
         """
         if session.grant is None:
-            raise error_for(errors.INVALID_ARGUMENT, "this session has no token")
+            raise errors.invalid("this session has no token")
         if any(ticket.routing_id == session.routing_id for ticket in self._tickets.values()):
             raise error_for(errors.CONTROL_RATE_EXCEEDED, "another token is being looked at")
         self._check_connect_rate(session.address, now)
@@ -499,12 +513,17 @@ class Reception:
         assert not isinstance(ticket, TokenLogin)
         self._checks.done(ticket_number, now, correct=correct)
         self._compare(now)
-        if isinstance(ticket, Decoy) or not correct:
+        for one in (ticket, *self._followers.pop(ticket_number, ())):
+            self._judge(one, now, correct=correct)
+
+    def _judge(self, ticket: Ticket | DummyLogin, now: float, *, correct: bool) -> None:
+        """Let somebody in whose password was compared, or not."""
+        if isinstance(ticket, DummyLogin) or not correct:
             wrong = error_for(errors.UNAUTHORIZED, "wrong password")
-            self._deny(ticket, ticket.why if isinstance(ticket, Decoy) else wrong, now)
+            self._deny(ticket, ticket.why if isinstance(ticket, DummyLogin) else wrong, now)
             return
         try:
-            self._doorkeeper.check_again(ticket, len(self._sessions))
+            self._authenticator.check_again(ticket, len(self._sessions))
             self._welcome(ticket, now)
         except AngariumError as error:
             self.refuse(ticket.routing_id, error)
@@ -521,7 +540,7 @@ class Reception:
 
     def left(self, session: Session, now: float) -> None:
         """A session ended: it may resume for a while."""
-        self._doorkeeper.left(session, len(self._sessions), now)
+        self._authenticator.left(session, len(self._sessions), now)
 
     def tell_end(self, session: Session, error: AngariumError | None) -> None:
         """Tell operators that a client is gone."""

@@ -1,18 +1,18 @@
-"""The short way: batches whose topics the router knows already need no worker to match them.
+"""The fast path: batches whose topics the router knows already need no worker to match them.
 
 Four hops cost a lone message about twice the time of two. So the router remembers, per Message VPN and
 topic, the set of filters that a worker found and under which publish rules the topic was allowed. Every
 change of a subscription passes the router, and `forget` drops what it touches before the workers even hear
 of it. An answer that was under way meanwhile is not learned: it carries the stamp of its departure. Rounds
-retire in order whichever way they took.
+retire in order on either path.
 
 Batches of links take it at any size too: the rows were opened and judged by a worker where they were published, so what
 is left is where their topics lead, and that spares every message that crosses a link a second decoding. They try less
 and less often while it fails.
 
-Small direct batches of clients take it; large ones, and rows that need a choice, go the long way, which is the fast one
-under load. Guaranteed batches take it at any size: a producer waits for its window, so each hop less is rate,
-and the home of the endpoints opens the batch anyhow.
+Small direct batches of clients take it; large ones, and rows that need a choice, take the slow path, which has the
+higher throughput under load. Guaranteed batches take it at any size: a producer waits for its window, so each hop less
+is rate, and the home of the endpoints opens the batch anyhow.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _SWEPT_PART: Final = 64
 _TESTED_MAX: Final = 5_000
 #: Publish rules remembered for one topic; more start over.
 RULES_PER_TOPIC_MAX: Final = 64
-#: Flags of rows that the short way leaves to the workers: deliver-to-one, guaranteed, and what is illegal.
-_LONG_WAY_FLAGS: Final = wire.FLAG_DTO | wire.FLAG_MODE
+#: Flags of rows that the fast path leaves to the workers: deliver-to-one, guaranteed, and what is illegal.
+_SLOW_PATH_FLAGS: Final = wire.FLAG_DTO | wire.FLAG_MODE
 _ILLEGAL_COS: Final = wire.FLAG_COS
 #: Class of service 3; what is below has low priority for endpoints (R176).
 _HIGH_PRIORITY: Final = 2 << wire.COS_SHIFT
@@ -86,30 +86,27 @@ _decode_heads = msgspec.msgpack.Decoder(list[_Head]).decode
 _decode_guaranteed = msgspec.msgpack.Decoder(list[_Row]).decode
 
 
-class Entry(CacheEntry):
+class Entry(CacheEntry, eq=False):
     """What is known about one topic."""
 
-    __slots__ = ("endpoints", "plain", "rules")
-
-    def __init__(self, plain: FilterSet[Session] | None, endpoints: FilterSet[Any] | None) -> None:
-        #: Where its rows go, or None if nobody subscribed.
-        self.plain = plain
-        #: Which endpoints take them, or None.
-        self.endpoints = endpoints
-        #: Publish rules under which it was allowed.
-        self.rules: dict[int, None] = {}
+    #: Where its rows go, or None if nobody subscribed.
+    plain: FilterSet[Session] | None
+    #: Which endpoints take them, or None.
+    endpoints: FilterSet[Any] | None
+    #: Publish rules under which it was allowed.
+    rules: dict[int, None] = msgspec.field(default_factory=dict)
 
     def sets(self) -> list[FilterSet[Any]]:
         """Give every set that the entry refers to."""
         return [a_set for a_set in (self.plain, self.endpoints) if a_set is not None]
 
 
-class ShortWay:
-    """The router's own knowledge of matches; `short_way_topics_max` 0 switches it off."""
+class FastPath:
+    """The router's own knowledge of matches; `fast_path_topics_max` 0 switches it off."""
 
     def __init__(self, config: RouterConfig) -> None:
-        self._topics_max = config.short_way_topics_max
-        self._cache_bytes_max = config.short_way_bytes
+        self._topics_max = config.fast_path_topics_max
+        self._cache_bytes_max = config.fast_path_bytes
         self._message_bytes_max = config.max_message_bytes
         #: A larger batch might hold a message that is too large, which the worker would refuse.
         self._bytes_max = min(BYTES_MAX, config.max_message_bytes)
@@ -186,7 +183,7 @@ class ShortWay:
     def answer(self, a_round: Round[Session]) -> int | None:
         """Answer a round from what is known.
 
-        Gives the number of unmatched rows, or None if it must go the long way.
+        Gives the number of unmatched rows, or None if it must take the slow path.
         """
         if a_round.session.is_neighbour:
             return self._answer_link(a_round)
@@ -206,7 +203,7 @@ class ShortWay:
 
     def _answer_link(self, a_round: Round[Session]) -> int | None:
         """Answer a round that came over a link, of any size: its rows were judged where they were published."""
-        trials = a_round.session.link.short_way  # type: ignore[union-attr]
+        trials = a_round.session.link.fast_path  # type: ignore[union-attr]
         cache = self._caches.get(a_round.session.vpn.id)
         if not self._topics_max or not trials.is_due():
             return None
@@ -279,7 +276,7 @@ class ShortWay:
             if (
                 index <= last
                 or not 0 <= flags <= 255
-                or flags & _LONG_WAY_FLAGS
+                or flags & _SLOW_PATH_FLAGS
                 or flags & _ILLEGAL_COS == _ILLEGAL_COS
             ):
                 return None
@@ -297,7 +294,7 @@ class ShortWay:
         return 0
 
     def answer_guaranteed(self, a_round: Round[Session]) -> bool:
-        """Answer a guaranteed round from what is known; False if it must go the long way.
+        """Answer a guaranteed round from what is known; False if it must take the slow path.
 
         Each of its parts goes as a whole to one set of endpoints, and perhaps to one set of subscribers.
         """
@@ -356,10 +353,10 @@ class ShortWay:
         None too if it would take long to find out which of them are still right.
         """
         common: Entry | None = None
-        tested_max = cache.tested + _TESTED_MAX
+        tested_max = cache.log.tested + _TESTED_MAX
         for topic in topics:
             known = cache.get(topic)
-            if known is None or rules_id not in known.rules or cache.tested > tested_max:
+            if known is None or rules_id not in known.rules or cache.log.tested > tested_max:
                 return None
             if common is not None and (
                 known.plain is not common.plain or known.endpoints is not common.endpoints

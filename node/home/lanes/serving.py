@@ -1,4 +1,4 @@
-"""Delivery: lanes are asked what they hand out, and that becomes FLOW_MESSAGES for the router.
+"""Serving consumers: what the router says about their flows is carried out, and lanes are asked what they hand out.
 
 Something happens in a lane when it gets messages, when a consumer binds, grants or settles, or when a time has
 come. Then it is *touched*, and asked once in the next tick, whatever happened how often. A tick has a budget;
@@ -7,180 +7,123 @@ lanes that have more to give wait for the next one, behind the others.
 What a consumer may have seen must be known after an unclean stop. So a lane hands nothing out above its durable
 reservation; mostly the write that stored a message raised it, else one is written for that.
 
-The hot path is a handout that is a whole block: its batch travels as it was stored, nobody opens it. Other
-rows are cut out of their block without being opened either.
+Flows have numbers of the router, never used twice. A lane that closes a flow says so with an event; from then
+on nothing comes for it any more.
 
 No I/O, no clock; `node.home.home` uses this.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
 from angarium_server.black_box import DELIVER
-from angarium_server.frames.frame import encode
-from angarium_server.frames.homes import FlowMessagesFrame, FlowPart
+from angarium_server.frames.homes import Bind, Credit, FlowEventFrame, Settle, Unbind
+from node.endpoints.flow import FlowEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable
 
     from angarium_server.black_box import BlackBox
-    from node.backlog.segment import Segment
-    from node.endpoints.lane import Handout
+    from angarium_server.frames.homes import FlowFrame, FlowVerb
     from node.home.lanes.leases import Leases
     from node.home.lanes.moves import Moves
-    from node.home.lanes.outbox import Outbox
-    from node.home.spool.blocks import Block, Blocks
+    from node.home.lanes.outbox import Damage, Outbox
     from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.writing import Writing
 
-#: A frame takes no further part when it is so large: the router must get to other frames in between.
-FRAME_BYTES: Final = 1 << 20
-FRAME_PARTS: Final = 128
 #: Messages handed out in one tick, and lanes that are served: frames of the router must get their turn.
 ROWS_PER_TICK: Final = 20_000
 LANES_PER_TICK: Final = 1_000
 
 
-class Parcel(NamedTuple):
-    """Rows of one block for one flow, ready to be sent."""
+class FlowVerbs:
+    """Carries out bind, unbind, credit and settle."""
 
-    flow: int
-    part: FlowPart
-    batch: bytes
-    #: What they cost of the flow's credit in bytes.
-    bytes: int
+    def __init__(self, lanes: HeldLanes, outbox: Outbox, box: BlackBox) -> None:
+        """Make it; `box` takes which lane a selector is bound to."""
+        self._lanes = lanes
+        self._outbox = outbox
+        self._box = box
+        self._verbs: dict[type[FlowVerb], Callable[[int, Any, float, int], None]] = {
+            Bind: self._bind,
+            Unbind: self._unbind,
+            Credit: self._credit,
+            Settle: self._settle,
+        }
 
+    def carry_out(self, header: FlowFrame, now: float, wall_ms: int) -> None:
+        """Do what a FLOW says."""
+        self._verbs[type(header.verb)](header.flow, header.verb, now, wall_ms)
 
-class _Frame:
-    """A FLOW_MESSAGES that is being filled."""
-
-    __slots__ = ("batches", "bytes", "flow", "parts", "size")
-
-    def __init__(self, flow: int) -> None:
-        self.flow = flow
-        self.parts: list[FlowPart] = []
-        self.batches: list[bytes] = []
-        #: Spool bytes, and bytes of the batches.
-        self.bytes = 0
-        self.size = 0
-
-
-class Damage(NamedTuple):
-    """Rows that cannot be delivered, because their block cannot be read."""
-
-    segment: Segment
-    indices: Sequence[int]
-    detail: str
-
-
-class Delivery:
-    """Makes handouts into frames."""
-
-    def __init__(self, blocks: Blocks, incarnation: int) -> None:
-        self._blocks = blocks
-        self._incarnation = incarnation
-        #: Flow -> the frame that takes its next part.
-        self._open: dict[int, _Frame] = {}
-        #: Frames in the order in which they were begun.
-        self._frames: list[_Frame] = []
-        self._counts = dict.fromkeys(("handouts", "whole_blocks", "rows_sent", "bytes_sent"), 0)
-
-    def add(self, held: HeldLane, handouts: Sequence[Handout]) -> list[Damage]:
-        """Take what a lane hands out; give what of it cannot be read."""
-        damages = []
-        for handout in handouts:
-            try:
-                self._put(self._pack(held, handout))
-            except errors.UnavailableError as error:
-                damages.append(Damage(handout.segment, handout.indices, error.detail))
-        return damages
-
-    def take_frames(self) -> list[list[bytes]]:
-        """Give the frames for the router, in order."""
-        if not self._frames:
-            return []
-        frames = []
-        for frame in self._frames:
-            head = FlowMessagesFrame(self._incarnation, frame.flow, frame.parts, frame.bytes)
-            frames.append([wire.FLOW_MESSAGES, encode(head), *frame.batches])
-        self._frames = []
-        self._open = {}
-        return frames
-
-    def _pack(self, held: HeldLane, handout: Handout) -> Parcel:
-        flow, segment, indices, counts = handout
-        rows = len(indices)
-        is_all = rows == segment.count and (type(indices) is range or indices == list(range(rows)))
-        block = self._blocks.get(segment.block)
-        assert block is not None, "a handout names live rows"
-        batch, is_whole = self._batch(block, segment, indices, is_all=is_all)
-        self._counts["handouts"] += 1
-        self._counts["whole_blocks"] += is_whole
-        if is_all:
-            runs, size = [(segment.first, rows)], sum(segment.sizes)
-        else:
-            runs = runs_of(segment.first, indices)
-            sizes = segment.sizes
-            size = sum([sizes[i] for i in indices])
-        ages, origins = segment.ages, segment.origins
-        part = FlowPart(
-            held.partition,
-            rows,
-            runs,
-            counts,
-            segment.stored_ms if ages is None else [segment.stored_ms + ages[i] for i in indices],
-            None if origins is None else [origins[i] for i in indices],
+    def _bind(self, flow: int, bind: Bind, now: float, _wall_ms: int) -> None:
+        held = self._lanes.get(bind.lane)
+        if held is None:
+            detail = f"lane {bind.lane} is not here"
+            self.tell([FlowEvent(flow, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT, detail)])
+            return
+        if held.importing and bind.options.has_range:
+            # What is not here yet would be missing in the range.
+            detail = f"lane {bind.lane} is being taken over"
+            self.tell([FlowEvent(flow, wire.FLOW_CLOSED, errors.HOME_NOT_READY, detail)])
+            return
+        self._box.begin(DELIVER, bind.lane, 0)
+        events = held.lane.bind(
+            flow,
+            browse=bind.browse,
+            selector=bind.selector,
+            messages=bind.messages,
+            bytes_=bind.bytes,
+            options=bind.options,
+            now=now,
         )
-        return Parcel(flow, part, batch, size)
+        self._box.end()
+        if flow in held.lane.flows:
+            self._lanes.flows[flow] = held
+        self._touch(held, events)
 
-    def _batch(
-        self, block: Block, segment: Segment, indices: Sequence[int], *, is_all: bool
-    ) -> tuple[bytes, bool]:
-        """Give the rows packed, and whether they are the whole block as it is."""
-        if is_all and segment.rows is None:
-            batch = self._blocks.batch(block)
-            if block.rows == segment.count:
-                return batch, True
-        if segment.rows is None:
-            return self._blocks.select(block, indices), False
-        rows = segment.rows
-        return self._blocks.select(block, [rows[i] for i in indices]), False
+    def _unbind(self, flow: int, unbind: Unbind, now: float, wall_ms: int) -> None:
+        held = self._lanes.flows.get(flow)
+        if held is None:
+            return
+        self._touch(held, held.lane.unbind(flow, unbind.hand_off_ms, now, wall_ms))
+        if flow not in held.lane.flows:
+            self._lanes.flows.pop(flow, None)
 
-    def _put(self, parcel: Parcel) -> None:
-        frame = self._open.get(parcel.flow)
-        if frame is None or frame.size >= FRAME_BYTES or len(frame.parts) >= FRAME_PARTS:
-            frame = self._open[parcel.flow] = _Frame(parcel.flow)
-            self._frames.append(frame)
-        frame.parts.append(parcel.part)
-        frame.batches.append(parcel.batch)
-        frame.bytes += parcel.bytes
-        frame.size += len(parcel.batch)
-        self._counts["rows_sent"] += parcel.part.rows
-        self._counts["bytes_sent"] += parcel.bytes
+    def _credit(self, flow: int, credit: Credit, _now: float, _wall_ms: int) -> None:
+        held = self._lanes.flows.get(flow)
+        if held is not None:
+            held.lane.credit(flow, credit.messages, credit.bytes)
+            self._lanes.touched[held] = None
 
-    def stats(self) -> dict[str, int]:
-        """Give what was sent since the process started."""
-        return dict(self._counts)
+    def _settle(self, flow: int, settle: Settle, now: float, wall_ms: int) -> None:
+        held = self._lanes.flows.get(flow)
+        if held is None:
+            detail = f"flow {flow} is not here"
+            self.tell([FlowEvent(flow, wire.FLOW_SETTLE_REFUSED, errors.NOT_DELIVERED, detail)])
+            return
+        self._touch(held, held.lane.settle(flow, settle.outcome, settle.ranges, now, wall_ms))
 
+    def _touch(self, held: HeldLane, events: list[FlowEvent]) -> None:
+        self._lanes.touched[held] = None
+        if events:
+            self.tell(events)
 
-def runs_of(first: int, indices: Sequence[int]) -> list[tuple[int, int]]:
-    """Give the positions of some rows of a segment as runs [position, n], in the order of the rows.
+    def tell(self, events: Iterable[FlowEvent]) -> None:
+        """Tell the router what a lane says of its flows, and forget those that are closed."""
+        for event in events:
+            if event.event == wire.FLOW_CLOSED:
+                self._lanes.flows.pop(event.flow, None)
+            self._outbox.say(FlowEventFrame(self._outbox.incarnation, *event))
 
-    `first` is the position of row 0. Example: rows 0, 1, 4 of a segment that starts at 10: (10, 2), (14, 1).
-    """
-    if isinstance(indices, range) and indices.step == 1:
-        return [(first + indices.start, len(indices))]
-    runs = []
-    start = last = indices[0]
-    for i in indices[1:]:
-        if i != last + 1:
-            runs.append((first + start, last + 1 - start))
-            start = i
-        last = i
-    runs.append((first + start, last + 1 - start))
-    return runs
+    def end_all(self, now: float, wall_ms: int) -> None:
+        """End all flows without a word: their router is gone, or this home stops."""
+        self._lanes.flows.clear()
+        for held in self._lanes:
+            if held.lane.flows:
+                held.lane.end_flows(now, wall_ms)
+                self._lanes.touched[held] = None
 
 
 class Serving:
@@ -190,7 +133,6 @@ class Serving:
         self,
         lanes: HeldLanes,
         writing: Writing,
-        delivery: Delivery,
         moves: Moves,
         leases: Leases,
         outbox: Outbox,
@@ -199,7 +141,7 @@ class Serving:
         """Make it of the parts of a home; `box` takes which lane is served."""
         self._lanes = lanes
         self._writing = writing
-        self._delivery = delivery
+        self._delivery = outbox.delivery
         #: Takes up what died.
         self._moves = moves
         #: Writes what changed of leases.
@@ -261,7 +203,7 @@ class Serving:
     def _serve_lane(self, held: HeldLane, rows_max: int, wall_ms: int) -> tuple[int, bool]:
         """Serve a lane; gives how many rows it handed out, and whether it could go on at once."""
         room = max(self.allowance - self._lanes.unacked, 0)
-        self._box.begin(DELIVER, held.lane_id)
+        self._box.begin(DELIVER, held.lane_id, 0)
         handouts = held.lane.hand_out(self._now, wall_ms, min(room, rows_max), held.shown)
         rows = 0
         if handouts:
@@ -276,7 +218,7 @@ class Serving:
         self.collect(held)
         self._box.end()
         # A reader group takes no part in the limit of what consumers have.
-        if held.lane.more and (room or held.lane.leasing.lease is not None):
+        if held.lane.more and (room or held.lane.lease is not None):
             return rows, True
         if held.lane.more:
             self._starved[held] = None
@@ -305,8 +247,11 @@ class Serving:
 
     def collect(self, held: HeldLane) -> None:
         """Take up what a lane lost, tried or let die, and what changed of its lease and its figures."""
-        self._moves.take_dead(held)
-        self._leases.look(held)
+        lane = held.lane
+        if lane.has_dead or held.is_retiring:
+            self._moves.take_dead(held)
+        if lane.leasing.is_changed or lane.leasing.timed_out is not None:
+            self._leases.look(held)
         self._writing.collect(held, self._now)
 
     def _withdraw(self, held: HeldLane, damages: list[Damage]) -> None:

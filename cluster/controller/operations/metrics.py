@@ -1,6 +1,6 @@
 """What operators see of endpoints, producers and the spool, put together from what router and homes say.
 
-Pure functions over maps. The figures carry the names that operators of the reference broker know, in snake_case
+Pure functions over maps. The metrics carry the names that operators of the reference broker know, in snake_case
 (docs/metrics.md); what a home or the router reports beyond those is shown under its own name.
 """
 
@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 #: One MB of a quota.
 BYTES_PER_MB: Final = 1_000_000
-#: Figures of the router by the name under which they are shown.
+#: Metrics of the router by the name under which they are shown.
 _ROUTER_NAMES: Final = {
     "messages": "messages_spooled",
     "bytes": "spool_usage_bytes",
@@ -31,12 +31,12 @@ _JOB_STATES: Final = ("failed", "running", "done")
 
 
 def endpoints(objects: list[Row], told: list[Row]) -> list[Row]:
-    """Give objects with what the router tells of each; without its answer the figures are None."""
+    """Give objects with what the router tells of each; without its answer the metrics are None."""
     by_name = {(row["vpn"], row["name"]): row for row in told}
-    return [{**found, **_figures(by_name.get((found["vpn"], found["name"])))} for found in objects]
+    return [{**found, **_metrics(by_name.get((found["vpn"], found["name"])))} for found in objects]
 
 
-def _figures(row: Row | None) -> Row:
+def _metrics(row: Row | None) -> Row:
     if row is None:
         return {**dict.fromkeys(_ROUTER_NAMES.values()), "spool_usage_mb": None, "counters": {}, "lanes": []}
     shown = {new: row.get(name) for name, new in _ROUTER_NAMES.items()}
@@ -45,7 +45,7 @@ def _figures(row: Row | None) -> Row:
 
 
 def lanes(stats: list[Row]) -> Row:
-    """Give the figures of all lanes of an endpoint as one.
+    """Give the metrics of all lanes of an endpoint as one.
 
     Numbers are added up, but the oldest is the smallest that is not 0, and the newest, or the longest, the largest.
     Texts are named, each once.
@@ -102,7 +102,7 @@ def megabytes(size: float) -> float:
 
 
 def spool(stats: Row | None) -> Row:
-    """Give the figures of the spool of the node out of the router's; without its answer there are none."""
+    """Give the metrics of the spool of the node out of the router's; without its answer there are none."""
     told: Row = (stats or {}).get("spool", {})
     in_mb = {new: megabytes(told[name]) for name, new in _IN_MB.items() if name in told}
     return {**told, **in_mb}

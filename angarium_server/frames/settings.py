@@ -1,6 +1,7 @@
-"""What an operator set for the endpoint of a lane, as the router sends it in LANES.
+"""What a home is told by name: what an operator set for the endpoint of a lane, and what a flow asks for.
 
-`docs/node-protocol.md` has the map. Unknown keys are ignored, so that a router may be newer than its workers.
+Router and home use the same structs, so a setting is added in one place. On the wire, and on disk, they are maps;
+unknown keys are ignored, so that a spool may have been written by a newer version.
 """
 
 from __future__ import annotations
@@ -22,8 +23,40 @@ _Positive = Annotated[int, Meta(ge=1)]
 RedeliveryDelay: TypeAlias = tuple[_Natural, _Natural, Annotated[int, Meta(ge=100)]]
 
 
+class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bind may ask for besides selector and credit."""
+
+    #: Number of the client whose messages are not for this flow (`Segment.publishers`); 0: all are.
+    no_local: int = 0
+    #: Lowers the limit of the endpoint (R192); never raises it.
+    max_unacked: int | None = None
+    #: The flow existed before its home was restarted, so it may settle what it got then.
+    resume: bool = False
+    #: Name of the client, and its username.
+    client: str = ""
+    username: str = ""
+    #: Messages come by rising positions, whatever their priorities and delays.
+    in_order: bool = False
+    #: Whether the client wants to know that it is active; lanes always tell, the router filters.
+    active_indication: bool = False
+    #: Of a browser that reads a range: the positions from `first` to before `end`, and the reader group whose they
+    #: are; without a group it sees what is there.
+    group: str = ""
+    first: int = 0
+    end: int = -1
+
+    @property
+    def has_range(self) -> bool:
+        """Whether it reads a range."""
+        return self.end >= 0
+
+
 class LaneSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a lane; they change only as a whole (`Lane.configure`)."""
+    """The settings of a lane; they change only as a whole (`Lane.configure`).
+
+    A field with the name of an attribute of endpoints has its value, unless the router says otherwise
+    (`lane_settings`).
+    """
 
     kind: Literal["queue", "topic-endpoint"] = "queue"
     vpn: str = "default"

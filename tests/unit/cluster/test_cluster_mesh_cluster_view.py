@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from angarium import errors, wire
+from cluster.controller.health.node_metrics import CLUSTER
 from cluster.controller.mesh import reports
 from cluster.controller.mesh.alarm import EARLIER_GRACE_S, HOLD_S, Alarm
-from cluster.controller.mesh.picture import STALE_AFTER_S, Identity, Picture
+from cluster.controller.mesh.cluster_view import STALE_AFTER_S, ClusterView, Identity
 from cluster.controller.mesh.topology import Issue
-from tests.unit.documented_figures import wrong_kinds
+from tests.unit.declared_metrics import differences
 
 Row = dict[str, Any]
 
@@ -41,23 +42,23 @@ def row(name: str, state: str = "up", **changes: Any) -> Row:
 
 
 class Node:
-    """A picture, and what goes into it."""
+    """A view, and what goes into it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.picture = Picture(Identity(name, f"id-{name}", "trains", "1.0"))
+        self.view = ClusterView(Identity(name, f"id-{name}", "trains", "1.0"))
         self.now = 100.0
         self.vpns = ["default"]
 
     def update(self, *links: Row, heard: list[Row] | None = None, refusals: list[Row] | None = None) -> None:
-        self.picture.update(list(links), heard or [], refusals or [], self.vpns, 50.0, self.now)
+        self.view.update(list(links), heard or [], refusals or [], self.vpns, 50.0, self.now)
 
     def told(self, age_s: float = 0.5) -> Row:
-        report = reports.encode(self.picture.report(self.now))
+        report = reports.encode(self.view.report(self.now))
         return {"node": self.name, "report": report, "age_s": age_s}
 
     def nodes(self) -> dict[str, Row]:
-        return {one["node"]: one for one in self.picture.describe(self.now)["nodes"]}
+        return {one["node"]: one for one in self.view.describe(self.now)["nodes"]}
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def b() -> Node:
 
 
 @pytest.mark.requirement("R220")
-class TestPicture:
+class TestClusterView:
     def test_a_neighbour_is_shown_as_it_tells_of_itself(self, a: Node, b: Node) -> None:
         a.update(row("b", lag_ms=None), heard=[b.told()])
         shown = a.nodes()["b"]
@@ -87,11 +88,11 @@ class TestPicture:
 
     def test_every_link_is_shown_as_its_two_ends_report_it(self, a: Node, b: Node) -> None:
         a.update(row("b", lag_ms=None, spooled_messages=77), heard=[b.told()])
-        ends = a.picture.describe(a.now)["links"]
+        ends = a.view.describe(a.now)["links"]
         assert [(end["node"], end["neighbour"]) for end in ends] == [("a", "b"), ("b", "a"), ("b", "c")]
         assert [end["spooled_messages"] for end in ends] == [77, 2, 2]
         assert ends[0]["lag_ms"] == 1.5, "only the other end has measured it"
-        assert a.picture.of_link("b", None, a.now)["lag_ms"] == 1.5
+        assert a.view.of_link("b", None, a.now)["lag_ms"] == 1.5
 
     def test_who_is_not_heard_any_more_stays_as_it_was_and_is_stale(self, a: Node, b: Node) -> None:
         a.update(row("b"), heard=[b.told()])
@@ -99,7 +100,7 @@ class TestPicture:
         a.update(row("b", "down"))
         shown = a.nodes()["b"]
         assert (shown["state"], shown["heard_s"], shown["uptime_s"]) == ("stale", 7.5, None)
-        assert [end["stale"] for end in a.picture.describe(a.now)["links"]] == [False, True, True]
+        assert [end["stale"] for end in a.view.describe(a.now)["links"]] == [False, True, True]
         a.update(row("b"), heard=[b.told()])
         assert a.nodes()["b"]["state"] == "up"
 
@@ -111,22 +112,22 @@ class TestPicture:
         a.update(row("b"), heard=[b.told()])
         a.update()
         assert list(a.nodes()) == ["a"]
-        assert a.picture.issues == []
+        assert a.view.issues == []
 
     def test_the_age_of_a_state_counts_from_its_change(self, a: Node) -> None:
         a.update(row("b", uptime_s=30.0))
         a.now += 5.0
         a.update(row("b", uptime_s=35.0))
-        assert a.picture.of_link("b", 1.0, a.now)["since_s"] == 35.0
+        assert a.view.of_link("b", 1.0, a.now)["since_s"] == 35.0
         a.update(row("b", "down"))
         a.now += 2.0
         a.update(row("b", "down"))
-        assert a.picture.of_link("b", 1.0, a.now)["since_s"] == 2.0
+        assert a.view.of_link("b", 1.0, a.now)["since_s"] == 2.0
 
     def test_the_id_of_a_neighbour_is_remembered_while_its_link_is_down(self, a: Node) -> None:
         a.update(row("b"))
         a.update(row("b", "down"))
-        assert a.picture.report(a.now).links[0].node_id == "id-b"
+        assert a.view.report(a.now).links[0].node_id == "id-b"
 
     def test_a_report_that_cannot_be_read_is_shown_with_its_reason(self, a: Node) -> None:
         a.update(row("b"), heard=[{"node": "b", "report": b"\x91\x02", "age_s": 0.0}])
@@ -134,34 +135,35 @@ class TestPicture:
 
     def test_the_issues_of_a_link_are_shown_with_it(self, a: Node) -> None:
         a.update(row("b", "down", code=errors.LINK_UNAUTHORIZED, error="the secret"))
-        (issue,) = a.picture.issues
+        (issue,) = a.view.issues
         assert issue.key == ("link_refused", ("a", "b"))
-        assert a.picture.of_link("b", None, a.now)["issues"] == [issue.text]
+        assert a.view.of_link("b", None, a.now)["issues"] == [issue.text]
 
     def test_who_was_refused_is_told_once_and_with_the_link_if_there_is_one(self, a: Node) -> None:
         refusals = [{"node": node, "code": errors.LINK_NOT_ALLOWED, "error": "no link"} for node in "bz"]
         a.update(row("b", "down", code=errors.LINK_NOT_ALLOWED, error="no link"), refusals=refusals)
-        assert [one.key for one in a.picture.issues] == [
+        assert [one.key for one in a.view.issues] == [
             ("link_one_sided", ("a", "b")),
             ("link_one_sided", ("a", "z")),
         ]
 
-    def test_figures(self, a: Node, b: Node) -> None:
+    def test_metrics(self, a: Node, b: Node) -> None:
         a.update(row("b", lag_ms=None), heard=[b.told()])
-        found = a.picture.figures(a.now)
-        assert wrong_kinds("cluster", found) + wrong_kinds("cluster", found["links"]["b"]) == []
+        found = a.view.metrics(a.now)
+        answered = {name: value for name, value in found.items() if name != "links"}
+        assert differences(CLUSTER, {**answered, **found["links"]["b"]}) == []
         assert (found["topology_issues"], found["nodes"], found["nodes_up"]) == (1, 3, 2)
         assert (found["links"]["b"]["up"], found["links"]["b"]["dead_messages"]) == (True, 4)
 
     def test_a_second_node_of_a_name_is_an_issue_while_the_first_is_up(self, a: Node) -> None:
         refusal = {"node": "b", "vpn": "default", "code": errors.LINK_EXISTS, "error": "a second one"}
         a.update(row("b"), refusals=[refusal])
-        assert [issue.key for issue in a.picture.issues] == [("name_duplicate", ("b",))]
+        assert [issue.key for issue in a.view.issues] == [("name_duplicate", ("b",))]
 
 
 class TestReports:
     def test_a_report_is_read_as_it_was_written(self, b: Node) -> None:
-        report = b.picture.report(b.now)
+        report = b.view.report(b.now)
         assert reports.decode(reports.encode(report), "b") == report
 
     def test_fields_of_a_later_version_are_left_alone(self, b: Node) -> None:
@@ -186,7 +188,7 @@ class TestReports:
 
     def test_a_version_of_any_length_is_read(self) -> None:
         node = Node("b")
-        node.picture = Picture(Identity("b", "id-b", "trains", "1.0+" + "x" * 100))
+        node.view = ClusterView(Identity("b", "id-b", "trains", "1.0+" + "x" * 100))
         assert reports.decode(node.told()["report"], "b").release.startswith("1.0+x")
 
     def test_nobody_reports_for_another_node(self, b: Node) -> None:
@@ -206,12 +208,12 @@ class TestReports:
         assert {link.state for link in report.links} == {"down"}
 
     def test_figures_and_times_are_no_news(self, b: Node) -> None:
-        before = reports.essence(b.picture.report(b.now))
+        before = reports.essence(b.view.report(b.now))
         b.now += 1.0
         b.update(row("a", spooled_messages=99, uptime_s=4.0), row("c"))
-        assert reports.essence(b.picture.report(b.now)) == before
+        assert reports.essence(b.view.report(b.now)) == before
         b.update(row("a", "down"), row("c"))
-        assert reports.essence(b.picture.report(b.now)) != before
+        assert reports.essence(b.view.report(b.now)) != before
 
 
 class TestAlarm:

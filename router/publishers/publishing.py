@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from angarium import errors
+from angarium import errors, wire
 from angarium.errors import error_for
 from router.admission.allowances import Allowances
 from router.admission.publish_rights import PublishRights
@@ -16,39 +16,109 @@ from router.admission.spooling import Spooling
 from router.admission.streams import Streams
 from router.admission.thresholds import Thresholds
 from router.admission.usage import Usage
-from router.guaranteed.acks import Acks
+from router.ground.metrics import SPOOL
 from router.publishers.gathering import Gathering
 from router.publishers.moves import Move, Moves
 from router.publishers.producers import Producers
 from router.publishers.settling import Settlement, Settling
 from router.publishers.stages import Stages
+from router.sessions.producer import join_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from angarium_server.frames.homes import CommittedFrame, HomeFrame
+    from router.admission.usage import Account
     from router.asking.requests import Requests
     from router.delivery.dispatcher import Dispatcher
-    from router.ground.ground import Ground
+    from router.delivery.egress import Egress
+    from router.ground.ground import Counters, Ground
     from router.guaranteed.endpoints import Endpoints
     from router.matching.shards import Shard, Shards
-    from router.sessions.producer import Producer
+    from router.sessions.producer import Nack, Pending, Producer, Range
     from router.sessions.session import Session
     from router.sessions.session_table import SessionTable
 
-#: Counters of the router that `stats` gives as figures of the spool.
-_FIGURES = (
-    "ingress_messages",
-    "ingress_messages_promoted",
-    "ingress_messages_demoted",
-    "moved_messages",
-    "acks",
-    "nacks",
-    "rounds_waited",
-)
+
+class Acks:
+    """Tells producers what became of their messages: acknowledgements up to a sequence, each refusal once (ACKED).
+
+    A round is settled when every home that it was given to has accepted it; rounds of one producer are told in their
+    order, so one number tells them all (R163, R186, R191). Everything that one report of a home settles is told
+    together, in one frame per producer.
+    """
+
+    def __init__(
+        self, egress: Egress, counters: Counters, on_idle: Callable[[Producer[Session], float], None]
+    ) -> None:
+        """Begin with nothing to tell; `on_idle` hears of producers that have nothing unsettled any more."""
+        self._egress = egress
+        self._counters = counters
+        self._on_idle = on_idle
+        #: Producers whose oldest round may be settled, in the order in which that happened.
+        self.ready: dict[Producer[Session], None] = {}
+
+    def settled(self, pending: Pending[Session]) -> None:
+        """A round is where it should be; told by the next `flush`."""
+        if not pending.producer.is_over:
+            self.ready[pending.producer] = None
+
+    def flush(self, now: float) -> None:
+        """Tell what is settled."""
+        while self.ready:
+            ready, self.ready = self.ready, {}
+            for producer in ready:
+                self._tell(producer, now)
+
+    def _tell(self, producer: Producer[Session], now: float) -> None:
+        unsettled = producer.unsettled
+        nacks: list[Nack] = []
+        nowhere: list[Range] = []
+        rows = size = 0
+        told = producer.told
+        while unsettled and not unsettled[0].homes:
+            pending = unsettled.popleft()
+            producer.told = pending.upto
+            rows += pending.rows
+            size += pending.bytes
+            nacks += pending.nacks
+            join_ranges(nowhere, pending.unroutable)
+        if producer.told == told:
+            return
+        producer.release(rows, size)
+        self._count(producer, rows - len(nacks), nacks)
+        self._send(producer, nacks, 0, nowhere)
+        if not producer.unacked_rows:
+            self._on_idle(producer, now)
+
+    def _count(self, producer: Producer[Session], acks: int, nacks: list[Nack]) -> None:
+        producer.acks += acks
+        self._counters.count("acks", acks)
+        if nacks:
+            producer.nacks += len(nacks)
+            self._counters.count("nacks", len(nacks))
+            for nack in nacks:
+                self._counters.error(nack.code)
+
+    def end(self, producer: Producer[Session], code: int) -> None:
+        """Tell a producer that nothing more will come, and why; code 0: it hears nothing."""
+        self.ready.pop(producer, None)
+        if code:
+            self._send(producer, [], code, [])
+
+    def _send(self, producer: Producer[Session], nacks: list[Nack], code: int, nowhere: list[Range]) -> None:
+        session = producer.session
+        if session.closed:
+            return
+        body: list[Any] = [producer.handle, producer.told, nacks, code, nowhere]
+        self._egress.answer(session, [wire.ACKED, wire.pack(body)])
+
+    def validate(self) -> None:
+        """Check that nothing settled is forgotten."""
+        assert all(not producer.is_over for producer in self.ready)
 
 
-class Intake:
+class GuaranteedPublishing:
     """Guaranteed messages from their publishers to the homes of their endpoints."""
 
     def __init__(
@@ -78,19 +148,17 @@ class Intake:
         self._counters, self._sessions, self._retry, self._on_idle = ground.counters, sessions, retry, on_idle
         asks, limits, wall_ms = requests.asks, ground.spool, ground.wall_ms
         self.usage, self.acks = Usage(limits, endpoints), Acks(dispatcher.egress, ground.counters, self._idle)
-        self.thresholds = Thresholds(self.usage, ground.out)
-        self.allowances = Allowances(limits.max_delivered_unacked, shards)
-        self.streams = Streams(shards, self.usage, self._settled)
+        self.thresholds = Thresholds(self.usage, ground.alarms)
+        self.allowances = Allowances(limits.max_delivered_unacked, shards, self.usage.home)
+        self.streams = Streams(shards, self.usage)
         self.gathering = Gathering(shards, self.streams)
-        self.producers = Producers(
-            ground, asks, self.gathering, self.acks, self.thresholds, self._forget_rounds
-        )
+        self.producers = Producers(ground, asks, self.gathering, self.acks.end, self._forget_rounds)
         self.spooling = Spooling(
             ground,
             sessions,
             endpoints,
             self.streams,
-            self.acks,
+            settled=self.acks.settled,
             rights=PublishRights(shards.rules),
             deliver=dispatcher.deliver,
             break_off=self.producers.break_off,
@@ -129,25 +197,24 @@ class Intake:
         """Take COMMITTED."""
         had_unknown = bool(self.usage.unknown)
         self._look(self.streams.committed(shard, frame), now)
-        home = self.usage.home(shard.index)
-        self.allowances.reported(shard.index, home.allowance, home.delivered_unacked, home.wanted)
+        if frame.spool.wanted or not self.allowances.is_level:
+            self.allowances.reported(shard.index)
         if had_unknown:
             self._homes_may_be_complete(now)
         if self.settling.is_open:
             self.settling.go_on(now)
 
-    def _look(self, changed: list[Any], now: float) -> None:
-        self.thresholds.look(changed)
+    def _look(self, changed: dict[Account, None], now: float) -> None:
+        """Go on after a report: with what every home has accepted by now, and with what waited for room."""
+        for pending in self.streams.take_settled():
+            if type(pending) is Move:
+                self.moves.settled(pending)
+            elif type(pending) is Settlement:
+                self.settling.settled(pending)
+            else:
+                self.acks.settled(pending)
+        self.thresholds.changed.update(changed)
         self.spooling.retry(now)
-
-    def _settled(self, pending: Any) -> None:
-        """Every home has accepted what it was given of this."""
-        if type(pending) is Move:
-            self.moves.settled(pending)
-        elif type(pending) is Settlement:
-            self.settling.settled(pending)
-        else:
-            self.acks.settled(pending)
 
     # -- producers -------------------------------------------------------------------------------------------
 
@@ -165,7 +232,7 @@ class Intake:
         """Tell whether nothing of a session is on its way to a home."""
         return not any(producer.unsettled for producer in session.producers.values())
 
-    # -- time, workers, figures ------------------------------------------------------------------------------
+    # -- time, workers, metrics ------------------------------------------------------------------------------
 
     def sweep(self, now: float, flows_at: Callable[[int], object]) -> None:
         """Try again now and then what waits for room: some limits change without a word.
@@ -178,6 +245,7 @@ class Intake:
             if not flows_at(index):
                 self.allowances.release(index)
                 self.usage.home(index).delivered_unacked = 0
+        self.thresholds.look()
         self.usage.freed += 1
         self.spooling.retry(now)
         self._homes_may_be_complete(now)
@@ -213,21 +281,19 @@ class Intake:
         self._homes_may_be_complete(now)
 
     def stats(self) -> dict[str, int]:
-        """Give the figures of the spool as the router knows them; sizes in bytes."""
-        totals = self._counters.totals
+        """Give the metrics of the spool as the router knows them; sizes in bytes."""
         return {
+            **SPOOL.counted(self._counters.totals),
             **self.usage.stats(),
             **self.streams.stats(),
             "producers": len(self.producers),
             "rounds_waiting": self.spooling.waiting_rounds,
             **self.settling.stats(),
-            **{name: totals.get(name, 0) for name in _FIGURES},
         }
 
     def validate(self) -> None:
         """Check everything that must always hold."""
         self.usage.validate()
-        self.thresholds.validate()
         self.streams.validate()
         self.allowances.validate()
         self.gathering.validate()
