@@ -14,6 +14,7 @@ Ids are numbers of this process; a peer cannot choose one, nor guess which is ne
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 import os
@@ -384,6 +385,8 @@ class Door:
     def _dismiss(self, connection: Connection, reason: str, now: float) -> None:
         """End an unauthenticated connection; operators hear of it."""
         self._on_refused(reason, now)
+        with contextlib.suppress(ConnectionOverError):
+            connection.flush()  # our greeting tells him what he has reached, such as a listener without TLS
         self._lose(connection, reason, now)
 
     def _lose(self, connection: Connection, reason: str, now: float) -> None:

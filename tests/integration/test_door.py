@@ -318,6 +318,14 @@ def test_garbage_ends_a_connection_and_no_other(house: House, url: str, peer: Pe
     innocent.close()
 
 
+def test_who_begins_with_garbage_is_greeted_and_can_tell_what_he_has_reached(house: House, url: str) -> None:
+    peer = Peer(house, url)
+    peer.socket.sendall(b"\x16\x03\x01\x02\x00" + bytes(100))
+    house.until(peer.closed, "the end")
+    assert peer.received == START
+    peer.close()
+
+
 @pytest.mark.requirement("R228")
 def test_a_network_has_a_share_of_the_unauthenticated_connections(house: House, url: str) -> None:
     peers = [Peer(house, url) for _ in range(12)]
