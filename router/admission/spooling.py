@@ -7,8 +7,8 @@ their copies (R156), and the publisher is told when the homes have it. Direct ro
 promoted copies, without acknowledgement and without a way to wait (R151, R153).
 
 A round that was sent again waits in the line of its producer while some endpoint cannot take what others have; the rows
-before do not wait (`cutting`), later rounds of that producer do. So does any round while a queue that it is for changes
-its number of partitions (`repartitioning`). That is bounded by the producer's window, and ingress credit does not wait.
+before do not wait (`cutting`), later rounds of that producer do. So does any round while an endpoint that it is for
+changes its lanes (`rearranging`). That is bounded by the producer's window, and ingress credit does not wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.frames.homes import StoreProducer
 from router.admission.judging import Tally, find_unroutable, judge, judge_copies
-from router.admission.repartitioning import Repartitioning
+from router.admission.rearranging import Rearranging
 from router.admission.rows import (
     Row,
     Verdict,
@@ -94,8 +94,8 @@ class Spooling:
         #: Spool bytes of promoted copies that one home may be given and has not on disk.
         self._promoted_bytes_max = ground.config.promoted_bytes_max
         self._rights = rights
-        self.repartitioning = Repartitioning(streams)
-        endpoints.on_repartition = self.repartitioning.begin
+        self.rearranging = Rearranging(streams)
+        endpoints.on_rearrange = self.rearranging.begin
         self._deliver = deliver
         self._break_off = break_off
         self._sessions = sessions
@@ -144,7 +144,7 @@ class Spooling:
 
     def retry(self, now: float) -> None:
         """Room may have come for rounds that wait, or the disk have what they wait for."""
-        if self.repartitioning.waiting and self.repartitioning.end():
+        if self.rearranging.waiting and self.rearranging.end():
             self._usage.freed += 1
         if not self._lines or self._tried_at == self._usage.freed:
             return
@@ -173,7 +173,7 @@ class Spooling:
             return True
         memory = producer.memory
         frames = self._resolve(a_round)
-        if self.repartitioning.waiting and any(self.repartitioning.concerns(ends) for _, ends in frames):
+        if self.rearranging.waiting and any(self.rearranging.concerns(ends) for _, ends in frames):
             return False
         stores = None if a_round.resent or _has_orphans(frames) else self._whole(frames, producer, a_round)
         verdict, is_judged = Verdict(), stores is None
@@ -466,7 +466,7 @@ class Spooling:
 
     def validate(self) -> None:
         """Check that lines are of producers that are not over."""
-        self.repartitioning.validate()
+        self.rearranging.validate()
         assert self._waits_for.keys() <= self._lines.keys()
         for producer, line in self._lines.items():
             assert line

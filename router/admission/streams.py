@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from angarium_server.frames.homes import CommittedFrame, HomeFrame, Origin, Past, StoreProducer
     from router.admission.usage import Account, Usage
-    from router.guaranteed.endpoints import Endpoint, LaneUsage
+    from router.guaranteed.endpoints import LaneUsage
     from router.matching.shards import Shard, Shards
     from router.sessions.producer import Memory
 
@@ -305,14 +305,10 @@ class Streams:
         if sent.file:
             self.usage.files.leave(sent.file)
 
-    def unstored(self, endpoint: Endpoint) -> dict[int, int]:
-        """Give home -> number of its last STORE that has messages of an endpoint and is not on disk."""
-        found: dict[int, int] = {}
-        for index, stream in self._streams.items():
-            for sent in (*stream.kept, *stream.on_their_way):
-                if any(charge.account.endpoint is endpoint for charge in sent.charges):
-                    found[index] = sent.number
-        return found
+    def unstored(self, index: int) -> int:
+        """Give the number of the last STORE of a home that is not on disk; 0 if everything is."""
+        stream = self._streams.get(index)
+        return stream.number if stream and (stream.kept or stream.on_their_way) else 0
 
     def has_stored(self, index: int, number: int) -> bool:
         """Tell whether nothing up to a number is on its way to a home, or waits there for the disk."""

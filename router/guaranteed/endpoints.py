@@ -372,8 +372,8 @@ class Endpoints:
         #: Called with (endpoint, what clients added, and removed) when these subscriptions changed; None instead of
         #: what was added: nobody knows what changed.
         self.on_subscriptions: OnSubscriptions = _ignore_edit
-        #: Called with an endpoint that takes messages into another number of lanes from here on.
-        self.on_repartition: Callable[[Endpoint], None] = _ignore
+        #: Called with an endpoint and its homes so far when the number of its lanes, or a home of one, is another.
+        self.on_rearrange: Callable[[Endpoint, Iterable[int]], None] = _ignore
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -524,7 +524,8 @@ class Endpoints:
         count = max(1, endpoint.partitions)
         assert len(homes) >= count, f"{endpoint.name} has {count} partitions and homes for {len(homes)}"
         known = {lane.partition: lane for lane in endpoint.all_lanes()}
-        before = len(endpoint.lanes)
+        before, homes_before = len(endpoint.lanes), dict.fromkeys(lane.home for lane in known.values())
+        handovers = self.handovers
         endpoint.lanes, endpoint.retiring = [], []
         for partition, home in enumerate(homes):
             lane = known.pop(partition, None)
@@ -537,8 +538,8 @@ class Endpoints:
                 self.handovers += 1
             (endpoint.lanes if partition < count else endpoint.retiring).append(lane)
         endpoint.retiring += known.values()
-        if before and before != count:
-            self.on_repartition(endpoint)
+        if before and (before != count or self.handovers != handovers):
+            self.on_rearrange(endpoint, homes_before)
 
     def report(self, home: int, totals: Sequence[LaneTotals]) -> None:
         """Take what a home tells of its lanes."""
@@ -662,8 +663,8 @@ def _nothing() -> None:
     """Nobody waits for this change."""
 
 
-def _ignore(_endpoint: Endpoint) -> None:
-    """Nobody cares how many lanes there are."""
+def _ignore(_endpoint: Endpoint, _homes: Iterable[int]) -> None:
+    """Nobody cares where lanes are, and how many."""
 
 
 def _ignore_cost(_endpoint: Endpoint, _size: int) -> None:

@@ -167,7 +167,7 @@ class GuaranteedPublishing:
             shards, self.usage, endpoints, self.streams, self.gathering, ground.counters, wall_ms
         )
         shards.listeners += [self.allowances, self.streams, self.moves]
-        endpoints.listeners += [self.usage, self.thresholds, self.moves, self.spooling.repartitioning]
+        endpoints.listeners += [self.usage, self.thresholds, self.moves, self.spooling.rearranging]
         self.producers.register(requests)
         self.settling = Settling(self.streams, self.usage, endpoints, asks, wall_ms)
         self.stages = Stages(asks, self.settling, requests, self.producers.end_stage)
@@ -278,6 +278,7 @@ class GuaranteedPublishing:
         self.allowances.homes_left(count)
         self.moves.left(count)
         self.gathering.left(count)
+        self.spooling.retry(now)
         self._homes_may_be_complete(now)
 
     def stats(self) -> dict[str, int]:

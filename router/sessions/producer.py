@@ -25,8 +25,8 @@ endpoint holds a row if the lane to which it belonged under some number holds it
     lane 2: last 11 under 3               ... 10, 11: lane 2 has it        ... 12: new, for lane 2
     lane 3: last 10 under 4               closed now, and still asked
 
-That is right because the number changes only when everything before is on disk (`repartitioning`): no sequence that
-is missing somewhere lies below one that was stored under another number.
+That is right because nothing is stored under another number, or at another home of a lane, before everything of before
+is on disk (`rearranging`): no sequence that is missing somewhere lies below one that was stored.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ them in the transaction of the rows, and deletes them with the lane.
 
 How many partitions its endpoint has decides which lane a row belongs to. So a record has a last sequence for each
 such number under which it stored something: what was sent before the number changed is looked for where it belonged
-then. The router changes the number only when everything before is on disk, so no sequence of one number is missing
-below what another one stored.
+then. After a change of the number, or of the home of a lane, the router sends nothing before everything of before is on
+disk, so no sequence is missing below one that was stored.
 
 A producer has at most `REFUSED_MAX` messages without a verdict, one of a stage `STAGE_REFUSED_MAX`. So a refusal is
 forgotten when so many rows of its producer were stored at the lane after it, and a record never has more of them:

@@ -145,6 +145,16 @@ class Stage:
         self.scenario.history.fault(self.now, f"worker {index}", "will find that a sync fails")
         self.scenario.node.disks[index].disk.is_failing = True
 
+    def scale(self, workers: int) -> None:
+        """Ask for another number of workers; time has to pass until there are so many."""
+        self.scenario.history.fault(self.now, "operator", f"wants {workers} workers")
+        self.scenario.node.controller.admin("workers.scale", {"workers": workers})
+
+    def homes(self, name: str) -> list[int]:
+        """Give the workers that have the partitions of a queue, as its last change says."""
+        homes: list[int] = self.endpoint(name).changes[-1].attributes["homes"]
+        return homes
+
     def endpoint(self, name: str) -> EndpointRecord:
         found = self.scenario.node.controller.endpoint(VPN, "queue", name)
         assert found is not None

@@ -12,6 +12,7 @@ import pytest
 
 from angarium import errors, wire
 from node.home.home import Home, HomeLimits
+from router.admission.rearranging import Rearranging
 from router.sessions.producer import Memory
 from tests.simulation.guaranteed.stage import Stage, names
 from tests.simulation.simulated_worker import SimulatedWorker
@@ -190,6 +191,52 @@ def test_messages_on_their_way_when_the_partitions_change_are_stored_once(
     stage.kill_router()
     stage.wait(3.0)
     assert stage.finish() == []
+
+
+def worker_that_leaves(
+    seed: str, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool, kills_router: bool
+) -> Stage:
+    """A worker dies on its way out with messages that it was to store, and later ones go to the next home."""
+    stage = Stage(seed, workers=2, orders={"subscriptions": ["t/>"]})
+    assert stage.homes("orders") == [1]
+    disk, producer = stage.scenario.node.disks[1].disk, stage.producer()
+    crash = disk.crash
+    monkeypatch.setattr(disk, "crash", lambda _: crash(Dice(0.1 if is_lost else 0.9)))
+    stage.slow_disk(1.0, index=1)
+    stage.publish(producer, *["t/1"] * 3)
+    stage.wait(0.01)
+    stage.scale(1)
+    stage.wait(0.05)
+    stage.publish(producer, *["t/1"] * 3)
+    stage.wait(0.02)
+    assert stage.homes("orders") == [0]
+    stage.kill_worker(1)
+    if kills_router:
+        stage.kill_router()
+    stage.wait(5.0)
+    return stage
+
+
+@pytest.mark.requirement("R163", "R190")
+@pytest.mark.parametrize("kills_router", [True, False])
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_what_a_worker_that_leaves_did_not_store_is_not_taken_for_stored(
+    seed: str, monkeypatch: pytest.MonkeyPatch, is_lost: bool, kills_router: bool
+) -> None:
+    stage = worker_that_leaves(seed, monkeypatch, is_lost=is_lost, kills_router=kills_router)
+    sent = stage.scenario.guaranteed.publications
+    assert all(one.is_acked for one in sent)
+    assert stage.on_disk("orders") == names(sent)
+    assert stage.finish() == []
+
+
+@pytest.mark.parametrize(("is_lost", "rule"), [(True, "lost"), (False, "order")])
+def test_a_router_that_gives_the_next_home_what_overtakes_the_last_one_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, is_lost: bool, rule: str
+) -> None:
+    monkeypatch.setattr(Rearranging, "concerns", lambda *_: False)
+    stage = worker_that_leaves(SEEDS[0], monkeypatch, is_lost=is_lost, kills_router=False)
+    assert rule in {violation.rule for violation in stage.finish()}
 
 
 @pytest.mark.parametrize("is_lost", [True, False])

@@ -78,6 +78,73 @@ def test_what_was_on_its_way_to_the_old_home_counts_too(handover: Handover) -> N
     assert len(handover.node.stored("q")) == 100
 
 
+@pytest.mark.requirement("R163")
+def test_the_new_home_gets_nothing_while_the_old_one_has_not_stored_what_came_before(
+    handover: Handover,
+) -> None:
+    node = handover.node
+    node.queue("other", "b", home=0)
+    elsewhere = node.publisher("elsewhere")
+    node.homes[1].commits = False
+    handover.publish(2)
+    handover.begin()
+    handover.publish(2)
+    elsewhere.publish("b")
+    assert elsewhere.acked() == (1, []), "others are not held up"
+    assert len(node.homes[0].stores) == 1, "that of others"
+    node.homes[1].commit()
+    assert handover.publisher.acked() == (4, [])
+    handover.end_old()
+    handover.take_over()
+    assert len(node.stored("q")) == 4
+
+
+@pytest.mark.requirement("R190")
+def test_what_was_lost_with_the_old_home_is_not_taken_for_what_the_new_one_stored(handover: Handover) -> None:
+    node = handover.node
+    node.homes[1].commits = False
+    handover.publish(2)
+    handover.begin()
+    handover.publish(2)
+    node.kill_worker(1)
+    handover.end_old()
+    handover.take_over()
+    again = handover.publisher.reopen()
+    again.publish(*rows(4), first=1)
+    assert again.acked() == (4, [])
+    assert node.sequences("q") == [1, 2, 3, 4]
+
+
+@pytest.mark.requirement("R177", "R190")
+def test_a_refusal_that_was_lost_with_the_old_home_is_not_taken_for_stored(handover: Handover) -> None:
+    node = handover.node
+    node.change("q", ingress_enabled=False)
+    node.homes[1].commits = False
+    handover.publish(2)
+    node.change("q", ingress_enabled=True)
+    handover.begin()
+    handover.publish(2)
+    node.kill_worker(1)
+    handover.end_old()
+    handover.take_over()
+    again = handover.publisher.reopen()
+    again.publish(*rows(4), first=1)
+    assert again.acked() == (4, [])
+    assert node.sequences("q") == [1, 2, 3, 4]
+
+
+def test_others_go_on_when_the_old_home_left_without_storing_what_it_had(handover: Handover) -> None:
+    node = handover.node
+    other = node.publisher("other")
+    node.homes[1].commits = False
+    handover.publish(2)
+    handover.begin()
+    other.publish(*rows(2))
+    node.kill_worker(1)
+    handover.end_old()
+    assert other.acked() == (2, [])
+
+
 def test_what_a_worker_stored_and_did_not_say_before_it_died_may_be_there(handover: Handover) -> None:
     node = handover.node
     other = node.publisher("other")
