@@ -232,6 +232,19 @@ def test_a_lane_that_is_emptied_while_its_release_is_written_stays_empty(is_late
     assert payloads(driven, LANE) == {}
 
 
+def test_a_lane_that_is_deleted_while_its_release_is_written_counts_no_more_when_it_is() -> None:
+    driven = started()
+    driven.store(([LANE, OTHER], rows_of(3)), producer=(STAGE, 1), stage=STAGE)
+    driven.settle_down()
+    driven.decide(release=(STAGE,))
+    assert driven.begin_write()
+    driven.lanes({}, LANE)
+    driven.home.validate()
+    driven.settle_down(1.0)
+    assert driven.home.parts.staging.totals == (0, 0)
+    assert [*payloads(driven, OTHER)] == [1, 2, 3]
+
+
 def test_a_purge_leaves_what_is_staged() -> None:
     driven = started()
     driven.store(([LANE], rows_of(3)), producer=(STAGE, 1), stage=STAGE)
