@@ -47,6 +47,8 @@ class Lookup(msgspec.Struct, eq=False, gc=False):
     batch: Batch
     #: Version and publish rules; None if nobody told us those that the task names.
     rules: tuple[int, TopicRules] | None
+    #: `FilterSets.filters_made` when it began: what may be undefined was made since.
+    made_before: int
     #: The topics that are looked up and were not refused, in the order of the batch.
     entries: dict[str, TopicEntry] = {}
     #: The search at which it stands; None if it stands before a topic.
@@ -57,7 +59,7 @@ class Lookup(msgspec.Struct, eq=False, gc=False):
     work: int = 0
     #: The part of it that the router was told.
     told: int = 0
-    #: Each set of `entries` while it is paused: their numbers must not be retired.
+    #: Sets of `entries` while it is paused: their numbers must not be retired. They are held when something may be.
     held: dict[FilterSet, None] = {}
     #: Those of `held` that only its answer would define, and their filters.
     undefined: list[FilterSet] = []
@@ -90,7 +92,7 @@ class Lookup(msgspec.Struct, eq=False, gc=False):
             self.search = None
 
     def hold(self, sets: FilterSets) -> None:
-        """Keep the numbers of what was found while others are served."""
+        """Keep the numbers of what was found while others are served, before any is retired."""
         entries = islice(self.entries.values(), self._entries_held, None)
         found = dict.fromkeys(chain.from_iterable([entry.sets() for entry in entries]))
         fresh = [one for one in found if one is not EMPTY_SET and one not in self.held]
@@ -111,7 +113,6 @@ class Lookup(msgspec.Struct, eq=False, gc=False):
         for one in self.held:
             sets.let_go(one)
         self.held.clear()
-        self.drop_search()
 
 
 class Turns:

@@ -58,6 +58,13 @@ _NODES_PER_ENTRY: Final = 16
 _FORGOTTEN_PER_STEP: Final = 1_000
 
 
+def _numbers(values: tuple[int, ...]) -> tuple[int, ...]:
+    """Give the numbers of filters that are in the trie as these values."""
+    if len(values) == 1:  # nearly always, and every new topic may make a set
+        return (values[0] >> _KIND_BITS,)
+    return tuple([value >> _KIND_BITS for value in values])
+
+
 class FilterSet(msgspec.Struct, eq=False, gc=False):
     """A distinct set of filters under the number that the router knows it by.
 
@@ -77,7 +84,7 @@ class FilterSet(msgspec.Struct, eq=False, gc=False):
     @property
     def filter_ids(self) -> tuple[int, ...]:
         """Give the numbers of its filters, rising."""
-        return tuple([value >> _KIND_BITS for value in self.values])
+        return _numbers(self.values)
 
     @property
     def bytes(self) -> int:
@@ -102,6 +109,8 @@ class FilterSets:
         self._held: dict[int, int] = {}
         #: What those without references cost.
         self.idle_bytes = 0
+        #: Filters of all sets that were ever made.
+        self.filters_made = 0
 
     def __len__(self) -> int:
         """Count the sets, without the empty one."""
@@ -115,6 +124,7 @@ class FilterSets:
         if found is None:
             found = self._by_values[values] = FilterSet(self.next_id, values)
             self.next_id += 1
+            self.filters_made += len(values)
         elif not found.references:
             del self._idle[found.id]
             self.idle_bytes -= found.bytes
@@ -142,7 +152,7 @@ class FilterSets:
 
     def retire(self, used: Container[int]) -> list[int]:
         """Forget idle sets but those that are held or in `used`; give the numbers that the router must forget too."""
-        if not self._idle:
+        if not self.idle_bytes:
             return []
         chosen: list[FilterSet] = []
         for one in self._idle.values():
@@ -442,5 +452,5 @@ def describe(sets: Iterable[FilterSet]) -> list[SetDefinition]:
     for one in sets:
         if not one.defined:
             one.defined = True
-            definitions.append(SetDefinition(one.id, one.filter_ids))
+            definitions.append(SetDefinition(one.id, _numbers(one.values)))
     return definitions

@@ -43,7 +43,7 @@ from node.matching.lookup import FREE_NODES_PER_TOPIC, NO_RULES, Lookup, Turns
 from node.matching.matching import FilterSet, Matching, TopicEntry, VpnMatching, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from angarium.topic_cache import TopicCache
     from node.matching.config import MatchingConfig
@@ -172,7 +172,7 @@ class Worker:
             self._age_at = now + AGE_INTERVAL_S
             self._matching.age()
         more = self._matching.sweep()
-        retired = self._matching.sets.retire(()) if self.started else []
+        retired = self._retire(()) if self.started else []
         self.cached_bytes = self._matching.cache_bytes
         self._tidy_at = now + (TIDY_STEP_S if more or retired else TIDY_INTERVAL_S)
         frames = [Retire(self.incarnation, retired).frames()] if retired else []
@@ -247,7 +247,8 @@ class Worker:
         except errors.InvalidRequestError as error:
             answers.append(self._malformed_frames(task, error.detail))
         else:
-            lookup = Lookup(task, batch, self._rules.get(task.rules_id))
+            made = self._matching.sets.filters_made
+            lookup = Lookup(task, batch, self._rules.get(task.rules_id), made)
             if not self._go_on(lookup, answers):
                 self._counts["paused_batches"] += 1
                 self._paused.push(lookup)
@@ -269,6 +270,7 @@ class Worker:
             lookup = self._paused.next()
             self._box.begin(MATCH, lookup.task.publisher, self.router_incarnation)
             if self._go_on(lookup, answers):
+                lookup.let_go(self._matching.sets)
                 self._paused.remove(lookup)
         self._box.end()
         self._left = self._step_nodes
@@ -282,13 +284,11 @@ class Worker:
             ended = self._look_up(lookup, self._matching.vpn(task.vpn))
         except errors.InvalidRequestError as error:
             ended, fault = True, error.detail
-            lookup.let_go(self._matching.sets)
+            lookup.drop_search()
         if lookup.work > lookup.told and (ended or not lookup.told):
             answers.append(self._work_frames(lookup))
         if not ended:
-            lookup.hold(self._matching.sets)
-            if lookup.undefined_filters > SET_FILTERS_MAX:  # or its answer would define all in one step
-                answers += self._sets_frames(lookup.take_undefined())
+            answers += self._sets_of(lookup)
         elif fault:
             answers.append(self._malformed_frames(task, fault))
         else:
@@ -305,8 +305,6 @@ class Worker:
             result.teach(entries)
         body = result.body()
         self._count(result, task.rows, is_whole=bool(result.batches) and not body)
-        if lookup.held:
-            lookup.let_go(self._matching.sets)
         self._matching.tidy()
         return self._result_frames(task.reference, result, body)
 
@@ -440,6 +438,28 @@ class Worker:
         """Tell the router what a batch has cost beyond what is free."""
         return Work(self.incarnation, lookup.task.reference, lookup.untold()).frames()
 
+    def _retire(self, used: Container[int]) -> list[int]:
+        """Forget sets that no topic leads to, but those in `used` and of paused batches; gives their numbers.
+
+        Batches hold theirs now only: hardly one is paused while there is a set to forget.
+        """
+        sets = self._matching.sets
+        if not sets.idle_bytes:
+            return []
+        for lookup in self._paused:
+            lookup.hold(sets)
+        return sets.retire(used)
+
+    def _sets_of(self, lookup: Lookup) -> list[list[bytes]]:
+        """Define the sets of a paused batch if its answer would define too much in one step."""
+        sets = self._matching.sets
+        if sets.filters_made - lookup.made_before <= SET_FILTERS_MAX:
+            return []
+        lookup.hold(sets)
+        return (
+            self._sets_frames(lookup.take_undefined()) if lookup.undefined_filters > SET_FILTERS_MAX else []
+        )
+
     def _sets_frames(self, sets: list[FilterSet]) -> list[list[bytes]]:
         """Define sets for the router before they are named; it takes each frame in a step."""
         frames: list[list[bytes]] = []
@@ -463,7 +483,7 @@ class Worker:
             self.incarnation,
             reference,
             describe(result.used.values()),
-            self._matching.sets.retire(result.used),
+            self._retire(result.used),
             result.plain,
             result.choice,
             result.unmatched,

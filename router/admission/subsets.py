@@ -26,6 +26,8 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from angarium import wire
 from angarium.topic import matches
 from router.admission.rows import Row, decode_rows, encode_rows, result_with, spool_bytes
@@ -109,7 +111,7 @@ def leave_dto_out(a_round: Round[Session]) -> None:
             continue
         rows = [row for row in decode_rows(result.batch) if not row.flags & wire.FLAG_DTO]
         if rows:
-            plain.append(result._replace(rows=len(rows), batch=encode_rows(rows)))
+            plain.append(replace(result, rows=len(rows), batch=encode_rows(rows)))
     a_round.plain = plain
 
 

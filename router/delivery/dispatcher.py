@@ -16,7 +16,7 @@ from router.sessions.queues import Bundle, open_rows
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from router.delivery.eliding import Eliding
     from router.sessions.interest import FilterSet, Interest
@@ -54,10 +54,15 @@ class Dispatcher:
     def _deliver_mixed(self, a_round: Round[Session], now: float) -> None:
         """Join what each session gets of several sets; sessions with the same sets share the joined batch."""
         plain = a_round.plain
+        resolve = self._interest.resolve
         taken: dict[Session, list[int]] = {}
         for index, result in enumerate(plain):
-            for session in self._interest.resolve(result.set):
-                taken.setdefault(session, []).append(index)
+            for session in resolve(result.set):
+                indices = taken.get(session)
+                if indices is None:
+                    taken[session] = [index]
+                else:
+                    indices.append(index)
         chosen: Chosen = {}
         opened: Opened = {}
         for choice in a_round.choice:
@@ -107,7 +112,9 @@ class Dispatcher:
         self, choice: ChoiceResult[Session], a_round: Round[Session], chosen: Chosen, opened: Opened
     ) -> None:
         publisher = a_round.session
-        already = self._interest.resolve(choice.plain_set) if choice.plain_set is not None else {}
+        already: Mapping[Session, object] = (
+            self._interest.resolve(choice.plain_set) if choice.plain_set is not None else {}
+        )
         if (
             publisher.no_local and publisher in already
         ):  # its plain copy is held back, so it has none yet (R27)
@@ -132,7 +139,7 @@ class Dispatcher:
         a_set: FilterSet[Session],
         rows: list[bytes],
         publisher: Session,
-        already: dict[Session, None],
+        already: Mapping[Session, object],
         chosen: Chosen,
         opened: Opened,
     ) -> None:
@@ -157,7 +164,7 @@ class Dispatcher:
         self,
         group: list[tuple[Session, tuple[str, ...]]],
         row: bytes,
-        already: dict[Session, None],
+        already: Mapping[Session, object],
         chosen: Chosen,
     ) -> None:
         """Give a row to one member of a group, each equally likely (R19).
@@ -181,10 +188,11 @@ def _join(
 
     And one batch for each shared subscription.
     """
-    batches = [(a_round.plain[i].rows, a_round.plain[i].batch) for i in indices]
+    plain = [a_round.plain[i] for i in indices]
+    batches = [(one.rows, one.batch) for one in plain]
     classes = 0
-    for i in indices:
-        classes |= a_round.plain[i].classes
+    for one in plain:
+        classes |= one.classes
     for choice in a_round.choice if None in extra else ():
         classes |= choice.classes
     by_choice = extra.get(None)
@@ -194,7 +202,7 @@ def _join(
     unsorted = len(a_round.plain) + len(a_round.choice) > 1
     if batches:
         batch = batches[0][1] if len(batches) == 1 else wire.join_batches(batches)
-        rows = sum(count for count, _ in batches)
+        rows = sum([count for count, _ in batches])
         bundles.append(Bundle(rows, batch, classes, unsorted=unsorted, opened=opened))
     for share, packed in extra.items():
         if share is not None:

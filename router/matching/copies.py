@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from angarium import wire
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def leave_out(a_round: Round[Any], unwanted: Callable[[int], bool]) -> None:
         if len(rows) == result.rows:
             plain.append(result)
         elif rows:
-            plain.append(result._replace(rows=len(rows), batch=wire.pack(rows)))
+            plain.append(replace(result, rows=len(rows), batch=wire.pack(rows)))
     choices = []
     for choice in a_round.choice:
         packed = [row for row in wire.unpack(choice.batch) if not unwanted(wire.unpack(row)[wire.ROW_INDEX])]

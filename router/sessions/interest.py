@@ -22,7 +22,7 @@ from angarium_server.costs import RESOLVED_SESSION_BYTES, set_bytes
 from angarium_server.frames.matching import FilterEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 S = TypeVar("S")
 FilterKey = tuple[int, str, int, str | None]
@@ -69,24 +69,25 @@ class Filter(msgspec.Struct, Generic[S], eq=False):
         return 1 if self.shard is not None else self.key[1].count("/") + 1
 
 
-class FilterSet(Generic[S]):
-    """A distinct set of filters that matched a topic, resolved to sessions, or to endpoints, on demand."""
+class FilterSet(msgspec.Struct, Generic[S], eq=False):
+    """A distinct set of filters that matched a topic, resolved to sessions, or to endpoints, on demand.
 
-    __slots__ = ("endpoints", "filters", "references", "resolved_at", "round_robin", "sessions", "topics")
+    A struct, because many a new topic makes one.
+    """
 
-    def __init__(self, filters: tuple[Filter[S], ...]) -> None:
-        self.filters = filters
-        #: Workers that use the set under some number of theirs.
-        self.references = 0
-        #: Topics of the fast path that lead to it.
-        self.topics = 0
-        #: The change number at which `sessions` was right, or -1.
-        self.resolved_at = -1
-        self.sessions: dict[S, None] = {}
-        #: Instead of `sessions`, if these are filters of endpoints.
-        self.endpoints: tuple[S, ...] = ()
-        #: The deliver-to-one counter of this candidate set (R74).
-        self.round_robin = 0
+    filters: tuple[Filter[S], ...]
+    #: Workers that use the set under some number of theirs.
+    references: int = 0
+    #: Topics of the fast path that lead to it.
+    topics: int = 0
+    #: The change number at which `sessions` was right, or -1.
+    resolved_at: int = -1
+    #: Of several filters; those of one filter are its members.
+    sessions: dict[S, None] | None = None
+    #: Instead of `sessions`, if these are filters of endpoints.
+    endpoints: tuple[S, ...] = ()
+    #: The deliver-to-one counter of this candidate set (R74).
+    round_robin: int = 0
 
     @property
     def bytes(self) -> int:
@@ -187,7 +188,10 @@ class Interest(Generic[S]):
         Those that are gone meanwhile count as empty.
         """
         filters = self.filters
-        key = tuple([filters[i] for i in filter_ids if i in filters])
+        try:
+            key = tuple(map(filters.__getitem__, filter_ids))
+        except KeyError:
+            key = tuple([filters[i] for i in filter_ids if i in filters])
         found = self._sets.get(key)
         if found is None:
             found = self._sets[key] = FilterSet(key)
@@ -202,29 +206,32 @@ class Interest(Generic[S]):
             self.freed_bytes += a_set.bytes
             self._unresolve(a_set)
 
-    def resolve(self, a_set: FilterSet[S]) -> dict[S, None]:
-        """Give the sessions subscribed to any filter of a set, each once, in a stable order."""
+    def resolve(self, a_set: FilterSet[S]) -> Mapping[S, object]:
+        """Give the sessions subscribed to any filter of a set, each once, in a stable order.
+
+        They are right until a subscription changes, which none does while a round is delivered.
+        """
+        if len(a_set.filters) == 1:
+            return a_set.filters[0].members
         changes = self.changes
-        if a_set.resolved_at == changes:
-            return a_set.sessions
-        at = a_set.resolved_at
-        if at < 0 or any(a_filter.changed > at for a_filter in a_set.filters):
+        sessions, at = a_set.sessions, a_set.resolved_at
+        if sessions is None or (at < changes and any(one.changed > at for one in a_set.filters)):
             self._unresolve(a_set)
-            a_set.sessions = {session: None for a_filter in a_set.filters for session in a_filter.members}
+            sessions = {session: None for a_filter in a_set.filters for session in a_filter.members}
+            a_set.sessions = sessions
             self._resolved[a_set] = None
-            self.resolved_bytes += RESOLVED_SESSION_BYTES * len(a_set.sessions)
+            self.resolved_bytes += RESOLVED_SESSION_BYTES * len(sessions)
             while self.resolved_bytes > RESOLVED_BYTES_MAX and len(self._resolved) > 1:
                 self._unresolve(next(iter(self._resolved)))
         a_set.resolved_at = changes
-        return a_set.sessions
+        return sessions
 
     def _unresolve(self, a_set: FilterSet[S]) -> None:
         """Forget the sessions of a set. Who has them in hand keeps them."""
-        if a_set in self._resolved:
+        if a_set.sessions is not None:
             del self._resolved[a_set]
             self.resolved_bytes -= RESOLVED_SESSION_BYTES * len(a_set.sessions)
-            a_set.sessions = {}
-            a_set.resolved_at = -1
+            a_set.sessions = None
 
     def sweep(self) -> None:
         """Do one step of forgetting sessions that are wrong: a set that nobody uses would keep those that are gone."""
@@ -260,7 +267,8 @@ class Interest(Generic[S]):
             assert a_set.filters is key
         for a_set in self._resolved:
             assert a_set.resolved_at >= 0
-        found = sum(len(a_set.sessions) for a_set in self._resolved)
+            assert a_set.sessions is not None
+        found = sum(len(a_set.sessions or ()) for a_set in self._resolved)
         assert self.resolved_bytes == RESOLVED_SESSION_BYTES * found
 
 

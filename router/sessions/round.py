@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+import msgspec
+
 from angarium import wire
 
 if TYPE_CHECKING:
@@ -39,8 +41,8 @@ class Inside(NamedTuple):
     topics: Sequence[str]
 
 
-class PlainResult(NamedTuple, Generic[S]):
-    """Rows for every session of a set."""
+class PlainResult(msgspec.Struct, Generic[S], frozen=True, eq=False):
+    """Rows for every session of a set. A struct, because a round of many topics has thousands."""
 
     set: FilterSet[S]
     rows: int

@@ -298,11 +298,19 @@ def array_head_size(rows: int) -> int:
     return 3 if rows < 1 << 16 else 5
 
 
+#: A small batch is sooner copied once more than looked at where it is.
+_COPIED_BYTES_MAX: Final = 1_024
+
+
 def join_batches(batches: list[tuple[int, bytes]]) -> bytes:
     """Join batches, given as (rows, canonical batch), into one batch without opening them."""
-    total = sum(rows for rows, _ in batches)
-    parts = [array_head(total)]
-    parts.extend(memoryview(batch)[array_head_size(rows) :] for rows, batch in batches)  # type: ignore[misc]
+    total = sum([rows for rows, _ in batches])
+    parts: list[bytes | memoryview] = [array_head(total)]
+    for rows, batch in batches:
+        if rows < 16 and len(batch) <= _COPIED_BYTES_MAX:  # there may be thousands
+            parts.append(batch[1:])
+        else:
+            parts.append(memoryview(batch)[array_head_size(rows) :])
     return b"".join(parts)
 
 

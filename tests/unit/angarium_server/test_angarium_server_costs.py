@@ -137,9 +137,10 @@ def test_a_set_in_a_worker(members: int) -> None:
 def test_a_resolved_session() -> None:
     interest: Interest[object] = Interest()
     made = interest.create(1, parse_filter(">"), False, bytes(1024))
+    other = interest.create(1, parse_filter("a"), False, bytes(1024))
     for _ in range(1_000):
         interest.join(made, object(), ">")
-    sets = [FilterSet((made,)) for _ in range(200)]
+    sets = [FilterSet((made, other)) for _ in range(200)]
     _expect(
         costs.RESOLVED_SESSION_BYTES * 1_000,
         lambda number: interest.resolve(sets[number]),

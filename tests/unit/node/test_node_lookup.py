@@ -250,6 +250,23 @@ def test_large_sets_are_defined_step_by_step_and_not_with_the_answer(monkeypatch
     router.worker.validate()
 
 
+def test_a_set_that_a_paused_batch_has_found_is_not_retired_before_its_answer() -> None:
+    router = _dear_router(step=100)
+    router.filters((1_000, "a", PLAIN), (1_001, "b", PLAIN))
+    router.match(rows_of("a"))
+    router.match(rows_of("b"))
+    reference, batch, _ = router.begin(rows_of("a", _dear_topic(1)))
+    _quietly(router, [(1_002, "a", PLAIN)], [])
+    other, others_batch, answers = router.begin(rows_of("b"), publisher=2)
+    assert router.read(answers[0], others_batch, other).retired == []
+    assert router.worker.tidy(0.0)[0] == []
+    router.worker.validate()
+    _, frames = _steps_until(router, reference)
+    assert _filters_of(router.read(frames, batch, reference), 0) == {1_000}
+    assert len(router.match(rows_of("b")).retired) == 1
+    router.worker.validate()
+
+
 def test_cheap_topics_cost_nothing_however_many_there_are() -> None:
     router = _router(step=100)
     router.filters((1, "a/*", PLAIN), (2, "*/b", PLAIN))
