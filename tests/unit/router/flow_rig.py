@@ -1,4 +1,4 @@
-"""The consumer side of a router with homes, clients and a controller that are as simple as can be."""
+"""The consumer side of a router with real homes, and clients and a controller that are as simple as can be."""
 
 from __future__ import annotations
 
@@ -9,130 +9,108 @@ from typing import TYPE_CHECKING, Any
 from angarium import errors, slots, wire
 from angarium.errors import AngariumError, error_for
 from angarium_server.access import TopicRules
-from angarium_server.frames.homes import FlowEventFrame, FlowMessagesFrame, FlowPart, LanesConfirmFrame
+from angarium_server.frames.frame import takes
+from angarium_server.frames.homes import (
+    CommittedFrame,
+    FlowEventFrame,
+    FlowMessagesFrame,
+    HomeFrame,
+    LanesConfirmFrame,
+    LeasedFrame,
+    MoveFrame,
+)
 from cluster import objects
 from router.asking.asks import Asks
 from router.asking.requests import Requests
 from router.delivery.egress import Egress
 from router.flows.consumers import Consumers
 from router.ground.config import RouterConfig
-from router.ground.effects import AskController, EmitEvent, SendClient, SendWorker
+from router.ground.effects import AskController, Effect, EmitEvent, SendClient, SendWorker
 from router.ground.ground import Ground, TokenBucket
 from router.guaranteed.memory_accounts import MemoryAccounts
-from router.matching.shards import Shards
+from router.matching.shards import Shards, ShardState
 from router.sessions.directory import Username, Vpn
 from router.sessions.interest import Interest
 from router.sessions.session import Permissions, Session
+from tests.unit.router.real_home import Disk, RealHome
 
 if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint
+    from router.matching.shards import Shard
 
 INCARNATION = 7
 BIG = 1 << 40
+PARTITION_MASK = (1 << wire.LANE_BITS) - 1
 
 
-class FakeHome:
-    """What one worker was told of lanes and flows. It answers at once, unless it was asked not to."""
+class FlowHome(RealHome):
+    """A home, and what it was told of lanes, flows and leases."""
 
     def __init__(self, rig: Rig, index: int, incarnation: int) -> None:
-        self.rig = rig
-        self.index = index
-        self.incarnation = incarnation
         #: LANES that came: [number, complete, puts, deletes].
         self.lanes_frames: list[list[Any]] = []
-        #: Lane id -> (generation, settings).
-        self.lanes: dict[int, tuple[int, dict[str, Any]]] = {}
         #: FLOW that came: (verb, flow, arguments).
         self.flow_frames: list[tuple[str, int, list[Any]]] = []
-        #: Flow -> arguments of its bind, until it is unbound.
-        self.bound: dict[int, list[Any]] = {}
-        #: Flow -> [messages, bytes] that it may still send.
-        self.credit: dict[int, list[int]] = {}
-        #: LEASE that came, and what of it a test has taken: [reference, lane, verb, arguments].
-        self.questions: list[Any] = []
-        self.asked: list[Any] = []
-        self.confirms = True
-        self.answers = True
-        self.lets_go = True
-        self._position = 0
+        #: LEASE that came: (partition, verb, arguments).
+        self.questions: list[tuple[int, str, list[Any]]] = []
+        super().__init__(rig, index, incarnation, rig.disks[index])
 
     def take(self, frames: list[bytes]) -> None:
         body = wire.unpack(frames[1])
         assert body[0] == INCARNATION
-        if frames[0] == wire.FILTERS:
-            self.rig.shards.confirm(self.shard, body[1])
-        elif frames[0] == wire.LANES:
-            self._lanes(*body[1:])
+        if frames[0] == wire.LANES:
+            self.lanes_frames.append(body[1:])
         elif frames[0] == wire.FLOW:
             flow, (verb, *arguments) = body[1:]
-            self._flow(verb, flow, arguments)
+            self._check_flow(verb, flow, arguments)
+            self.flow_frames.append((verb, flow, arguments))
         elif frames[0] == wire.LEASE:
-            reference, lane, (verb, *arguments) = body[1:]
-            self.questions.append([reference, lane, verb, arguments])
+            _, lane_id, (verb, *arguments) = body[1:]
+            self.questions.append((lane_id & PARTITION_MASK, verb, arguments))
+        super().take(frames)
+
+    def _check_flow(self, verb: str, flow: int, arguments: list[Any]) -> None:
+        if verb == "bind":
+            assert self.home.lanes.get(arguments[0]) is not None, "FLOW before LANES"
+        elif verb == "credit" and (held := self.home.lanes.flows.get(flow)) is not None:
+            known = held.lane.flows[flow]
+            assert known.messages_granted <= arguments[0], "credit fell"
+            assert known.bytes_granted <= arguments[1], "credit fell"
 
     @property
-    def shard(self) -> Any:
-        return self.rig.shards.shards[self.index]
+    def lanes(self) -> dict[int, tuple[int, dict[str, Any]]]:
+        """The lanes that it has, each with the generation and the settings that it was told last."""
+        told = {lane: (at, settings) for _, _, puts, _ in self.lanes_frames for lane, at, settings in puts}
+        return {held.lane_id: told[held.lane_id] for held in self.home.lanes}
 
-    def _lanes(self, number: int, complete: bool, puts: list[Any], deletes: list[int]) -> None:
-        self.lanes_frames.append([number, complete, puts, deletes])
-        if complete:
-            self.lanes.clear()
-        for lane_id, generation, settings in puts:
-            self.lanes[lane_id] = (generation, settings)
-        for lane_id in () if complete else deletes:
-            del self.lanes[lane_id]
-        if self.confirms:
-            self.confirm(number, complete=complete)
+    @property
+    def bound(self) -> dict[int, list[Any]]:
+        """Flow -> arguments of its bind."""
+        binds = {flow: arguments for verb, flow, arguments in self.flow_frames if verb == "bind"}
+        return {flow: binds[flow] for held in self.home.lanes for flow in held.lane.flows}
 
-    def confirm(self, number: int, *, complete: bool) -> None:
-        if complete:
-            self.rig.consumers.home(self.shard, number)
-        else:
-            confirm = LanesConfirmFrame(self.incarnation, number)
-            self.rig.consumers.lanes_confirmed(confirm, self.shard, [], 0.0)
-
-    def _flow(self, verb: str, flow: int, arguments: list[Any]) -> None:
-        self.flow_frames.append((verb, flow, arguments))
-        if verb == "bind":
-            assert arguments[0] in self.lanes, "FLOW before LANES"
-            self.bound[flow] = arguments
-            self.credit[flow] = arguments[3:5]
-            if self.answers:
-                self.event(flow, wire.FLOW_ACTIVE)
-        elif verb == "unbind":
-            if arguments[0] is None:
-                del self.bound[flow], self.credit[flow]
-            elif self.lets_go:
-                self.let_go(flow)
-        elif verb == "credit":
-            total = self.bound[flow][3:5]
-            self.credit[flow] = [
-                left + new - old for left, new, old in zip(self.credit[flow], arguments, total, strict=True)
-            ]
-            assert all(new >= old for new, old in zip(arguments, total, strict=True)), "credit fell"
-            self.bound[flow][3:5] = arguments
-
-    def let_go(self, flow: int, code: int = 0) -> None:
-        del self.bound[flow], self.credit[flow]
-        self.event(flow, wire.FLOW_CLOSED, code)
+    @property
+    def credit(self) -> dict[int, list[int]]:
+        """Flow -> [messages, bytes] that it may still send."""
+        return {
+            number: [flow.messages_granted - flow.messages_sent, flow.bytes_granted - flow.bytes_sent]
+            for held in self.home.lanes
+            for number, flow in held.lane.flows.items()
+        }
 
     def event(self, flow: int, event: int, code: int = 0, detail: str = "") -> None:
-        frame = FlowEventFrame(self.incarnation, flow, event, code, detail)
-        self.rig.flows.event(frame, self.shard, [], self.rig.now)
+        """Say something of a flow that the home has not come to say by itself."""
+        self.send(wire.FLOW_EVENT, [self.incarnation, flow, event, code, detail])
 
-    def send(self, flow: int, messages: int = 1, size: int = 100, partition: int = 0) -> None:
-        """Send messages in one frame; a home keeps to its credit, but for one message's bytes."""
-        credit = self.credit[flow]
-        assert messages <= credit[0], f"credit for {credit[0]} messages"
-        assert credit[1] > 0
-        credit[0] -= messages
-        credit[1] -= messages * size
-        part = FlowPart(partition, messages, [(self._position + 1, messages)], None, 1, None)
-        self._position += messages
-        frame = FlowMessagesFrame(self.incarnation, flow, [part], messages * size)
-        self.rig.flows.ends.messages(frame, self.shard, [b"\x90"], self.rig.now)
-        self.rig.settle()
+    def store(self, endpoint: Endpoint, messages: int = 1, size: int = 100, partition: int = 0) -> None:
+        """Store messages, all in one STORE; they go out as far as there is credit."""
+        lane_id = endpoint.id << wire.LANE_BITS | partition
+        payload = bytes(size - wire.SPOOL_OVERHEAD_BYTES)
+        rows = [[index, "a", wire.MODE_PERSISTENT, None, None, payload] for index in range(messages)]
+        number, groups = self.home.pending.received + 1, [[[lane_id], messages, None]]
+        body = [INCARNATION, number, False, None, groups, [], self.wall_ms, 0, [], None, 1]
+        self.take([wire.STORE, wire.pack(body), wire.pack(rows)])
+        self.node.settle()
 
     def flow_at(self, endpoint: Endpoint, partition: int = 0) -> int:
         """Give the number of the only flow bound at a lane."""
@@ -320,19 +298,40 @@ class Rig:
         self.flows, self.endpoints = self.consumers.flows, self.consumers.endpoints
         self.vpn = Vpn(1, "default", objects.complete("vpn", {}))
         self.vpn.profiles["default"] = objects.complete("profile", {})
-        self.homes: dict[int, FakeHome] = {}
+        self.homes: dict[int, FlowHome] = {}
+        self.disks = {index: Disk() for index in range(homes)}
+        #: No home may read the disks of others.
+        self.lets_adopt = False
+        self.claims: dict[tuple[int, int], None] = {}
+        self._inbox: deque[tuple[int, int, list[bytes]]] = deque()
+        self._settling = False
         self.clients: dict[bytes, FakeClient] = {}
         self.controller = FakeController(self)
         self.events: list[dict[str, Any]] = []
         self._incarnation = 10
+        #: Operation of a home -> what reads the header, and what acts on it, as the router has them.
+        self._of_homes = dict(
+            [
+                takes(HomeFrame, self._home_reported),
+                takes(CommittedFrame, self._committed),
+                takes(LanesConfirmFrame, self.consumers.lanes_confirmed),
+                takes(LeasedFrame, self.consumers.questions.answered),
+                takes(FlowMessagesFrame, self.flows.ends.messages),
+                takes(FlowEventFrame, self.flows.event),
+                # Nobody admits messages here: what moves to another endpoint stays on its way.
+                takes(MoveFrame, lambda *_: None),
+            ]
+        )
         if is_open:
             self.consumers.lanes.open()
         for index in range(homes):
             self.start_home(index)
 
-    def start_home(self, index: int) -> FakeHome:
+    def start_home(self, index: int, holds: tuple[bytes, ...] = ()) -> FlowHome:
+        """Start a home on its disk; what it says with some operations waits for `report`."""
         self._incarnation += 1
-        home = self.homes[index] = FakeHome(self, index, self._incarnation)
+        home = self.homes[index] = FlowHome(self, index, self._incarnation)
+        home.holds = holds
         self.shards.start(self.shards.shards[index], self._incarnation)
         self.settle()
         return home
@@ -341,6 +340,26 @@ class Rig:
         del self.homes[index]
         self.shards.lose(self.shards.shards[index], self.now)
         self.settle()
+
+    def from_home(self, index: int, incarnation: int, frames: list[bytes]) -> None:
+        """A home sends: its frames come behind everything that is on its way already."""
+        self._inbox.append((index, incarnation, frames))
+        if not self._settling:
+            self.settle()
+
+    def _home_said(self, index: int, incarnation: int, frames: list[bytes]) -> None:
+        shard = self.shards.shards[index]
+        if shard.incarnation == incarnation and shard.state is not ShardState.DOWN:
+            decode, act = self._of_homes[frames[0]]
+            act(decode(frames[1]), shard, frames[2:], self.now)
+
+    def _home_reported(self, frame: HomeFrame, shard: Shard, _batches: list[bytes], _now: float) -> None:
+        self.endpoints.report(shard.index, frame.totals)
+        self.consumers.home(shard, frame.number)
+        self.homes[shard.index].take([wire.ALLOWANCE, wire.pack([INCARNATION, BIG])])
+
+    def _committed(self, frame: CommittedFrame, shard: Shard, _batches: list[bytes], _now: float) -> None:
+        self.endpoints.report(shard.index, frame.totals)
 
     def client(self, name: str = "", username: str = "default", **rights: Any) -> FakeClient:
         """Log a client in; `rights` are attributes of its username."""
@@ -358,33 +377,50 @@ class Rig:
 
     def settle(self) -> None:
         """Carry effects until nothing moves."""
-        while effects := self.out.take():
+        before, self._settling = self._settling, True
+        while (effects := self.out.take()) or self._inbox:
             for effect in effects:
-                if isinstance(effect, SendWorker):
-                    home = self.homes.get(effect.worker)
-                    if home is not None and home.incarnation == effect.incarnation:
-                        home.take(effect.frames)
-                elif isinstance(effect, SendClient):
-                    self.clients[effect.routing_id].received.append(effect.frames)
-                elif isinstance(effect, AskController):
-                    self.controller.take(effect)
-                elif isinstance(effect, EmitEvent):
-                    self.events.append(effect.event)
-                else:
-                    raise AssertionError(effect)
+                self._carry(effect)
+            if self._inbox:
+                self._home_said(*self._inbox.popleft())
+        self._settling = before
+
+    def _carry(self, effect: Effect) -> None:
+        if isinstance(effect, SendWorker):
+            home = self.homes.get(effect.worker)
+            if effect.frames[0] == wire.FILTERS:
+                self.shards.confirm(self.shards.shards[effect.worker], wire.unpack(effect.frames[1])[1])
+            elif home is not None and home.incarnation == effect.incarnation:
+                home.take(effect.frames)
+        elif isinstance(effect, SendClient):
+            self.clients[effect.routing_id].received.append(effect.frames)
+        elif isinstance(effect, AskController):
+            self.controller.take(effect)
+        elif isinstance(effect, EmitEvent):
+            self.events.append(effect.event)
+        else:
+            raise AssertionError(effect)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass in the steps that the router asks for."""
+        """Let time pass in the steps that the router and the homes ask for."""
         end = self.now + seconds
         while self.now < end:
-            wake = self.consumers.tick(self.now)
-            self.settle()
+            wake = self._work()
             self.now = min(end, max(wake, self.now + 0.001))
-        self.consumers.tick(self.now)
+        self._work()
+
+    def _work(self) -> float:
+        """Do what is due; gives when more is."""
+        wake = self.consumers.tick(self.now)
         self.settle()
+        dues = [home.work() for home in self.homes.values()]
+        self.settle()
+        return min([wake, *[due for due in dues if due is not None]])
 
     def validate(self) -> None:
         self.interest.validate()
         self.consumers.validate()
+        for home in self.homes.values():
+            home.home.validate()
         for client in self.clients.values():
             assert client.session.closed or client.session.requests >= 0

@@ -48,9 +48,7 @@ class PublishNode(WiredNode):
 
     def start_worker(self, index: int) -> None:
         self._incarnation += 1
-        home = RealHome(self, index, self._incarnation, self.disks[index])
-        home.reports = index not in self.silent
-        self.homes[index] = home
+        self._begin_home(index, self._incarnation)
         self.workers[index] = Worker(index, self._incarnation, WorkerConfig())
         self._to_router(index, self.workers[index].ready_frames())
         self.settle()
@@ -82,8 +80,12 @@ class PublishNode(WiredNode):
     def end_home(self, index: int) -> None:
         """Let a home end with the router, and another one begin."""
         old = self.homes[index]
-        home = self.homes[index] = RealHome(self, index, old.incarnation, old.disk)
-        home.commits, home.reports = old.commits, index not in self.silent
+        self._begin_home(index, old.incarnation).commits = old.commits
+
+    def _begin_home(self, index: int, incarnation: int) -> RealHome:
+        home = self.homes[index] = RealHome(self, index, incarnation, self.disks[index])
+        home.holds = (wire.HOME,) if index in self.silent else ()
+        return home
 
     def from_home(self, index: int, incarnation: int, frames: list[bytes]) -> None:
         """A home sends: its frames come behind everything that is on its way already."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from angarium import wire
 from node.home.home import Home
@@ -18,10 +18,9 @@ from node.home.spool.writing import FULL_RETRY_S
 from tests.simulation.simulated_disk import SimulatedDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from node.backlog.segment import Segment
-    from tests.unit.router.publish_rig import PublishNode
 
 WALL_MS = 1_700_000_000_000
 #: Nothing waits for anything but its write.
@@ -115,10 +114,30 @@ class Disk:
         }
 
 
+class HomesNode(Protocol):
+    """The node around a home, as far as the home is concerned."""
+
+    now: float
+    disks: dict[int, Disk]
+    #: Whether homes may read the disks of workers that are gone, and what they wait for there.
+    lets_adopt: bool
+    claims: dict[tuple[int, int], None]
+
+    @property
+    def homes(self) -> Mapping[int, RealHome]:
+        """Those that run."""
+
+    def from_home(self, index: int, incarnation: int, frames: list[bytes]) -> None:
+        """A home sends."""
+
+    def settle(self) -> None:
+        """Carry effects until nothing moves."""
+
+
 class OtherDisks:
     """The port `Neighbours` of a home: the disks of the other workers, which it may open when the node lets it."""
 
-    def __init__(self, node: PublishNode, own: int) -> None:
+    def __init__(self, node: HomesNode, own: int) -> None:
         self._node = node
         self._own = own
 
@@ -159,15 +178,15 @@ class OtherDisks:
 class RealHome:
     """A home as its process runs it: each write ends before the next frame, unless it is held."""
 
-    def __init__(self, node: PublishNode, index: int, incarnation: int, disk: Disk) -> None:
+    def __init__(self, node: HomesNode, index: int, incarnation: int, disk: Disk) -> None:
         self.node = node
         self.index = index
         self.incarnation = incarnation
         self.disk = disk
         self.home = disk.home = Home(disk.spool, incarnation, _LIMITS, OtherDisks(node, index))
         self.commits = True
-        #: False: HOME waits for `report`.
-        self.reports = True
+        #: What it says with these operations waits for `report`, and what it says behind it.
+        self.holds: tuple[bytes, ...] = ()
         self._held: list[list[bytes]] = []
         #: Every STORE that came, in order, with those that were sent again.
         self.stores: list[list[Any]] = []
@@ -248,8 +267,8 @@ class RealHome:
         while self._unlogged and self._unlogged[0][0] <= stored:
             self.disk.log += self._unlogged.pop(0)[1]
 
-    def work(self) -> None:
-        """Do what is due, and write unless writes are held."""
+    def work(self) -> float | None:
+        """Do what is due, and write unless writes are held; gives when more is due."""
         for _ in range(1000):
             due, is_idle = self.tick()
             # What is held is STOREs: other writes go on while there are none.
@@ -260,22 +279,23 @@ class RealHome:
                 self.home.written(write[0], self.node.now, self.wall_ms)
                 self._log(self.disk.stored)
             elif due is None or due > self.node.now or (is_held and is_idle):
-                return
+                return due
+        raise AssertionError("it does not come to an end")
 
     def tick(self) -> tuple[float | None, bool]:
         """Do what is due; gives when more is due, and whether there was nothing to say."""
         due = self.home.tick(self.node.now, self.wall_ms)
         said = self.home.take_frames()
         for frames in said:
-            if (frames[0] == wire.HOME and not self.reports) or self._held:
+            if frames[0] in self.holds or self._held:
                 self._held.append(frames)
             else:
                 self.node.from_home(self.index, self.incarnation, frames)
         return due, not said
 
     def report(self, *stages: int) -> None:
-        """Let HOME go out, as if there were some more stages, and what came behind it."""
-        self.reports = True
+        """Let go out what waits; a HOME as if there were some more stages."""
+        self.holds = ()
         held, self._held = self._held, []
         for frames in held:
             if frames[0] == wire.HOME and stages:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
-from angarium_server.frames.homes import LeasedFrame
 from router.flows.groups import share_out
 from router.flows.lane_questions import ANSWER_TIMEOUT_S
-from tests.unit.router.flow_rig import BIG, FakeClient, FakeHome, Rig
+from tests.unit.router.flow_rig import INCARNATION, PARTITION_MASK, FakeClient, FlowHome, Rig
 
 if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.requirement("R221")
 
 HOUR_MS = 3_600_000
-FIGURES = {"oldest": 1, "next": 1, "epoch": 9, "continued": False}
 
 
 @pytest.fixture
@@ -35,129 +33,134 @@ def open_group(client: FakeClient, name: str = "q", group: str = "g") -> int:
     return client.ask("group.open", name=name, group=group, lease_ms=HOUR_MS)
 
 
-def questions(home: FakeHome) -> list[tuple[int, str, list[Any]]]:
+def epoch_of(value: dict[str, Any], partition: int = 0) -> int:
+    """Give the epoch of a lane that was opened."""
+    (figures,) = [one for number, one in value["lanes"] if number == partition]
+    epoch = figures["epoch"]
+    assert isinstance(epoch, int)
+    return epoch
+
+
+def questions(home: FlowHome) -> list[tuple[int, str, list[Any]]]:
     """Take what a home was asked: partition, verb, arguments."""
     asked, home.questions = home.questions, []
-    home.asked += asked
-    return [(lane & 1023, verb, arguments) for _, lane, verb, arguments in asked]
+    return asked
 
 
-def answer(home: FakeHome, value: Any, code: int = 0, *, at: int = -1) -> None:
-    """Answer one of the questions that were taken."""
-    reference = home.asked[at][0]
-    frame = LeasedFrame(home.incarnation, reference, code, value)
-    home.rig.consumers.questions.answered(frame, home.shard, [], home.rig.now)
-    home.rig.settle()
+def lease(rig: Rig, endpoint: Endpoint, group: str, partition: int) -> None:
+    """Let a group have one lane."""
+    lane_id = endpoint.id << wire.LANE_BITS | partition
+    home = rig.homes[0]
+    home.take([wire.LEASE, wire.pack([INCARNATION, 1 << 40, lane_id, ["open", group, HOUR_MS]])])
+    rig.settle()
+    assert questions(home)
 
 
 def test_a_group_asks_the_only_lane_of_a_queue(rig: Rig, client: FakeClient, queue: Endpoint) -> None:
-    number = open_group(client)
     home = rig.homes[0]
+    home.store(queue, 7)
+    home.holds = (wire.LEASED,)
+    number = open_group(client)
     assert questions(home) == [(0, "open", ["g", HOUR_MS])]
     assert not client.has_answer(number)
-    answer(home, FIGURES)
-    assert client.answer(number) == (
-        0,
-        {"name": "q", "endpoint_id": queue.id, "lease_ms": HOUR_MS, "lanes": [[0, FIGURES]]},
-    )
-    number = client.ask("group.plan", name="q", group="g", lanes=[[0, 9, 1, 0]], messages=5, bytes=None)
-    assert questions(home) == [(0, "plan", ["g", 9, 1, 0, 5, 1 << 62])]
-    answer(home, [1, 6, 5, 500])
-    assert client.answer(number) == (0, [[0, [1, 6, 5, 500]]])
+    home.report()
+    code, value = client.answer(number)
+    epoch = epoch_of(value)
+    assert value.pop("lanes")[0][1].items() >= {"oldest": 1, "next": 8, "continued": False}.items()
+    assert (code, value) == (0, {"name": "q", "endpoint_id": queue.id, "lease_ms": HOUR_MS})
+    plan = client.request("group.plan", name="q", group="g", lanes=[[0, epoch, 1, 0]], messages=5, bytes=None)
+    assert questions(home) == [(0, "plan", ["g", epoch, 1, 0, 5, 1 << 62])]
+    assert plan == (0, [[0, [1, 6, 5, 500]]])
 
 
 @pytest.mark.requirement("R280")
 def test_a_queue_says_how_long_a_lease_may_last_and_who_used_it_last(rig: Rig, client: FakeClient) -> None:
     short = rig.controller.put("q", owner="owner", max_lease_s=60)
-    number = open_group(client)
     home = rig.homes[0]
+    home.holds = (wire.LEASED,)
+    number = open_group(client)
     assert questions(home) == [(0, "open", ["g", 60_000])]
     assert short.reader == ("", "")
-    answer(home, FIGURES)
+    home.report()
     assert client.answer(number)[1]["lease_ms"] == 60_000
     assert short.reader == ("owner", "reader")
     other = rig.client("other", "owner")
-    for verb, value, code in (("release", False, 0), ("positions", "it has not", errors.LEASE_LOST)):
-        other.ask(f"group.{verb}", name="q", group="h", lanes=[[0, 1]])
-        questions(home)
-        answer(home, value, code)
+    assert other.request("group.release", name="q", group="h", lanes=[[0, 1]])[0] == 0
+    assert other.request("group.positions", name="q", group="h", lanes=[[0, 1]])[0] == errors.LEASE_LOST
     assert short.reader == ("owner", "reader"), "who does not have the lease does not count"
-    assert short.describe()["reader_client"] == "", "nobody has leased it, as far as its home told"
+    assert short.describe()["reader_client"] == "reader"
 
 
 def test_the_first_partition_decides_who_of_two_groups_gets_a_queue(rig: Rig, client: FakeClient) -> None:
     rig.controller.put("p", owner="owner", partition_count=3, access_type="non-exclusive")
-    number = open_group(client, "p")
-    home = rig.homes[0]
-    assert questions(home) == [(0, "open", ["g", HOUR_MS])]
-    answer(home, "reader group 'other' has it", errors.ENDPOINT_LEASED)
-    assert client.answer(number) == (errors.ENDPOINT_LEASED, "reader group 'other' has it")
-    assert questions(home) == []
+    assert client.answer(open_group(client, "p", "other"))[0] == 0
+    questions(rig.homes[0])
+    answer = client.answer(open_group(client, "p"))
+    assert answer == (errors.ENDPOINT_LEASED, "reader group 'other' has it")
+    assert questions(rig.homes[0]) == [(0, "open", ["g", HOUR_MS])]
 
 
 def test_only_its_home_says_whether_a_partition_that_was_taken_away_has_something_for_the_group(
     rig: Rig, client: FakeClient
 ) -> None:
     """A router that has just started has no figures of it: all of them may hold what the group has planned."""
-    rig.controller.put("p", owner="owner", partition_count=4, access_type="non-exclusive")
-    rig.controller.put("p", partition_count=1)
-    number = open_group(client, "p")
+    queue = rig.controller.put("p", owner="owner", partition_count=4, access_type="non-exclusive")
     home = rig.homes[0]
+    home.store(queue, partition=2)
+    lease(rig, queue, "g", 2)
+    planned = client.request("group.plan", name="p", group="g", lanes=[[2, 0, 1, 0]], messages=5)
+    assert planned == (0, [[2, [1, 2, 1, 100]]])
+    rig.controller.put("p", partition_count=1)
     questions(home)
-    answer(home, FIGURES)
-    assert [asked[:2] for asked in questions(home)] == [(1, "open"), (2, "open"), (3, "open")]
-    answer(home, None, at=-3)
-    answer(home, {**FIGURES, "continued": True}, at=-2)
-    assert not client.has_answer(number)
-    answer(home, None)
-    assert client.answer(number)[1]["lanes"] == [[0, FIGURES], [2, {**FIGURES, "continued": True}]]
+    code, value = client.answer(open_group(client, "p"))
+    assert [asked[:2] for asked in questions(home)] == [(partition, "open") for partition in range(4)]
+    assert code == 0
+    assert [(number, figures["continued"]) for number, figures in value["lanes"]] == [(0, False), (2, True)]
 
 
 def test_nothing_is_released_of_partitions_that_had_nothing_for_the_group(
     rig: Rig, client: FakeClient
 ) -> None:
-    rig.controller.put("p", owner="owner", partition_count=3, access_type="non-exclusive")
+    queue = rig.controller.put("p", owner="owner", partition_count=3, access_type="non-exclusive")
+    rig.homes[0].store(queue, partition=2)
+    lease(rig, queue, "other", 2)
     rig.controller.put("p", partition_count=1)
-    number = open_group(client, "p")
-    home = rig.homes[0]
-    questions(home)
-    answer(home, FIGURES)
-    questions(home)
-    answer(home, None, at=-2)
-    answer(home, "taken", errors.ENDPOINT_LEASED)
-    assert client.answer(number)[0] == errors.ENDPOINT_LEASED
-    assert questions(home) == [(0, "release", ["g", 9])]
+    assert client.answer(open_group(client, "p"))[0] == errors.ENDPOINT_LEASED
+    asked = questions(rig.homes[0])
+    assert [one[:2] for one in asked] == [(0, "open"), (1, "open"), (2, "open"), (0, "release")]
 
 
 @pytest.mark.parametrize("continued", [True, False])
 def test_what_was_leased_in_vain_is_released_and_what_was_leased_before_is_not(
     rig: Rig, client: FakeClient, continued: bool
 ) -> None:
-    rig.controller.put("p", owner="owner", partition_count=3, access_type="non-exclusive")
-    number = open_group(client, "p")
-    home = rig.homes[0]
-    questions(home)
-    answer(home, {**FIGURES, "continued": continued})
-    assert [asked[:2] for asked in questions(home)] == [(1, "open"), (2, "open")]
-    answer(home, {**FIGURES, "epoch": 11}, at=-2)
-    answer(home, "taken", errors.ENDPOINT_LEASED)
-    assert client.answer(number)[0] == errors.ENDPOINT_LEASED
-    first = [] if continued else [(0, "release", ["g", 9])]
-    assert questions(home) == [*first, (1, "release", ["g", 11])]
+    queue = rig.controller.put("p", owner="owner", partition_count=3, access_type="non-exclusive")
+    lease(rig, queue, "other", 2)
+    if continued:
+        lease(rig, queue, "g", 0)
+    assert client.answer(open_group(client, "p"))[0] == errors.ENDPOINT_LEASED
+    opened = [(partition, "open") for partition in range(3)]
+    asked = [one[:2] for one in questions(rig.homes[0])]
+    assert asked == [*opened, *([] if continued else [(0, "release")]), (1, "release")]
 
 
 def test_limits_are_shared_out_by_what_partitions_have(rig: Rig, client: FakeClient) -> None:
-    rig.controller.put("p", owner="owner", partition_count=3, access_type="non-exclusive")
-    lanes = [[partition, 9, 1, 0] for partition in range(3)]
-    number = client.ask("group.plan", name="p", group="g", lanes=lanes, messages=10, bytes=None)
+    queue = rig.controller.put("p", owner="owner", partition_count=3, access_type="non-exclusive")
     home = rig.homes[0]
-    assert questions(home) == [(partition, "count", ["g", 9, 1]) for partition in range(3)]
-    for at, has in ((-3, [0, 0]), (-2, [2, 200]), (-1, [100, 10_000])):
-        answer(home, has, at=at)
-    assert questions(home) == [(1, "plan", ["g", 9, 1, 0, 2, 200]), (2, "plan", ["g", 9, 1, 0, 8, 10_000])]
-    answer(home, [1, 3, 2, 200], at=-2)
-    answer(home, [1, 9, 8, 800])
-    assert client.answer(number) == (0, [[0, [1, 1, 0, 0]], [1, [1, 3, 2, 200]], [2, [1, 9, 8, 800]]])
+    home.store(queue, 2, partition=1)
+    home.store(queue, 100, partition=2)
+    opened = client.answer(open_group(client, "p"))[1]
+    epochs = [epoch_of(opened, partition) for partition in range(3)]
+    lanes = [[partition, epochs[partition], 1, 0] for partition in range(3)]
+    questions(home)
+    answer = client.request("group.plan", name="p", group="g", lanes=lanes, messages=10, bytes=None)
+    first, second = epochs[1:]
+    assert questions(home) == [
+        *[(partition, "count", ["g", epochs[partition], 1]) for partition in range(3)],
+        (1, "plan", ["g", first, 1, 0, 2, 200]),
+        (2, "plan", ["g", second, 1, 0, 8, 10_000]),
+    ]
+    assert answer == (0, [[0, [1, 1, 0, 0]], [1, [1, 3, 2, 200]], [2, [1, 9, 8, 800]]])
 
 
 @pytest.mark.parametrize(
@@ -185,12 +188,12 @@ def test_who_wants_little_gets_it_and_the_others_share_the_rest(
 def test_a_question_goes_to_the_next_incarnation_of_a_home(
     rig: Rig, client: FakeClient, queue: Endpoint
 ) -> None:
+    rig.homes[0].holds = (wire.LEASED,)
     number = open_group(client)
-    assert len(questions(rig.homes[0])) == 1
     rig.kill_home(0)
+    assert not client.has_answer(number)
     home = rig.start_home(0)
     assert questions(home) == [(0, "open", ["g", HOUR_MS])]
-    answer(home, FIGURES)
     assert client.answer(number)[0] == 0
 
 
@@ -208,46 +211,58 @@ def test_a_question_follows_a_lane_to_its_new_home(make_rig: Any) -> None:
     rig = make_rig(homes=2)
     client = rig.client("reader", "owner")
     rig.controller.put("q", owner="owner")
+    for home in rig.homes.values():
+        home.holds = (wire.LEASED,)
     number = open_group(client)
     assert len(questions(rig.homes[0])) == 1
     rig.controller.put("q", homes=[1])
     assert questions(rig.homes[1]) == [(0, "open", ["g", HOUR_MS])]
-    answer(rig.homes[0], FIGURES)
+    rig.homes[0].report()
     assert not client.has_answer(number), "the old home has no say any more"
-    answer(rig.homes[1], FIGURES)
+    rig.lets_adopt = True
+    rig.kill_home(0)
+    rig.homes[1].report()
+    rig.advance(1.0)
     assert client.answer(number)[0] == 0
 
 
 def test_a_late_answer_and_one_of_an_endpoint_that_is_gone_do_no_harm(
     rig: Rig, client: FakeClient, queue: Endpoint
 ) -> None:
+    rig.homes[0].holds = (wire.LEASED,)
     number = open_group(client)
-    home = rig.homes[0]
-    questions(home)
     rig.controller.delete("q")
     assert client.answer(number)[0] == errors.UNKNOWN_ENDPOINT
-    answer(home, FIGURES)
+    rig.homes[0].report()
+    assert not client.received
 
 
 # --- ranges -----------------------------------------------------------------------------------------------------
 
 
+def plan(client: FakeClient, name: str, partition: int = 0) -> None:
+    """Open the reader group, and plan all that a partition has."""
+    epoch = epoch_of(client.answer(open_group(client, name))[1], partition)
+    code, _ = client.request("group.plan", name=name, group="g", lanes=[[partition, epoch, 1, 0]])
+    assert code == 0
+
+
 def test_a_range_is_bound_at_its_partition_and_ends_with_code_0(rig: Rig, client: FakeClient) -> None:
-    rig.controller.put("p", owner="owner", partition_count=3, access_type="non-exclusive")
+    queue = rig.controller.put("p", owner="owner", partition_count=3, access_type="non-exclusive")
+    home = rig.homes[0]
+    home.store(queue, 8, partition=1)
+    plan(client, "p", 1)
     wanted = {"group": "g", "partition": 1, "first": 1, "end": 9}
     flow = client.bind("p", browse=True, range=wanted)["flow"]
-    home = rig.homes[0]
-    ((arguments, number),) = [(home.bound[number], number) for number in home.bound]
-    assert arguments[0] & 1023 == 1
+    (arguments,) = home.arguments("bind")
+    assert arguments[0] & PARTITION_MASK == 1
     assert {name: arguments[5][name] for name in ("group", "first", "end")} == {
         "group": "g",
         "first": 1,
         "end": 9,
     }
-    home.send(number, 3, partition=1)
-    home.event(number, wire.FLOW_CLOSED)
-    rig.settle()
-    assert client.messages() == 3
+    rig.advance(0.1)
+    assert client.messages() == 8
     assert client.taken(wire.INDICATION) == [[flow, wire.FLOW_CLOSED, 0, None]]
     assert client.session.flows == {}
 
@@ -255,9 +270,10 @@ def test_a_range_is_bound_at_its_partition_and_ends_with_code_0(rig: Rig, client
 def test_a_range_goes_on_where_it_was_when_its_home_comes_back(
     rig: Rig, client: FakeClient, queue: Endpoint
 ) -> None:
-    client.bind("q", browse=True, range={"group": "g", "partition": 0, "first": 1, "end": 90})
-    home = rig.homes[0]
-    home.send(home.flow_at(queue), 7)
+    rig.homes[0].store(queue, 89)
+    plan(client, "q")
+    client.bind("q", browse=True, range={"group": "g", "partition": 0, "first": 1, "end": 90}, messages=7)
+    assert client.messages() == 7
     rig.kill_home(0)
     home = rig.start_home(0)
     (arguments,) = home.arguments("bind")
@@ -305,8 +321,10 @@ def test_the_permission_to_consume_is_needed_for_everything(rig: Rig, queue: End
 def test_a_range_is_closed_when_the_permission_is_taken_away(rig: Rig, queue: Endpoint) -> None:
     rig.controller.put("q", permission="consume")
     other = rig.client("other", "stranger")
+    rig.homes[0].store(queue, 3)
+    plan(other, "q")
     wanted = {"group": "g", "partition": 0, "first": 1, "end": 4}
-    other.bind("q", browse=True, range=wanted, messages=BIG, bytes=BIG)
+    other.bind("q", browse=True, range=wanted, messages=1)
     rig.controller.put("q", permission="read-only")
     assert [found[2] for found in other.taken(wire.INDICATION)] == [errors.PERMISSION_DENIED]
 

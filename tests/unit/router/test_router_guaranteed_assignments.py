@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors, wire
-from angarium_server.frames.homes import LaneTotals
 from router.flows.flow import more
 from tests.unit.router.flow_rig import BIG, FakeClient, Rig
 
@@ -50,34 +49,33 @@ def test_a_partition_that_moves_is_settled_first_and_late_settles_are_refused(
     rig: Rig, client: FakeClient, parted: Endpoint
 ) -> None:
     home = rig.homes[0]
-    home.lets_go = False
     first = client.bind("q")["flow"]
+    for partition in (2, 3):
+        home.store(parted, partition=partition)
     second = rig.client("second", "owner")
     second.bind("q")
     rig.advance(5.1)
     assert home.arguments("unbind") == [[3000], [3000]]
-    leaving = home.flow_at(parted, 3)
+    assert second.taken(wire.INDICATION) == []
     client.settle(first, wire.OUTCOME_ACCEPTED, (3, 1, 1))
     assert home.arguments("settle") == [[0, [[1, 1]]]]
-    home.let_go(leaving)
-    rig.settle()
     assert second.taken(wire.INDICATION)[-1][3] == [3]
     client.taken(wire.INDICATION)
     client.settle(first, wire.OUTCOME_ACCEPTED, (3, 2, 2))
     assert client.taken(wire.INDICATION) == [
         [first, wire.FLOW_SETTLE_REFUSED, errors.PARTITION_LOST, "partition 3"]
     ]
-    home.let_go(home.flow_at(parted, 2))
-    rig.settle()
+    client.settle(first, wire.OUTCOME_ACCEPTED, (2, 1, 1))
+    assert second.taken(wire.INDICATION)[-1][3] == [2, 3]
 
 
 def test_a_home_that_does_not_end_a_hand_off_is_not_waited_for(
     rig: Rig, client: FakeClient, parted: Endpoint
 ) -> None:
-    rig.homes[0].lets_go = False
     client.bind("q")
     second = rig.client("second", "owner")
     second.bind("q")
+    rig.homes[0].holds = (wire.FLOW_EVENT,)
     rig.advance(5.1)
     rig.advance(3)
     assert second.taken(wire.INDICATION) == []
@@ -101,8 +99,10 @@ def test_more_partitions_are_given_away_and_fewer_handed_off(
     flow = client.bind("q")["flow"]
     rig.controller.put("q", partition_count=5, homes=[0] * 5)
     assert client.taken(wire.INDICATION)[-1][3] == [0, 1, 2, 3, 4]
-    rig.endpoints.report(0, [LaneTotals(lane.lane_id, 1, 100, 1, 0) for lane in parted.lanes])
+    for partition in range(5):
+        rig.homes[0].store(parted, partition=partition)
     rig.controller.put("q", partition_count=2)
+    rig.advance(3.1)  # what the client has out is not waited for any longer
     assert client.taken(wire.INDICATION)[-1][3] == [0, 1]
     assert len(rig.homes[0].lanes) == 5, "their homes move what is in them"
     assert flow in client.session.flows
@@ -125,11 +125,12 @@ def test_a_queue_that_gets_partitions_or_loses_them_all_starts_its_consumers_ane
 
 def test_a_home_that_dies_in_a_hand_off_ends_it(make_rig: Any) -> None:
     rig = make_rig(2)
-    rig.controller.put("q", owner="owner", access_type="non-exclusive", partition_count=2, homes=[0, 1])
+    parted = {"access_type": "non-exclusive", "partition_count": 2, "homes": [0, 1]}
+    queue = rig.controller.put("q", owner="owner", **parted)
     client, second = rig.client("first", "owner"), rig.client("second", "owner")
-    rig.homes[1].lets_go = False
     client.bind("q")
     second.bind("q")
+    rig.homes[1].store(queue, partition=1)
     rig.advance(5.1)
     assert second.taken(wire.INDICATION) == []
     rig.kill_home(1)
@@ -184,7 +185,7 @@ def test_the_credit_of_a_flow_is_shared_by_its_partitions(
     busy = home.flow_at(parted, 2)
     got = 0
     while home.credit[busy][0] > 0 and got < 500:
-        home.send(busy, 1, 100, partition=2)
+        home.store(parted, 1, 100, partition=2)
         got += 1
     assert 50 <= got <= 110, "one busy partition may use most of the window"
     client.credit(flow, 100 + got, 200_000)
@@ -197,7 +198,7 @@ def test_what_comes_too_early_is_held_until_the_client_has_credit(
     flow = client.bind("q", messages=1, bytes=100_000)["flow"]
     home = rig.homes[0]
     for partition in range(4):
-        home.send(home.flow_at(parted, partition), 1, 100, partition=partition)
+        home.store(parted, 1, 100, partition=partition)
     assert client.messages() == 1
     assert rig.flows.describe(None, None, None)[0]["held_messages"] == 3
     client.credit(flow, 3)
@@ -214,10 +215,10 @@ def test_what_is_held_of_a_partition_that_was_handed_off_is_not_sent(
     flow = client.bind("q", messages=1, bytes=100_000)["flow"]
     home = rig.homes[0]
     for partition in (3, 2, 0):
-        home.send(home.flow_at(parted, partition), 1, 100, partition=partition)
+        home.store(parted, 1, 100, partition=partition)
     assert client.messages() == 1
     rig.client("second", "owner").bind("q")
-    rig.advance(5.1)
+    rig.advance(8.1)
     assert client.taken(wire.INDICATION)[-1][3] == [0, 1]
     (described, _) = rig.flows.describe(None, None, None)
     assert described["held_messages"] == 1
@@ -227,29 +228,25 @@ def test_what_is_held_of_a_partition_that_was_handed_off_is_not_sent(
     rig.validate()
 
 
-def test_a_bind_is_answered_with_the_partitions_whose_messages_come(rig: Rig) -> None:
+def test_a_bind_is_answered_with_the_partitions_whose_messages_come(make_rig: Any) -> None:
     """A partition that the flow had and lost before the answer is in neither."""
-    rig.controller.put(
+    rig = make_rig(2)
+    endpoint = rig.controller.put(
         "q",
         owner="owner",
         access_type="non-exclusive",
         partition_count=2,
-        homes=[0, 0],
+        homes=[0, 1],
         partition_rebalance_delay_s=0,
     )
-    endpoint = rig.endpoints.find("default", "queue", "q")
-    assert endpoint is not None
-    home = rig.homes[0]
-    home.answers = False
+    rig.homes[0].holds = (wire.FLOW_EVENT,)
     first, second = rig.client("first", "owner"), rig.client("second", "owner")
     number = first.ask("flow.bind", name="q", messages=100, bytes=BIG)
-    ours = [home.flow_at(endpoint, partition) for partition in (0, 1)]
-    home.event(ours[1], wire.FLOW_ACTIVE)
-    home.send(ours[1], 1, 100, partition=1)
+    rig.homes[1].store(endpoint, partition=1)
     second.ask("flow.bind", name="q", messages=100, bytes=BIG)
-    rig.advance(0.1)
-    home.event(ours[0], wire.FLOW_ACTIVE)
-    home.send(ours[0], 1, 100, partition=0)
+    rig.advance(3.1)
+    rig.homes[0].report()
+    rig.homes[0].store(endpoint, partition=0)
     code, bound = first.answer(number)
     assert (code, bound["partitions"]) == (0, [0])
     assert [header[1][0][0] for header in first.taken(wire.MESSAGES)] == [0]
@@ -270,9 +267,7 @@ def test_a_client_is_never_sent_more_than_it_granted_and_no_partition_starves(
     flow = client.bind("q", messages=total, bytes=BIG)["flow"]
     home = rig.homes[0]
     for step, partition in enumerate(choices):
-        end = home.flow_at(queue, partition)
-        if home.credit[end][0] > 0:
-            home.send(end, 1, 100, partition=partition)
+        home.store(queue, 1, 100, partition=partition)
         got += client.messages()
         assert got <= total
         (described,) = rig.flows.describe(None, None, None)

@@ -167,13 +167,13 @@ def test_no_home_takes_its_lanes_for_orphans_before_the_directory_is_complete(ma
 
 def test_a_change_is_confirmed_when_filters_and_lanes_are_in_force(rig: Rig) -> None:
     home = rig.homes[0]
-    home.confirms = False
+    home.holds = (wire.LANES_CONFIRM,)
     done: list[str] = []
     made = rig.controller.put("q")  # confirmed by hand below
     rig.endpoints.put(rig.vpn, "queue", "q", made.attributes, lambda: done.append("same"))
     rig.settle()
     assert done == [], "the same thing was told before and is not confirmed yet"
-    home.confirm(home.lanes_frames[-1][0], complete=False)
+    home.report()
     assert done == ["same"]
     rig.endpoints.put(rig.vpn, "queue", "q", made.attributes, lambda: done.append("again"))
     assert done == ["same", "again"], "nothing changes, nobody is waited for"
@@ -226,7 +226,7 @@ def test_a_relaxed_message_vpn_makes_its_endpoints_relaxed(rig: Rig) -> None:
 def test_a_lane_that_moves_is_put_at_its_new_home_and_not_deleted_at_the_old_one(make_rig: Any) -> None:
     rig = make_rig(2)
     endpoint = rig.controller.put("q", homes=[1])
-    rig.homes[0].confirms = False
+    rig.homes[0].holds = (wire.LANES_CONFIRM,)
     done: list[str] = []
     moved = {**endpoint.attributes, "homes": [0]}
     rig.endpoints.put(rig.vpn, "queue", "q", moved, lambda: done.append("moved"))
@@ -566,11 +566,11 @@ def test_a_home_that_starts_is_told_what_was_deleted_until_all_homes_have_confir
 @pytest.mark.requirement("R282")
 def test_a_deletion_is_not_complete_before_its_home_has_confirmed_it(rig: Rig) -> None:
     made = rig.controller.put("q")
-    rig.homes[0].confirms = False
+    rig.homes[0].holds = (wire.LANES_CONFIRM,)
     rig.endpoints.drop("default", "queue", "q")
     rig.settle()
     assert rig.consumers.lanes.deletions([made.id]) == []
-    rig.homes[0].confirm(rig.homes[0].lanes_frames[-1][0], complete=False)
+    rig.homes[0].report()
     assert rig.consumers.lanes.deletions([]) == [made.id]
 
 

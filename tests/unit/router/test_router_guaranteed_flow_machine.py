@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from angarium import wire
-from angarium_server.frames.homes import LaneTotals
 from tests.unit.router.flow_rig import BIG, FakeClient, Rig
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 HOMES = 2
 #: Queues and the partitions that they begin with; 0: none.
 QUEUES = {"plain": 0, "three": 3}
-MARK = (1 << wire.LANE_BITS) - 1
 
 
 class Consumer:
@@ -31,7 +29,7 @@ class Consumer:
 
 
 class Machine(RuleBasedStateMachine):
-    """Bind, unbind, leave; grant and settle; homes restart, send and let go; operators change queues."""
+    """Bind, unbind, leave; grant and settle; homes restart, store and are slow; operators change queues."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,12 +45,7 @@ class Machine(RuleBasedStateMachine):
         count = max(1, attributes.get("partition_count", 0))
         homes += [(len(homes) + n) % HOMES for n in range(max(0, count - len(homes)))]
         fixed = {"owner": "default", "access_type": "non-exclusive", "partition_rebalance_delay_s": 1}
-        endpoint = self.rig.controller.put(name, homes=homes, **{**fixed, **attributes})
-        totals = [LaneTotals(lane.lane_id, 0, 0, 0, 0) for lane in endpoint.all_lanes()]
-        for home in self.rig.homes:  # all is empty, so what retires goes at once
-            self.rig.endpoints.report(home, totals)
-        self.rig.settle()
-        return endpoint
+        return self.rig.controller.put(name, homes=homes, **{**fixed, **attributes})
 
     # -- clients ---------------------------------------------------------------------------------------------
 
@@ -109,39 +102,27 @@ class Machine(RuleBasedStateMachine):
         if index in self.rig.homes:
             self.rig.kill_home(index)
 
-    @rule(index=st.integers(0, HOMES - 1), lets_go=st.booleans(), answers=st.booleans())
-    def start(self, index: int, lets_go: bool, answers: bool) -> None:
+    @rule(index=st.integers(0, HOMES - 1), is_slow=st.booleans())
+    def start(self, index: int, is_slow: bool) -> None:
         if index not in self.rig.homes:
-            home = self.rig.start_home(index)
-            home.lets_go, home.answers = lets_go, answers
+            self.rig.start_home(index, holds=(wire.FLOW_EVENT,) if is_slow else ())
 
-    @rule(data=st.data())
-    def send(self, data: Any) -> None:
-        able = [
-            (home, flow)
-            for home in self.rig.homes.values()
-            for flow, (messages, size) in home.credit.items()
-            if messages > 0 and size > 0 and not self.is_leaving(flow)
+    @rule(index=st.integers(0, HOMES - 1))
+    def report(self, index: int) -> None:
+        if index in self.rig.homes:
+            self.rig.homes[index].report()
+
+    @rule(data=st.data(), messages=st.integers(1, 5))
+    def store(self, data: Any, messages: int) -> None:
+        lanes = [
+            (endpoint, lane)
+            for endpoint in self.rig.endpoints
+            for lane in endpoint.lanes
+            if lane.home in self.rig.homes
         ]
-        if able:
-            home, flow = data.draw(st.sampled_from(able))
-            home.send(flow, 1, 100, partition=home.bound[flow][0] & MARK)
-
-    def is_leaving(self, flow: int) -> bool:
-        return flow in [end.id for end in self.rig.flows._assignments._leaving.values()]
-
-    @rule(data=st.data())
-    def let_go(self, data: Any) -> None:
-        leaving = [
-            (home, flow)
-            for home in self.rig.homes.values()
-            for flow in home.bound
-            if self.is_leaving(flow) and not home.lets_go
-        ]
-        if leaving:
-            home, flow = data.draw(st.sampled_from(leaving))
-            home.let_go(flow)
-            self.rig.settle()
+        if lanes:
+            endpoint, lane = data.draw(st.sampled_from(lanes))
+            self.rig.homes[lane.home].store(endpoint, messages, partition=lane.partition)
 
     # -- operators and time ----------------------------------------------------------------------------------
 
@@ -200,13 +181,7 @@ class Machine(RuleBasedStateMachine):
         for index in range(HOMES):
             if index not in self.rig.homes:
                 self.rig.start_home(index)
-            home = self.rig.homes[index]
-            home.lets_go = True
-            if not home.answers:
-                home.answers = True
-                for flow in home.bound:
-                    home.event(flow, wire.FLOW_ACTIVE)
-                self.rig.settle()
+            self.rig.homes[index].report()
         self.rig.advance(30)
         self.rig.validate()
         bound = {
