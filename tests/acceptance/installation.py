@@ -67,15 +67,22 @@ def shared_installation(folder: Path) -> Installation:
 
 def _install(folder: Path) -> dict[str, Any]:
     wheels = folder / "wheels"
-    build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels)]
-    run(Path(sys.executable), *build, str(ROOT / "sdk"), str(ROOT))
-    venv.create(folder / "installed", with_pip=True)
+    # Our environment has what builds a wheel, and the pip that installs it: making both anew costs more than the rest.
+    build = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels)]
+    run(Path(sys.executable), "-m", "pip", *build, str(ROOT / "sdk"), str(ROOT))
+    venv.create(folder / "installed")
     python = folder / "installed" / "bin" / "python"
     found = {}
     for kind, name in (("client", "angarium"), ("server", "angarium-server")):
-        run(python, "-m", "pip", "install", "--quiet", "--no-compile", "--find-links", str(wheels), name)
+        install(python, "--find-links", str(wheels), name)
         found[kind] = json.loads(run(python, "-P", "-c", _LOOK))
     return found
+
+
+def install(python: Path, *what: str) -> None:
+    """Install something into the environment of an interpreter, which has no pip."""
+    pip = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile"]
+    run(Path(sys.executable), *pip, *what)
 
 
 def run(python: Path, *arguments: str) -> str:

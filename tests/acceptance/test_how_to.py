@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.acceptance.document import Block, Desk, blocks
-from tests.acceptance.installation import ROOT, run
+from tests.acceptance.installation import ROOT, install
 
 if TYPE_CHECKING:
     from tests.acceptance.installation import Installation
@@ -24,7 +24,7 @@ def typed(*commands: str) -> Block:
 
 
 def test_a_service_is_tested_as_the_page_says(desk: Desk, installation: Installation) -> None:
-    run(installation.python, "-m", "pip", "install", "--quiet", "--no-compile", "pytest>=8.3,<10")
+    install(installation.python, "pytest>=8.3,<10")
     with desk.reader(listen=False) as reader:
         start = typed("source .venv/bin/activate", "mkdir service", "cd service", "touch pytest.ini")
         reader.read([start, *blocks(HOW_TO / "testing-your-service.md")])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.acceptance.command_shell import Shell
-from tests.acceptance.installation import clean_environment, run
+from tests.acceptance.installation import clean_environment, install, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,14 +19,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 CLIENT = {"angarium", "msgpack", "msgspec"}
-#: What is in every environment that `venv` makes.
-OF_PYTHON = {"pip", "setuptools"}
 
 
 @pytest.mark.requirement("R272")
 def test_the_client_brings_two_packages_and_no_server(installation: Installation) -> None:
     client = installation.client
-    assert set(client["distributions"]) - OF_PYTHON == CLIENT
+    assert set(client["distributions"]) == CLIENT
     assert not {"angarium_server", "cluster", "node", "router", "storage", "lmdb", "click"} & set(
         client["modules"]
     )
@@ -101,7 +99,7 @@ def test_a_node_runs_in_a_directory_that_holds_modules_of_the_same_names(hostile
 @pytest.fixture(scope="module")
 def with_pytest(installation: Installation) -> Installation:
     """Give the installation with pytest, which the server does not bring."""
-    run(installation.python, "-m", "pip", "install", "--quiet", "--no-compile", "pytest>=8.3,<10")
+    install(installation.python, "pytest>=8.3,<10")
     return installation
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
-import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import zmq
 
 import angarium
 from angarium import blocking, errors, wire
+from angarium_server import launch
 from angarium_server.testing import Node, NodeFailedError
 from tests.integration.certificates import Authority
 from tests.integration.raw_client import RawClient, hello_header, row
@@ -24,6 +24,8 @@ from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tests.command_server import CommandServer
 
 pytestmark = pytest.mark.slow
 
@@ -36,20 +38,13 @@ WRONG = "swordfish-swordfish"
 class Shell:
     """Runs `angarium` for one node."""
 
-    def __init__(self, node: Node, folder: Path) -> None:
+    def __init__(self, node: Node, folder: Path, commands: CommandServer) -> None:
+        self._commands = commands
         self.node = node
         self.folder = folder
 
     def __call__(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "angarium_server", *arguments, "--data", str(self.node.data)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env={**os.environ, "PYTHONPATH": path},
-            check=False,
-        )
+        done = self._commands.run_text([*arguments, "--data", str(self.node.data)], launch.environment())
         assert done.returncode == status, (arguments, done.returncode, done.stdout, done.stderr)
         return done
 
@@ -61,10 +56,10 @@ class Shell:
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+def shell(tmp_path_factory: pytest.TempPathFactory, commands: CommandServer) -> Iterator[Shell]:
     folder = tmp_path_factory.mktemp("security")
     with Node(folder / "data", workers=2, log_level="DEBUG") as node:
-        shell = Shell(node, folder)
+        shell = Shell(node, folder, commands)
         shell("username", "update", "default", "--set", "enabled=true")  # stays so when others get passwords
         yield shell
 
@@ -100,7 +95,7 @@ def own_address() -> str:
 
 
 @pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+def keyed(tmp_path_factory: pytest.TempPathFactory, commands: CommandServer) -> Iterator[Shell]:
     """A node on every address of the machine, with a certificate."""
     folder = tmp_path_factory.mktemp("tls")
     address = own_address()
@@ -127,7 +122,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         encoding="utf-8",
     )
     with Node(folder / "data", workers=1, listen="tls://0.0.0.0:0", config=config) as node:
-        yield Shell(node, folder)
+        yield Shell(node, folder, commands)
 
 
 def test_a_certificate_encrypts_and_who_does_not_trust_it_is_kept_out(keyed: Shell, tmp_path: Path) -> None:
@@ -228,9 +223,11 @@ def test_passwords_are_checked_and_found_nowhere(
 
 
 @pytest.mark.requirement("R283", "R284")
-def test_nobody_comes_in_without_a_password_once_somebody_has_one(tmp_path: Path) -> None:
+def test_nobody_comes_in_without_a_password_once_somebody_has_one(
+    tmp_path: Path, commands: CommandServer
+) -> None:
     with Node(tmp_path / "data", workers=1) as node:
-        shell = Shell(node, tmp_path)
+        shell = Shell(node, tmp_path, commands)
         shell("queue", "create", "orders", "--subscription", "orders/>")
         assert "without a password: default (VPN default), from this machine" in shell("status").stdout
         with blocking.connect(node.url) as client:
@@ -460,6 +457,15 @@ def test_nobody_subscribes_to_the_inbox_of_another_or_counts_on_its_name(
             assert thief.socket.recv_multipart()[0] != wire.DELIVER
 
 
+def is_let_in(context: zmq.Context[zmq.Socket[bytes]], url: str, username: str) -> bool:
+    """Log in, or be told that others do at the same time: a client tries again then."""
+    with RawClient(context, url) as client:
+        client.send(wire.HELLO, hello_header(username=username, password=PASSWORD))
+        answer = client.receive()
+        assert answer.operation == wire.WELCOME or answer.header[0] == errors.CONNECT_RATE_EXCEEDED, answer
+        return answer.operation == wire.WELCOME
+
+
 @pytest.mark.requirement("R280")
 def test_guesses_from_many_addresses_do_not_keep_others_out(shell: Shell) -> None:
     """Forty addresses guess at one user without end; another user and that one log in from an address of their own."""
@@ -474,12 +480,8 @@ def test_guesses_from_many_addresses_do_not_keep_others_out(shell: Shell) -> Non
             for number in range(1, 41):
                 crowd.append(RawClient(context, f"tcp://127.0.7.{number}:0;127.0.0.1:{port}"))
                 crowd[-1].send(wire.HELLO, hello_header(username="bert", password=f"{WRONG}{turn}"))
+        login = functools.partial(is_let_in, context, f"tcp://127.0.8.8:0;127.0.0.1:{port}")
         for username in ("anna", "bert"):
-            client = RawClient(context, f"tcp://127.0.8.8:0;127.0.0.1:{port}")
-            began = time.monotonic()
-            client.hello(username=username, password=PASSWORD)
-            print(f"{username}: {time.monotonic() - began:.3f} s")
-            assert time.monotonic() - began < 12.0, username
-            client.close()
+            wait_until(functools.partial(login, username), f"a login of {username}", timeout_s=12.0)
         for guess in crowd:
             guess.close()

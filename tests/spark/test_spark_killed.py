@@ -44,6 +44,8 @@ SPARK = (
     "spark.sql.codegen.wholeStage=false",
     "--conf",
     "spark.sql.codegen.factoryMode=NO_CODEGEN",
+    "--conf",
+    "spark.sql.adaptive.enabled=false",
 )
 LIMIT_S = 200.0
 DRIVER = Path(__file__).with_name("sink_driver.py")
