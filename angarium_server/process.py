@@ -77,8 +77,6 @@ PENDING_ASKS_MAX: Final = 10_000
 CONTROL_FRAMES_PER_ROUND: Final = 100
 #: What is sent last (the reply, the event of the end) may take this long to leave.
 LINGER_MS: Final = 200
-#: How long the loop sleeps when `tick` asks for nothing.
-IDLE_TICK_S: Final = 1.0
 
 #: Tells a child who its supervisor is, so that a supervisor that died before the child's first look is
 #: noticed.
@@ -323,11 +321,9 @@ class Process:
         """Run until asked to stop and drained.
 
         Args:
-            tick: called with the monotonic time after every poll round; returns in how many seconds it wants
-            to be
-                called again at the latest, or None for one second.
-            stop: called after each tick once `stopping` is set; True means drained. It is not waited for
-            longer than
+            tick: called with the monotonic time after every poll round, at the latest once per heartbeat; returns in
+                how many seconds it wants to be called again, or None if that is soon enough.
+            stop: called after each tick once `stopping` is set; True means drained. It is not waited for longer than
                 DRAIN_LIMIT_S.
         """
         with _WakingSignals(self) as descriptor:
@@ -357,8 +353,9 @@ class Process:
                     return
             if now >= self._next_duty:
                 self._do_duties(now)
-            wait_s = min(IDLE_TICK_S if asked is None else asked, self._next_duty - now)
-            wait_s = max(wait_s, 0.0)
+            wait_s = self._next_duty - now
+            if asked is not None and asked < wait_s:
+                wait_s = asked if asked > 0.0 else 0.0
 
     def _begin_stopping(self, now: float) -> float:
         self._state = STATE_STOPPING

@@ -33,8 +33,9 @@ class Watch:
         """Watch nothing."""
         #: Exactly what is watched.
         self._handlers: dict[Any, Handler] = {}
-        #: The descriptors of exactly these, and of exactly these in the epoll.
-        self._owners: dict[int, Watched] = {}
+        #: Descriptor -> socket, of those that are sockets.
+        self._sockets: dict[int, zmq.Socket[bytes]] = {}
+        #: Of exactly these descriptors and sockets.
         self._signals = select.epoll()
         #: Sockets that may be readable without a signal.
         self._doubtful: dict[zmq.Socket[bytes], None] = {}
@@ -43,17 +44,18 @@ class Watch:
         """Watch a socket or a descriptor; `handler` may be called although nothing has come."""
         descriptor = _descriptor(watched)
         self._handlers[watched] = handler
-        self._owners[descriptor] = watched
         self._signals.register(descriptor, select.EPOLLIN)
         if not isinstance(watched, int):
+            self._sockets[descriptor] = watched
             self.touch(watched)
 
     def remove(self, watched: Watched) -> None:
         """Forget what is watched, before it is closed."""
         descriptor = _descriptor(watched)
-        del self._handlers[watched], self._owners[descriptor]
+        del self._handlers[watched]
         self._signals.unregister(descriptor)
         if not isinstance(watched, int):
+            del self._sockets[descriptor]
             self._doubtful.pop(watched, None)
 
     def await_room(self, watched: int, *, wanted: bool) -> None:
@@ -69,10 +71,13 @@ class Watch:
         if self._doubtful and self._serve_doubtful():
             seconds = 0.0
         for descriptor, _ in self._signals.poll(seconds):
-            watched = self._owners.get(descriptor)
-            # An earlier handler of this round may have removed it; one in doubt had its turn, or has it next.
-            if watched is not None and watched not in self._doubtful:
-                self._serve(watched)
+            socket = self._sockets.get(descriptor)
+            if socket is None:
+                handler = self._handlers.get(descriptor)
+                if handler is not None:  # an earlier one of this round may have removed it
+                    handler()
+            elif socket not in self._doubtful:  # one in doubt had its turn, or has it next
+                self._serve(socket)
 
     def close(self) -> None:
         """Let go of the epoll, when nobody waits any more."""
@@ -89,11 +94,11 @@ class Watch:
                 served = True
         return served
 
-    def _serve(self, watched: Any) -> None:
-        if self._handlers[watched]():
-            self.touch(watched)
+    def _serve(self, socket: zmq.Socket[bytes]) -> None:
+        if self._handlers[socket]():
+            self.touch(socket)
         elif self._doubtful:
-            self._doubtful.pop(watched, None)
+            self._doubtful.pop(socket, None)
 
 
 def _descriptor(watched: Watched) -> int:

@@ -263,7 +263,7 @@ class Router:
             operation(self, session, frames, now)
             if self._acks.ready:
                 self._acks.flush(now)
-            if self.egress.is_blocked(session):
+            if session.probes and self.egress.is_blocked(session):
                 raise error_for(errors.EGRESS_BLOCKED, "answers pile up unread")
         except AngariumError as error:
             self.close_session(session, error, now)
@@ -391,7 +391,9 @@ class Router:
 
     def tick_after_clients(self, now: float) -> float:
         """The same if nothing but frames of clients came since: lone messages of known topics make nothing due."""
-        wake = min(self._wake_at, self.eliding.next_due())
+        wake, elided = self._wake_at, self.eliding.next_due()
+        if elided < wake:
+            wake = elided
         return self.tick(now) if self._is_restless or now >= wake else wake
 
     def _sweep(self, now: float) -> None:
@@ -555,7 +557,8 @@ class Router:
                 self.rights.revoke(session)
             return
         self.rounds.renew(session, a_round)
-        self._finish_bye(session, now)
+        if session.bye_at is not None:
+            self._finish_bye(session, now)
 
     # -- ends ------------------------------------------------------------------------------------------------
 

@@ -273,21 +273,21 @@ class RouterServer:
                 return
 
     def _send_client(self, effect: SendClient) -> None:
-        routing_id, frames, rows = effect
+        routing_id, frames = effect.routing_id, effect.frames
         refusal = self._door.send(routing_id, frames)
         if refusal is not None:
             is_blocked = refusal is Refusal.BLOCKED
-            self._router.unreachable(routing_id, rows, time.monotonic(), blocked=is_blocked)
+            self._router.unreachable(routing_id, effect.rows, time.monotonic(), blocked=is_blocked)
         elif frames[0] == wire.WELCOME:
             self._door.admit(routing_id)
         elif frames[0] == wire.CLOSED:
             self._door.finish(routing_id, time.monotonic())
 
     def _send_worker(self, effect: SendWorker) -> None:
-        index, incarnation, frames = effect
+        index, incarnation = effect.worker, effect.incarnation
         self._process.touch(self._workers)
         try:
-            _send_parts(self._workers, [b"w%d.%d" % (index, incarnation), *frames])
+            _send_parts(self._workers, [b"w%d.%d" % (index, incarnation), *effect.frames])
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
@@ -459,12 +459,12 @@ class RouterServer:
         has_more = self._door.read_rest()
         self._carry_out()
         self._is_stirred = False
-        if not self._ready and self._may_open(now):
-            self._open()
-            self._tell_ready()
         if not self._ready:
-            wake = now + 0.02
-        return 0.0 if has_more else max(0.0, wake - now)
+            if self._may_open(now):
+                self._open()
+                self._tell_ready()
+            return 0.02
+        return 0.0 if has_more else wake - now
 
     def _tick_router(self, now: float) -> float:
         try:

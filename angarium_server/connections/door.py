@@ -295,7 +295,9 @@ class Door:
         """Read what came of a connection, and send further if that was waited for."""
         if connection.is_waiting:
             self._flush(connection)
-        if connection in self._unread or connection.id not in self._connections:
+            if connection.id not in self._connections:
+                return
+        if connection in self._unread:
             return
         if connection not in self._unauthenticated:
             self._read(connection, connection.read)
@@ -314,10 +316,11 @@ class Door:
 
     def read_rest(self) -> bool:
         """End a turn of the loop: go on with those of which more is here; tell whether there is still more."""
-        unread, self._unread = self._unread, {}
-        for connection in unread:
-            if connection.id in self._connections:
-                self._read(connection, connection.read_rest)
+        if self._unread:
+            unread, self._unread = self._unread, {}
+            for connection in unread:
+                if connection.id in self._connections:
+                    self._read(connection, connection.read_rest)
         return (self._has_unauthenticated and self._end_turn()) or bool(self._unread)
 
     def _end_turn(self) -> bool:

@@ -122,7 +122,7 @@ class Framing:
 
     def _take_frames(self, data: bytes, at: int, messages: list[list[bytes]]) -> int:
         """Take complete frames from a place on; give the place behind them."""
-        parts, filled = self._parts, len(data)
+        parts, part_bytes, filled = self._parts, self._message_bytes, len(data)
         frame_bytes, message_bytes = self._limits
         self.has_more, self._wanted = False, 2
         while filled - at >= 2:
@@ -145,16 +145,17 @@ class Framing:
                 self._command(content)
                 continue
             parts.append(content)
-            self._message_bytes += size
-            if not self.is_open or self._message_bytes > message_bytes or len(parts) > PARTS_MAX:
+            part_bytes += size
+            if part_bytes > message_bytes or len(parts) > PARTS_MAX or not self.is_open:
                 raise self._refusal()
             if not flags & MORE:
                 messages.append(parts)
                 parts = self._parts = []
-                self._message_bytes = self._commands = 0
+                part_bytes = self._commands = 0
                 if len(messages) == MESSAGES_MAX:
                     self.has_more = at < filled
                     break
+        self._message_bytes = part_bytes
         return at
 
     def _refusal(self) -> FramingError:

@@ -10,6 +10,7 @@ import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from angarium import wire
 from angarium.trail import Route, key_of
@@ -82,7 +83,8 @@ def spool_bytes(rows: list[Row]) -> int:
 
 def result_with(result: EndpointResult, rows: list[Row]) -> EndpointResult:
     """Give what endpoints take with some of its rows only, at least one."""
-    return result._replace(
+    return replace(
+        result,
         rows=len(rows),
         spool_bytes=spool_bytes(rows),
         largest=max(row.message_bytes for row in rows),

@@ -71,7 +71,7 @@ def _keep(a_round: Round[Session], wanted: Callable[[int], bool]) -> None:
 
 def _part(part: Part, wanted: Callable[[int], bool]) -> Part | None:
     rows = [row for row in decode_rows(part.batch) if wanted(row.index)]
-    return part._replace(rows=len(rows), batch=encode_rows(rows)) if rows else None
+    return replace(part, rows=len(rows), batch=encode_rows(rows)) if rows else None
 
 
 def _result(result: EndpointResult, wanted: Callable[[int], bool]) -> EndpointResult | None:
@@ -124,7 +124,8 @@ def only_direct(frames: list[Frame]) -> list[Frame]:
         if len(direct) == len(rows):
             kept.append((result, endpoints))
         elif direct:
-            result = result._replace(
+            result = replace(
+                result,
                 rows=len(direct),
                 spool_bytes=spool_bytes(direct),
                 largest=max(row.message_bytes for row in direct),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from angarium import wire
 from router.delivery.choice import best_neighbour, candidates
-from router.delivery.egress import Delivery, Egress
+from router.delivery.egress import Delivery, Egress, delivery_of
 from router.sessions.queues import Bundle, open_rows
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Dispatcher:
         plain = a_round.plain
         if not a_round.choice and len(plain) == 1:
             only = plain[0]
-            delivery = Delivery([Bundle(only.rows, only.batch, only.classes, topics=only.topics)])
+            delivery = delivery_of(Bundle(only.rows, only.batch, only.classes, topics=only.topics))
             for session in self._interest.resolve(only.set):
                 self._offer_round(session, delivery, a_round, now)
         elif plain or a_round.choice:
@@ -208,7 +208,7 @@ def _join(
         if share is not None:
             bundle = Bundle(len(packed), wire.join_rows(packed), wire.CLASS_COS1, share, unsorted=unsorted)
             bundles.append(bundle)
-    return Delivery(bundles)
+    return delivery_of(*bundles)
 
 
 def _without_rows(delivery: Delivery, indices: frozenset[int]) -> Delivery | None:
@@ -217,9 +217,9 @@ def _without_rows(delivery: Delivery, indices: frozenset[int]) -> Delivery | Non
     rows = [row for row in open_rows(bundle) if row[wire.ROW_INDEX] not in indices]
     if not rows:
         return None
-    return Delivery([Bundle(len(rows), wire.pack(rows), bundle.classes, opened=bundle.opened)])
+    return delivery_of(Bundle(len(rows), wire.pack(rows), bundle.classes, opened=bundle.opened))
 
 
 def _without_plain(delivery: Delivery) -> Delivery | None:
     bundles = [bundle for bundle in delivery.bundles if bundle.share is not None]
-    return Delivery(bundles) if bundles else None
+    return delivery_of(*bundles) if bundles else None

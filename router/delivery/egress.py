@@ -8,7 +8,11 @@ queues together; over it, the session that holds most loses its oldest.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from angarium import wire
 from router.sessions.queues import Bundle, ClassQueue, split_by_class
@@ -34,26 +38,25 @@ SMALL_BYTES: Final = 4_096
 _PLAIN_HEADS: Final = [wire.pack([0, [[rows, None]], 0]) for rows in range(128)]
 
 
-class Delivery:
+class Delivery(msgspec.Struct, eq=False):
     """What one round gives to one session, or to many of them: built once, shared by all."""
 
-    __slots__ = ("_frames", "_link_frames", "bundles", "bytes", "classes", "is_plain", "is_small", "rows")
+    bundles: list[Bundle]
+    rows: int
+    #: Bytes of its batches.
+    size: int
+    #: Whether the number of its rows is all there is to say of it.
+    is_plain: bool
+    #: Whether it shares a frame with what else leaves for a client.
+    is_small: bool
+    #: The DELIVER as it goes out when nothing was dropped before it.
+    _frames: list[bytes] | None = None
+    _link_frames: list[bytes] | None = None
 
-    def __init__(self, bundles: list[Bundle]) -> None:
-        self.bundles = bundles
-        self.rows = self.bytes = self.classes = 0
-        for bundle in bundles:
-            self.rows += bundle.rows
-            self.bytes += len(bundle.batch)
-            self.classes |= bundle.classes
-        first = bundles[0]
-        #: Whether the number of its rows is all there is to say of it.
-        self.is_plain = len(bundles) == 1 and is_plain(first)
-        #: Whether it shares a frame with what else leaves for a client.
-        self.is_small = self.is_plain and len(first.batch) <= SMALL_BYTES
-        #: The DELIVER as it goes out when nothing was dropped before it.
-        self._frames: list[bytes] | None = None
-        self._link_frames: list[bytes] | None = None
+    @property
+    def classes(self) -> int:
+        """Give the CLASS_* bits of what is inside."""
+        return reduce(or_, [bundle.classes for bundle in self.bundles])
 
     def frames_for(self, session: Session) -> list[bytes]:
         """Give the DELIVER for a session when nothing was dropped before it."""
@@ -66,6 +69,19 @@ class Delivery:
         if self._link_frames is None:
             self._link_frames = link_frames(self.bundles, dropped=0)
         return self._link_frames
+
+
+def delivery_of(*bundles: Bundle) -> Delivery:
+    """Make a delivery of one bundle, or of some."""
+    first = bundles[0]
+    if len(bundles) > 1:
+        size = sum([len(bundle.batch) for bundle in bundles])
+        return Delivery(
+            [*bundles], sum([bundle.rows for bundle in bundles]), size, is_plain=False, is_small=False
+        )
+    size = len(first.batch)
+    plain = is_plain(first)
+    return Delivery([first], first.rows, size, is_plain=plain, is_small=plain and size <= SMALL_BYTES)
 
 
 def is_small(bundle: Bundle) -> bool:
@@ -138,7 +154,7 @@ class Egress:
                 frames = _frames_for(session, delivery.bundles, dropped)
             else:
                 frames = delivery.frames_for(session)
-            self._send(session, frames, delivery.rows, delivery.bytes, is_open=is_small)
+            self._send(session, frames, delivery.rows, delivery.size, is_open=is_small)
             return
         if egress.congested_at is None:
             egress.congested_at = now
@@ -232,7 +248,8 @@ class Egress:
         self.sent_messages += rows
         self.sent_bytes += size
         session.out_bytes += size
-        self._probe_if_due(session)
+        if session.out_bytes >= session.probe_at:
+            self._probe(session)
 
     def pass_on(self, session: Session, frames: list[bytes], size: int) -> None:
         """Send messages of a flow, whose own credit bounds them: they never queue here, and are never dropped.
@@ -242,7 +259,8 @@ class Egress:
         self._outbox.send(session, frames)
         session.out_bytes += size
         session.flow_out_bytes += size
-        self._probe_if_due(session)
+        if session.out_bytes >= session.probe_at:
+            self._probe(session)
 
     def is_reading(self, session: Session) -> bool:
         """Tell whether a client has shown to read enough of what it was sent to be sent more."""
@@ -253,7 +271,8 @@ class Egress:
         """Send an answer, or news of the session: it waits for no credit."""
         self._outbox.send(session, frames)
         session.out_bytes += len(frames[1]) + ANSWER_OVERHEAD_BYTES
-        self._probe_if_due(session)
+        if session.out_bytes >= session.probe_at:
+            self._probe(session)
 
     def is_blocked(self, session: Session) -> bool:
         """Tell whether even answers pile up at a client: it does not read at all.
@@ -264,18 +283,18 @@ class Egress:
         unread_max = self._link_unread_max if session.is_neighbour else self._unread_max
         return session.out_bytes - session.read_bytes - flow_bytes > 2 * unread_max
 
-    def _probe_if_due(self, session: Session) -> None:
+    def _probe(self, session: Session) -> None:
         """Ask the client to show that it reads: only who read all that was sent before can answer.
 
         Several questions are under way, so on a long path a whole limit is on its way and not the half of it.
         """
         unread_max = self._link_unread_max if session.is_neighbour else self._unread_max
-        if session.out_bytes - session.probe_bytes < unread_max // PROBES:
-            return
-        if len(session.probes) >= PROBES:
+        if not session.probe_at:
+            session.probe_at = unread_max // PROBES
+        if session.out_bytes < session.probe_at or len(session.probes) >= PROBES:
             return
         number = self._random.randrange(1, 1 << 62)
-        session.probe_bytes = session.out_bytes
+        session.probe_at = session.out_bytes + unread_max // PROBES
         session.probes.append((number, session.out_bytes, session.flow_out_bytes))
         self._outbox.send(session, [wire.PING, wire.pack([number])])
 
@@ -286,19 +305,20 @@ class Egress:
                 session.read_bytes, session.flow_read_bytes = read_bytes, flow_read_bytes
                 for _ in range(place + 1):
                     session.probes.popleft()
-                self._probe_if_due(session)
+                self._probe(session)
                 return True
         return False
 
     def may_send(self, session: Session) -> bool:
         """Tell whether one more frame may be sent, which may overdraw.
 
-        Credit says what the client wants, probes what it reads.
+        Credit says what the client wants, probes what it reads: one that has answered all of them reads.
         """
-        has_credit = (
-            session.sent_messages < session.granted_messages and session.sent_bytes < session.granted_bytes
+        return (
+            session.sent_messages < session.granted_messages
+            and session.sent_bytes < session.granted_bytes
+            and (not session.probes or self.is_reading(session))
         )
-        return has_credit and self.is_reading(session)
 
     def forget(self, session: Session) -> int:
         """A session is over: drop what waits for it; gives how many messages."""

@@ -18,7 +18,7 @@ import math
 from typing import TYPE_CHECKING
 
 from angarium import wire
-from router.delivery.egress import Delivery, Egress
+from router.delivery.egress import Delivery, Egress, delivery_of
 from router.sessions.queues import Bundle, ElidingTable, Topic, open_rows
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Eliding:
         if delivery.classes & wire.CLASS_ELIDING and not session.closed:
             # Each alone, because rows that aged out have indices of other rounds and must not be merged by them.
             for bundle in [piece for whole in delivery.bundles for piece in self._sift(session, whole, now)]:
-                self._egress.offer(session, Delivery([bundle]), now)
+                self._egress.offer(session, delivery_of(bundle), now)
             return
         self._egress.offer(session, delivery, now)
 
@@ -208,7 +208,7 @@ class Eliding:
             classes |= tracked.held_classes
             tracked.held = None
         bundle = Bundle(len(rows), wire.join_rows(rows), classes)
-        self._egress.offer(session, Delivery([bundle]), now)
+        self._egress.offer(session, delivery_of(bundle), now)
 
     def allow(self, session: Session, delay_ms: int, topics_max: int, now: float) -> None:
         """Let a session elide from now on, or change how; topics beyond a lower maximum age out."""

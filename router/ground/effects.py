@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+import msgspec
+from msgspec.structs import replace
+
 from angarium import wire
 from angarium_server.frames.matching import Bundle
 
@@ -22,7 +25,7 @@ BUNDLE_MAX: Final = 64
 SEALED: Final = -1
 
 
-class SendClient(NamedTuple):
+class SendClient(msgspec.Struct, frozen=True):
     """Send frames to a client; `rows` messages are lost, and counted, if it is gone."""
 
     routing_id: bytes
@@ -30,7 +33,7 @@ class SendClient(NamedTuple):
     rows: int
 
 
-class SendWorker(NamedTuple):
+class SendWorker(msgspec.Struct, frozen=True):
     """Send frames to one incarnation of a worker."""
 
     worker: int
@@ -148,9 +151,10 @@ class Outbox:
             for place, joined in self._joined.items():
                 effects[place] = joined.effect()
             self._joined = {}
-        for place, bundle in self._bundles.items():
-            effects[place] = effects[place]._replace(frames=Bundle(bundle).frames())  # type: ignore[call-arg]
-        self._bundles.clear()
+        if self._bundles:
+            for place, bundle in self._bundles.items():
+                effects[place] = replace(effects[place], frames=Bundle(bundle).frames())  # type: ignore[type-var]
+            self._bundles = {}
         self._taken += len(effects)
         return effects
 

@@ -40,5 +40,5 @@ def leave_out(a_round: Round[Any], unwanted: Callable[[int], bool]) -> None:
     for choice in a_round.choice:
         packed = [row for row in wire.unpack(choice.batch) if not unwanted(wire.unpack(row)[wire.ROW_INDEX])]
         if packed:
-            choices.append(choice._replace(rows=len(packed), batch=wire.pack(packed)))
+            choices.append(replace(choice, rows=len(packed), batch=wire.pack(packed)))
     a_round.plain, a_round.choice = plain, choices

@@ -49,9 +49,8 @@ _SWEPT_PART: Final = 64
 _TESTED_MAX: Final = 5_000
 #: Publish rules remembered for one topic; more start over.
 RULES_PER_TOPIC_MAX: Final = 64
-#: Flags of rows that the fast path leaves to the workers: deliver-to-one, guaranteed, and what is illegal.
-_SLOW_PATH_FLAGS: Final = wire.FLAG_DTO | wire.FLAG_MODE
-_ILLEGAL_COS: Final = wire.FLAG_COS
+#: How small batches begin, by their rows.
+_BATCH_HEADS: Final = [wire.array_head(rows) for rows in range(ROWS_MAX + 1)]
 #: Class of service 3; what is below has low priority for endpoints (R176).
 _HIGH_PRIORITY: Final = 2 << wire.COS_SHIFT
 
@@ -197,7 +196,7 @@ class FastPath:
             rows = _decode(batch)
         except (ValueError, RecursionError):
             return None
-        if len(rows) != a_round.rows or not batch.startswith(wire.array_head(len(rows))):
+        if len(rows) != a_round.rows or not batch.startswith(_BATCH_HEADS[len(rows)]):
             return None
         return self._match(a_round, rows, batch, cache)
 
@@ -273,17 +272,11 @@ class FastPath:
                 if entry is not None and known.plain is not entry.plain:
                     return None
                 entry = known
-            if (
-                index <= last
-                or not 0 <= flags <= 255
-                or flags & _SLOW_PATH_FLAGS
-                or flags & _ILLEGAL_COS == _ILLEGAL_COS
-            ):
+            its_classes = _DIRECT_CLASSES.get(flags)
+            if its_classes is None or index <= last:
                 return None
             last = index
-            classes |= 1 << ((flags & wire.FLAG_COS) >> wire.COS_SHIFT)
-            if flags & wire.FLAG_ELIDING:
-                classes |= wire.CLASS_ELIDING
+            classes |= its_classes
         assert entry is not None
         if entry.plain is None and a_round.mode & wire.MATCH_REPORT:
             return None
@@ -385,3 +378,11 @@ def _classes_of(flags: dict[int, None]) -> int:
             return 0
         classes |= 1 << cos | (wire.CLASS_ELIDING if one & wire.FLAG_ELIDING else 0)
     return classes
+
+
+#: Flags of a direct row -> its classes. Other rows are left to the workers: deliver-to-one, guaranteed, illegal ones.
+_DIRECT_CLASSES: Final = {
+    flags: classes
+    for flags in range(256)
+    if flags & wire.FLAG_MODE == wire.MODE_DIRECT and (classes := _classes_of({flags: None}))
+}

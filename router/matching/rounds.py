@@ -540,14 +540,14 @@ def read_publish(
         raise error_for(errors.BATCH_TOO_LARGE, f"the limit is {config.max_batch_rows} messages")
     if size > config.max_batch_bytes:
         raise error_for(errors.BATCH_TOO_LARGE, f"{size} bytes, the limit is {config.max_batch_bytes}")
-    a_round = Round(session, number, shards.assign(checked, epoch), session.publish_rules_id, flush=flush)
+    cut = shards.assign(checked, epoch)
+    a_round = Round(session, number, cut, session.publish_rules_id, count, size, len(cut), flush)
     if session.is_neighbour:
         a_round.mode = wire.MATCH_AS_DIRECT
         a_round.open = frozenset(opened)
         a_round.inside = inside
     elif reports:
         a_round.mode |= wire.MATCH_REPORT
-    a_round.bytes = size  # as the client counts its credit, however the router cuts the batches
     if handle and checked:
         _charge_producer(a_round, handle, first, config)
     return a_round

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from angarium import slots, wire
 from angarium.errors import AngariumError
 from router.matching.shards import ShardState
@@ -122,7 +124,7 @@ def _recut(parts: list[Part], shards: Shards) -> list[Part]:
     try:
         return shards.recut(parts)
     except AngariumError:
-        return [parts[0]._replace(worker=0)]
+        return [replace(parts[0], worker=0)]
 
 
 def _nothing(_workers: int) -> None:

@@ -10,6 +10,8 @@ from collections import deque
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
+
 from angarium import wire
 from angarium_server.costs import BUNDLE_BYTES
 
@@ -25,33 +27,20 @@ QueueLimits: TypeAlias = "tuple[tuple[int, int], ...]"
 _COS_BITS: Final = {wire.CLASS_COS1: 0, wire.CLASS_COS2: 1, wire.CLASS_COS3: 2}
 
 
-class Bundle:
+class Bundle(msgspec.Struct, eq=False):
     """Rows for one session that travel in one batch: plain, or of one shared subscription."""
 
-    __slots__ = ("batch", "classes", "opened", "rows", "share", "topics", "unsorted")
-
-    def __init__(
-        self,
-        rows: int,
-        batch: bytes,
-        classes: int,
-        share: str | None = None,
-        *,
-        unsorted: bool = False,
-        opened: Sequence[int] = (),
-        topics: Sequence[str] | None = None,
-    ) -> None:
-        self.rows = rows
-        self.batch = batch
-        #: CLASS_* bits of what is inside.
-        self.classes = classes
-        self.share = share
-        #: Whether the rows come from several workers, and are to be merged by index.
-        self.unsorted = unsorted
-        #: For a neighbour: indices of the rows for which it has to choose a client; some may not be inside.
-        self.opened = opened
-        #: All topics that are inside and perhaps some more, if they are known and few; None otherwise.
-        self.topics = topics
+    rows: int
+    batch: bytes
+    #: CLASS_* bits of what is inside.
+    classes: int
+    share: str | None = None
+    #: Whether the rows come from several workers, and are to be merged by index.
+    unsorted: bool = False
+    #: For a neighbour: indices of the rows for which it has to choose a client; some may not be inside.
+    opened: Sequence[int] = ()
+    #: All topics that are inside and perhaps some more, if they are known and few; None otherwise.
+    topics: Sequence[str] | None = None
 
     @property
     def bytes(self) -> int:

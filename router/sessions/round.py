@@ -2,6 +2,8 @@
 
 A round knows its session, and the producer of its messages, only to hand them on, so the type of the session is a
 parameter here and the producer is not looked into.
+
+What each message makes one of is a `Struct`: it is made in a quarter of the time that a class in Python takes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ S = TypeVar("S")
 NEVER: Final = -1
 
 
-class Part(NamedTuple):
+class Part(msgspec.Struct, frozen=True):
     """The rows of a round that one worker matches."""
 
     worker: int
@@ -42,7 +44,7 @@ class Inside(NamedTuple):
 
 
 class PlainResult(msgspec.Struct, Generic[S], frozen=True, eq=False):
-    """Rows for every session of a set. A struct, because a round of many topics has thousands."""
+    """Rows for every session of a set."""
 
     set: FilterSet[S]
     rows: int
@@ -52,7 +54,7 @@ class PlainResult(msgspec.Struct, Generic[S], frozen=True, eq=False):
     topics: Sequence[str] | None = None
 
 
-class ChoiceResult(NamedTuple, Generic[S]):
+class ChoiceResult(msgspec.Struct, Generic[S], frozen=True, eq=False):
     """Rows of which each needs a choice; the batch is an array of packed rows."""
 
     set: FilterSet[S]
@@ -63,7 +65,7 @@ class ChoiceResult(NamedTuple, Generic[S]):
     batch: bytes
 
 
-class EndpointResult(NamedTuple):
+class EndpointResult(msgspec.Struct, frozen=True, eq=False):
     """Rows for every endpoint of a set, with what admission asks of them."""
 
     set: FilterSet[Any]
@@ -86,88 +88,47 @@ class Refusal(NamedTuple):
     indices: list[int]
 
 
-class Round(Generic[S]):
+class Round(msgspec.Struct, Generic[S], eq=False):
     """One batch under way."""
 
-    __slots__ = (
-        "broken",
-        "bytes",
-        "choice",
-        "endpoints",
-        "first",
-        "flush",
-        "inside",
-        "learn",
-        "mode",
-        "next_filter",
-        "number",
-        "open",
-        "parts",
-        "plain",
-        "producer",
-        "refused",
-        "resent",
-        "rows",
-        "rules_id",
-        "session",
-        "spooled_for",
-        "stamp",
-        "waited",
-        "waiting",
-    )
-
-    def __init__(
-        self,
-        session: S,
-        number: int,
-        parts: list[Part],
-        rules_id: int,
-        *,
-        flush: bool,
-        producer: Producer[S] | None = None,
-        first: int = 0,
-    ) -> None:
-        self.session = session
-        self.number = number
-        self.parts = parts
-        self.flush = flush
-        #: Whose guaranteed messages these are; None for direct ones.
-        self.producer = producer
-        #: Of a round that came over a link: indices of deliver-to-one rows for which a client is to be chosen here.
-        self.open: frozenset[int] = frozenset()
-        #: Of one that came over a link: classes and topics of its only batch, if the neighbour said them.
-        self.inside: Inside | None = None
-        #: Neighbour -> indices of the rows that the queue of its link has, None for all: of these its session gets no
-        #: copy.
-        self.spooled_for: dict[str, frozenset[int] | None] = {}
-        #: What workers are to tell of its topics if it has more rows than a small round (`wire.LEARN_...`).
-        self.learn = wire.LEARN_NOTHING if producer is None else wire.LEARN_ALL
-        #: What the workers are to take its messages for (`wire.MATCH_...`).
-        self.mode = wire.MATCH_DIRECT if producer is None else wire.MATCH_GUARANTEED
-        #: The sequence of a row is this number and its index; 0 in a direct round.
-        self.first = first
-        if len(parts) == 1:
-            self.rows, self.bytes = parts[0].rows, len(parts[0].batch)
-        else:
-            self.rows = sum(part.rows for part in parts)
-            self.bytes = sum(len(part.batch) for part in parts)
-        #: The publish rules under which it is judged, as the workers know them.
-        self.rules_id = rules_id
-        #: The number of the next filter when it came: workers may have matched it without those from there on.
-        self.next_filter = 0
-        #: How many filters had changed when it came; NEVER if a worker was still to be told of some.
-        self.stamp = NEVER
-        #: Parts not answered yet; all of them before the round is dispatched.
-        self.waiting = len(parts)
-        #: True once it has waited in a worker's line.
-        self.waited = False
-        #: True if a worker could make nothing of one of its batches: a guaranteed round is dropped as a whole then.
-        self.broken = False
-        self.plain: list[PlainResult[S]] = []
-        self.choice: list[ChoiceResult[S]] = []
-        #: What endpoints take; a list as soon as there is something.
-        self.endpoints: Sequence[EndpointResult] = ()
-        #: True if rows of it may have been stored before: it is matched without publish rules then.
-        self.resent = False
-        #: Of a guaranteed round: what the workers took out.
-        self.refused: Sequence[Refusal] = ()
+    session: S
+    number: int
+    parts: list[Part]
+    #: The publish rules under which it is judged, as the workers know them.
+    rules_id: int
+    rows: int
+    #: As the client counts its credit, however the router cuts the batches.
+    bytes: int
+    #: Parts not answered yet; all of them before the round is dispatched.
+    waiting: int
+    flush: bool
+    #: Whose guaranteed messages these are; None for direct ones.
+    producer: Producer[S] | None = None
+    #: Of a round that came over a link: indices of deliver-to-one rows for which a client is to be chosen here.
+    open: frozenset[int] = frozenset()
+    #: Of one that came over a link: classes and topics of its only batch, if the neighbour said them.
+    inside: Inside | None = None
+    #: Neighbour -> indices of the rows that the queue of its link has, None for all: of these its session gets no copy.
+    spooled_for: dict[str, frozenset[int] | None] = msgspec.field(default_factory=dict)
+    #: What workers are to tell of its topics if it has more rows than a small round (`wire.LEARN_...`).
+    learn: int = wire.LEARN_NOTHING
+    #: What the workers are to take its messages for (`wire.MATCH_...`).
+    mode: int = wire.MATCH_DIRECT
+    #: The sequence of a row is this number and its index; 0 in a direct round.
+    first: int = 0
+    #: The number of the next filter when it came: workers may have matched it without those from there on.
+    next_filter: int = 0
+    #: How many filters had changed when it came; NEVER if a worker was still to be told of some.
+    stamp: int = NEVER
+    #: True once it has waited in a worker's line.
+    waited: bool = False
+    #: True if a worker could make nothing of one of its batches: a guaranteed round is dropped as a whole then.
+    broken: bool = False
+    plain: list[PlainResult[S]] = msgspec.field(default_factory=list)
+    choice: list[ChoiceResult[S]] = msgspec.field(default_factory=list)
+    #: What endpoints take; a list as soon as there is something.
+    endpoints: Sequence[EndpointResult] = ()
+    #: True if rows of it may have been stored before: it is matched without publish rules then.
+    resent: bool = False
+    #: Of a guaranteed round: what the workers took out.
+    refused: Sequence[Refusal] = ()

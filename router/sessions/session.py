@@ -131,7 +131,7 @@ class Session:
         "parked",
         "pending",
         "permissions",
-        "probe_bytes",
+        "probe_at",
         "probes",
         "producers",
         "profile_name",
@@ -250,8 +250,8 @@ class Session:
         self.open_frame = SEALED
         #: PINGs that are not answered yet, the oldest first: number, and how much had been sent, of that on flows.
         self.probes: deque[tuple[int, int, int]] = deque()
-        #: How much had been sent when the last one left.
-        self.probe_bytes = 0
+        #: When so much was sent the next one leaves; 0 before anything was.
+        self.probe_at = 0
         #: Everything sent to it, answers included, and how much of that it has shown to have read. Credit
         #: alone could be a lie.
         self.out_bytes = 0
