@@ -359,22 +359,17 @@ class Message:
         return value if isinstance(value, kind) and (kind is not int or type(value) is int) else None
 
 
-class Delivery:
+class Delivery(msgspec.Struct, eq=False):
     """Rows that came together, with what they have in common."""
 
-    __slots__ = ("head", "rows", "share", "size_bytes")
-
-    def __init__(self, rows: list[Row], share: str | None, size_bytes: int) -> None:
-        """Hold rows that rise by index."""
-        #: Never changed once it is dispatched: several subscriptions may look at it.
-        self.rows = rows
-        #: The shared subscription to which all rows belong, or None for those that the client's own trie
-        #: dispatches.
-        self.share = share
-        #: What the rows took on the wire; the egress credit they cost.
-        self.size_bytes = size_bytes
-        #: The row before which the broker discarded others, one of `rows` or None.
-        self.head: Row | None = None
+    #: They rise by index. Never changed once it is dispatched: several subscriptions may look at it.
+    rows: list[Row]
+    #: The shared subscription to which all rows belong, or None for those that the client's own trie dispatches.
+    share: str | None
+    #: What the rows took on the wire; the egress credit they cost.
+    size_bytes: int
+    #: The row before which the broker discarded others, one of `rows` or None.
+    head: Row | None = None
 
 
 class ReceivedMessage(Message):

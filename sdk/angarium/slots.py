@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
 
 from angarium import errors, wire
 from angarium.message import Message, Row, check_payload, pack_rows, row_size
@@ -139,7 +141,7 @@ class TopicOwners(dict[str, int]):
         assert all(self.table[slot_of(topic)] == owner for topic, owner in self.items())
 
 
-class Round(NamedTuple):
+class Round(msgspec.Struct, frozen=True):
     """Rows that leave together."""
 
     #: Of the table by which they are cut; 0 if they are not, then there is one part.
@@ -293,12 +295,14 @@ class RowGatherer:
     def take(self) -> Round:
         """Give what is gathered as a round, and start over."""
         parts = self._parts
-        workers = [worker for worker, rows in enumerate(parts) if rows]
-        heads = [(worker, len(parts[worker])) for worker in workers]
-        batches = [pack_rows(parts[worker]) for worker in workers]
+        heads: list[tuple[int, int]] = []
+        batches: list[bytes] = []
+        for worker, rows in enumerate(parts):
+            if rows:
+                heads.append((worker, len(rows)))
+                batches.append(pack_rows(rows))
+                parts[worker] = []
         done = Round(self.epoch, heads, batches, self.rows, sum(map(len, batches)))
-        for worker in workers:
-            parts[worker] = []
         self.rows = 0
         self.size_bytes = 0
         return done

@@ -70,7 +70,7 @@ class Answered(NamedTuple):
     results: list[errors.AngariumError | None]
 
 
-class Delivered(NamedTuple):
+class Delivered(msgspec.Struct, frozen=True):
     """Messages came, all of one round of one publisher; before them `dropped` were discarded."""
 
     deliveries: list[Delivery]

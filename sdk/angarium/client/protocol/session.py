@@ -73,7 +73,7 @@ OUTGOING_MAX: Final = 10_000
 OVERDRAFT_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
-class State(enum.Enum):
+class State(enum.StrEnum):
     """Where a session is: HELLO sent, open, BYE sent, over."""
 
     GREETING = "greeting"
@@ -400,13 +400,13 @@ class ClientSession:
 
     def count_received(self, messages: int, size_bytes: int) -> None:
         """Count what came against the credit, so that no router can fill the memory of a slow application."""
-        window = self._window
-        over_messages = self._received[0] - self._granted[0] - wire.MAX_BATCH_ROWS
-        over_bytes = self._received[1] - self._granted[1] - OVERDRAFT_BYTES_MAX
+        window, received, granted = self._window, self._received, self._granted
+        over_messages = received[0] - granted[0] - wire.MAX_BATCH_ROWS
+        over_bytes = received[1] - granted[1] - OVERDRAFT_BYTES_MAX
         if over_messages > window.messages_max or over_bytes > window.bytes_max:
             raise malformed("more messages than there is credit for")
-        self._received[0] += messages
-        self._received[1] += size_bytes
+        received[0] += messages
+        received[1] += size_bytes
         window.hold(messages, size_bytes)
 
     def _on_retired(self, frames: list[bytes]) -> list[Event]:

@@ -238,10 +238,10 @@ class Publisher:
 
     def _begin_step(self) -> None:
         """Send the first of this step at once, and what comes after it at the end of the step."""
-        self._is_step_scheduled = True
-        self._loop.call_soon(self._end_step)
         if self._can_send():
             self._send_round()
+        self._is_step_scheduled = True
+        self._loop.call_soon(self._end_step)
 
     def _end_step(self) -> None:
         self._is_step_scheduled = False

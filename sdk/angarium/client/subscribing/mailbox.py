@@ -18,6 +18,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from angarium import errors, wire
 from angarium.message import Delivery
 from angarium.topic import Filter, parse_filter
@@ -37,20 +39,14 @@ BUFFER_MESSAGES: Final = 250_000
 BUFFER_BYTES: Final = 64 * 1024 * 1024
 
 
-class Hold:
+class Hold(msgspec.Struct, eq=False):
     """Messages that count against the egress window until all subscriptions that they stall are done."""
 
-    __slots__ = ("_release", "messages", "references", "size_bytes")
-
-    def __init__(
-        self, messages: int, size_bytes: int, references: int, release: Callable[[int, int], None]
-    ) -> None:
-        """Hold messages for so many subscriptions."""
-        self.messages = messages
-        self.size_bytes = size_bytes
-        #: Subscriptions that are not done; at 0 the credit is given back.
-        self.references = references
-        self._release = release
+    messages: int
+    size_bytes: int
+    #: Subscriptions that are not done; at 0 the credit is given back.
+    references: int
+    _release: Callable[[int, int], None]
 
     def release(self) -> None:
         """Take note that one subscription is done."""
@@ -60,22 +56,17 @@ class Hold:
             self._release(self.messages, self.size_bytes)
 
 
-class Chunk:
+class Chunk(msgspec.Struct, eq=False):
     """Rows of one delivery that belong to one subscription."""
 
-    __slots__ = ("_holds", "delivery", "rows", "size_bytes", "start")
-
-    def __init__(
-        self, rows: list[Row], delivery: Delivery, size_bytes: int, holds: Sequence[Hold] = ()
-    ) -> None:
-        self.rows = rows
-        self.delivery = delivery
-        #: What the rows took on the wire, an estimate if others came with them.
-        self.size_bytes = size_bytes
-        #: The first row that was not dropped.
-        self.start = 0
-        #: Empty once released.
-        self._holds = holds
+    rows: list[Row]
+    delivery: Delivery
+    #: What the rows took on the wire, an estimate if others came with them.
+    size_bytes: int
+    #: Empty once released.
+    _holds: Sequence[Hold] = ()
+    #: The first row that was not dropped.
+    start: int = 0
 
     def release(self) -> None:
         """Give back what the rows hold; nothing happens the second time."""

@@ -214,8 +214,15 @@ class Zmtp:
                     raise ZmtpError(HANDSHAKE_FAILED)
                 self._large = _Frame(flags, size, view[start:filled])
                 return filled
-            self._take(flags, view[start:end].tobytes(), messages)
+            content = view[start:end].tobytes()
             at = end
+            if flags > MORE or not self.is_open:
+                self._take(flags, content, messages)
+                continue
+            self._frames.append(content)  # as nearly all frames are, without a call for each
+            if not flags:
+                messages.append(self._frames)
+                self._frames = []
         return at
 
     def _take(self, flags: int, content: bytes, messages: list[list[bytes]]) -> None:
