@@ -99,7 +99,8 @@ def record(topics: list[str], rows: int) -> Iterator[tuple[int, Frames]]:
     while left is not None:
         gatherer.fill(iter((left,)))
         left = gatherer.fill(messages)
-        for (_, count), batch in zip(*gatherer.take()[1:3], strict=True):
+        a_round = gatherer.take()
+        for (_, count), batch in zip(a_round.parts, a_round.batches, strict=True):
             reference += 1
             head = (ROUTER_INCARNATION, reference, VPN, 0, wire.LEARN_NOTHING, count, wire.MATCH_DIRECT, 1)
             yield count, Match(*head).frames(batch)

@@ -12,7 +12,7 @@ import pytest
 import node.matching.worker
 import router.delivery.dispatcher
 from node.matching.matching import EMPTY_SET, TopicEntry, VpnMatching
-from router.delivery.egress import Delivery
+from router.delivery.egress import delivery_of
 from router.router import Router
 from tests.simulation import scenario
 from tests.simulation.simulate import name_of
@@ -185,7 +185,7 @@ def test_rows_of_several_workers_that_are_not_merged_are_found_out(monkeypatch: 
         delivery = join(*arguments)
         for bundle in delivery.bundles:
             bundle.unsorted = False
-        return Delivery(delivery.bundles)
+        return delivery_of(*delivery.bundles)
 
     monkeypatch.setattr(router.delivery.dispatcher, "_join", join_unmarked)
     assert is_found("order")
