@@ -14,6 +14,7 @@ import random
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -99,7 +100,7 @@ class RouterServer:
             token_key=bytes.fromhex(runtime.token_key_hex),
             now=now,
         )
-        self._router.handshake.issuers = Issuers(runtime.issuers)
+        self._router.handshake.issuers = issuers_of(runtime)
         self._set_clock(now)
         self._raise_descriptors()
         self._pool = ThreadPoolExecutor(AT_ONCE, "password")
@@ -311,7 +312,9 @@ class RouterServer:
 
     def _verify_token(self, effect: VerifyToken) -> None:
         """Look at the signature of a token in a thread of the pool."""
-        from router.tokens.verification import signed_payload  # only nodes with issuers load the library
+        from router.tokens.verification import (
+            signed_payload,  # only nodes with issuers have loaded the library
+        )
 
         payload = None
         try:
@@ -505,6 +508,17 @@ def _send_parts(socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
     last = len(frames) - 1
     for number, frame in enumerate(frames):
         socket.send(frame, _LAST_FRAME if number == last else _MORE_FRAMES)
+
+
+def issuers_of(runtime: RouterRuntime) -> Issuers:
+    """Give who may issue tokens, with the library for their keys loaded.
+
+    That takes a tenth of a second, for which clients would wait when the first keys come.
+    """
+    if runtime.issuers:
+        import_module("router.tokens.keys")
+        import_module("router.tokens.verification")
+    return Issuers(runtime.issuers)
 
 
 def door_limits(config: RouterConfig) -> DoorLimits:
