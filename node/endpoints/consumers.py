@@ -2,8 +2,9 @@
 
 Of an exclusive lane the first flow that bound is active and gets everything; of another all are, and take turns:
 each gets a run of at most `TURN_MAX` messages, less if there are few, so that few messages spread over many flows
-and many stay in batches. Flows that have no room are not asked until credit or a settle gives them room, so that a
-thousand idle flows cost nothing. Browsers are apart: they consume nothing and take no turns.
+and many stay in batches. One that is alone gets what it has room for at once. Flows that have no room are not asked
+until credit or a settle gives them room, so that a thousand idle flows cost nothing. Browsers are apart: they
+consume nothing and take no turns.
 """
 
 from __future__ import annotations
@@ -378,7 +379,7 @@ class Consumers:
         runs: list[tuple[Flow, Segment, int, int]] = []
         left = limit
         while readers and left > 0:
-            turn = left if self._is_exclusive else self._turn_of(readers)
+            turn = left if self._is_exclusive else self._turn_of(readers, left)
             again: list[Reader[Flow]] = []
             for reader in readers:
                 left, dry = self._give_turns(reader, turn, left, work, runs)
@@ -391,9 +392,11 @@ class Consumers:
             work.leave()
         return self._handouts(runs)
 
-    def _turn_of(self, readers: list[Reader[Flow]]) -> int:
+    def _turn_of(self, readers: list[Reader[Flow]], left: int) -> int:
         """Give how many messages a flow gets in one turn."""
         willing = sum(len(reader.willing) for reader in readers)
+        if willing == 1:
+            return left
         return max(min(-(-self._backlog.counts[READY] // willing), TURN_MAX), 1)
 
     def _give_turns(

@@ -132,6 +132,16 @@ def test_a_flow_has_at_most_64_messages_of_many_in_a_turn(make: type[Driver]) ->
     assert two == [*positions(65, 128), *positions(193, 256)]
 
 
+def test_a_flow_that_is_alone_or_the_only_one_with_room_gets_all_in_one_piece(make: type[Driver]) -> None:
+    driver = make(**SPREAD)
+    driver.bind(1, messages=200)
+    driver.fill(100)
+    assert [handout.indices for handout in driver.handouts()] == [range(100)]
+    driver.bind(2, messages=0)
+    driver.fill(300)
+    assert [(handout.flow, handout.indices) for handout in driver.handouts()] == [(1, range(100))]
+
+
 def test_turns_are_fair_between_flows_with_and_without_a_selector(make: type[Driver]) -> None:
     driver = make(**SPREAD)
     driver.bind(1)
