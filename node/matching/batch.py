@@ -156,6 +156,8 @@ def _malformed(detail: str) -> errors.AngariumError:
 
 
 def _classes_in(rows: list[Row]) -> int:
+    if len(rows) == 1:
+        return _CLASSES[rows[0].flags]
     classes = 0
     for row in rows:
         classes |= _CLASSES[row.flags]
@@ -259,7 +261,7 @@ class Sorting(msgspec.Struct, eq=False, gc=False):
 
     def _count_unmatched(self, batch: Batch, entries: dict[str, TopicEntry]) -> None:
         """Find the rows that go nowhere; a guaranteed one is told to the router by its index (R162)."""
-        if all(entry.plain is not EMPTY_SET and not batch.with_dto for entry in entries.values()):
+        if not batch.with_dto and _all_go_to_all(entries):
             return
         unmatched = [row for row in batch.rows if _goes_nowhere(entries[row.topic], row)]
         if not batch.guaranteed:
@@ -298,6 +300,14 @@ def _goes_nowhere(entry: TopicEntry, row: Row) -> bool:
     is_dto = row.flags & wire.FLAG_DTO != 0
     plain, choice = (entry.always, entry.dto_choice) if is_dto else (entry.plain, entry.choice)
     return plain is EMPTY_SET and choice is EMPTY_SET and entry.endpoints is EMPTY_SET
+
+
+def _all_go_to_all(entries: dict[str, TopicEntry]) -> bool:
+    """Tell whether each topic leads to subscribers that all get its messages without DTO."""
+    for entry in entries.values():  # noqa: SIM110 - a generator costs more
+        if entry.plain is EMPTY_SET:
+            return False
+    return True
 
 
 def _has_endpoints(entries: dict[str, TopicEntry]) -> bool:
