@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from typing import Final
+from typing import Final, TypeVar
 
 #: M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of mallopt(3). What is kept is bounded by the trim
 #: threshold.
@@ -24,8 +24,14 @@ GIVE_BACK_DELAY_S: Final = 3.0
 #: a megabyte, and what was in use by chance, or freed and kept for the next one of its type, kept a whole one.
 AGAIN_TIMES: Final = 4
 AGAIN_S: Final = 8.0
+#: What a dict may take beyond what its entries need, and what these need at most.
+ROOMY_BYTES: Final = 64 << 10
+ENTRY_BYTES: Final = 200
 #: The mean size of the small objects of the interpreter in our processes, which it only counts.
 SMALL_OBJECT_BYTES: Final = 90
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class _Glibc:
@@ -91,6 +97,11 @@ def in_use_bytes() -> int:
         return 0
     told = _glibc.mallinfo2()
     return int(told.uordblks + told.hblkhd) + SMALL_OBJECT_BYTES * sys.getallocatedblocks()
+
+
+def without_room(table: dict[K, V]) -> dict[K, V]:
+    """Give a dict that most entries have left without the room that these took: a dict never becomes smaller."""
+    return dict(table) if sys.getsizeof(table) > ROOMY_BYTES + ENTRY_BYTES * len(table) else table
 
 
 class FreedMemory:

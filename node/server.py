@@ -181,8 +181,10 @@ class WorkerServer:
         frames, again_at = self._worker.tidy(now)
         for one in frames:
             self._send(one)
-        held = self._worker.cached_bytes + (0 if self._home is None else self._home.cached_bytes)
-        self._memory.update(self._worker.freed_bytes, now, held)
+        held, freed = self._worker.cached_bytes, self._worker.freed_bytes
+        if self._home is not None:
+            held, freed = held + self._home.cached_bytes, freed + self._home.freed_bytes
+        self._memory.update(freed, now, held)
         return again_at - now
 
     def _stop(self) -> bool:

@@ -138,7 +138,7 @@ class Router:
                 takes(LanesConfirmFrame, self.consumers.lanes_confirmed),
                 takes(LeasedFrame, self.consumers.questions.answered),
                 takes(FlowMessagesFrame, self.flows.ends.messages),
-                takes(FlowEventFrame, self.flows.event),
+                takes(FlowEventFrame, self.flows.events),
                 takes(Retire, lambda one, shard, _body, _now: self.shards.retire_sets(shard, one.retired)),
             ]
         )

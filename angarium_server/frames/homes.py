@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence  # noqa: TC003 - msgspec reads the types of fields
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 from msgspec import Meta
 
@@ -349,13 +349,24 @@ class Unbind(Record, tag="unbind"):
 FlowVerb = Bind | Credit | Settle | Unbind
 
 
+class FlowOrder(Record):
+    """What the router says about one flow."""
+
+    flow: Positive
+    verb: FlowVerb
+
+
 class FlowFrame(FromRouter):
-    """What the router says about one flow at a home."""
+    """What the router says about flows at a home."""
 
     operation: ClassVar[bytes] = wire.FLOW
 
-    flow: Annotated[Positive, about("a number of the router that is never used again")]
-    verb: Annotated[FlowVerb, about("what it says, see below")]
+    orders: Annotated[
+        list[FlowOrder],
+        about(
+            "in this order: a number of the router that is never used again, and what it says of that flow, see below"
+        ),
+    ]
 
 
 class FlowPart(Record):
@@ -380,18 +391,28 @@ class FlowMessagesFrame(FromWorker):
     bytes: Annotated[int, about("what the frame costs of the credit in bytes")]
 
 
-class FlowEventFrame(FromWorker):
+class FlowEvent(NamedTuple):
     """What happened to a flow."""
+
+    flow: int
+    event: int
+    code: int
+    detail: str
+
+
+class FlowEventFrame(FromWorker):
+    """What happened to flows."""
 
     operation: ClassVar[bytes] = wire.FLOW_EVENT
 
-    flow: Annotated[int, about("that of FLOW")]
-    event: Annotated[
-        int,
-        about("as in [INDICATION](protocol.md#consuming): 0 closed, 1 active, 2 inactive, 4 settle refused"),
+    events: Annotated[
+        Sequence[FlowEvent],
+        about(
+            "what happened, in this order: `flow` is that of FLOW, `event` as in "
+            "[INDICATION](protocol.md#consuming): 0 closed, 1 active, 2 inactive, 4 settle refused; `code` says why, "
+            "0 if there is no reason, and `detail` the same in words"
+        ),
     ]
-    code: Annotated[int, about("why; 0: no reason")]
-    detail: Annotated[str | None, about("the same in words")]
 
 
 # -- leases ------------------------------------------------------------------------------------------------------

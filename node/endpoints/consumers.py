@@ -13,9 +13,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium import errors, wire
+from angarium_server.frames.homes import FlowEvent
 from node.backlog.segment import OUT, READY, Row, Segment
 from node.endpoints.effort import Payer
-from node.endpoints.flow import Flow, FlowEvent
+from node.endpoints.flow import Flow
 from node.endpoints.reader import Reader, Work, browse, read_range
 from node.selectors import compile_selector
 

@@ -10,9 +10,10 @@ No I/O, no clock; `node.endpoints.lane` has these.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
+from angarium_server.frames.homes import FlowEvent
 from node.backlog.backlog import PositionSet, runs_of
 from node.backlog.segment import EXPIRED, HELD, OUT, READY, REDELIVERIES, REJECTED, Segment
 
@@ -31,15 +32,6 @@ RESUMED_SEGMENTS_MAX: Final = 10_000
 _OUTCOMES: Final = (wire.OUTCOME_ACCEPTED, wire.OUTCOME_FAILED, wire.OUTCOME_REJECTED)
 #: Verdicts on a message that comes back, besides EXPIRED and REDELIVERIES.
 _AGAIN: Final = 0
-
-
-class FlowEvent(NamedTuple):
-    """Something to tell about a flow: its number, `wire.FLOW_...`, an error code or 0, and what happened."""
-
-    flow: int
-    event: int
-    code: int
-    detail: str
 
 
 class Flow:

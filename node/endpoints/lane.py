@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium import errors, wire
+from angarium_server.frames.homes import FlowEvent
 from node.backlog.backlog import Backlog
 from node.backlog.lifetimes import Lifetimes
 from node.backlog.segment import (
@@ -28,7 +29,7 @@ from node.backlog.segment import (
     Segment,
 )
 from node.endpoints.consumers import Consumers, Handout, Sources
-from node.endpoints.flow import Flow, FlowEvent, Outcomes, Settling
+from node.endpoints.flow import Flow, Outcomes, Settling
 from node.endpoints.leasing import Leasing
 from node.endpoints.reader import Work
 from node.endpoints.topic_selector import TopicSelector
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from angarium_server.frames.settings import FlowOptions, LaneSettings
     from node.endpoints.lease import Lease
 
-__all__ = ["FIRST_START", "Flow", "FlowEvent", "Handout", "Lane", "LaneStart", "Sources"]
+__all__ = ["FIRST_START", "Flow", "Handout", "Lane", "LaneStart", "Sources"]
 
 #: Messages that one `hand_out` gives to consumers, if its caller sets no lower limit.
 HAND_OUT_MAX: Final = 10_000

@@ -20,10 +20,11 @@ from node.backlog.segment import GONE, MOVING, OUT, READY, Segment
 from node.endpoints.lease import Lease, LeaseRow
 
 if TYPE_CHECKING:
+    from angarium_server.frames.homes import FlowEvent
     from node.backlog.backlog import Backlog
     from node.backlog.lifetimes import Lifetimes
     from node.endpoints.consumers import Consumers
-    from node.endpoints.flow import FlowEvent, Outcomes
+    from node.endpoints.flow import Outcomes
 
 #: Consumers may settle what they had out for so long after the lane was leased.
 GRACE_S: Final = 5.0

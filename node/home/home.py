@@ -36,9 +36,10 @@ from angarium_server.frames.homes import (
 )
 from angarium_server.frames.matching import Start
 from node.home.lanes.adoption import ImportStepped, LaneImported, LanePlaced
-from node.home.lanes.lane_changes import LaneCleared, LaneDeleted, check_settings
+from node.home.lanes.lane_changes import LaneDeleted, LanesCleared, check_settings
 from node.home.lanes.leases import LeaseAnswer
 from node.home.lanes.moves import MoveChosen, MoveEnded
+from node.home.lanes.serving import BINDS_PER_TICK
 from node.home.operations import Answer, AnswerDurable, Operations
 from node.home.parts import HomeLimits, HomeParts
 from node.home.reports import DiskSpace, ProducerLookups, RecordsForgotten, Reports
@@ -155,7 +156,7 @@ class Home:
             MoveEnded: parts.moves.ended,
             Repacked: parts.repacking.done,
             LaneDeleted: parts.changes.clear,
-            LaneCleared: parts.changes.cleared,
+            LanesCleared: parts.changes.cleared,
             ImportStepped: parts.adoptions.stepped,
             LanePlaced: parts.adoptions.placed,
             LaneImported: parts.adoptions.finish,
@@ -386,7 +387,7 @@ class Home:
         return header.producer is None or self.pending.bytes <= self._limits.unwritten_bytes_max
 
     def _flow(self, header: FlowFrame, _frames: list[bytes]) -> None:
-        self._flows.carry_out(header, self._now, self._wall_ms)
+        self._flows.take(header, self._now, self._wall_ms)
 
     def _gather(self, header: GatherFrame, _frames: list[bytes]) -> None:
         self._lookups.take(header)
@@ -518,11 +519,14 @@ class Home:
             self._outbox.frames.append(report)
         # What frames cost until the next tick is taken off its turn.
         self.parts.renew_efforts()
+        self._flows.left = BINDS_PER_TICK
         return self._next_due(now)
 
     def _work(self, now: float, wall_ms: int) -> None:
         """Let those go on that have something to do beside the messages of clients."""
         parts = self.parts
+        if self._flows.waiting:
+            self._flows.work(now, wall_ms)
         if parts.moves.busy:
             parts.moves.work(now, wall_ms)
         if parts.adoptions.imports:
@@ -553,7 +557,7 @@ class Home:
         self._flows.tell(events)
 
     def _next_due(self, now: float) -> float | None:
-        if self.lanes.touched or self.lanes.short or self._operations.is_busy:
+        if self.lanes.touched or self.lanes.short or self._flows.waiting or self._operations.is_busy:
             return now
         parts = self.parts
         dues = (

@@ -193,6 +193,11 @@ class HomeServer:
         """Give what is kept of messages that are on disk."""
         return self._home.parts.blocks.cached_bytes
 
+    @property
+    def freed_bytes(self) -> int:
+        """Give what lanes took that are gone since the process started."""
+        return self._home.parts.changes.freed_bytes
+
     def stats(self) -> dict[str, Any]:
         """Give the metrics of the home."""
         return self._home.stats()

@@ -13,7 +13,7 @@ from router.flows.flow import Flow, HomeFlow, HomeState
 from router.flows.partitions import Coordinator, Move, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from router.flows.ends import Ends
     from router.guaranteed.endpoints import Endpoint, Endpoints, LaneUsage
@@ -73,15 +73,20 @@ class Assignments:
         if coordinator is not None and coordinator.partitions != endpoint.partitions:
             self._follow(endpoint, coordinator.resize(endpoint.partitions, now, _delay_s(endpoint)), now)
 
-    def released(self, end: HomeFlow, now: float) -> None:
-        """A partition was handed off: it goes to whom it is for."""
-        flow, endpoint, partition = end.flow, end.flow.endpoint, end.lane.partition
-        self.drop(end)
-        self._tell(flow)
-        coordinator = self._coordinators.get(endpoint.id)
-        if coordinator is not None:
-            moves = coordinator.released(partition, end.release_epoch, now, _delay_s(endpoint))
-            self._follow(endpoint, moves, now)
+    def released(self, ends: Iterable[HomeFlow], now: float) -> None:
+        """Partitions were handed off: they go to whom they are for."""
+        gone = [end for end in ends if end.id in self._leaving]
+        by_endpoint: dict[Endpoint, list[tuple[int, int]]] = {}
+        for end in gone:
+            self.drop(end)
+            let_go = by_endpoint.setdefault(end.flow.endpoint, [])
+            let_go.append((end.lane.partition, end.release_epoch))
+        for flow in dict.fromkeys(end.flow for end in gone):
+            self._tell(flow)
+        for endpoint, let_go in by_endpoint.items():
+            coordinator = self._coordinators.get(endpoint.id)
+            if coordinator is not None:
+                self._follow(endpoint, coordinator.released(let_go, now, _delay_s(endpoint)), now)
 
     def end_soon(self, end: HomeFlow) -> None:
         """A hand-off needs no more waiting: its home, or its lane, is gone."""
@@ -116,9 +121,7 @@ class Assignments:
         """Do what time demands; gives when to call again, infinite if nothing is planned."""
         if now < self.wake:
             return self.wake
-        for end in [end for end in self._leaving.values() if end.deadline <= now]:
-            if end.id in self._leaving:
-                self.released(end, now)
+        self.released([end for end in self._leaving.values() if end.deadline <= now], now)
         for endpoint_id, coordinator in list(self._coordinators.items()):
             if coordinator.rebalance_at is not None and coordinator.rebalance_at <= now:
                 self._follow(self._endpoints.by_id[endpoint_id], coordinator.tick(now), now)

@@ -6,12 +6,15 @@ partition.
 This is what the router says to homes about flows (FLOW): bind, credit, settle, unbind. An end whose home is down waits,
 keeps settles, and is bound under the same number when the home has its lanes again. One that goes before that leaves
 its settles pending: they are sent when the home is back, before anybody else is bound there, so that the next owner
-does not get what was settled. No I/O, no clock.
+does not get what was settled.
+
+A flow of a queue of a thousand partitions has a thousand ends. Many are bound some at a time, flows in turn, one step
+in each turn of the loop; a few are bound at once, whatever else there is to do. No I/O, no clock.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -19,13 +22,15 @@ import msgspec
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.frames.frame import MalformedFrameError, encode
-from angarium_server.frames.homes import Bind, Credit, FlowFrame, FlowVerb, Settle, Unbind
+from angarium_server.frames.homes import Bind, Credit, Settle, Unbind
 from angarium_server.frames.settings import FlowOptions
+from angarium_server.memory import without_room
 from router.flows.flow import WHOLE, Flow, Held, HomeFlow, HomeState
-from router.matching.shards import ShardState
 
 if TYPE_CHECKING:
-    from angarium_server.frames.homes import FlowMessagesFrame
+    from collections.abc import Iterable
+
+    from angarium_server.frames.homes import FlowMessagesFrame, FlowVerb
     from router.delivery.egress import Egress
     from router.ground.ground import Counters
     from router.guaranteed.endpoints import LaneUsage
@@ -39,6 +44,10 @@ AHEAD_BYTES_MAX: Final = 8 << 20
 AHEAD_BYTES_MIN: Final = 64 << 10
 #: Ends that are gone whose settles wait for a home; what the oldest one beyond that settled comes again.
 PENDING_SETTLES_MAX: Final = 1_000
+#: Ends that are bound in one step: 1 to 2 ms.
+STEP_MAX: Final = 128
+#: So many of one flow are bound before another one has its turn; no more are bound at once.
+PIECE: Final = 32
 
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
@@ -76,6 +85,8 @@ class Ends:
         self._next_id = 1
         #: In the order in which they were made.
         self.by_id: dict[int, HomeFlow] = {}
+        #: Ends that are to be bound when it is their turn, some of which may be gone by then. Who had a turn is last.
+        self._in_line: OrderedDict[Flow, list[HomeFlow]] = OrderedDict()
         #: What ends that are gone had settled at homes that are down, oldest first.
         self._pending_settles: deque[PendingSettles] = deque()
         #: Messages whose settles were given up because the home was away for too long.
@@ -106,16 +117,19 @@ class Ends:
             self.by_id[end.id] = end
             flow.ends[lane.partition] = end
             made.append(end)
-        self._bind(flow, made)
+        self._bind_in_turn(flow, made)
 
     def detach(self, end: HomeFlow) -> None:
         """Unbind an end at once; what it has not settled is delivered to others."""
         self._keep_pending(end)
         del self.by_id[end.id]
         del end.flow.ends[end.lane.partition]
+        if not end.flow.ends:
+            self._in_line.pop(end.flow, None)
+            self.by_id = without_room(self.by_id)
         end.restart()
         if end.state not in (HomeState.WAITING, HomeState.OVER):
-            self._tell(end, Unbind(None))
+            self._shards.send_order(end.home, end.id, Unbind(None))
         if end.flow.drop_held(end.lane.partition):
             self.renew(end.flow)
 
@@ -129,7 +143,7 @@ class Ends:
             end.state = HomeState.OVER
             return False
         end.state = HomeState.LEAVING
-        self._tell(end, Unbind(hand_off_ms))
+        self._shards.send_order(end.home, end.id, Unbind(hand_off_ms))
         return True
 
     def _keep_pending(self, end: HomeFlow) -> None:
@@ -152,16 +166,13 @@ class Ends:
             if lane.home != index or not self._homes.is_ready(lane.lane_id, index):
                 self._pending_settles.append(pending)
                 continue
-            number = self.new_id()
             options = FlowOptions(resume=True, client=pending.client)
-            self._send(
-                index,
-                number,
-                Bind(lane.lane_id, browse=False, selector=None, messages=0, bytes=0, options=options),
-            )
-            for outcome, ranges in pending.settles:
-                self._send(index, number, Settle(outcome, ranges))
-            self._send(index, number, Unbind(None))
+            bind = Bind(lane.lane_id, browse=False, selector=None, messages=0, bytes=0, options=options)
+            settles = [Settle(outcome, ranges) for outcome, ranges in pending.settles]
+            number = self.new_id()
+            verbs: list[FlowVerb] = [bind, *settles, Unbind(None)]
+            for verb in verbs:
+                self._shards.send_order(index, number, verb)
 
     def home_ready(self, index: int) -> None:
         """A home came, or came back, and knows its lanes."""
@@ -171,7 +182,7 @@ class Ends:
             if end.state is HomeState.WAITING:
                 waiting.setdefault(end.flow, []).append(end)
         for flow, ends in waiting.items():
-            self._bind(flow, ends)
+            self._bind_in_turn(flow, ends)
 
     def home_lost(self, index: int) -> list[HomeFlow]:
         """A home died: its ends wait for the next one. Gives those that were leaving, which do not."""
@@ -191,7 +202,7 @@ class Ends:
     def move(self, end: HomeFlow) -> None:
         """The lane of an end is at another worker now: it is bound there, as after a restart."""
         if end.state is not HomeState.WAITING:
-            self._tell(end, Unbind(None))
+            self._shards.send_order(end.home, end.id, Unbind(None))
         del self.by_id[end.id]
         end.id = self.new_id()
         self.by_id[end.id] = end
@@ -201,18 +212,47 @@ class Ends:
         end.restart()
         self._bind(end.flow, [end])
 
+    def _bind_in_turn(self, flow: Flow, wanted: list[HomeFlow]) -> None:
+        if len(wanted) <= PIECE:
+            self._bind(flow, wanted)
+        else:
+            self._in_line.setdefault(flow, []).extend(wanted)
+
+    @property
+    def is_binding(self) -> bool:
+        """Tell whether there are ends that wait for their turn to be bound."""
+        return bool(self._in_line)
+
+    def step(self) -> None:
+        """Bind some of those that wait for their turn."""
+        left = STEP_MAX
+        while self._in_line and left > 0:
+            flow, ends = self._in_line.popitem(last=False)
+            some = ends[-PIECE:]
+            del ends[-PIECE:]
+            if ends:
+                self._in_line[flow] = ends
+            self._bind(flow, some)
+            left -= len(some)
+
     def _bind(self, flow: Flow, wanted: list[HomeFlow]) -> None:
-        """Bind ends of a flow whose homes are there, all at once, so that the credit is shared by them."""
-        ends = dict.fromkeys(end for end in wanted if self._homes.is_ready(end.lane.lane_id, end.home))
+        """Bind ends of a flow that wait for it and whose homes are there; those share what credit is free."""
+        is_ready = self._homes.is_ready
+        ends = [
+            end
+            for end in wanted
+            if end.state is HomeState.WAITING
+            and end.id in self.by_id
+            and is_ready(end.lane.lane_id, end.home)
+        ]
         for end in ends:
             end.restart()
             end.state = HomeState.BINDING
-        others = [one for one in self._promise(flow) if one not in ends]
+        self._promise(flow, ends)
         for end in ends:
             self._tell_bind(end)
             for outcome, ranges in end.take_kept():
-                self._tell(end, Settle(outcome, ranges))
-        self._tell_credit(others)
+                self._shards.send_order(end.home, end.id, Settle(outcome, ranges))
 
     def _tell_bind(self, end: HomeFlow) -> None:
         flow = end.flow
@@ -230,22 +270,16 @@ class Ends:
             end=reads.end,
         )
         credit = (end.granted_messages, end.granted_bytes)
-        self._tell(end, Bind(end.lane.lane_id, flow.browse, flow.selector, *credit, options))
-
-    def _tell(self, end: HomeFlow, verb: FlowVerb) -> None:
-        self._send(end.home, end.id, verb)
-
-    def _send(self, index: int, number: int, verb: FlowVerb) -> None:
-        shards = self._shards.shards
-        if index < len(shards) and shards[index].state is not ShardState.DOWN:
-            frame = FlowFrame(self._shards.incarnation, number, verb)
-            self._shards.send(shards[index], [wire.FLOW, encode(frame)])
+        self._shards.send_order(
+            end.home, end.id, Bind(end.lane.lane_id, flow.browse, flow.selector, *credit, options)
+        )
 
     # -- credit and settles ----------------------------------------------------------------------------------
 
     def renew(self, flow: Flow, only: HomeFlow | None = None) -> None:
         """Tell the homes of a flow, or one of them, what they may send more."""
-        self._tell_credit(self._promise(flow, only))
+        for end in self._promise(flow, flow.ends.values() if only is None else (only,)):
+            self._shards.send_order(end.home, end.id, Credit(end.granted_messages, end.granted_bytes))
 
     def session_reads(self, session: Session) -> None:
         """A client has read what it was sent: what its flows were not promised because of that is promised now."""
@@ -253,25 +287,21 @@ class Ends:
             if flow.is_capped:
                 self.renew(flow)
 
-    def _promise(self, flow: Flow, only: HomeFlow | None = None) -> list[HomeFlow]:
+    def _promise(self, flow: Flow, to: Iterable[HomeFlow]) -> list[HomeFlow]:
         session = flow.session
         if not self._egress.is_reading(session):
             flow.is_capped = True
             return []
         ends = sum(len(one.ends) for one in session.flows.values())
         ahead = max(AHEAD_BYTES_MIN, min(AHEAD_BYTES_MAX, self._ahead_bytes // max(1, ends)))
-        return flow.promise(ahead, only)
-
-    def _tell_credit(self, ends: list[HomeFlow]) -> None:
-        for end in ends:
-            self._tell(end, Credit(end.granted_messages, end.granted_bytes))
+        return flow.promise(ahead, to)
 
     def _relay_settle(self, end: HomeFlow, outcome: int, ranges: list[tuple[int, int]]) -> None:
         """Relay what a client said of messages, now or when the home is back."""
         if end.state is HomeState.WAITING:
             self.settles_lost += end.keep(outcome, ranges)
         elif end.state is not HomeState.OVER:
-            self._tell(end, Settle(outcome, ranges))
+            self._shards.send_order(end.home, end.id, Settle(outcome, ranges))
 
     # -- from clients ----------------------------------------------------------------------------------------
 
@@ -390,6 +420,7 @@ class Ends:
     def validate(self) -> None:
         """Check that every end is where it says."""
         assert len(self._pending_settles) <= PENDING_SETTLES_MAX
+        assert all(flow.ends and ends for flow, ends in self._in_line.items())
         for number, end in self.by_id.items():
             assert end.id == number
             assert end.flow.ends[end.lane.partition] is end

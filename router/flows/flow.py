@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from angarium import errors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from router.asking.requests import Answer
     from router.guaranteed.endpoints import Endpoint, LaneUsage
     from router.sessions.session import Session
@@ -288,11 +290,10 @@ class Flow:
         self.taken_bytes -= sum(one.bytes for one in lost)
         return bool(lost)
 
-    def promise(self, bytes_max: int, only: HomeFlow | None = None) -> list[HomeFlow]:
-        """Share out what the client granted and nobody was promised; gives the ends that may send more now.
+    def promise(self, bytes_max: int, to: Iterable[HomeFlow]) -> list[HomeFlow]:
+        """Share out to some ends what the client granted and nobody was promised; gives those that may send more now.
 
-        `bytes_max` bounds what one end may be promised at once, however much the client grants; with `only` the
-        others get nothing this time.
+        `bytes_max` bounds what one end may be promised at once, however much the client grants.
         """
         ends = len(self.ends)
         self.is_capped = ends > 1
@@ -301,7 +302,7 @@ class Flow:
         if left_messages <= 0 or left_bytes <= 0:
             return []
         changed = []
-        for end in self.ends.values() if only is None else [only]:
+        for end in to:
             if end.state not in (HomeState.BINDING, HomeState.BOUND):
                 continue
             messages = more(left_messages, self.promised_messages, end.promised_messages, ends)

@@ -109,12 +109,21 @@ class Flows:
 
     # -- from homes ------------------------------------------------------------------------------------------
 
-    def event(self, frame: FlowEventFrame, shard: Shard, _batches: list[bytes], now: float) -> None:
+    def events(self, frame: FlowEventFrame, shard: Shard, _batches: list[bytes], now: float) -> None:
         """Take FLOW_EVENT."""
-        event, code, detail = frame.event, frame.code, frame.detail
-        end = self.ends.find(frame.flow, shard)
-        if end is None:
-            return
+        handed_off: list[HomeFlow] = []
+        for one in frame.events:
+            end = self.ends.find(one.flow, shard)
+            if end is None:
+                continue
+            if end.state is HomeState.LEAVING and one.event == wire.FLOW_CLOSED:
+                end.state = HomeState.OVER
+                handed_off.append(end)
+            else:
+                self._event(end, one.event, one.code, one.detail, now)
+        self._assignments.released(handed_off, now)
+
+    def _event(self, end: HomeFlow, event: int, code: int, detail: str, now: float) -> None:
         if event in (wire.FLOW_ACTIVE, wire.FLOW_INACTIVE):
             self._activity(end, is_active=event == wire.FLOW_ACTIVE)
         elif event == wire.FLOW_SETTLE_REFUSED:
@@ -122,11 +131,8 @@ class Flows:
         elif end.flow.range is not None and not code:
             self.ends.indicate(end.flow, wire.FLOW_CLOSED, 0, None)
             self._remove(end.flow, now, wanted=True)
-        elif end.state is HomeState.LEAVING:
-            end.state = HomeState.OVER
-            self._assignments.released(end, now)
         else:
-            self.close(end.flow, error_for(code, str(detail or "")), now)
+            self.close(end.flow, error_for(code, detail), now)
 
     def _activity(self, end: HomeFlow, *, is_active: bool) -> None:
         flow = end.flow
@@ -264,13 +270,16 @@ class Flows:
 
     def tick(self, now: float) -> float:
         """Do what time demands; gives when to call again, infinite if nothing is planned."""
+        self.ends.step()
+        wake = now if self.ends.is_binding else float("inf")
         while self._answering:
             flow = next(iter(self._answering))
             if flow.answer_by > now:
-                return min(flow.answer_by, self._assignments.tick(now))
+                wake = min(wake, flow.answer_by)
+                break
             detail = f"the home of {flow.endpoint.kind} {flow.endpoint.name} does not answer"
             self.close(flow, error_for(errors.HOME_NOT_READY, detail), now)
-        return self._assignments.tick(now)
+        return min(wake, self._assignments.tick(now))
 
     def describe(self, vpn: str | None, kind: str | None, name: str | None) -> list[dict[str, Any]]:
         """List flows for operators: all, or those of one Message VPN, kind or name of endpoint."""

@@ -14,12 +14,16 @@ overtaken changes nothing.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+#: Shares that are compared in one step of evening out, each time for one partition that moves: about a millisecond.
+COMPARED_MAX: Final = 5_000
 
 
 class Step(Enum):
@@ -111,16 +115,20 @@ class Coordinator:
         self._share_out()
         return moves + self._settle(free, now, delay_s)
 
-    def released(self, partition: int, epoch: int, now: float, delay_s: float) -> list[Move]:
-        """A flow has let a partition go that it was asked for in that epoch."""
-        leaving = self._leaving.get(partition)
-        if leaving is None or leaving.epoch != epoch:
-            return []
-        del self._leaving[partition]
-        return self._settle([partition], now, delay_s)
+    def released(self, let_go: Iterable[tuple[int, int]], now: float, delay_s: float) -> list[Move]:
+        """Flows have let partitions go: each is named with the epoch in which it was asked for."""
+        moves = []
+        for partition, epoch in let_go:
+            leaving = self._leaving.get(partition)
+            if leaving is None or leaving.epoch != epoch:
+                continue
+            del self._leaving[partition]
+            if leaving.target is not None:
+                moves.append(self._give(partition, leaving.target))
+        return moves + self._settle([], now, delay_s)
 
     def tick(self, now: float) -> list[Move]:
-        """Even the shares out if it is time."""
+        """Even the shares out if it is time; what is left to do then is due at once."""
         if self.rebalance_at is None or now < self.rebalance_at:
             return []
         self.rebalance_at = None
@@ -128,7 +136,12 @@ class Coordinator:
         owned: dict[int, list[int]] = {flow: [] for flow in self._shares}
         for partition in sorted(self._owners):
             owned[self._owners[partition]].append(partition)
+        left = COMPARED_MAX
         while (pair := self._uneven(owned)) is not None:
+            if left <= 0:
+                self.rebalance_at = now
+                break
+            left -= len(self._shares)
             most, least = pair
             moves.append(self._take(owned[most].pop(), least, Step.TAKE))
         return moves
@@ -159,18 +172,23 @@ class Coordinator:
                 self._shares[target][partition] = None
 
     def _settle(self, free: Iterable[int], now: float, delay_s: float) -> list[Move]:
-        """Give away what is free, and note when to even out, unless that is planned already."""
-        moves = [self._give(partition) for partition in free if partition < self.partitions and self._shares]
+        """Give away what is free, and note when to even out, unless that is planned already.
+
+        Who has least gets the next one, of several the one that bound first.
+        """
+        shares = [(len(share), turn, flow) for turn, (flow, share) in enumerate(self._shares.items())]
+        heapq.heapify(shares)
+        moves = []
+        for partition in free if shares else ():
+            if partition < self.partitions:
+                size, turn, flow = shares[0]
+                heapq.heapreplace(shares, (size + 1, turn, flow))
+                moves.append(self._give(partition, flow))
         if self.rebalance_at is None and self._uneven(Counter(self._owners.values())) is not None:
             self.rebalance_at = now + delay_s
         return moves
 
-    def _give(self, partition: int) -> Move:
-        """Give a partition to whom it was meant for, or to the flow with the least."""
-        flow = next((flow for flow, share in self._shares.items() if partition in share), None)
-        if flow is None:
-            flow = self._least()
-            assert flow is not None
+    def _give(self, partition: int, flow: int) -> Move:
         self.epoch += 1
         self._owners[partition] = flow
         self._shares[flow][partition] = None

@@ -11,9 +11,12 @@ import msgspec
 from msgspec.structs import replace
 
 from angarium import wire
+from angarium_server.frames.frame import encode
+from angarium_server.frames.homes import FlowFrame, FlowOrder
 from angarium_server.frames.matching import Bundle
 
 if TYPE_CHECKING:
+    from angarium_server.frames.homes import FlowVerb
     from router.tokens.keys import Key
 
 #: A DELIVER may grow to so many bytes of rows; beyond that a frame less spares nothing.
@@ -21,6 +24,8 @@ JOINED_BYTES_MAX: Final = 16 * 1024
 #: MATCHes of at most so many bytes share a message, so many at most.
 BUNDLED_BYTES_MAX: Final = 1_024
 BUNDLE_MAX: Final = 64
+#: What is said about so many flows shares a message: a home decodes it in about a millisecond.
+ORDERS_MAX: Final = 500
 #: Of a session, or a worker, whose last frame cannot be added to.
 SEALED: Final = -1
 
@@ -95,7 +100,7 @@ class Place(Protocol):
 
     index: int
     incarnation: int
-    #: The number of the effect that sends it a small MATCH, or SEALED if something else was sent after that.
+    #: The number of the effect that sends it a small MATCH, or FLOW, or SEALED if something else was sent after that.
     open_frame: int
 
 
@@ -131,7 +136,7 @@ class Outbox:
     """Collects effects in the order in which they were decided.
 
     Rows for a session join the DELIVER that leaves for it anyhow, if nothing else was said to it since; and so do small
-    MATCHes the message that leaves for their worker.
+    MATCHes, and what is said about flows, the message that leaves for their worker.
     """
 
     def __init__(self) -> None:
@@ -143,6 +148,8 @@ class Outbox:
         self._joined: dict[int, _Joined] = {}
         #: Place in `effects` -> the MATCHes that have become one message.
         self._bundles: dict[int, list[list[bytes]]] = {}
+        #: Place in `effects` -> the FLOW that leaves there.
+        self._flows: dict[int, FlowFrame] = {}
 
     def take(self) -> list[Effect]:
         """Hand over everything decided so far."""
@@ -155,6 +162,10 @@ class Outbox:
             for place, bundle in self._bundles.items():
                 effects[place] = replace(effects[place], frames=Bundle(bundle).frames())  # type: ignore[type-var]
             self._bundles = {}
+        if self._flows:
+            for place, flow in self._flows.items():
+                effects[place].frames.extend((wire.FLOW, encode(flow)))  # type: ignore[union-attr]
+            self._flows = {}
         self._taken += len(effects)
         return effects
 
@@ -185,13 +196,22 @@ class Outbox:
         """Send frames to a worker, behind all that was sent to it before."""
         is_small = frames[0] == wire.MATCH and len(frames[2]) <= BUNDLED_BYTES_MAX
         place = worker.open_frame - self._taken
-        if is_small and place >= 0:
+        if is_small and place >= 0 and place not in self._flows:
             bundle = self._bundles.setdefault(place, [self.effects[place].frames])  # type: ignore[union-attr]
             if len(bundle) < BUNDLE_MAX:
                 bundle.append(frames)
                 return
         worker.open_frame = self._taken + len(self.effects) if is_small else SEALED
         self.effects.append(SendWorker(worker.index, worker.incarnation, frames))
+
+    def send_order(self, worker: Place, router: int, flow: int, verb: FlowVerb) -> None:
+        """Send a worker what the router, of this incarnation, says about a flow, behind all that was sent before."""
+        frame = self._flows.get(worker.open_frame - self._taken)
+        if frame is None or len(frame.orders) >= ORDERS_MAX:
+            worker.open_frame = self._taken + len(self.effects)
+            frame = self._flows[len(self.effects)] = FlowFrame(router, [])
+            self.effects.append(SendWorker(worker.index, worker.incarnation, []))
+        frame.orders.append(FlowOrder(flow, verb))
 
     def event(
         self, name: str, text: str, *, severity: str = "info", scope: str = "SYSTEM", **fields: Any

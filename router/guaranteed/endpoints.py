@@ -18,9 +18,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
+from msgspec.structs import replace
+
 from angarium import wire
 from angarium_server.costs import ENDPOINT_BYTES, PARTITION_BYTES, subscription_bytes
 from angarium_server.frames.settings import LaneSettings
+from angarium_server.memory import without_room
 from router.guaranteed.endpoint_filters import EndpointFilters
 from router.guaranteed.lanes import Lane, Lanes
 from router.matching.shards import Confirmation
@@ -429,8 +432,7 @@ class Endpoints:
         confirmation = Confirmation(done or _nothing)
         confirmation.waiting = 2
         self._arrange_lanes(endpoint)
-        puts = [_lane_of(endpoint, lane) for lane in endpoint.all_lanes()]
-        self._homes.change(puts, [], lambda: _one_less(confirmation))
+        self._homes.change(_lanes_of(endpoint), [], lambda: _one_less(confirmation))
         self.on_change(endpoint, before, now)
         self.filters.put(endpoint, _wanted_filters(endpoint), lambda: _one_less(confirmation))
         self.on_subscriptions(endpoint, None, ())
@@ -500,6 +502,7 @@ class Endpoints:
             listener.endpoint_gone(endpoint)
         for lane in endpoint.all_lanes():
             del self._lanes[lane.lane_id]
+        self._lanes = without_room(self._lanes)
         return endpoint
 
     def drop_vpn(self, vpn: Vpn) -> None:
@@ -509,8 +512,7 @@ class Endpoints:
 
     def vpn_changed(self, vpn: Vpn) -> None:
         """The attributes of a Message VPN changed: lanes follow its durability."""
-        puts = [_lane_of(one, lane) for one in self.of_vpn(vpn) for lane in one.all_lanes()]
-        self._homes.change(puts, [])
+        self._homes.change([lane for one in self.of_vpn(vpn) for lane in _lanes_of(one)], [])
 
     def of_vpn(self, vpn: Vpn) -> list[Endpoint]:
         """Give the endpoints of a Message VPN."""
@@ -525,19 +527,20 @@ class Endpoints:
         assert len(homes) >= count, f"{endpoint.name} has {count} partitions and homes for {len(homes)}"
         known = {lane.partition: lane for lane in endpoint.all_lanes()}
         before, homes_before = len(endpoint.lanes), dict.fromkeys(lane.home for lane in known.values())
-        handovers = self.handovers
+        made, handovers = 0, self.handovers
         endpoint.lanes, endpoint.retiring = [], []
         for partition, home in enumerate(homes):
             lane = known.pop(partition, None)
             if lane is None:
                 lane = LaneUsage(endpoint.id << wire.LANE_BITS | partition, home)
-                self._cost(endpoint, PARTITION_BYTES)
+                made += 1
                 self._lanes[lane.lane_id] = (endpoint, lane)
             if lane.home != home:
                 lane.move_to(home)
                 self.handovers += 1
             (endpoint.lanes if partition < count else endpoint.retiring).append(lane)
         endpoint.retiring += known.values()
+        self._cost(endpoint, PARTITION_BYTES * made)
         if before and (before != count or self.handovers != handovers):
             self.on_rearrange(endpoint, homes_before)
 
@@ -648,9 +651,12 @@ def lane_settings(endpoint: Endpoint, partition: int) -> LaneSettings:
     return LaneSettings(**told)
 
 
-def _lane_of(endpoint: Endpoint, lane: LaneUsage) -> Lane:
-    settings = lane_settings(endpoint, lane.partition)
-    return Lane(lane.lane_id, lane.home, endpoint.generation, settings)
+def _lanes_of(endpoint: Endpoint) -> list[Lane]:
+    settings = lane_settings(endpoint, 0)
+    return [
+        Lane(lane.lane_id, lane.home, endpoint.generation, replace(settings, partition=lane.partition))
+        for lane in endpoint.all_lanes()
+    ]
 
 
 def _one_less(confirmation: Confirmation) -> None:

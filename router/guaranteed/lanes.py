@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium import wire
 from angarium_server.frames.homes import LanePut, LanesFrame
+from angarium_server.memory import without_room
 from router.matching.shards import Confirmation, Shard, Shards, ShardState
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from angarium_server.frames.settings import LaneSettings
 
+#: Lanes that one frame changes, unless they are taken over: a home does that in a millisecond or two.
+PUTS_MAX: Final = 100
 #: Requests that wait for one home; more are answered without waiting, since the controller gives up long before.
 WAITING_MAX: Final = 10_000
 
@@ -95,7 +98,7 @@ class Lanes:
         return lane_id not in home.taken_over
 
     def change(self, puts: list[Lane], deletes: list[int], done: Callable[[], None] | None = None) -> None:
-        """Tell the homes concerned, in one frame each; lanes that did not change are left out.
+        """Tell the homes concerned, in one frame each or a few; lanes that did not change are left out.
 
         A lane that gets another home is not deleted at the old one: the new home takes over what that one leaves.
 
@@ -123,11 +126,13 @@ class Lanes:
             if gone is not None:
                 _of(frames, gone.home)[1].append(lane_id)
                 self._home(gone.home).taken_over.pop(lane_id, None)
+        self.entries = without_room(self.entries)
         confirmation = Confirmation(done or _nothing)
         for index, (put, delete) in frames.items():
-            self._tell(
-                index, put, delete, confirmation if index not in handed_over else Confirmation(_nothing)
-            )
+            if index in handed_over:
+                self._tell(index, [(put, delete)], Confirmation(_nothing))
+            else:
+                self._tell(index, _pieces(put, delete), confirmation)
         self._await_pending(puts, frames, confirmation)
         if not confirmation.waiting:
             confirmation.done()
@@ -160,15 +165,18 @@ class Lanes:
             for shard, home in zip(shards, homes, strict=True)
         )
 
-    def _tell(self, index: int, puts: list[LanePut], deletes: list[int], confirmation: Confirmation) -> None:
+    def _tell(
+        self, index: int, pieces: list[tuple[list[LanePut], list[int]]], confirmation: Confirmation
+    ) -> None:
         home = self._home(index)
         shard = self._shard(index)
-        number = home.number + 1  # if it is down, of the complete LANES for its successor
         if shard is not None and home.complete_for == shard.incarnation:
-            self._send(home, shard, complete=False, puts=puts, deletes=deletes)
-        elif not puts:
-            return
-        self._wait(home, number, confirmation)
+            for puts, deletes in pieces:
+                self._send(home, shard, complete=False, puts=puts, deletes=deletes)
+            self._wait(home, home.number, confirmation)
+        elif any(puts for puts, _ in pieces):
+            # It is down: its successor confirms it with the complete LANES.
+            self._wait(home, home.number + 1, confirmation)
 
     def _wait(self, home: _Home, number: int, confirmation: Confirmation) -> None:
         if len(home.waiting) < WAITING_MAX:
@@ -265,6 +273,12 @@ class Lanes:
 
 def _of(frames: dict[int, tuple[list[LanePut], list[int]]], home: int) -> tuple[list[LanePut], list[int]]:
     return frames.setdefault(home, ([], []))
+
+
+def _pieces(puts: list[LanePut], deletes: list[int]) -> list[tuple[list[LanePut], list[int]]]:
+    """Cut a change into some that a home makes in short steps."""
+    longest = max(len(puts), len(deletes))
+    return [(puts[at : at + PUTS_MAX], deletes[at : at + PUTS_MAX]) for at in range(0, longest, PUTS_MAX)]
 
 
 def _put(lane: Lane) -> LanePut:

@@ -25,6 +25,7 @@ from router.sessions.round import Part
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from angarium_server.frames.homes import FlowVerb
     from angarium_server.frames.matching import SetDefinition
     from router.ground.effects import Outbox
     from router.sessions.round import Round
@@ -209,6 +210,11 @@ class Shards:
     def send(self, shard: Shard, frames: list[bytes]) -> None:
         """Send frames to the incarnation of a worker that is known."""
         self._outbox.send_worker(shard, frames)
+
+    def send_order(self, index: int, flow: int, verb: FlowVerb) -> None:
+        """Say something about a flow to a home, if it is there."""
+        if index < len(self.shards) and self.shards[index].state is not ShardState.DOWN:
+            self._outbox.send_order(self.shards[index], self.incarnation, flow, verb)
 
     def change_filters(
         self, added: list[Any], removed: list[Any], done: Callable[[], None] | None = None

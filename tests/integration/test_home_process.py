@@ -112,12 +112,12 @@ class PlayedRouter:
         self.send(wire.STORE, head, batch)
 
     def bind(self, flow: int) -> None:
-        self.send(wire.FLOW, [ROUTER, flow, ["bind", LANE, False, None, 1 << 40, 1 << 60, {}]])
+        self.send(wire.FLOW, [ROUTER, [[flow, ["bind", LANE, False, None, 1 << 40, 1 << 60, {}]]]])
 
     def wait_for_receipt(self) -> None:
         """Wait until the home has read all that was sent to it, whatever it has written of that."""
-        self.send(wire.FLOW, [ROUTER, 99, ["bind", LANE, False, None, 0, 0, {}]])
-        self.send(wire.FLOW, [ROUTER, 99, ["unbind", 60_000]])
+        self.send(wire.FLOW, [ROUTER, [[99, ["bind", LANE, False, None, 0, 0, {}]]]])
+        self.send(wire.FLOW, [ROUTER, [[99, ["unbind", 60_000]]]])
         self.until(lambda: self.ended == 99, "end of the flow")
 
     def ask(self, operation: str, **arguments: Any) -> Any:
@@ -164,7 +164,7 @@ class PlayedRouter:
         elif operation == wire.SPOOL_FAILED:
             self.has_failed = True
         elif operation == wire.FLOW_EVENT:
-            self.ended = body[1]
+            self.ended = body[1][-1][0]
         elif operation == wire.COMMITTED:
             self.stored, self.totals = body[2], body[3]
         elif operation == wire.FLOW_MESSAGES:
@@ -299,7 +299,7 @@ def test_settled_messages_stay_away_after_a_kill(router: PlayedRouter) -> None:
     for number in range(1, 6):
         router.store(number, b"m%d" % number)
     router.until(lambda: len(router.rows) == 5 * ROWS, "messages")
-    router.send(wire.FLOW, [ROUTER, 1, ["settle", wire.OUTCOME_ACCEPTED, [[1, 5 * ROWS - 3]]]])
+    router.send(wire.FLOW, [ROUTER, [[1, ["settle", wire.OUTCOME_ACCEPTED, [[1, 5 * ROWS - 3]]]]]])
     router.until(lambda: any(one[:2] == [LANE, 3] for one in router.totals), "totals")
     router.store(6, b"m6")  # Settled messages are on disk with the next one at the latest.
     router.until(lambda: router.stored == 6, "COMMITTED")

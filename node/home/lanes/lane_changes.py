@@ -15,11 +15,13 @@ No I/O, no clock; `node.home.home` uses this.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
+from angarium_server.costs import PARTITION_BYTES
+from angarium_server.frames.homes import FlowEvent
 from angarium_server.frames.settings import settings_map
-from node.endpoints.flow import FlowEvent
 from node.endpoints.lane import FIRST_START
 from node.home.spool import layout
 from node.home.spool.held_lanes import PROVISIONAL, HeldLane
@@ -42,8 +44,9 @@ if TYPE_CHECKING:
     from node.home.spool.writing import Writing
     from storage.spool import Change, Spool
 
-#: Records of a deleted lane that one write deletes.
+#: Records of deleted lanes that one write deletes, and lanes that are asked for theirs.
 RECORDS_PER_WRITE: Final = 2_000
+LANES_PER_WRITE: Final = 100
 
 
 class LaneDeleted(NamedTuple):
@@ -52,10 +55,8 @@ class LaneDeleted(NamedTuple):
     lane_id: int
 
 
-class LaneCleared(NamedTuple):
-    """Some of what a lane left over is off the disk."""
-
-    lane_id: int
+class LanesCleared(NamedTuple):
+    """Some of what lanes left over is off the disk."""
 
 
 class LaneChanges:
@@ -84,6 +85,8 @@ class LaneChanges:
         #: Deleted lanes whose records are still on disk.
         self.left_over: dict[int, None] = {}
         self._is_clearing = False
+        #: What lanes took that are not here any more, since the process started.
+        self.freed_bytes = 0
 
     def put(self, puts: Sequence[LanePut], now: float, wall_ms: int) -> list[FlowEvent]:
         """Make, change or empty lanes; gives what that means for their flows.
@@ -186,6 +189,7 @@ class LaneChanges:
         self._records.drop_lane(held.lane_id)
         self._moves.drop(held)
         self._lanes.drop(held)
+        self.freed_bytes += PARTITION_BYTES
         return events
 
     def orphans(self, named: list[int]) -> list[HeldLane]:
@@ -237,6 +241,8 @@ class LaneChanges:
 
     def _end_flows(self, held: HeldLane, now: float, wall_ms: int) -> list[FlowEvent]:
         flows = list(held.lane.flows)
+        for flow in flows:
+            self._lanes.flows.pop(flow, None)
         held.lane.end_flows(now, wall_ms)
         detail = "the endpoint was deleted, or created again"
         return [FlowEvent(flow, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT, detail) for flow in flows]
@@ -251,17 +257,20 @@ class LaneChanges:
         """Delete some more of what lanes left over."""
         if self._is_clearing:
             return
-        lane_id = next(iter(self.left_over))
-        start, end = layout.number_key(lane_id), layout.lane_end(lane_id)
-        found = self._spool.scan(Table.RECORDS, start, end, RECORDS_PER_WRITE)
-        changes: list[Change] = [(Table.RECORDS, key, None) for key, _ in found]
-        if len(found) < RECORDS_PER_WRITE:
+        changes: list[Change] = []
+        for lane_id in list(islice(self.left_over, LANES_PER_WRITE)):
+            start, end = layout.number_key(lane_id), layout.lane_end(lane_id)
+            room = RECORDS_PER_WRITE - len(changes)
+            found = self._spool.scan(Table.RECORDS, start, end, room)
+            changes += [(Table.RECORDS, key, None) for key, _ in found]
+            if len(found) >= room:
+                break
             changes.append((Table.MOVES, start, None))
             del self.left_over[lane_id]
         self._is_clearing = True
-        self._writing.add(Task(LaneCleared(lane_id), changes))
+        self._writing.add(Task(LanesCleared(), changes))
 
-    def cleared(self, _event: LaneCleared) -> None:
+    def cleared(self, _event: LanesCleared) -> None:
         """Take note that some more is off the disk."""
         self._is_clearing = False
 

@@ -30,8 +30,7 @@ from node.home.spool.writing import Task
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from angarium_server.frames.homes import LeaseFrame, LeaseVerb
-    from node.endpoints.flow import FlowEvent
+    from angarium_server.frames.homes import FlowEvent, LeaseFrame, LeaseVerb
     from node.home.lanes.outbox import Outbox
     from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.stores import PendingStores

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
 from angarium_server.frames.frame import encode
-from angarium_server.frames.homes import FlowMessagesFrame, FlowPart
+from angarium_server.frames.homes import FlowEventFrame, FlowMessagesFrame, FlowPart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from angarium_server.frames.frame import Frame
-    from angarium_server.frames.homes import MoveFrame
+    from angarium_server.frames.homes import FlowEvent, MoveFrame
     from node.backlog.segment import Segment
     from node.endpoints.lane import Handout
     from node.home.spool.blocks import Block, Blocks
@@ -180,6 +180,8 @@ class Outbox:
         self.incarnation = incarnation
         #: For the router, in order.
         self.frames: list[list[bytes]] = []
+        #: What happened to flows, and the frames that are to tell it: those that follow each other share one.
+        self._told: list[tuple[list[bytes], list[FlowEvent]]] = []
         #: They follow the totals of their turn, by which the router counts what is moved.
         self._moves: list[list[bytes]] = []
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
@@ -189,6 +191,13 @@ class Outbox:
     def say(self, frame: Frame) -> None:
         """Send a frame without batches."""
         self.frames.append(frame.frames())
+
+    def tell(self, event: FlowEvent) -> None:
+        """Tell what happened to a flow."""
+        if not self._told or self.frames[-1] is not self._told[-1][0]:
+            self.frames.append([wire.FLOW_EVENT])
+            self._told.append((self.frames[-1], []))
+        self._told[-1][1].append(event)
 
     def move(self, frame: MoveFrame, batch: bytes) -> None:
         """Send rows that are moved, behind everything else of this turn but deliveries."""
@@ -201,9 +210,13 @@ class Outbox:
     def clear(self) -> None:
         """Forget what is to be said: its router is gone."""
         self.frames = []
+        self._told = []
 
     def take_frames(self) -> list[list[bytes]]:
         """Give the frames, in order."""
+        for frame, events in self._told:
+            frame.append(encode(FlowEventFrame(self.incarnation, events)))
+        self._told = []
         frames, self.frames = self.frames + self._moves + self.delivery.take_frames(), []
         self._moves = []
         return frames

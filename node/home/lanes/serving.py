@@ -10,17 +10,21 @@ reservation; mostly the write that stored a message raised it, else one is writt
 Flows have numbers of the router, never used twice. A lane that closes a flow says so with an event; from then
 on nothing comes for it any more.
 
+A consumer of a queue of a thousand partitions comes with as many binds. So those to partitions are carried out some at
+a time, in their order; what is said of other flows does not wait for them. Nobody gets anything before who had the
+partition has left it: that is done at once.
+
 No I/O, no clock; `node.home.home` uses this.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
 from angarium_server.black_box import DELIVER
-from angarium_server.frames.homes import Bind, Credit, FlowEventFrame, Settle, Unbind
-from node.endpoints.flow import FlowEvent
+from angarium_server.frames.homes import Bind, Credit, FlowEvent, Settle, Unbind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,7 +39,9 @@ if TYPE_CHECKING:
 
 #: Messages handed out in one tick, and lanes that are served: frames of the router must get their turn.
 ROWS_PER_TICK: Final = 20_000
-LANES_PER_TICK: Final = 1_000
+LANES_PER_TICK: Final = 100
+#: Binds to partitions in one tick: with the lanes that have to be served then, 1 to 2 ms.
+BINDS_PER_TICK: Final = 50
 
 
 class FlowVerbs:
@@ -46,6 +52,10 @@ class FlowVerbs:
         self._lanes = lanes
         self._outbox = outbox
         self._box = box
+        #: Flow -> what the router says of it and is not carried out, longest waiting first.
+        self.waiting: dict[int, list[FlowVerb]] = {}
+        #: How much of that may be carried out until the next tick ends, which renews it.
+        self.left = BINDS_PER_TICK
         self._verbs: dict[type[FlowVerb], Callable[[int, Any, float, int], None]] = {
             Bind: self._bind,
             Unbind: self._unbind,
@@ -53,9 +63,31 @@ class FlowVerbs:
             Settle: self._settle,
         }
 
-    def carry_out(self, header: FlowFrame, now: float, wall_ms: int) -> None:
-        """Do what a FLOW says."""
-        self._verbs[type(header.verb)](header.flow, header.verb, now, wall_ms)
+    def take(self, header: FlowFrame, now: float, wall_ms: int) -> None:
+        """Do what a FLOW says, or have it done in turn."""
+        waiting = self.waiting
+        for order in header.orders:
+            flow, verb = order.flow, order.verb
+            if flow in waiting:
+                _put_behind(waiting[flow], verb)
+            elif isinstance(verb, Bind) and self._is_to_partition(verb):
+                waiting[flow] = [verb]
+            else:
+                self._verbs[type(verb)](flow, verb, now, wall_ms)
+        if waiting:
+            self.work(now, wall_ms)
+
+    def _is_to_partition(self, bind: Bind) -> bool:
+        held = self._lanes.get(bind.lane)
+        return held is not None and bool(held.lane.settings.partitions)
+
+    def work(self, now: float, wall_ms: int) -> None:
+        """Carry out some of what waits."""
+        while self.waiting and self.left > 0:
+            flow = next(iter(self.waiting))
+            for verb in self.waiting.pop(flow):
+                self.left -= 1
+                self._verbs[type(verb)](flow, verb, now, wall_ms)
 
     def _bind(self, flow: int, bind: Bind, now: float, _wall_ms: int) -> None:
         held = self._lanes.get(bind.lane)
@@ -115,11 +147,12 @@ class FlowVerbs:
         for event in events:
             if event.event == wire.FLOW_CLOSED:
                 self._lanes.flows.pop(event.flow, None)
-            self._outbox.say(FlowEventFrame(self._outbox.incarnation, *event))
+            self._outbox.tell(event)
 
     def end_all(self, now: float, wall_ms: int) -> None:
         """End all flows without a word: their router is gone, or this home stops."""
         self._lanes.flows.clear()
+        self.waiting.clear()
         for held in self._lanes:
             if held.lane.flows:
                 held.lane.end_flows(now, wall_ms)
@@ -183,7 +216,7 @@ class Serving:
         share = self._share_among_starved() if self._starved else self.allowance
         left = ROWS_PER_TICK
         again: list[HeldLane] = []
-        for held in list(lanes.touched)[:LANES_PER_TICK]:
+        for held in list(islice(lanes.touched, LANES_PER_TICK)):
             if left <= 0:
                 break
             del lanes.touched[held]
@@ -268,3 +301,10 @@ class Serving:
             )
             self._outbox.event("error", "SYSTEM_AD_MESSAGES_UNREADABLE", text)
         self._lanes.touched[held] = None
+
+
+def _put_behind(verbs: list[FlowVerb], verb: FlowVerb) -> None:
+    """Add what is said of a flow; of totals of its credit only the newest matter."""
+    if type(verb) is type(verbs[-1]) is Credit:
+        verbs.pop()
+    verbs.append(verb)

@@ -191,8 +191,8 @@ class FrameObserver:
                 for flow in list(self._flows):
                     self._end(flow, now)
         elif frames[0] == wire.FLOW:
-            router, flow, (verb, *arguments) = wire.unpack(frames[1])
-            if router == self._router:
+            router, orders = wire.unpack(frames[1])
+            for flow, (verb, *arguments) in orders if router == self._router else ():
                 self._verb(verb, flow, arguments, now)
         elif frames[0] == wire.STORE:
             _, _, relaxed, _, groups, *_ = wire.unpack(frames[1])
@@ -223,9 +223,9 @@ class FrameObserver:
     def outgoing(self, frames: Frames, now: float) -> None:
         """A frame leaves for the router."""
         if frames[0] == wire.FLOW_EVENT:
-            _, flow, event, _, _ = wire.unpack(frames[1])
-            if event == wire.FLOW_CLOSED:
-                self._end(flow, now)
+            for flow, event, _, _ in wire.unpack(frames[1])[1]:
+                if event == wire.FLOW_CLOSED:
+                    self._end(flow, now)
         elif frames[0] == wire.MOVE:
             _, lane, first, target, *_ = wire.unpack(frames[1])
             for row in wire.unpack(frames[2]) if target[0] == "lane-home" else ():

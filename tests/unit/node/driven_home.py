@@ -204,17 +204,20 @@ class DrivenHome:
         if flow is None:
             self.flow_number += 1
             flow = self.flow_number
-        self.send(wire.FLOW, self.router, flow, ["bind", lane_id, browse, selector, messages, size, options])
+        self.order(flow, "bind", lane_id, browse, selector, messages, size, options)
         return flow
 
     def unbind(self, flow: int, hand_off_ms: int | None = None) -> None:
-        self.send(wire.FLOW, self.router, flow, ["unbind", hand_off_ms])
+        self.order(flow, "unbind", hand_off_ms)
 
     def credit(self, flow: int, messages: int, size: int = 1 << 40) -> None:
-        self.send(wire.FLOW, self.router, flow, ["credit", messages, size])
+        self.order(flow, "credit", messages, size)
 
     def settle(self, flow: int, *ranges: tuple[int, int], outcome: int = wire.OUTCOME_ACCEPTED) -> None:
-        self.send(wire.FLOW, self.router, flow, ["settle", outcome, list(ranges)])
+        self.order(flow, "settle", outcome, list(ranges))
+
+    def order(self, flow: int, *verb: Any) -> None:
+        self.send(wire.FLOW, self.router, [[flow, verb]])
 
     def allow(self, messages: int) -> None:
         self.send(wire.ALLOWANCE, self.router, messages)
@@ -321,7 +324,7 @@ class DrivenHome:
             elif operation == wire.LANES_CONFIRM:
                 self.confirmed.append(header[1])
             elif operation == wire.FLOW_EVENT:
-                self.events.append(header[1:])
+                self.events += header[1]
             elif operation == wire.RECORDS:
                 self._read_records(header)
             elif operation == wire.LEASED:

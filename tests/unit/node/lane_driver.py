@@ -17,7 +17,7 @@ from node.matching.batch import Row
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from node.endpoints.flow import FlowEvent
+    from angarium_server.frames.homes import FlowEvent
     from node.endpoints.lane import Handout
 
 LANE_ID = 7 << wire.LANE_BITS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tests.unit.node.lane_driver import CLOSED, PLENTY, Driver
 
 if TYPE_CHECKING:
-    from node.endpoints.flow import FlowEvent
+    from angarium_server.frames.homes import FlowEvent
     from node.endpoints.lease import LeaseRow
     from node.endpoints.leasing import Planned
 

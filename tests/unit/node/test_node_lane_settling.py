@@ -20,7 +20,7 @@ from tests.unit.node.lane_driver import (
 )
 
 if TYPE_CHECKING:
-    from node.endpoints.flow import FlowEvent
+    from angarium_server.frames.homes import FlowEvent
 
 SPREAD: dict[str, Any] = {"access_type": "non-exclusive"}
 

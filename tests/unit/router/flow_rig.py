@@ -61,9 +61,9 @@ class FlowHome(RealHome):
         if frames[0] == wire.LANES:
             self.lanes_frames.append(body[1:])
         elif frames[0] == wire.FLOW:
-            flow, (verb, *arguments) = body[1:]
-            self._check_flow(verb, flow, arguments)
-            self.flow_frames.append((verb, flow, arguments))
+            for flow, (verb, *arguments) in body[1]:
+                self._check_flow(verb, flow, arguments)
+                self.flow_frames.append((verb, flow, arguments))
         elif frames[0] == wire.LEASE:
             _, lane_id, (verb, *arguments) = body[1:]
             self.questions.append((lane_id & PARTITION_MASK, verb, arguments))
@@ -100,7 +100,7 @@ class FlowHome(RealHome):
 
     def event(self, flow: int, event: int, code: int = 0, detail: str = "") -> None:
         """Say something of a flow that the home has not come to say by itself."""
-        self.send(wire.FLOW_EVENT, [self.incarnation, flow, event, code, detail])
+        self.send(wire.FLOW_EVENT, [self.incarnation, [[flow, event, code, detail]]])
 
     def store(self, endpoint: Endpoint, messages: int = 1, size: int = 100, partition: int = 0) -> None:
         """Store messages, all in one STORE; they go out as far as there is credit."""
@@ -317,7 +317,7 @@ class Rig:
                 takes(LanesConfirmFrame, self.consumers.lanes_confirmed),
                 takes(LeasedFrame, self.consumers.questions.answered),
                 takes(FlowMessagesFrame, self.flows.ends.messages),
-                takes(FlowEventFrame, self.flows.event),
+                takes(FlowEventFrame, self.flows.events),
                 # Nobody admits messages here: what moves to another endpoint stays on its way.
                 takes(MoveFrame, lambda *_: None),
             ]

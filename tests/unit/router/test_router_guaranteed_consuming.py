@@ -44,11 +44,11 @@ class FlowNode(WiredNode):
             operation, answer = (wire.HOME, home) if complete else (wire.LANES_CONFIRM, [incarnation, number])
             self._to_router(index, [operation, wire.pack(answer)])
             return
-        _, flow, (verb, *arguments) = body
-        self.flow_frames.append((index, verb, flow, arguments))
-        if verb == "bind":
-            event = [incarnation, flow, wire.FLOW_ACTIVE, 0, None]
-            self._to_router(index, [wire.FLOW_EVENT, wire.pack(event)])
+        for flow, (verb, *arguments) in body[1]:
+            self.flow_frames.append((index, verb, flow, arguments))
+            if verb == "bind":
+                event = [incarnation, [[flow, wire.FLOW_ACTIVE, 0, ""]]]
+                self._to_router(index, [wire.FLOW_EVENT, wire.pack(event)])
 
     def _carry(self, effect: Effect) -> None:
         if not isinstance(effect, AskController):

@@ -23,7 +23,7 @@ def release_all(coordinator: Coordinator, moves: list[Move], now: float) -> list
     given = []
     for move in moves:
         if move.step is not Step.GIVE:
-            given += coordinator.released(move.partition, move.epoch, now, DELAY_S)
+            given += coordinator.released([(move.partition, move.epoch)], now, DELAY_S)
     return given
 
 
@@ -90,7 +90,7 @@ def test_the_target_of_a_hand_off_that_goes_meanwhile_is_replaced() -> None:
     coordinator.bind(2, 0.0, DELAY_S)
     (taken,) = coordinator.tick(5.0)
     coordinator.unbind(2, 5.1, DELAY_S)
-    (given,) = coordinator.released(taken.partition, taken.epoch, 5.2, DELAY_S)
+    (given,) = coordinator.released([(taken.partition, taken.epoch)], 5.2, DELAY_S)
     assert (given.step, given.flow) == (Step.GIVE, 1)
 
 
@@ -101,8 +101,8 @@ def test_the_end_of_a_hand_off_that_was_overtaken_changes_nothing() -> None:
     (taken,) = coordinator.tick(5.0)
     coordinator.unbind(1, 5.1, DELAY_S)  # its partitions went to flow 2
     assert counts(coordinator, [2]) == [2]
-    assert coordinator.released(taken.partition, taken.epoch, 5.2, DELAY_S) == []
-    assert coordinator.released(0, taken.epoch + 100, 5.2, DELAY_S) == []
+    assert coordinator.released([(taken.partition, taken.epoch)], 5.2, DELAY_S) == []
+    assert coordinator.released([(0, taken.epoch + 100)], 5.2, DELAY_S) == []
 
 
 def test_more_partitions_are_given_away_at_once_and_fewer_are_dropped_from_the_top() -> None:
@@ -171,13 +171,13 @@ class Machine(RuleBasedStateMachine):
     def end_hand_off(self, move: Move) -> None:
         self.asked.remove(move)
         assert self.feeds.pop(move.partition) == move.flow
-        self.follow(self.coordinator.released(move.partition, move.epoch, self.now, DELAY_S))
+        self.follow(self.coordinator.released([(move.partition, move.epoch)], self.now, DELAY_S))
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
     def stale_word(self, data: Any) -> None:
         move = data.draw(st.sampled_from(self.asked))
-        assert self.coordinator.released(move.partition, move.epoch - 1, self.now, DELAY_S) == []
+        assert self.coordinator.released([(move.partition, move.epoch - 1)], self.now, DELAY_S) == []
 
     @rule(partitions=st.integers(1, 9))
     def resize(self, partitions: int) -> None:

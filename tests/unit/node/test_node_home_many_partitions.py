@@ -1,0 +1,135 @@
+"""Consumers of very many partitions at a home: they come in steps, and others do not wait for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from angarium import errors, wire
+from node.home.lanes.serving import BINDS_PER_TICK, LANES_PER_TICK
+from storage.spool import Table
+from tests.unit.node.driven_home import LANE, ROUTER, DrivenHome, rows_of, settings_of
+
+PARTITIONS = 3 * BINDS_PER_TICK
+ENDPOINT = 77
+LANES = [ENDPOINT << wire.LANE_BITS | partition for partition in range(PARTITIONS)]
+
+
+def settings_of_partition(partition: int) -> dict[str, object]:
+    return settings_of("parted", partition=partition, partitions=PARTITIONS)
+
+
+@pytest.fixture
+def driven() -> DrivenHome:
+    """A home with a queue of very many partitions and a small one."""
+    driven = DrivenHome()
+    parted = {lane: settings_of_partition(partition) for partition, lane in enumerate(LANES)}
+    driven.start(ROUTER, {LANE: settings_of("q"), **parted})
+    driven.settle_down(0.1)
+    driven.flow_number = PARTITIONS
+    return driven
+
+
+def orders(driven: DrivenHome, *verb: object) -> None:
+    """Say something to the flows 1, 2 and so on, one for each lane."""
+    driven.send(wire.FLOW, driven.router, [[flow, list(verb)] for flow in range(1, PARTITIONS + 1)])
+
+
+def bind_all(driven: DrivenHome) -> None:
+    told = [[flow, ["bind", lane, False, None, 100, 1 << 40, {}]] for flow, lane in enumerate(LANES, 1)]
+    driven.send(wire.FLOW, driven.router, told)
+
+
+def active(driven: DrivenHome) -> list[int]:
+    return [flow for flow, event, _, _ in driven.events if event == wire.FLOW_ACTIVE]
+
+
+def test_very_many_binds_are_done_in_steps(driven: DrivenHome) -> None:
+    bind_all(driven)
+    for step in (1, 1, 2, 3):
+        assert len(driven.home.lanes.flows) == step * BINDS_PER_TICK
+        driven.tick()
+    assert active(driven) == list(range(1, PARTITIONS + 1))
+
+
+def test_what_a_step_tells_of_flows_is_one_frame(driven: DrivenHome) -> None:
+    driven.home.take_frames()
+    bind_all(driven)
+    frames = [one for one in driven.home.take_frames() if one[0] == wire.FLOW_EVENT]
+    assert len(frames) == 1
+    assert len(wire.unpack(frames[0][1])[1]) == BINDS_PER_TICK
+
+
+def test_others_do_not_wait_for_very_many(driven: DrivenHome) -> None:
+    bind_all(driven)
+    flow = driven.bind(LANE)
+    assert flow in driven.home.lanes.flows
+    driven.settle_down(0.1)
+    assert active(driven).index(flow) == BINDS_PER_TICK
+
+
+def test_what_is_said_of_a_flow_that_waits_is_done_in_order(driven: DrivenHome) -> None:
+    last = PARTITIONS
+    driven.store(([LANES[-1]], rows_of(3)))
+    driven.settle_down(0.1)
+    bind_all(driven)
+    driven.credit(last, 101)
+    driven.credit(last, 102)
+    assert [type(verb).__name__ for verb in driven.home.parts.flows.waiting[last]] == ["Bind", "Credit"]
+    driven.settle_down(0.1)
+    assert driven.delivered[last].order == [1, 2, 3]
+    assert driven.home.lanes.get(LANES[-1]).lane.flows[last].messages_granted == 102  # type: ignore[union-attr]
+
+
+def test_the_next_owner_of_a_partition_comes_when_the_one_before_is_gone(driven: DrivenHome) -> None:
+    """Else two would have messages of one key at the same time."""
+    bind_all(driven)
+    driven.settle_down(0.1)
+    orders(driven, "unbind", None)
+    following = driven.bind(LANES[-1])
+    driven.store(([LANES[-1]], rows_of(2)))
+    driven.settle_down(0.1)
+    assert list(driven.home.lanes.get(LANES[-1]).lane.flows) == [following]  # type: ignore[union-attr]
+    assert driven.delivered[following].order == [1, 2]
+    assert driven.delivered[following].counts == {1: 0, 2: 0}, "nobody had them before"
+
+
+def test_a_flow_that_goes_while_it_waits_leaves_nothing(driven: DrivenHome) -> None:
+    bind_all(driven)
+    orders(driven, "unbind", None)
+    driven.settle_down(0.1)
+    assert not driven.home.lanes.flows
+    assert not driven.home.parts.flows.waiting
+
+
+def test_lanes_that_go_while_flows_wait_close_them(driven: DrivenHome) -> None:
+    bind_all(driven)
+    driven.lanes({}, *LANES)
+    driven.settle_down(0.1)
+    closed = {flow: code for flow, event, code, _ in driven.events if event == wire.FLOW_CLOSED}
+    assert closed == dict.fromkeys(range(1, PARTITIONS + 1), errors.UNKNOWN_ENDPOINT)
+    assert not driven.home.lanes.flows
+
+
+def test_another_router_ends_what_waits(driven: DrivenHome) -> None:
+    bind_all(driven)
+    driven.start(ROUTER + 1, {LANE: settings_of("q")})
+    driven.settle_down(0.1)
+    assert not driven.home.lanes.flows
+
+
+def test_lanes_that_were_touched_are_served_some_at_a_time(driven: DrivenHome) -> None:
+    for held in driven.home.lanes:
+        driven.home.lanes.touched[held] = None
+    driven.tick()
+    assert len(driven.home.lanes.touched) == len(LANES) + 1 - LANES_PER_TICK
+
+
+def test_what_deleted_lanes_leave_over_is_cleared_in_few_writes(driven: DrivenHome) -> None:
+    driven.store((LANES, rows_of(2)))
+    driven.settle_down(0.1)
+    before = driven.disk.commits
+    driven.lanes({}, *LANES)
+    driven.settle_down(0.1)
+    assert driven.disk.commits - before <= 5
+    assert not driven.home.stats()["lanes_to_clear"]
+    assert driven.disk.count(Table.RECORDS) == 0
