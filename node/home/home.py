@@ -226,7 +226,7 @@ class Home:
         for held in self.lanes:
             self.parts.serving.collect(held)
         self.pending.flush()
-        self.writing.add(Task(EverythingDurable(), late_changes=self._last_changes, with_losses=True))
+        self.writing.add(Task(EverythingDurable(), late_changes=self._last_changes, with_everything=True))
 
     def _last_changes(self) -> list[Change]:
         """Give what a start after an orderly stop relies on: exact positions, and the mark itself."""

@@ -400,7 +400,7 @@ class Operations:
 
     def _when_durable(self, value: Any) -> Answer:
         answer = Answer()
-        self._parts.writing.add(Task(AnswerDurable(answer, value), with_losses=True))
+        self._parts.writing.add(Task(AnswerDurable(answer, value), with_everything=True))
         return answer
 
     def durable(self, event: AnswerDurable) -> None:

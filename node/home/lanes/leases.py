@@ -125,7 +125,7 @@ class Leases:
         self._lanes.is_urgent = True  # who asks next sees who has it
         self._pending.flush()
         has_losses = kind is AcknowledgeUpto
-        self._writing.add(Task(answer, late_changes=partial(_row_of, held), with_losses=has_losses))
+        self._writing.add(Task(answer, late_changes=partial(_row_of, held), with_everything=has_losses))
 
     def answer(self, answer: LeaseAnswer) -> None:
         """Answer a question that the router of now has asked; another one has other references."""

@@ -350,7 +350,7 @@ class Moves:
 
     def _write(self, mover: Mover, row: bytes, event: MoveChosen | MoveEnded | None = None) -> None:
         change: Change = (Table.MOVES, layout.number_key(mover.held.lane_id), row)
-        self._writing.add(Task(event, [change], with_losses=True))
+        self._writing.add(Task(event, [change], with_everything=True))
 
     def chosen(self, event: MoveChosen) -> None:
         """Ask for a move that is durable now."""

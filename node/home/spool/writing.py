@@ -48,8 +48,9 @@ class Task(NamedTuple):
     changes: Sequence[Change] = ()
     #: Gives more changes, as things are when the write is put together; called again if that failed.
     late_changes: Callable[[], Sequence[Change]] | None = None
-    #: Whether what lanes lost must become durable in the same transaction.
-    with_losses: bool = False
+    #: Whether what lanes got and lost so far must become durable in the same transaction, if it is not: what the task
+    #: says of messages holds for the next process only if that has just these.
+    with_everything: bool = False
 
 
 class Dead(NamedTuple):
@@ -197,7 +198,7 @@ class Writing:
     def add(self, task: Task) -> None:
         """Have changes written with the next write."""
         self._tasks.append(task)
-        if task.with_losses and self._unwritten:
+        if task.with_everything:
             self._pending.flush()
 
     def hold_back(self, held: HeldLane, upto: int) -> None:
@@ -366,7 +367,7 @@ class Writing:
     def _add_losses(self, write: Write, now: float) -> None:
         """Add what lanes lost: all that is dead, and the rest if its time has come or a task needs it."""
         changes = write.changes
-        everything = any(task.with_losses for task in write.tasks)
+        everything = any(task.with_everything for task in write.tasks)
         for _ in range(len(self._dead) if everything else min(len(self._dead), DEAD_PER_WRITE)):
             dead = self._dead.popleft()
             write.dead.append(dead)

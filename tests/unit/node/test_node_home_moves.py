@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from angarium import errors, wire
+from node.home.home import HomeLimits
 from node.home.lanes.moves import MOVE_ROWS, RETRY_MAX_S, RETRY_S
 from node.home.spool import layout
 from storage.spool import Table
@@ -362,6 +363,32 @@ def test_a_partition_that_is_taken_away_moves_its_messages_to_the_others() -> No
     header, rows = driven.moves[1]
     assert [row[5] for row in rows] == [b"m0", b"m1"]
     assert [past[0] for past in header[6].values()] == [1, 1], "what was delivered says so where it goes"
+    ack(driven)
+    assert driven.totals[P1][0] == 0
+
+
+def test_what_a_move_names_is_on_disk_with_it() -> None:
+    """Else the next process asks for it without these, and its answer deletes them when the router sent them again."""
+    driven = DrivenHome(limits=HomeLimits(write_delay_ms=10_000))
+    open_lane, closed = (
+        settings_of("p", partitions=2, partition=1),
+        settings_of("p", partitions=1, partition=1),
+    )
+    driven.start(ROUTER, {P1: open_lane})
+    driven.store(([P1], rows_of(1)))
+    driven.settle_down()
+    promoted = driven.store(([P1], rows_of(2, 1)), relaxed=True, producer=None)
+    driven.settle_down()
+    assert driven.stored < driven.accepted == promoted
+    driven.lanes({P1: closed})
+    driven.settle_down()
+    assert len(driven.moves[-1][1]) == 3
+    driven.kill()
+    driven.start(ROUTER, {P1: closed})
+    if driven.stored < promoted:
+        driven.store(([P1], rows_of(2, 1)), relaxed=True, producer=None, number=promoted)
+        driven.settle_down()
+    assert [row[5] for row in driven.moves[-1][1]] == [b"m0", b"m1", b"m2"]
     ack(driven)
     assert driven.totals[P1][0] == 0
 
