@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mesh.trial import pairs_of
+from tests.mesh.trial import Trial, pairs_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,11 +35,14 @@ def test_it_starts_nodes_joins_them_and_does_so_again_on_their_data(tmp_path: Pa
         "--json",
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for _ in range(2):
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=90, env=environment, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        found = json.loads(done.stdout.splitlines()[-1])
-        assert found["links"] == [["node-1", "node-2"]]
-        assert found["verdict"] == "up"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["links"] == [["node-1", "node-2"]]
+    assert found["verdict"] == "up"
+    # The same once more, without an interpreter for each process.
+    trial = Trial(tmp_path / "mesh", 2, workers=1)
+    with trial.nodes[0], trial.nodes[1]:
+        trial.join(pairs_of("full", 2))
+        again = trial.describe(pairs_of("full", 2))
+    assert [node["url"] for node in again["nodes"]] == [node["url"] for node in found["nodes"]]
