@@ -650,7 +650,7 @@ class Router:
             "endpoints": len(self.endpoints),
             "flows": len(self.flows),
             "settles_lost": self.flows.ends.settles_lost,
-            "spool": self.publishing.stats(),
+            "spool": {**self.publishing.stats(), "homes_settled": self.lanes.settled()},
             "links": self.links.describe(),
             "fast_path_rounds": self.fast_path.rounds,
             "publishers_waiting": len(self.effort.waiting),

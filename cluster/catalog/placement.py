@@ -50,6 +50,10 @@ class Placement:
         _take_one(self.in_vpn, vpn)
         _take_one(self.of_creator, (vpn, endpoint["created_by"]))
 
+    def lanes_from(self, worker: int) -> dict[int, int]:
+        """Give the lanes per worker of those from this one on."""
+        return {home: count for home, count in self.lanes.items() if home >= worker}
+
     def homes(self, lanes: int, kept: list[int] | None = None) -> list[int]:
         """Give a home for each lane: those that are kept, then the workers with the fewest lanes in turn."""
         homes = list(kept or ())

@@ -454,30 +454,37 @@ class Controller:
         number is durable with the homes: a controller that dies here has a successor that asks the supervisor.
 
         One change at a time: a worker that is wanted back before its lanes were taken over would keep them from those
-        who have them now, so another change is refused until all of the last one is done.
+        who have them now, so another change is refused until all of the last one is done. So is one while a worker that
+        would leave has not confirmed its lanes: the new home of a lane looks for it on the disk of the old one, and
+        makes a new lane if it is not there yet.
         """
-        board = self._board
+        board, lanes = self._board, self._catalog.placement.lanes_from(request.workers)
         gathering = board.gather_view(None, now)
         numbers = {
             index: board.ask((WORKER.name, index), "stats", None, gathering)
             for index in self._running_workers()
         }
+        told = board.ask(ROUTER, "stats", None, gathering)
         asked = len(gathering.waiting)
 
         def finish(answers: dict[int, Any]) -> None:
-            importing = sum(
-                (stats or {}).get("home", {}).get("lanes_importing", 0) for stats in answers.values()
-            )
-            leaving = [number for index, number in numbers.items() if index >= request.workers]
-            if any((answers.get(number) or {}).get("home", {}).get("lanes_kept_aside") for number in leaving):
+            homes = {index: (answers.get(number) or {}).get("home", {}) for index, number in numbers.items()}
+            importing = any(home.get("lanes_importing") for home in homes.values())
+            leaving = [index for index in homes if index >= request.workers]
+            if any(homes[index].get("lanes_kept_aside") for index in leaving):
                 detail = "a worker that would leave keeps lanes aside; 'angarium spool aside list' shows them"
                 board.refuse(asker, errors.OBJECT_IN_USE, detail)
                 return
             # One that is down may be taking over lanes when it is back.
             wanted = min(board.node.get("workers") or 0, request.workers)
             is_down = any(index not in numbers for index in range(wanted))
-            if importing or is_down or len(answers) < asked or self._is_scaling():
-                detail = "the last change of the number of workers is not complete; try again in a moment"
+            settled = (answers.get(told) or {}).get("spool", {}).get("homes_settled", ())
+            is_behind = any(index in lanes and index not in settled for index in leaving)
+            is_behind = is_behind or lanes != self._catalog.placement.lanes_from(request.workers)
+            if importing or is_down or is_behind or len(answers) < asked or self._is_scaling():
+                detail = (
+                    "the last change of workers, or of their lanes, is not complete; try again in a moment"
+                )
                 board.refuse(asker, errors.OBJECT_IN_USE, detail)
                 return
             changes = [*self._catalog.leave_homes(request.workers), Counter(WORKERS, request.workers)]

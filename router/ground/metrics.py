@@ -62,6 +62,7 @@ SPOOL: Final = Metrics(
     delivered_unacked | gauge | messages | delivered and not settled
     delivered_unacked_max | gauge | messages | `spool.max_delivered_unacked`
     homes_full | | | workers whose disk has no room for anything new
+    homes_settled | | | workers that have on disk what they were told of their endpoints
     endpoints | gauge | number | queues and topic endpoints
     producers | gauge | number | open producers
     homes_ready | gauge | workers | that have read their spool and reported its content

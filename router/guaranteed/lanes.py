@@ -148,21 +148,23 @@ class Lanes:
         """Take note of deletions that were decided; gives those of which no home has anything any more."""
         self.deleted.update(dict.fromkeys(endpoint_ids))
         there = {lane_id >> wire.LANE_BITS for lane_id in self.entries}
-        done = [one for one in self.deleted if one not in there] if self._is_settled() else []
+        all_settled = len(self.settled()) == len(self._shards.shards)
+        done = [one for one in self.deleted if one not in there] if all_settled else []
         for endpoint_id in done:
             del self.deleted[endpoint_id]
         return done
 
-    def _is_settled(self) -> bool:
-        """Tell whether every worker is there and has confirmed all that it was told."""
-        shards = self._shards.shards
-        homes = [self._home(shard.index) for shard in shards]
-        return self._is_open and all(
+    def settled(self) -> list[int]:
+        """Give the workers that are there and have confirmed all that they were told."""
+        return [shard.index for shard in self._shards.shards if self._is_open and self._is_settled(shard)]
+
+    def _is_settled(self, shard: Shard) -> bool:
+        home = self._home(shard.index)
+        return (
             self._shard(shard.index) is shard
             and home.ready_for == shard.incarnation
             and not home.waiting
             and not home.taken_over
-            for shard, home in zip(shards, homes, strict=True)
         )
 
     def _tell(

@@ -239,6 +239,34 @@ def test_a_router_that_gives_the_next_home_what_overtakes_the_last_one_is_found_
     assert rule in {violation.rule for violation in stage.finish()}
 
 
+@pytest.mark.requirement("R163", "R190")
+def test_a_worker_leaves_when_the_lane_that_it_got_last_is_on_its_disk(
+    seed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, its next home would find nothing of it there, and begin it anew beside what is stored then."""
+    stage = Stage(seed, workers=2, orders={"subscriptions": ["t/>"]}, other={"subscriptions": ["u/>"]})
+    disk, producer = stage.scenario.node.disks[1].disk, stage.producer()
+    crash = disk.crash
+    monkeypatch.setattr(disk, "crash", lambda _: crash(Dice(0.9)))  # what it is writing is kept
+    stage.slow_disk(1.0, index=1)
+    stage.scenario.node.define("queue", "default", "new", permission="delete", subscriptions=["n/>"])
+    stage.wait(0.05)
+    sent = stage.publish(producer, "n/1", "n/2")
+    stage.wait(0.02)
+    stage.scale(1)
+    stage.wait(0.05)
+    stage.kill_router()
+    stage.kill_worker(1)
+    stage.wait(5.0)
+    assert stage.homes("new") == [1]
+    stage.scale(1)
+    stage.wait(5.0)
+    assert stage.homes("new") == [0]
+    assert all(one.is_acked for one in sent)
+    assert stage.on_disk("new") == names(sent)
+    assert stage.finish() == []
+
+
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_a_purge_whose_sync_fails_is_not_remembered(
     seed: str, is_lost: bool, monkeypatch: pytest.MonkeyPatch

@@ -164,7 +164,7 @@ def test_nothing_is_said_of_lanes_while_a_worker_does_not_answer(world: World) -
 def test_a_worker_that_keeps_lanes_aside_does_not_leave(world: World) -> None:
     seen = world.call("workers.scale", workers=1)
     stats = {"home": {"lanes_kept_aside": 0}}, {"home": {"lanes_kept_aside": 1}}
-    ((code, detail),) = replies(world.answer(seen, *stats))
+    ((code, detail),) = replies(world.answer(seen, *stats, {"spool": {"homes_settled": [0, 1]}}))
     assert code == errors.OBJECT_IN_USE
     assert "spool aside list" in detail
 

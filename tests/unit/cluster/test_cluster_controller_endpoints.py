@@ -376,9 +376,15 @@ def test_a_status_shows_the_figures_of_the_spool(served: World) -> None:
 
 
 def scale(served: World, workers: int) -> list[c.Effect]:
-    """Ask for a number of workers; those that are there say that they take nothing over."""
+    """Ask for a number of workers; those that are there take nothing over, and have confirmed their lanes."""
     asked = served.call("workers.scale", workers=workers)
-    return served.answer(asked, *[{"home": {"lanes_importing": 0}} for _ in requests(asked)])
+    return served.answer(asked, *told(asked))
+
+
+def told(asked: list[c.Effect], importing: int = 0, settled: tuple[int, ...] = (0, 1, 2)) -> list[Any]:
+    """Give what the workers answer, and the router after them."""
+    home = {"home": {"lanes_importing": importing}}
+    return [*[home for _ in requests(asked)[1:]], {"spool": {"homes_settled": settled}}]
 
 
 @pytest.mark.requirement("R96")
@@ -401,9 +407,40 @@ def test_more_workers_change_no_home(served: World) -> None:
 
 def test_a_second_change_waits_until_the_lanes_of_the_first_are_taken_over(served: World) -> None:
     seen = served.call("workers.scale", workers=1)
-    refused = served.answer(seen, *[{"home": {"lanes_importing": 2}} for _ in requests(seen)])
+    refused = served.answer(seen, *told(seen, importing=2))
     assert code_of(refused) == errors.OBJECT_IN_USE
     assert [effect for effect in refused if isinstance(effect, c.ScaleNode)] == []
+
+
+def test_a_worker_does_not_leave_before_it_has_confirmed_its_lanes(served: World) -> None:
+    """Else who is to take one over does not find it, and makes a new one."""
+    seen = served.call("workers.scale", workers=1)
+    refused = served.answer(seen, *told(seen, settled=(0,)))
+    assert code_of(refused) == errors.OBJECT_IN_USE
+    assert served.catalog.show("queue", "default", "q")["homes"] == [1]
+    assert [effect for effect in scale(served, 1) if isinstance(effect, c.ScaleNode)]
+
+
+def test_a_worker_does_not_leave_without_the_word_of_a_router(served: World) -> None:
+    seen = served.call("workers.scale", workers=1)
+    workers = [one for one in seen if isinstance(one, c.Request)][:-1]
+    for one in workers:
+        served.do(served.controller.answered(one.number, {"home": {}}))
+    assert code_of(served.wait(10.0)) == errors.OBJECT_IN_USE
+
+
+def test_a_worker_that_gets_a_lane_while_it_is_asked_does_not_leave(served: World) -> None:
+    seen = served.call("workers.scale", workers=1)
+    served.answer(served.call("objects.create", kind="queue", name="new"), None)
+    assert served.catalog.show("queue", "default", "new")["homes"] == [1]
+    assert code_of(served.answer(seen, *told(seen))) == errors.OBJECT_IN_USE
+
+
+def test_a_worker_without_lanes_leaves_at_once(served: World) -> None:
+    for name in ("q", "p"):
+        served.answer(served.call("objects.delete", kind="queue", name=name), None)
+    seen = served.call("workers.scale", workers=1)
+    assert [one for one in served.answer(seen, *told(seen, settled=(0,))) if isinstance(one, c.ScaleNode)]
 
 
 def test_a_second_change_waits_until_the_supervisor_has_heard_of_the_first(served: World) -> None:

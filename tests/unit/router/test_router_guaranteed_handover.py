@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from angarium import errors
+from angarium import errors, wire
 from router.ground.config import SpoolLimits
 from tests.unit.router.limited_publishing import codes, rows
 from tests.unit.router.publish_rig import answer_to, ask
@@ -259,3 +259,20 @@ def test_spool_files_of_the_old_home_are_used_until_others_tell_them(make_publis
     node.consume("q", 10)
     assert len(files) == 1
     assert handover.publish(1) == []
+
+
+def test_a_home_is_settled_when_it_has_confirmed_its_lanes(make_publish_node: Any) -> None:
+    node = make_publish_node(2)
+
+    def settled() -> list[int]:
+        told: list[int] = node.router.stats()["spool"]["homes_settled"]
+        return told
+
+    assert settled() == [0, 1]
+    node.homes[1].holds = (wire.LANES_CONFIRM,)
+    node.queue("q", "a", home=1)
+    assert settled() == [0]
+    node.homes[1].report()
+    assert settled() == [0, 1]
+    node.kill_worker(1)
+    assert settled() == [0]
