@@ -91,6 +91,9 @@ SPOOL_OF_WORKER: Final = Metrics(
      planned and not acknowledged
     leases_taken, leases_timed_out, lease_questions | counter | number | leases since the start; those that ended
      because nobody used them; what reader groups asked
+    retained_topics | gauge | number | topics of which it retains the newest message; some of these may have expired
+    retained_reads, retained_rows_read | counter | number, messages | pages that were asked for of what it retains, and
+     messages in them
     selector_ms, selector_waits | counter | ms, number | what [selectors](selectors.md#what-a-selector-costs) of
      clients cost so far; how often one had to wait because its user has used its time up
     lanes_waiting_for_effort | gauge | number | partitions that wait for their turn now
@@ -118,7 +121,8 @@ LANE: Final = Metrics(
     settles_refused | counter | number | settlements of what the flow did not have
     selector_examined, selector_match, selector_discard | counter | messages | looked at by selectors; selected;
      removed from a topic endpoint
-    last_value_replaced | counter | messages | replaced by a newer one in a last-value queue
+    last_value_replaced | counter | messages | replaced by a newer one in a last-value queue, or of the same topic
+     where the newest of each is retained
     total_deleted_messages, purged_messages | counter | messages | deleted one by one, and by a purge
     ttl_expired_discard, max_redelivery_exceeded_discard, rejected_discard | counter | messages | dead and deleted:
      there is no dead message queue for them

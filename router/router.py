@@ -62,6 +62,7 @@ from router.sessions.directory import Directory
 from router.sessions.interest import Interest
 from router.sessions.session import FILTERS_PER_FRAME
 from router.sessions.session_table import SessionTable
+from router.subscriptions.retained import ReadArguments, Retained
 from router.subscriptions.rights import Rights
 from router.subscriptions.subscriptions import Subscriptions
 
@@ -194,6 +195,9 @@ class Router:
             retry=self.rounds.retry,
             on_idle=self._finish_bye,
         )
+        check, unadmitted = self.subscriptions.check, self.publishing.spooling.unadmitted
+        self.retained = Retained(self.endpoints, consumers.questions, self.shards, check, unadmitted)
+        self.requests.register("retained.read", ReadArguments, self.retained.read)
         self._acks = self.publishing.acks
         self.scaling = Scaling(
             self.shards,
@@ -382,7 +386,7 @@ class Router:
         self._is_restless = False
         self.eliding.release(now)
         wake = min(now + SWEEP_INTERVAL_S, self.consumers.tick(now), self.links.tick(now))
-        wake = min(wake, self.rounds.tick(now, self.config.shard_grace_ms / 1000))
+        wake = min(wake, self.retained.tick(now), self.rounds.tick(now, self.config.shard_grace_ms / 1000))
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_INTERVAL_S
             self._sweep(now)

@@ -478,8 +478,25 @@ class ReleaseLease(Record, tag="release"):
     epoch: Position
 
 
+class ReadRetained(Record, tag="retained"):
+    """Read what is [retained](#what-is-retained), by rising topics. Gives `[upto, next]`, and a batch."""
+
+    filter: str
+    after: str
+    upto: Position
+    bytes: PositivePosition
+
+
 LeaseVerb = (
-    OpenLease | AskPositions | AskFigures | CountFrom | FindTime | PlanRange | AcknowledgeUpto | ReleaseLease
+    OpenLease
+    | AskPositions
+    | AskFigures
+    | CountFrom
+    | FindTime
+    | PlanRange
+    | AcknowledgeUpto
+    | ReleaseLease
+    | ReadRetained
 )
 
 
@@ -497,6 +514,7 @@ class LeasedFrame(FromWorker):
     """Answers a LEASE."""
 
     operation: ClassVar[bytes] = wire.LEASED
+    batches: ClassVar[str] = "the rows that `retained` gives"
 
     reference: Annotated[int, about("that of the LEASE")]
     code: Annotated[int, about("0, or why it is refused")]

@@ -201,7 +201,7 @@ class FilterEntry(Record):
     id: Positive
     vpn: Natural
     pattern: str
-    kind: Annotated[int, Meta(ge=wire.KIND_PLAIN, le=wire.KIND_EXCEPTION)]
+    kind: Annotated[int, Meta(ge=wire.KIND_PLAIN, le=wire.KIND_RETAINED)]
 
 
 class Filters(FromRouter):

@@ -85,6 +85,8 @@ class LaneSettings(msgspec.Struct, frozen=True, kw_only=True):
     delivery_delay_ms: _Natural = 0
     #: The newest message replaces the one before.
     last_value: bool = False
+    #: The newest message of each topic replaces the one before, and one without payload removes it.
+    retains: bool = False
     durability: Literal["synced", "relaxed"] = "synced"
     #: Of a topic endpoint: messages that it does not select are removed before any flow sees them (R145).
     selector: str | None = None

@@ -14,9 +14,9 @@ import copy
 import fnmatch
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from angarium import errors
+from angarium import errors, wire
 from cluster import objects
-from cluster.catalog import link_queues, passwordless
+from cluster.catalog import node_queues, passwordless
 from cluster.catalog.placement import Placement
 from cluster.security import passwords
 from storage.config_store import Change, Counter, Entry
@@ -36,6 +36,8 @@ _REFERENCES: Final = {"acl": "acl_profile", "profile": "client_profile"}
 NUMBERED_KINDS: Final = ("link", "bridge")
 
 Key = tuple[str, str, str]
+#: A queue that the node makes by itself: Message VPN, name, and attributes without id and homes.
+_Queue = tuple[str, str, objects.Attributes]
 
 
 class Applied(NamedTuple):
@@ -108,7 +110,8 @@ class Catalog:
     def export(self) -> list[list[Any]]:
         """Give every object but temporary ones with the attributes that differ from the defaults: a backup.
 
-        What the node that reads it would decide otherwise is named too (`passwordless.decided`).
+        What the node that reads it would decide otherwise is named too (`passwordless.decided`). The queue for retained
+        messages follows from its Message VPN.
         """
         return [
             [
@@ -118,7 +121,7 @@ class Catalog:
                 objects.differing(kind, attributes) | passwordless.decided(self, (kind, vpn, name)),
             ]
             for kind, vpn, name, attributes in self.snapshot()
-            if attributes.get("durable", True)
+            if attributes.get("durable", True) and not node_queues.is_retained(kind, name)
         ]
 
     def show(self, kind: str, vpn: str, name: str) -> dict[str, Any]:
@@ -160,20 +163,18 @@ class Catalog:
         The dead message queue of a Message VPN comes with it and may be deleted, so it is made again only on a node
         that never had an endpoint.
         """
-        vpns = [name for kind, _, name in self._objects if kind == "vpn"]
+        vpns = {name: attributes for (_, name), attributes in self._of_kind["vpn"].items()}
         changes: list[Entry] = []
         if objects.DEFAULT_NAME not in vpns:
-            vpns.append(objects.DEFAULT_NAME)
-            changes.append(Change("vpn", "", objects.DEFAULT_NAME, objects.complete("vpn", {})))
+            made = vpns[objects.DEFAULT_NAME] = objects.complete("vpn", {})
+            changes.append(Change("vpn", "", objects.DEFAULT_NAME, made))
         for vpn in vpns:
             changes += [change for change in _built_ins(vpn) if change[:3] not in self._objects]
+        wanted: list[_Queue] = []
         if self._next_endpoint_id == 1 or not self._objects:
-            endpoint_ids = range(self._next_endpoint_id, self._next_endpoint_id + len(vpns))
-            changes += [
-                self._dead_message_queue(vpn, number) for vpn, number in zip(vpns, endpoint_ids, strict=True)
-            ]
-            changes.append(Counter(COUNTER, endpoint_ids.stop))
-        return changes
+            wanted += [self._dead_message_queue(vpn) for vpn in vpns]
+        wanted += [queue for vpn, attributes in vpns.items() for queue in _retained_queue(vpn, attributes)]
+        return changes + self._new_queues(wanted)
 
     def create(self, kind: str, vpn: str, name: str, values: dict[str, Any]) -> list[Entry]:
         """Give the changes that create an object; a Message VPN comes with its built-in profiles and its DMQ.
@@ -204,29 +205,26 @@ class Catalog:
         changes: list[Entry] = [Change(*key, attributes)]
         if kind == "vpn":
             changes += _built_ins(name)
-            number = self._next_endpoint_id
-            changes += [self._dead_message_queue(name, number), Counter(COUNTER, number + 1)]
-            links = [link for _, link in self._of_kind["link"]]
-            changes += self._link_queues([name], links, number + 1)
-        elif kind == "link":
-            changes += self._link_queues(
-                [vpn for _, vpn in self._of_kind["vpn"]], [name], self._next_endpoint_id
+            links = [queue for _, link in self._of_kind["link"] for queue in _link_queues(name, link)]
+            changes += self._new_queues(
+                [self._dead_message_queue(name), *_retained_queue(name, attributes), *links]
             )
+        elif kind == "link":
+            vpns = [vpn for _, vpn in self._of_kind["vpn"]]
+            changes += self._new_queues([queue for vpn in vpns for queue in _link_queues(vpn, name)])
         return changes
 
-    def _link_queues(self, vpns: list[str], links: list[str], first_id: int) -> list[Entry]:
-        """Give the changes that make the queues of links in Message VPNs, where they are missing."""
+    def _new_queues(self, wanted: Iterable[_Queue]) -> list[Entry]:
+        """Give the changes that make queues of the node's own where they are missing; each gets id and home."""
         changes: list[Entry] = []
         homes = self.placement.copy()
-        for vpn in vpns:
-            for link in links:
-                for name, attributes in link_queues.queues_of(link).items():
-                    if ("queue", vpn, name) not in self._objects:
-                        number = first_id + len(changes)
-                        made = {**attributes, "id": number, "homes": homes.homes(1)}
-                        homes.add(vpn, made)
-                        changes.append(Change("queue", vpn, name, made))
-        return [*changes, Counter(COUNTER, first_id + len(changes))] if changes else []
+        for vpn, name, attributes in wanted:
+            if ("queue", vpn, name) not in self._objects:
+                number = self._next_endpoint_id + len(changes)
+                made = {**attributes, "id": number, "homes": homes.homes(1)}
+                homes.add(vpn, made)
+                changes.append(Change("queue", vpn, name, made))
+        return [*changes, Counter(COUNTER, self._next_endpoint_id + len(changes))] if changes else []
 
     def new_endpoint(self, key: Key, attributes: objects.Attributes) -> list[Entry]:
         """Give the changes that create an endpoint with these complete attributes; it gets an id and homes.
@@ -322,6 +320,9 @@ class Catalog:
         """
         before = self._get(key)
         attributes = {**before, **given}
+        if node_queues.is_retained(key[0], key[2]) and not given.keys() <= {*node_queues.RETAINED_SWITCHES}:
+            detail = f"{_title(key)} follows from max_retained_mb of its Message VPN: update that"
+            raise errors.error_for(errors.OBJECT_IN_USE, detail)
         if "homes" in before:
             # Homes of partitions that are no more are kept: their messages have to be moved from there.
             attributes["homes"] = self.placement.homes(_lanes(attributes), attributes["homes"])
@@ -331,7 +332,19 @@ class Catalog:
         if attributes == before:
             return []
         self._check(key, attributes)
-        return [Change(*key, attributes)]
+        more = self._retaining(key[2], attributes) if key[0] == "vpn" else []
+        return [Change(*key, attributes), *more]
+
+    def _retaining(self, vpn: str, attributes: objects.Attributes) -> list[Entry]:
+        """Give the changes that let a Message VPN with these attributes retain as much as it may."""
+        key = ("queue", vpn, wire.RETAINED_QUEUE)
+        before, wanted = self._objects.get(key), node_queues.retained_queue(attributes)
+        if before is None:
+            return self._new_queues(_retained_queue(vpn, attributes))
+        quota = None if wanted is None else wanted["max_spool_usage_mb"]
+        if quota == before["max_spool_usage_mb"]:
+            return []
+        return [Change(*key, None if quota is None else {**before, "max_spool_usage_mb": quota})]
 
     def delete(self, kind: str, vpn: str, name: str) -> list[Entry]:
         """Give the changes that remove an object; a Message VPN takes along what is in it (R118).
@@ -345,15 +358,18 @@ class Catalog:
         if key == ("vpn", "", objects.DEFAULT_NAME) or _is_built_in(key):
             detail = f"{_title(key)} is built in: update it instead"
             raise errors.error_for(errors.OBJECT_IN_USE, detail)
-        if kind == "queue" and ("link", "", link_queues.node_of(name)) in self._objects:
+        if kind == "queue" and ("link", "", node_queues.node_of(name)) in self._objects:
             raise errors.error_for(errors.OBJECT_IN_USE, f"{_title(key)} belongs to a link: delete that")
+        if node_queues.is_retained(kind, name):
+            detail = f"{_title(key)} belongs to its Message VPN: set max_retained_mb=0 of that"
+            raise errors.error_for(errors.OBJECT_IN_USE, detail)
         users = self._users_of(key)
         if users:
             detail = f"{_title(key)} by {len(users)} usernames, {users[0]!r} for instance"
             raise errors.error_for(errors.OBJECT_IN_USE, detail)
         inside = [other for other in sorted(self._objects) if other[1] == name] if kind == "vpn" else []
         if kind == "link":
-            queues = link_queues.names_of(name)
+            queues = node_queues.names_of(name)
             inside = [other for other in sorted(self._objects) if other[0] == "queue" and other[2] in queues]
         return [Change(*removed, None) for removed in [*inside, key]]
 
@@ -517,18 +533,22 @@ class Catalog:
             if kind == "vpn" or attributes[_REFERENCES[kind]] == name
         ]
 
-    def _dead_message_queue(self, vpn: str, number: int) -> Change:
+    def _dead_message_queue(self, vpn: str) -> _Queue:
         """Give the queue for dead messages that a Message VPN comes with: what is there has expired once."""
-        attributes = objects.complete(
-            "queue",
-            {
-                "respect_ttl": False,
-                "dead_message_queue": "",
-                "owner": passwordless.owner_of_new(self, vpn),
-            },
-        )
-        attributes |= {"id": number, "homes": self.placement.homes(1)}
-        return Change("queue", vpn, objects.DEAD_MESSAGE_QUEUE, attributes)
+        owner = passwordless.owner_of_new(self, vpn)
+        given = {"respect_ttl": False, "dead_message_queue": "", "owner": owner}
+        return vpn, objects.DEAD_MESSAGE_QUEUE, objects.complete("queue", given)
+
+
+def _link_queues(vpn: str, link: str) -> list[_Queue]:
+    """Give the queues of a link in a Message VPN."""
+    return [(vpn, name, attributes) for name, attributes in node_queues.queues_of(link).items()]
+
+
+def _retained_queue(vpn: str, attributes: objects.Attributes) -> list[_Queue]:
+    """Give the queue for retained messages of a Message VPN, if it retains any."""
+    made = node_queues.retained_queue(attributes)
+    return [] if made is None else [(vpn, wire.RETAINED_QUEUE, made)]
 
 
 def _lanes(endpoint: objects.Attributes) -> int:

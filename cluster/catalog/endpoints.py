@@ -20,7 +20,7 @@ from angarium.topic import parse_filter
 from angarium_server.shapes import Shapes, shape_of
 from cluster import objects
 from cluster.catalog import templates
-from cluster.catalog.link_queues import MAX_LINK_SUBSCRIPTIONS, node_of
+from cluster.catalog.node_queues import MAX_LINK_SUBSCRIPTIONS, node_of
 from cluster.objects.attributes import DEFAULT_NAME
 from cluster.objects.endpoints import EXCEPTION_MARK
 from node.selectors import compile_selector

@@ -165,5 +165,5 @@ def _given_to_default(catalog: Catalog) -> list[Entry]:
         for key, attributes in catalog.of_kind(kind, objects.DEFAULT_NAME).items()
         if attributes["created_by"] == objects.OPERATOR
         and not attributes["owner"]
-        and not key[1].startswith(wire.LINK_NAME_PREFIX)
+        and not key[1].startswith((wire.LINK_NAME_PREFIX, wire.RETAINED_QUEUE))
     ]

@@ -83,6 +83,13 @@ class Vpn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "Quota of all its endpoints together; with 0 guaranteed messages are refused.", "maxMsgSpoolUsage"
         ),
     ] = 10_000
+    max_retained_mb: Annotated[
+        SpoolMegabytes,
+        own(
+            "Quota of its retained messages, the newest of each topic; part of max_spool_usage_mb. 0: it retains none,"
+            " and deletes those that it has."
+        ),
+    ] = 100
     max_endpoint_count: Annotated[Flows, about("Queues and topic endpoints, temporary ones too.")] = (
         10 * _OF_CLIENT
     )

@@ -81,6 +81,10 @@ class Row(Protocol):
     """What is looked at in a row of a block; `node.matching.batch.Row` is one."""
 
     @property
+    def topic(self) -> str:
+        """The topic."""
+
+    @property
     def flags(self) -> int:
         """Mode, class of service and the flags of `angarium.wire`."""
 
@@ -357,7 +361,10 @@ def make_segment(
     # One comprehension per column: this is work per row on the path of every guaranteed message.
     overhead = wire.SPOOL_OVERHEAD_BYTES
     sizes = array("I", [len(row.payload) + len(row.properties or b"") + overhead for row in chosen])
-    flags = bytes([row.flags for row in chosen])
+    try:
+        flags = bytes([row.flags for row in chosen])
+    except ValueError:  # a row with `wire.FLAG_RETAIN`; what follows asks for none of the flags above a byte
+        flags = bytes([row.flags & 0xFF for row in chosen])
     metas = [row.meta for row in chosen]
     with_meta = any(metas)
     columns = Columns(

@@ -32,6 +32,7 @@ from node.endpoints.consumers import Consumers, Handout, Sources
 from node.endpoints.flow import Flow, Outcomes, Settling
 from node.endpoints.leasing import Leasing
 from node.endpoints.reader import Work
+from node.endpoints.retained import Retained
 from node.endpoints.topic_selector import TopicSelector
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ class Lane:
         self._now, self._wall_ms = 0.0, 0
         #: When flows whose accounts are empty may go on.
         self._resume_at: float | None = None
+        #: What it retains by topic; None: it is a queue like others.
+        self.retained = self._make_retained(settings)
         # What is loaded was examined by an earlier incarnation, but how far is not stored.
         self._use_selector(settings.selector, 0)
 
@@ -239,6 +242,8 @@ class Lane:
         self.next_position = segment.first + segment.count
         if segment.first > self._settling.recovered_upto:
             self._add(segment, now, wall_ms)
+            if self.retained is not None:
+                self.retained.run(self.next_position)
             return
         # What comes again because it was not on disk may have been sent, however the last process stopped.
         self._tried_upto = self._settling.recovered_upto
@@ -264,6 +269,8 @@ class Lane:
         self._backlog.add(segment)
         if self.lease is not None:
             self.leasing.claim(segment)
+        if self.retained is not None:
+            self.retained.came(segment.first)
         filtered = self._topic_selector.selector is not None
         if filtered:
             self._topic_selector.hold(segment)
@@ -301,12 +308,19 @@ class Lane:
         if settings.selector != before.selector:
             assert not self.messages
             self._use_selector(settings.selector, self.next_position - 1)
+        if settings.retains != before.retains:
+            self.retained = self._make_retained(settings)
         self._backlog.settings = settings
         self._lifetimes.apply_settings(wall_ms)
         if settings.last_value and not before.last_value:
             self._backlog.newest = 0
             self._backlog.replace_older(min(self.next_position - 1, self._lifetimes.filtered_upto))
         return self._consumers.apply_settings()
+
+    def _make_retained(self, settings: LaneSettings) -> Retained | None:
+        if not settings.retains:
+            return None
+        return Retained(self._backlog, self._lifetimes, self._remove_replaced, self._sources)
 
     def _use_selector(self, text: str | None, upto: int) -> None:
         selector = self._sources.compile_selector(text) if text else None
@@ -406,7 +420,7 @@ class Lane:
         if not self.flows or not self.settings.egress_enabled:
             return []
         # Nothing that has expired may go out, so expiry comes first, in steps.
-        if self._is_timed and self._lifetimes.run(round(now * 1000), wall_ms):
+        if self._is_timed and self._may_expire and self._lifetimes.run(round(now * 1000), wall_ms):
             self.more = True
             return []
         effort = self._sources.effort
@@ -430,7 +444,9 @@ class Lane:
     def tick(self, now: float, wall_ms: int) -> list[FlowEvent]:
         """Do what is due: expiry, delays, the selector of a topic endpoint, hand-offs whose time is over."""
         self._now, self._wall_ms = now, wall_ms
-        if self._is_timed:
+        if self.retained is not None:
+            self.retained.run(self.next_position)
+        if self._is_timed and self._may_expire:
             self._lifetimes.run(round(now * 1000), wall_ms)
         if self.settings.egress_enabled:
             self._topic_selector.run(self.next_position, wall_ms)
@@ -448,11 +464,18 @@ class Lane:
         return bool(self._backlog.timers.count or self._lifetimes.delays.count)
 
     @property
+    def _may_expire(self) -> bool:
+        """Whether what a message replaced is known: if that goes first, the older one is the newest of its topic."""
+        return self.retained is None or self.retained.is_complete(self.next_position)
+
+    @property
     def wants_effort(self) -> bool:
         """Whether `tick` or `hand_out` would go on where they stopped if there is effort again."""
         is_filtering = self._lifetimes.filtered_upto < self.next_position - 1
         is_free = self.settings.egress_enabled and self._topic_selector.resume_at is None
-        return self._is_short or (is_filtering and is_free)
+        if self._is_short or (is_filtering and is_free):
+            return True
+        return self.retained is not None and self.retained.is_behind(self.next_position)
 
     def next_due(self) -> float | None:
         """Give when `tick` has something to do, in monotonic s; a time that is over: at once; None: never.
@@ -481,6 +504,8 @@ class Lane:
 
     def take_changed(self) -> list[Segment]:
         """Give each segment whose durable state changed since the last call; without live rows it is gone."""
+        if self.retained is not None:
+            self.retained.follow_losses()
         changed = list(self._backlog.changed)
         self._backlog.changed.clear()
         return changed
@@ -551,6 +576,12 @@ class Lane:
         self._backlog.statistics["deleted"] += state != MOVING
         self._backlog.remove(segment, i, i + 1, state)
 
+    def _remove_replaced(self, segment: Segment, i: int) -> None:
+        """Remove a message that a newer one replaced, wherever it is."""
+        self._free(segment, i)
+        self._backlog.statistics["replaced"] += 1
+        self._backlog.remove(segment, i, i + 1, segment.state[i])
+
     def purge(self) -> int:
         """Remove everything, also what is out; gives how many messages. Positions go on as before."""
         self._consumers.purge()
@@ -558,6 +589,8 @@ class Lane:
         self._lifetimes.clear()
         if self._topic_selector.selector is not None:
             self._lifetimes.filtered_upto = self.next_position - 1
+        if self.retained is not None:
+            self.retained.clear(self.next_position)
         return self._backlog.purge()
 
     def validate(self) -> None:
@@ -566,6 +599,8 @@ class Lane:
         self._lifetimes.validate()
         self._consumers.validate(self.next_position)
         self.leasing.validate()
+        if self.retained is not None:
+            self.retained.validate(self.next_position)
         assert all(segment.last < self.next_position for segment in self.segments)
         assert all(self.flows[flow_id] is flow for flow_id, flow in self._closing.items())
         for segment in self.segments:

@@ -32,6 +32,7 @@ from angarium_server.frames.homes import (
     LanesFrame,
     LeaseFrame,
     MovedFrame,
+    ReadRetained,
     StoreFrame,
 )
 from angarium_server.frames.matching import Start
@@ -276,6 +277,7 @@ class Home:
         self._outbox.clear()
         self._lookups.clear()
         self.parts.leases.clear()
+        self.parts.retained_reads.clear()
         self._reports.reset()
         self.parts.serving.allowance = 0
         self.parts.moves.is_open = False
@@ -393,7 +395,10 @@ class Home:
         self._lookups.take(header)
 
     def _lease(self, header: LeaseFrame, _frames: list[bytes]) -> None:
-        self.parts.leases.take(header, self._now, self._wall_ms)
+        if type(header.verb) is ReadRetained:
+            self.parts.retained_reads.take(header, header.verb, self._wall_ms)
+        else:
+            self.parts.leases.take(header, self._now, self._wall_ms)
 
     def _allow(self, header: AllowanceFrame, _frames: list[bytes]) -> None:
         self.parts.serving.allowance = header.messages
@@ -438,6 +443,9 @@ class Home:
         if not write.frees_only:
             self._space.written(now)
         self._accept()
+        for held in write.tails:
+            if held.lane.retained is not None and not held.is_gone:
+                self.lanes.short[held] = None  # what was replaced may go
         for held, _ in write.positions:
             if held.lane.barred and not held.is_gone:
                 self.lanes.touched[held] = None
@@ -533,6 +541,8 @@ class Home:
             parts.adoptions.work(now, wall_ms)
         if parts.leases.waiting:
             parts.leases.work(now, wall_ms)
+        if parts.retained_reads.is_busy:
+            parts.retained_reads.work(wall_ms)
         if self._may_repack:
             parts.repacking.work(now)
         if parts.changes.left_over:
@@ -551,15 +561,23 @@ class Home:
             self.parts.serving.serve_short(held, self._now, self._wall_ms)
 
     def _tick_lane(self, held: HeldLane) -> None:
+        if held.lane.retained is not None:
+            held.lane.retained.stored_upto = held.stored
         self._box.begin(DELIVER, held.lane_id, 0)
         events = held.lane.tick(self._now, self._wall_ms)
         self._box.end()
         self._flows.tell(events)
 
     def _next_due(self, now: float) -> float | None:
-        if self.lanes.touched or self.lanes.short or self._flows.waiting or self._operations.is_busy:
-            return now
         parts = self.parts
+        if (
+            self.lanes.touched
+            or self.lanes.short
+            or self._flows.waiting
+            or self._operations.is_busy
+            or parts.retained_reads.is_short
+        ):
+            return now
         dues = (
             self.lanes.next_due,
             parts.moves.next_due() if parts.moves.busy else None,

@@ -15,6 +15,7 @@ from node.home.lanes.lane_changes import LaneChanges
 from node.home.lanes.leases import Leases
 from node.home.lanes.moves import Moves
 from node.home.lanes.outbox import Outbox
+from node.home.lanes.retained_reads import RetainedReads
 from node.home.lanes.serving import FlowVerbs, Serving
 from node.home.spool.blocks import Blocks
 from node.home.spool.held_lanes import HeldLanes
@@ -85,6 +86,9 @@ class HomeParts:
         self.flows = FlowVerbs(lanes, outbox, box)
         self.leases = Leases(lanes, pending, writing, self.flows.tell, outbox)
         self.serving = Serving(lanes, writing, moves, self.leases, outbox, box)
+        self.retained_reads = RetainedReads(
+            lanes, blocks, pending, self.effort, self.serving.withdraw, outbox
+        )
         self.adoptions = Adoptions(neighbours, lanes, blocks, records, writing, moves, staging, outbox)
         self.changes = LaneChanges(
             spool, lanes, records, writing, moves, self.adoptions, staging, self.make_lane
@@ -145,6 +149,7 @@ class HomeParts:
             **self.changes.stats(),
             **self.adoptions.stats(),
             **self.leases.stats(),
+            **self.retained_reads.stats(),
         }
 
     def validate(self) -> None:

@@ -21,7 +21,7 @@ from angarium_server.frames.matching import ChoiceHead, EndpointHead, Learned, P
 from node.matching.matching import EMPTY_SET, FilterSet, TopicEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 #: Characters of a refused topic, or of what is wrong with a batch, that are reported.
 DETAIL_MAX: Final = 250
@@ -30,8 +30,14 @@ REPORTED_MAX: Final = 1_000
 #: Stands in a body for the batch that came.
 WHOLE: Final = b""
 
+#: Gives the set of endpoints that take a row that is to be retained, of those that would take it otherwise.
+Retaining: TypeAlias = "Callable[[FilterSet], FilterSet]"
+#: The endpoints that take rows -> the rows for exactly these, by rising index.
+Groups: TypeAlias = "dict[FilterSet, list[Row]]"
+
 _Natural = Annotated[int, Meta(ge=0)]
 _Byte = Annotated[int, Meta(ge=0, le=255)]
+_Flags = Annotated[int, Meta(ge=0, le=wire.FLAGS_MAX)]
 
 #: Time to live and delay in ms, priority, partition key or trail.
 RowMeta: TypeAlias = tuple[_Natural, _Natural, _Byte | None, Route]
@@ -42,7 +48,7 @@ class Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False,
 
     index: _Natural
     topic: str
-    flags: _Byte
+    flags: _Flags
     meta: RowMeta | None
     properties: bytes | None
     payload: bytes
@@ -65,11 +71,12 @@ def _classes_of(flags: int) -> int:
         return 0
     more = wire.CLASS_ELIDING if flags & wire.FLAG_ELIDING else 0
     more |= wire.CLASS_DTO if flags & wire.FLAG_DTO else 0
+    more |= wire.CLASS_RETAIN if flags & wire.FLAG_RETAIN else 0
     return (wire.CLASS_COS1, wire.CLASS_COS2, wire.CLASS_COS3)[cos] | more
 
 
-_CLASSES: Final = tuple(_classes_of(flags) for flags in range(256))
-_FLAGS: Final = frozenset([flags for flags in range(256) if _CLASSES[flags]])
+_CLASSES: Final = tuple(_classes_of(flags) for flags in range(wire.FLAGS_MAX + 1))
+_FLAGS: Final = frozenset([flags for flags, classes in enumerate(_CLASSES) if classes])
 _DIRECT_FLAGS: Final = frozenset([flags for flags in _FLAGS if flags & wire.FLAG_MODE == wire.MODE_DIRECT])
 #: What the messages of a batch are -> the flags that they may have.
 _LEGAL: Final = {
@@ -78,7 +85,9 @@ _LEGAL: Final = {
     wire.MATCH_AS_DIRECT: _FLAGS,
 }
 #: Flags -> 1 if a message with them has low priority for queues: class of service 1 or 2 (R176).
-_LOW_PRIORITY: Final = tuple(int((flags & wire.FLAG_COS) >> wire.COS_SHIFT < 2) for flags in range(256))
+_LOW_PRIORITY: Final = tuple(
+    int((flags & wire.FLAG_COS) >> wire.COS_SHIFT < 2) for flags in range(wire.FLAGS_MAX + 1)
+)
 
 
 class Batch:
@@ -196,19 +205,24 @@ class Sorting(msgspec.Struct, eq=False, gc=False):
         self.used[one.id] = one
         return one.id
 
-    def sort_in(self, batch: Batch, entries: dict[str, TopicEntry]) -> None:
-        """Give every row of a batch its places: the batch as it is if that will do, else in groups by set."""
+    def sort_in(
+        self, batch: Batch, entries: dict[str, TopicEntry], retaining: Retaining | None = None
+    ) -> None:
+        """Give every row of a batch its places: the batch as it is if that will do, else in groups by set.
+
+        Rows with FLAG_RETAIN are retained if there is a queue for them, which `retaining` says.
+        """
         plain = None if batch.with_dto else _common_plain_set(entries)
-        spooled = _has_endpoints(entries)
+        retained = {} if retaining is None else _retained(batch, entries, retaining)
         if plain is None or (plain is not EMPTY_SET and not batch.intact):
             self._group(batch, entries)
         elif plain is not EMPTY_SET:
             self.plain.append(PlainHead(self.use(plain), len(batch.rows), len(batch.packed), batch.classes))
             self.batches.append(WHOLE)
-        if spooled:
-            self._spool(batch, entries)
+        if retained or _has_endpoints(entries):
+            self._spool(batch, entries, retained)
         if plain is None or plain is EMPTY_SET:
-            self._count_unmatched(batch, entries)
+            self._count_unmatched(batch, entries, retained)
 
     def _group(self, batch: Batch, entries: dict[str, TopicEntry]) -> None:
         plain_groups: dict[FilterSet, list[Row]] = {}
@@ -234,10 +248,10 @@ class Sorting(msgspec.Struct, eq=False, gc=False):
             ids = (self.use(choice), self.use(plain))
             self.choice.append(ChoiceHead(*ids, is_dto, len(rows), len(packed), _classes_in(rows)))
 
-    def _spool(self, batch: Batch, entries: dict[str, TopicEntry]) -> None:
-        """Group the rows that endpoints take."""
-        groups: dict[FilterSet, list[Row]] = {}
-        for row in batch.rows:
+    def _spool(self, batch: Batch, entries: dict[str, TopicEntry], retained: Groups) -> None:
+        """Group the rows that endpoints take; those that are retained have their groups."""
+        groups = retained.copy()
+        for row in [row for row in batch.rows if not _is_retained(row)] if retained else batch.rows:
             endpoints = entries[row.topic].endpoints
             if endpoints is not EMPTY_SET:
                 group = groups.get(endpoints)
@@ -259,11 +273,13 @@ class Sorting(msgspec.Struct, eq=False, gc=False):
         self.batches.append(WHOLE if whole else packed)
         return packed
 
-    def _count_unmatched(self, batch: Batch, entries: dict[str, TopicEntry]) -> None:
+    def _count_unmatched(self, batch: Batch, entries: dict[str, TopicEntry], retained: Groups) -> None:
         """Find the rows that go nowhere; a guaranteed one is told to the router by its index (R162)."""
         if not batch.with_dto and _all_go_to_all(entries):
             return
         unmatched = [row for row in batch.rows if _goes_nowhere(entries[row.topic], row)]
+        if retained:
+            unmatched = [row for row in unmatched if not _is_retained(row)]
         if not batch.guaranteed:
             self.unmatched = len(unmatched)
             if batch.reports:
@@ -300,6 +316,19 @@ def _goes_nowhere(entry: TopicEntry, row: Row) -> bool:
     is_dto = row.flags & wire.FLAG_DTO != 0
     plain, choice = (entry.always, entry.dto_choice) if is_dto else (entry.plain, entry.choice)
     return plain is EMPTY_SET and choice is EMPTY_SET and entry.endpoints is EMPTY_SET
+
+
+def _is_retained(row: Row) -> bool:
+    """Tell whether a row is kept by the queue that retains, if there is one: addresses have nothing to retain."""
+    return row.flags & wire.FLAG_RETAIN != 0 and not row.topic.startswith("#")
+
+
+def _retained(batch: Batch, entries: dict[str, TopicEntry], retaining: Retaining) -> Groups:
+    groups: Groups = {}
+    for row in batch.rows:
+        if _is_retained(row):
+            groups.setdefault(retaining(entries[row.topic].endpoints), []).append(row)
+    return groups
 
 
 def _all_go_to_all(entries: dict[str, TopicEntry]) -> bool:

@@ -10,7 +10,9 @@ For a topic there are four sets of clients, by what its message wants:
     plain       plain + deliver always   each shared filter's group: the shared filters
     DTO         deliver always           the candidates: plain + shared filters
 
-and, whatever it wants, a fifth: the endpoints that take it, with the exceptions that may keep it out.
+and, whatever it wants, a fifth: the endpoints that take it, with the exceptions that may keep it out. A message that is
+to be retained goes to these and to the queue that retains, whose filter matches every topic. It is beside the tree, so
+that no topic costs more for it, and a sixth set is made for those that need it.
 
 The worker state machine uses this module. It does not know rows, frames, the router or access rules.
 """
@@ -28,7 +30,7 @@ from angarium_server.costs import CACHED_TOPIC_BYTES, SET_BYTES, SET_FILTER_BYTE
 from angarium_server.frames.matching import SetDefinition
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container, Iterable, Iterator
 
     from node.matching.config import MatchingConfig
 
@@ -49,7 +51,10 @@ _KINDS: Final = (
     wire.KIND_SHARED,
     wire.KIND_ENDPOINT,
     wire.KIND_EXCEPTION,
+    wire.KIND_RETAINED,
 )
+#: What the sets with the queue that retains may take in a Message VPN; more and all are forgotten.
+RETAINING_BYTES_MAX: Final = 4 << 20
 #: Filters found that cost as much as a node visited.
 _FILTERS_PER_NODE: Final = 4
 #: What making an entry costs besides, in nodes.
@@ -225,6 +230,14 @@ class VpnMatching:
         self._trie: FilterTrie[int] = FilterTrie()
         #: Filters that are not plain. While there are none, all sets follow from one.
         self._special_filters = 0
+        #: Filters of the queue that retains, which match every topic, as the sets have them; they are in no tree.
+        #: Rising. Two for a moment when the queue is made again.
+        self._retained: tuple[int, ...] = ()
+        #: Number of a set of endpoints -> the set with these filters added. Each holds one reference, and no topic
+        #: leads to it.
+        self._retaining: dict[int, FilterSet] = {}
+        #: What these sets cost.
+        self.retaining_bytes = 0
         #: Every entry holds one reference on each of its sets. All sets of it are charged, each once.
         self.cache: TopicCache[TopicEntry] = TopicCache(
             self._release, config.topic_cache_max, config.topic_cache_bytes, CACHED_TOPIC_BYTES
@@ -236,19 +249,53 @@ class VpnMatching:
 
     def __len__(self) -> int:
         """Count the filters."""
-        return len(self._trie)
+        return len(self._trie) + len(self._retained)
 
     def add(self, filter_id: int, pattern: str, kind: int) -> None:
         """Add a filter that is not there."""
+        if kind == wire.KIND_RETAINED:
+            self._retain((*self._retained, filter_id << _KIND_BITS | kind))
+            return
         self._trie.add(pattern, filter_id << _KIND_BITS | kind)
         self._special_filters += kind != wire.KIND_PLAIN
         self.cache.changed(pattern)
 
     def remove(self, filter_id: int, pattern: str, kind: int) -> None:
         """Remove a filter that is there."""
+        if kind == wire.KIND_RETAINED:
+            gone = filter_id << _KIND_BITS | kind
+            self._retain([value for value in self._retained if value != gone])
+            return
         self._trie.remove(pattern, filter_id << _KIND_BITS | kind)
         self._special_filters -= kind != wire.KIND_PLAIN
         self.cache.changed(pattern)
+
+    def _retain(self, filters: Iterable[int]) -> None:
+        self._retained = tuple(sorted(filters))
+        self.forget_retaining()
+
+    @property
+    def retains(self) -> bool:
+        """Tell whether there is a queue that retains."""
+        return bool(self._retained)
+
+    def retaining(self, endpoints: FilterSet) -> FilterSet:
+        """Give the set of endpoints that take a message to be retained, of those that would take it otherwise."""
+        found = self._retaining.get(endpoints.id)
+        if found is None:
+            if self.retaining_bytes > RETAINING_BYTES_MAX:
+                self.forget_retaining()
+            values = sorted((*endpoints.values, *self._retained))
+            found = self._retaining[endpoints.id] = self._sets.acquire(tuple(values))
+            self.retaining_bytes += found.bytes
+        return found
+
+    def forget_retaining(self) -> None:
+        """Forget the sets that `retaining` gave; they are made again when they are needed."""
+        for one in self._retaining.values():
+            self._sets.release(one)
+        self._retaining.clear()
+        self.retaining_bytes = 0
 
     def match(self, topic: str, nodes_max: int) -> TopicEntry | Search:
         """Match a topic that the cache does not know, and cache the answer; a search goes on with `resume`."""
@@ -343,6 +390,16 @@ class VpnMatching:
         """Check what the comments of the attributes promise."""
         self._trie.validate()
         self.cache.validate()
+        assert list(self._retained) == sorted(set(self._retained))
+        assert self._retained or not self._retaining
+        assert all({*self._retained} <= {*one.values} for one in self._retaining.values())
+        assert self.retaining_bytes == sum(one.bytes for one in self._retaining.values())
+
+    def sets(self) -> Iterator[FilterSet]:
+        """Give every set as often as it is referred to."""
+        for entry in self.cache.entries.values():
+            yield from entry.sets()
+        yield from self._retaining.values()
 
 
 class Matching:
@@ -408,7 +465,8 @@ class Matching:
     @property
     def cache_bytes(self) -> int:
         """Give what the topics and sets cost that are known."""
-        return sum(vpn.cache.bytes for vpn in self._vpns.values()) + self.sets.idle_bytes
+        of_vpns = sum(vpn.cache.bytes + vpn.retaining_bytes for vpn in self._vpns.values())
+        return of_vpns + self.sets.idle_bytes
 
     def stats(self) -> dict[str, int]:
         """Give the sizes, and what the caches did since the Message VPNs are known."""
@@ -429,15 +487,15 @@ class Matching:
         """Have the sweeps from here on forget topics that nobody has published to since the last time."""
         for vpn in self._vpns.values():
             vpn.cache.age()
+            vpn.forget_retaining()
 
     def validate(self, held: Iterable[FilterSet] = ()) -> None:
         """Check what the comments of the attributes promise, given the sets that are held, once for each hold."""
         references: dict[int, int] = {}
         for vpn in [*self._vpns.values(), *self._leaving]:
             vpn.validate()
-            for entry in vpn.cache.entries.values():
-                for one in entry.sets():
-                    references[one.id] = references.get(one.id, 0) + 1
+            for one in vpn.sets():
+                references[one.id] = references.get(one.id, 0) + 1
         references.pop(EMPTY_SET.id, None)
         holds: dict[int, int] = {}
         for one in held:

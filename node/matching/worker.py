@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from angarium.topic_cache import TopicCache
+    from node.matching.batch import Retaining
     from node.matching.config import MatchingConfig
 
 #: Verdicts of different access rules kept for one topic; more start over, because asking again costs a
@@ -300,13 +301,20 @@ class Worker:
         task, batch, entries = lookup.task, lookup.batch, lookup.entries
         result = Sorting()
         self._refuse(result, batch)
-        result.sort_in(batch, entries)
+        result.sort_in(
+            batch, entries, self._retaining(task.vpn) if batch.classes & wire.CLASS_RETAIN else None
+        )
         if task.learn == wire.LEARN_ALL or (task.learn and len(entries) <= wire.FEW_TOPICS_MAX):
             result.teach(entries)
         body = result.body()
         self._count(result, task.rows, is_whole=bool(result.batches) and not body)
         self._matching.tidy()
         return self._result_frames(task.reference, result, body)
+
+    def _retaining(self, vpn_id: int) -> Retaining | None:
+        """Give what adds the queue that retains to the endpoints of a row; None if the Message VPN has none."""
+        vpn = self._matching.vpn(vpn_id)
+        return vpn.retaining if vpn.retains else None
 
     def _look_up(self, lookup: Lookup, vpn: VpnMatching) -> bool:
         """Look up the topics of a batch that are left; false if it has to stop before the last.

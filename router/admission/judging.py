@@ -10,6 +10,10 @@ what a lane has is not given to it again, and what some lanes may have, also tho
 not refused because of others: it waits until they can take it, and so do the rows behind it; those that have no room
 for it however empty they are do without it.
 
+A message without payload that goes to the queue for retained messages removes what is retained of its topic, and leaves
+nothing. No quota of the queue, its Message VPN or the node refuses it, or nobody could make room in a full one; until
+the home has removed it, it counts.
+
 What no endpoint takes, because nobody wanted the topic or each left it out, is acknowledged, and its publisher hears of
 it with the acknowledgement (ACKED), as ranges of sequences. Links count as takers, because what crosses one is in its
 queue. Of a message that is sent again nothing is said if an endpoint may have it from before.
@@ -65,6 +69,8 @@ class Tally:
         for target in targets:
             account = target[0]
             reason = self._refusal(account, row, size, more)
+            if reason is not None and account.endpoint.retains and not row.payload:
+                reason = None
             if reason is None and target[1].home in self.usage.full_homes:
                 reason = NO_ROOM
             if reason is None:

@@ -14,6 +14,7 @@ changes its lanes (`rearranging`). That is bounded by the producer's window, and
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors, wire
@@ -39,7 +40,7 @@ from router.matching.copies import direct_indices, leave_out
 from router.sessions.producer import SEQUENCE_MAX, Nack, Pending, Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from router.admission.publish_rights import PublishRights
     from router.admission.streams import Streams
@@ -458,6 +459,10 @@ class Spooling:
     def _count_discard(self, session: Session, name: str, rows: int) -> None:
         self._counters.count(name, rows)
         session.count(name, rows)
+
+    def unadmitted(self) -> Iterator[Round[Session]]:
+        """Give the rounds that wait for room."""
+        return chain.from_iterable(self._lines.values())
 
     @property
     def waiting_rounds(self) -> int:

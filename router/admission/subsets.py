@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from angarium import wire
 from angarium.topic import matches
-from router.admission.rows import Row, decode_rows, encode_rows, result_with, spool_bytes
+from router.admission.rows import Row, decode_rows, encode_rows, result_with
 from router.matching.copies import leave_out
 
 if TYPE_CHECKING:
@@ -116,23 +116,20 @@ def leave_dto_out(a_round: Round[Session]) -> None:
 
 
 def only_direct(frames: list[Frame]) -> list[Frame]:
-    """Of a direct round that came over a link: what is a demoted copy is for no endpoint."""
-    kept = []
+    """Of a direct round that came over a link: a demoted copy is for no endpoint but the queue that retains."""
+    kept: list[Frame] = []
     for result, endpoints in frames:
         rows = decode_rows(result.batch)
         direct = [row for row in rows if not row.flags & wire.FLAG_MODE]
         if len(direct) == len(rows):
             kept.append((result, endpoints))
-        elif direct:
-            result = replace(
-                result,
-                rows=len(direct),
-                spool_bytes=spool_bytes(direct),
-                largest=max(row.message_bytes for row in direct),
-                low_priority=sum(row.is_low_priority for row in direct),
-                batch=encode_rows(direct),
-            )
-            kept.append((result, endpoints))
+            continue
+        if direct:
+            kept.append((result_with(result, direct), endpoints))
+        retaining = tuple([one for one in endpoints if one.retains])
+        if retaining:
+            demoted = [row for row in rows if row.flags & wire.FLAG_MODE]
+            kept.append((result_with(result, demoted), retaining))
     return kept
 
 

@@ -54,21 +54,21 @@ class Answer:
         self._on_error = on_error
         self.is_given = False
 
-    def give(self, value: Any) -> None:
+    def give(self, value: Any, *batches: bytes) -> None:
         """Say that it is done."""
-        self._send(0, value)
+        self._send(0, value, batches)
 
     def refuse(self, error: AngariumError) -> None:
         """Say why not."""
         self._on_error(error.code)
         self._send(error.code, error.detail[:DETAIL_MAX])
 
-    def _send(self, code: int, value: Any) -> None:
+    def _send(self, code: int, value: Any, batches: tuple[bytes, ...] = ()) -> None:
         assert not self.is_given, "a request has one answer"
         self.is_given = True
         self.session.requests -= 1
         if not self.session.closed:
-            self._egress.answer(self.session, [wire.ANSWER, wire.pack([self._number, code, value])])
+            self._egress.answer(self.session, [wire.ANSWER, wire.pack([self._number, code, value]), *batches])
 
 
 class Requests:

@@ -270,7 +270,7 @@ class Egress:
     def answer(self, session: Session, frames: list[bytes]) -> None:
         """Send an answer, or news of the session: it waits for no credit."""
         self._outbox.send(session, frames)
-        session.out_bytes += len(frames[1]) + ANSWER_OVERHEAD_BYTES
+        session.out_bytes += sum(map(len, frames[1:])) + ANSWER_OVERHEAD_BYTES
         if session.out_bytes >= session.probe_at:
             self._probe(session)
 

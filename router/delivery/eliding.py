@@ -245,5 +245,8 @@ class Eliding:
 
 
 def _class_of(row: list[object]) -> int:
-    """Give the CLASS_* bit of a row's class of service."""
-    return 1 << ((int(row[wire.ROW_FLAGS]) & wire.FLAG_COS) >> wire.COS_SHIFT)  # type: ignore[call-overload,no-any-return]
+    """Give the CLASS_* bits of a row that has its turn: eliding is over for it."""
+    flags: int = row[wire.ROW_FLAGS]  # type: ignore[assignment]
+    return 1 << ((flags & wire.FLAG_COS) >> wire.COS_SHIFT) | (
+        wire.CLASS_RETAIN if flags & wire.FLAG_RETAIN else 0
+    )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: How long a question waits for its home: a worker that died is back within a few seconds.
 ANSWER_TIMEOUT_S: Final = 10.0
 
-#: Takes the value, or the error if there is none, and the time.
+#: Takes the value, with the batch as a pair if one comes with it, or the error if there is none, and the time.
 Answered = Callable[[Any, "AngariumError | None", float], None]
 
 
@@ -85,7 +85,7 @@ class LaneQuestions:
             if question.lane.home == index and question.home != index:
                 self._send(reference, question)
 
-    def answered(self, answer: LeasedFrame, shard: Shard, _batches: list[bytes], now: float) -> None:
+    def answered(self, answer: LeasedFrame, shard: Shard, batches: list[bytes], now: float) -> None:
         """Take LEASED."""
         reference, code, value = answer.reference, answer.code, answer.value
         question = self._questions.get(reference)
@@ -97,7 +97,8 @@ class LaneQuestions:
                 self._send(reference, question)
             return
         del self._questions[reference]
-        question.done(value, error_for(code, str(value or "")) if code else None, now)
+        error = error_for(code, str(value or "")) if code else None
+        question.done((value, batches[0]) if batches else value, error, now)
 
     def shard_started(self, shard: Shard) -> None:
         """Nothing can be asked of a worker before it answers HOME."""

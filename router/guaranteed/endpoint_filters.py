@@ -36,6 +36,8 @@ PIECE: Final = 16
 
 #: A filter that keeps messages out starts so.
 EXCEPTION_MARK: Final = "!"
+#: Stands for every topic; the queue for retained messages has it under a kind of its own.
+EVERYTHING: Final = ">"
 
 #: (kind of filter, text of the subscription, its pattern): `a` and `#noexport/a` are one filter of two names.
 FilterName = tuple[int, str, str]
@@ -49,6 +51,7 @@ class HasFilters(Protocol):
     parsed: dict[str, FilterName | None]
     holders: int
     is_gone: bool
+    retains: bool
 
     @property
     def address(self) -> str:
@@ -240,6 +243,8 @@ class EndpointFilters(Generic[EndpointT]):
     def _name_of(self, endpoint: EndpointT, text: str) -> FilterName | None:
         if text == endpoint.address and text:
             return wire.KIND_ENDPOINT, text, text
+        if endpoint.retains:
+            return wire.KIND_RETAINED, text, text
         kind = wire.KIND_ENDPOINT
         if self._exceptions and text.startswith(EXCEPTION_MARK) and endpoint.takes_exceptions:
             kind, text = wire.KIND_EXCEPTION, text.removeprefix(EXCEPTION_MARK)

@@ -2,7 +2,7 @@
 
 The controller owns the objects and pushes them (`Endpoints.put`, `drop`). From each follow
 - its filters at the workers: a queue's subscriptions (R112), its exceptions (`!filter`, R122) and the exact filter
-  `#P2P/QUE/<name>`; the topic of a topic endpoint (R121);
+  `#P2P/QUE/<name>`; the topic of a topic endpoint (R121); for the queue of retained messages one of a kind of its own;
 - its lanes at their homes (`lanes`);
 - what publishers are judged by and consumers bind to: `Endpoint`, shared by everything in this package.
 
@@ -24,7 +24,7 @@ from angarium import wire
 from angarium_server.costs import ENDPOINT_BYTES, PARTITION_BYTES, subscription_bytes
 from angarium_server.frames.settings import LaneSettings
 from angarium_server.memory import without_room
-from router.guaranteed.endpoint_filters import EndpointFilters
+from router.guaranteed.endpoint_filters import EVERYTHING, EndpointFilters
 from router.guaranteed.lanes import Lane, Lanes
 from router.matching.shards import Confirmation
 
@@ -168,6 +168,7 @@ class Endpoint:
         "name",
         "parsed",
         "reader",
+        "retains",
         "retiring",
         "vpn",
     )
@@ -180,6 +181,8 @@ class Endpoint:
         self.name = name
         #: The node for which it is the queue of the link, or to whose link it belongs otherwise; empty: no link's.
         self.link = link_of(kind, name)
+        #: Whether it is the queue for retained messages of its Message VPN.
+        self.retains = kind == QUEUE and name == wire.RETAINED_QUEUE
         self.durable = bool(attributes["durable"])
         #: `operator` or `client:<username>`.
         self.created_by = str(attributes["created_by"])
@@ -223,8 +226,9 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """Give the topic that is its own, empty if it has none: nobody publishes to the queue of a link by name."""
-        return "" if self.kind != QUEUE or self.link else wire.QUEUE_TOPIC_PREFIX + self.name
+        """Give the topic that is its own, if it has one: to queues of the node's own nobody publishes by name."""
+        is_own = self.link or self.retains
+        return "" if self.kind != QUEUE or is_own else wire.QUEUE_TOPIC_PREFIX + self.name
 
     @property
     def takes_exceptions(self) -> bool:
@@ -573,7 +577,7 @@ class Endpoints:
         if at < self._gone_at or at < 0 or any(a_filter.changed > at for a_filter in a_set.filters):
             found: dict[Endpoint, None] = {}
             for a_filter in a_set.filters:
-                if a_filter.kind == wire.KIND_ENDPOINT:
+                if a_filter.kind != wire.KIND_EXCEPTION:
                     found.update(dict.fromkeys(a_filter.members))
             for a_filter in a_set.filters:
                 if a_filter.kind == wire.KIND_EXCEPTION:
@@ -616,6 +620,8 @@ def subscription_texts(endpoint: Endpoint) -> list[str]:
 
 def _wanted_filters(endpoint: Endpoint) -> list[str]:
     """Give what an endpoint is to match."""
+    if endpoint.retains:
+        return [EVERYTHING]
     if endpoint.kind == TOPIC_ENDPOINT:
         return [str(endpoint.attributes["topic"])] if endpoint.attributes.get("topic") else []
     texts = subscription_texts(endpoint)
@@ -644,6 +650,7 @@ def lane_settings(endpoint: Endpoint, partition: int) -> LaneSettings:
         "respect_priority": attributes["respect_priority"] and not endpoint.partitions,
         "delivery_delay_ms": attributes["delivery_delay_s"] * 1000,
         "last_value": endpoint.is_last_value,
+        "retains": endpoint.retains,
         "durability": "relaxed" if endpoint.is_relaxed else "synced",
         "selector": attributes.get("selector") or None,
         "temporary": not endpoint.durable,

@@ -70,7 +70,12 @@ def profile_of(session: Session) -> dict[str, Any]:
 
 
 def level_of(session: Session, endpoint: Endpoint) -> Level:
-    """Give what a session may do with an endpoint; that of a link takes what is for its neighbour, and nothing else."""
+    """Give what a session may do with an endpoint; that of a link takes what is for its neighbour, and nothing else.
+
+    What is retained is read by a request of its own, whoever owns what.
+    """
+    if endpoint.retains:
+        return Level.NO_ACCESS
     if session.link is not None:
         own = endpoint.link == session.link.node and not endpoint.name.endswith(wire.LINK_DMQ_SUFFIX)
         return Level.CONSUME if own else Level.NO_ACCESS

@@ -204,7 +204,7 @@ class VpnExports:
 def _place(a_filter: Filter[Any], member: Any, text: str) -> int | None:
     """Give which count a subscription belongs to; None if it is not exported."""
     kind = a_filter.kind
-    if kind == wire.KIND_EXCEPTION or text.startswith(NOEXPORT_PREFIX):
+    if kind in (wire.KIND_EXCEPTION, wire.KIND_RETAINED) or text.startswith(NOEXPORT_PREFIX):
         return None
     if a_filter.pattern.startswith(_LOCAL_PREFIXES):
         return None

@@ -60,6 +60,7 @@ _decode = msgspec.msgpack.Decoder(list[tuple[int, str, int, None, bytes | None, 
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Byte = Annotated[int, msgspec.Meta(ge=0, le=255)]
+_Flags = Annotated[int, msgspec.Meta(ge=0, lt=wire.FLAG_RETAIN)]
 
 
 class _Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, eq=False):
@@ -67,7 +68,7 @@ class _Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False
 
     index: _Natural
     topic: str
-    flags: _Byte
+    flags: _Flags
     meta: tuple[_Natural, _Natural, _Byte | None, str | None] | None
     properties: bytes | None
     payload: bytes
@@ -78,7 +79,7 @@ class _Head(msgspec.Struct, array_like=True, gc=False, eq=False):
 
     index: _Natural
     topic: str
-    flags: _Byte
+    flags: _Flags
 
 
 _decode_heads = msgspec.msgpack.Decoder(list[_Head]).decode

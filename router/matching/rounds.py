@@ -75,6 +75,8 @@ _decode_reporting = msgspec.msgpack.Decoder(_Reporting).decode
 _decode_direct = msgspec.msgpack.Decoder(_Direct).decode
 _decode_guaranteed = msgspec.msgpack.Decoder(_Guaranteed).decode
 _decode_body = msgspec.msgpack.Decoder(list[bytes]).decode
+#: Classes of rows that are not said to be inside: a worker of the other node has to look at each of them.
+_NOT_DESCRIBED: Final = wire.CLASS_DTO | wire.CLASS_RETAIN
 #: How MessagePack begins arrays of seven, six, five and four.
 _SEVEN_FIELDS: Final = wire.array_head(7)
 _SIX_FIELDS: Final = wire.array_head(6)
@@ -360,7 +362,7 @@ class Rounds:
                 head.rows,
                 head.classes,
                 batch,
-                None if head.classes & wire.CLASS_DTO else topics,
+                None if head.classes & _NOT_DESCRIBED else topics,
             )
             for head, batch in zip(result.plain, batches, strict=False)
         ]

@@ -60,7 +60,7 @@ class Filter(msgspec.Struct, Generic[S], eq=False):
 
     @property
     def kind(self) -> int:
-        """Give KIND_PLAIN, KIND_DELIVER_ALWAYS, KIND_SHARED, KIND_ENDPOINT or KIND_EXCEPTION."""
+        """Give the kind of filter, `wire.KIND_...`."""
         return self.key[2]
 
     @property
@@ -132,7 +132,7 @@ class Interest(Generic[S]):
         return self._create(_key(vpn_id, parsed, deliver_always), table, parsed.wildcard)
 
     def find_kind(self, vpn_id: int, pattern: str, kind: int) -> Filter[S] | None:
-        """Give the filter of endpoints (KIND_ENDPOINT, KIND_EXCEPTION) if the workers know it."""
+        """Give the filter of endpoints (KIND_ENDPOINT, KIND_EXCEPTION, KIND_RETAINED) if the workers know it."""
         return self._by_key.get((vpn_id, pattern, kind, None))
 
     def create_kind(self, vpn_id: int, pattern: str, kind: int, table: bytes) -> Filter[S]:

@@ -146,9 +146,9 @@ def split_by_class(bundle: Bundle) -> list[tuple[int, Bundle]]:
     for row in rows:
         cos = (row[wire.ROW_FLAGS] & wire.FLAG_COS) >> wire.COS_SHIFT
         groups.setdefault(cos, []).append(wire.pack(row))
-    eliding = bundle.classes & wire.CLASS_ELIDING
+    others = bundle.classes & (wire.CLASS_ELIDING | wire.CLASS_RETAIN)
     return [
-        (cos, Bundle(len(packed), wire.join_rows(packed), (1 << cos) | eliding, opened=bundle.opened))
+        (cos, Bundle(len(packed), wire.join_rows(packed), (1 << cos) | others, opened=bundle.opened))
         for cos, packed in groups.items()
     ]
 

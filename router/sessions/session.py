@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from router.sessions.producer import Producer
     from router.sessions.queues import EgressQueue, ElidingTable
     from router.sessions.round import Round
+    from router.sessions.splice import Splice
     from router.tokens.claims import Grant
 
 
@@ -149,6 +150,7 @@ class Session:
         "sent_bytes",
         "sent_messages",
         "shapes",
+        "splices",
         "subscriptions",
         "unretired_bytes",
         "untold_bytes",
@@ -205,6 +207,8 @@ class Session:
         self.subscriptions: dict[tuple[str, bool], Subscription] = {}
         #: Their shapes.
         self.shapes = Shapes()
+        #: Number -> each reading of what is retained that a subscription goes on from; None instead of none.
+        self.splices: dict[int, Splice] | None = None
         #: What it was charged for what it makes the node keep.
         self.memory_bytes = 0
         #: Events about limits of its own that operators were told and that are not over.

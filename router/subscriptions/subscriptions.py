@@ -230,7 +230,7 @@ class Subscriptions:
         deliver_always = bool(flags & wire.SUBSCRIBE_DELIVER_ALWAYS)
         try:
             parsed = parse_filter(text)
-            self._check(actor, parsed)
+            self.check(actor, parsed)
             if (text, deliver_always) in session.subscriptions:
                 change.joined.append(session.subscriptions[text, deliver_always].filter)
                 return None
@@ -272,7 +272,7 @@ class Subscriptions:
         self._on_change(session.vpn.id, parsed.pattern)
         return made, True
 
-    def _check(self, actor: Session, parsed: ParsedFilter) -> None:
+    def check(self, actor: Session, parsed: ParsedFilter) -> None:
         """Check a filter by the rights of the acting client: for a manager its own ACL, not the target's.
 
         (R61, R62).
@@ -324,7 +324,7 @@ class Subscriptions:
         deliver_always = bool(flags & wire.SUBSCRIBE_DELIVER_ALWAYS)
         try:
             if actor is not session:
-                self._check(actor, parse_filter(text))
+                self.check(actor, parse_filter(text))
             subscription = session.subscriptions.get((text, deliver_always))
             if subscription is None:
                 raise error_for(errors.SUBSCRIPTION_NOT_FOUND, text[:300])

@@ -127,6 +127,7 @@ class MessageOptions(MessageHeaders, total=False):
     eliding: bool
     dmq_eligible: bool
     is_reply: bool
+    retain: bool
     priority: int | None
     ttl_ms: int
     delay_ms: int
@@ -153,6 +154,7 @@ class Message:
         eliding: bool = False,
         dmq_eligible: bool = False,
         is_reply: bool = False,
+        retain: bool = False,
         priority: int | None = None,
         ttl_ms: int = 0,
         delay_ms: int = 0,
@@ -173,6 +175,7 @@ class Message:
             dmq_eligible: when it cannot be delivered it moves to the dead message queue (guaranteed
                 messages).
             is_reply: this answers a request.
+            retain: the node keeps it for later subscribers, until the next of its topic; without payload it ends that.
             priority: 0..255 inside a queue, or None.
             ttl_ms: time to live in ms, 0 for no end (guaranteed messages).
             delay_ms: time in ms before a queue delivers it.
@@ -195,6 +198,7 @@ class Message:
             | (wire.FLAG_ELIDING if eliding else 0)
             | (wire.FLAG_DMQ_ELIGIBLE if dmq_eligible else 0)
             | (wire.FLAG_REPLY if is_reply else 0)
+            | (wire.FLAG_RETAIN if retain else 0)
         )
         meta = _meta(ttl_ms, delay_ms, priority, partition_key)
         packed = _pack_properties(headers, properties)
@@ -253,6 +257,16 @@ class Message:
     def is_reply(self) -> bool:
         """Whether it answers a request."""
         return bool(self._row[2] & wire.FLAG_REPLY)
+
+    @property
+    def retain(self) -> bool:
+        """Whether its publisher asked the node to keep it for later subscribers."""
+        return bool(self._row[2] & wire.FLAG_RETAIN)
+
+    @property
+    def retained(self) -> bool:
+        """Whether it was read from what the node keeps, and did not come live."""
+        return bool(self._row[2] & wire.FLAG_RETAINED)
 
     @property
     def ttl_ms(self) -> int:
@@ -386,7 +400,7 @@ class ReceivedMessage(Message):
     def row(self) -> Row:
         """The row as it can be published again: as a direct message, which is what came."""
         row = super().row
-        return (*row[:2], row[2] & ~wire.FLAG_MODE, *row[3:])
+        return (*row[:2], row[2] & ~(wire.FLAG_MODE | wire.FLAG_RETAINED), *row[3:])
 
     @property
     def mode(self) -> DeliveryMode:

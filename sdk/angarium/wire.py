@@ -99,6 +99,9 @@ FLAG_DTO: Final = 0b0001_0000
 FLAG_ELIDING: Final = 0b0010_0000
 FLAG_DMQ_ELIGIBLE: Final = 0b0100_0000
 FLAG_REPLY: Final = 0b1000_0000
+FLAG_RETAIN: Final = 0b1_0000_0000  # the node keeps it until the next one of its topic
+FLAGS_MAX: Final = 0b1_1111_1111
+FLAG_RETAINED: Final = 0b10_0000_0000  # never on the wire: a client has read it from what is retained
 COS_SHIFT: Final = 2
 MODE_DIRECT: Final = 0
 MODE_PERSISTENT: Final = 1
@@ -145,6 +148,7 @@ CLASS_COS2: Final = 2
 CLASS_COS3: Final = 4
 CLASS_ELIDING: Final = 8
 CLASS_DTO: Final = 16
+CLASS_RETAIN: Final = 32
 
 # Kinds of filters that the router tells a worker.
 KIND_PLAIN: Final = 0
@@ -152,6 +156,7 @@ KIND_DELIVER_ALWAYS: Final = 1
 KIND_SHARED: Final = 2
 KIND_ENDPOINT: Final = 3
 KIND_EXCEPTION: Final = 4
+KIND_RETAINED: Final = 5  # every message with FLAG_RETAIN, whatever its topic
 
 # What a consumer says of a message (SETTLE).
 OUTCOME_ACCEPTED: Final = 0
@@ -191,6 +196,8 @@ MAX_RANGES_PER_SETTLE: Final = 4_096
 MAX_WISHES_PER_FRAME: Final = 1_000
 #: The report of a controller in one PEERS: a few hundred links, and far below MAX_HEADER_BYTES.
 MAX_REPORT_BYTES: Final = 128 << 10
+#: The queue of each Message VPN that keeps the newest message of each topic that was published with FLAG_RETAIN.
+RETAINED_QUEUE: Final = "#retained"
 #: The username of the sessions of links, and what their client names, and the queues of links, begin with.
 LINK_USERNAME: Final = "#link"
 LINK_NAME_PREFIX: Final = "#link/"

@@ -206,10 +206,10 @@ def test_flows_and_producers_are_counted_per_client_and_per_message_vpn(
 
 
 def test_endpoints_are_counted_per_message_vpn_whoever_creates_them(attacked: AttackedSpool) -> None:
-    vpn = attacked.vpn(max_endpoint_count=3)
+    vpn = attacked.vpn(max_endpoint_count=4)
     name = itertools.count(1)
     with attacked.client(vpn=vpn) as client:
-        attacked.queue(vpn=vpn)  # The dead message queue is the first.
+        attacked.queue(vpn=vpn)  # The first two are those that it comes with.
         client.done("endpoint.create", name=f"c/{next(name)}", kind="topic-endpoint")
         refused = attacked.errors(errors.TOO_MANY_ENDPOINTS)
         assert client.refused("endpoint.create", name=f"c/{next(name)}") == errors.TOO_MANY_ENDPOINTS

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from angarium import errors, wire
-from angarium.message import DeliveryMode, Message
+from angarium.message import DeliveryMode, Message, MessageBatch
 from cluster.commands.connecting.connection import ConnectOptions, client_options
 from cluster.commands.messages import sink, source
 from cluster.commands.messages.notices import Notices
@@ -30,10 +30,9 @@ from cluster.commands.terminal.output import Output, output_option, print_json, 
 from cluster.commands.terminal.table import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from angarium.client.client import Client
-    from angarium.client.subscribing.subscription import Subscription
     from angarium.slots import Publishable
     from cluster.commands.terminal.output import Progress
 
@@ -42,11 +41,13 @@ BATCH_MESSAGES: Final = 1_000
 
 _PUB_EXAMPLES: Final = """\b
 angarium pub news/today 'good morning'
+angarium pub sensors/1/state on --retain
 angarium pub 'rows/{line%8}' --lines rows.csv --rate 5000
 angarium pub orders --queue --lines orders.jsonl --producer import --retry-for 600 --acked-file done"""
 _SUB_EXAMPLES: Final = """\b
 angarium sub 'orders/>' --count 10
-angarium sub '#share/workers/jobs/*' --json"""
+angarium sub '#share/workers/jobs/*' --json
+angarium sub 'sensors/>' --retained-only"""
 
 
 @dataclasses.dataclass(slots=True)
@@ -112,6 +113,12 @@ def _parse_template(
     "--dto", is_flag=True, help="Deliver to one: only one of the matching clients gets the message."
 )
 @click.option("--eliding", is_flag=True, help="A slow client may get only the newest message of the topic.")
+@click.option(
+    "-r",
+    "--retain",
+    is_flag=True,
+    help="Have the node keep it for later subscribers, until the next one on its topic; without PAYLOAD, remove that.",
+)
 @setting("--cos", type=click.IntRange(1, 3), default=1, help="Class of service.")
 @click.option("--priority", type=click.IntRange(0, 255), help="Message priority.")
 @click.option("--ttl-ms", type=AT_LEAST_0, default=0, help="Time to live.  [default: for ever]")
@@ -273,6 +280,7 @@ class _Publication:
 _DEFAULTS: Final[dict[str, Any]] = {
     "dto": False,
     "eliding": False,
+    "retain": False,
     "cos": 1,
     "priority": None,
     "ttl_ms": 0,
@@ -385,6 +393,8 @@ async def _due(pace: source.Pace, sent: int) -> int:
     "--da", "deliver_always", is_flag=True, help="Deliver always: get deliver-to-one messages in any case."
 )
 @click.option("--no-local", is_flag=True, help="Do not get messages that this client publishes.")
+@click.option("--retained", is_flag=True, help="First print what the node retains of each FILTER.")
+@click.option("--retained-only", is_flag=True, help="Print what the node retains of each FILTER, and end.")
 @output_option
 @client_options
 def sub(*, connect: ConnectOptions, raw: bool, out: Output, count: int | None, **options: Any) -> int:
@@ -413,6 +423,8 @@ class _Reception:
     network_priority: int
     deliver_always: bool
     no_local: bool
+    retained: bool
+    retained_only: bool
     quiet: bool
 
 
@@ -425,13 +437,19 @@ async def _subscribe(connect: ConnectOptions, reception: _Reception) -> Received
         no_local=reception.no_local,
         on_event=notices,
     ) as client:
-        subscription = await client.subscribe(reception.filters, deliver_always=reception.deliver_always)
+        batches: AsyncIterator[Any]
+        if reception.retained_only:
+            batches, doing = _retained(client, reception.filters), "reading"
+        else:
+            subscription = await client.subscribe(
+                reception.filters, deliver_always=reception.deliver_always, retained=reception.retained
+            )
+            batches, doing = subscription.batches(), f"subscribed to {' '.join(reception.filters)}"
         started = time.monotonic()
-        doing = f"subscribed to {' '.join(reception.filters)}"
         announce(client, reception.filters, reception.ready_file, doing, quiet=reception.quiet)
         output = sink.Output(sys.stdout.fileno(), reception.form)
         try:
-            finished = await until_signal(_print_all(subscription, reception, output, received))
+            finished = await until_signal(_print_all(batches, reception, output, received))
         finally:
             await output.flush()
         received.interrupted = not finished
@@ -440,11 +458,18 @@ async def _subscribe(connect: ConnectOptions, reception: _Reception) -> Received
     return received
 
 
+async def _retained(client: Client, filters: tuple[str, ...]) -> AsyncIterator[MessageBatch]:
+    """Give what the node retains, for one filter after the other."""
+    for text in dict.fromkeys(filters):
+        async for batch in client.retained_batches(text):
+            yield batch
+
+
 async def _print_all(
-    subscription: Subscription, reception: _Reception, output: sink.Output, received: Received
+    batches: AsyncIterator[Any], reception: _Reception, output: sink.Output, received: Received
 ) -> None:
     batches = receive(
-        subscription.batches(),
+        batches,
         count=reception.count,
         idle_timeout_s=reception.idle_timeout,
         on_idle=output.flush,

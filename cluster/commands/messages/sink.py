@@ -139,6 +139,8 @@ _PROPERTIES: Final = (
     "eliding",
     "dmq_eligible",
     "is_reply",
+    "retain",
+    "retained",
     "priority",
     "ttl_ms",
     "delay_ms",

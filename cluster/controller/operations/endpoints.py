@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
-from cluster.catalog.link_queues import is_carried, node_of
+from cluster.catalog.node_queues import is_carried, is_retained, node_of
 from cluster.controller.operations import arguments, metrics
 from cluster.controller.switchboard.switchboard import ROUTER, Place
 from cluster.roster.table import WORKER
@@ -152,11 +152,11 @@ class EndpointOperations:
         self._begin(request, "endpoint.move", {"target": self._target(request), "copy": True}, asker, now)
 
     def _move(self, request: arguments.MoveArguments, asker: Asker, now: float) -> None:
-        _check_carried(request.name)
+        _check_stays(request.kind, request.name)
         self._begin(request, "endpoint.move", {"target": self._target(request), "copy": False}, asker, now)
 
     def _redrive(self, request: arguments.MoveArguments, asker: Asker, now: float) -> None:
-        _check_carried(request.name)
+        _check_stays(request.kind, request.name)
         self._begin(request, "endpoint.redrive", {}, asker, now)
 
     def _begin(
@@ -204,6 +204,8 @@ class EndpointOperations:
         if source == target:
             raise errors.invalid(f"{request.kind} {request.name!r} is source and target: name another target")
         self._find(arguments.EndpointArguments(request.target, request.target_kind, request.vpn))
+        if is_retained(*target):
+            raise errors.invalid(f"queue {request.target!r} takes only what is published to be retained")
         return [request.target_kind, request.vpn, request.target]
 
     def _ask_homes(
@@ -236,14 +238,17 @@ class EndpointOperations:
         self._board.collect(asker, now, questions, finish, HOME_TIMEOUT_S)
 
 
-def _check_carried(name: str) -> None:
-    """Refuse to take messages out of what a link carries.
+def _check_stays(kind: str, name: str) -> None:
+    """Refuse to take messages out of what a link carries, and out of what is retained.
 
-    One whose move is refused would be back at a position that the link has passed, and count as carried.
+    One whose move is refused would be back at another position: the link has passed it, and it would count as carried;
+    or a newer one of its topic is retained by then.
 
     Raises:
         AngariumError: it is such a queue (40018).
     """
+    if is_retained(kind, name):
+        raise errors.invalid(f"queue {name!r} has what is retained: copy or delete its messages")
     if is_carried(name):
         detail = (
             f"the link takes the messages of queue {name!r} in order: copy or delete them, or move what arrives in "

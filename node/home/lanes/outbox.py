@@ -188,9 +188,9 @@ class Outbox:
         #: What lanes hand out; it comes last.
         self.delivery = Delivery(blocks, incarnation)
 
-    def say(self, frame: Frame) -> None:
-        """Send a frame without batches."""
-        self.frames.append(frame.frames())
+    def say(self, frame: Frame, *batches: bytes) -> None:
+        """Send a frame, mostly without batches."""
+        self.frames.append(frame.frames(*batches))
 
     def tell(self, event: FlowEvent) -> None:
         """Tell what happened to a flow."""

@@ -243,7 +243,7 @@ class Serving:
             rows = sum([len(handout.indices) for handout in handouts])
             damages = self._delivery.add(held, handouts)
             if damages:
-                self._withdraw(held, damages)
+                self.withdraw(held, damages)
         # One that waits for room is to be ready when its turn comes.
         is_waiting = held.lane.barred or (held.lane.more and not room)
         if is_waiting and held.delivered < held.accepted:
@@ -287,7 +287,7 @@ class Serving:
             self._leases.look(held)
         self._writing.collect(held, self._now)
 
-    def _withdraw(self, held: HeldLane, damages: list[Damage]) -> None:
+    def withdraw(self, held: HeldLane, damages: list[Damage]) -> None:
         """Put messages aside whose block cannot be read, and say so: the others go on, and nothing is deleted."""
         for damage in damages:
             rows = len(damage.indices)

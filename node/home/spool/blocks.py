@@ -247,10 +247,29 @@ class Blocks:
         """
         raws = self._raws.get(block.id)
         if raws is None:
-            batch = self.batch(block)
-            raws = _open(block, _decode_raws, batch)
-            self._raws.put(block.id, raws, len(batch))
+            raws = self._open_raws(block)
         return _encode([raws[number] for number in numbers])
+
+    def _open_raws(self, block: Block) -> list[msgspec.Raw]:
+        batch = self.batch(block)
+        raws: list[msgspec.Raw] = _open(block, _decode_raws, batch)
+        self._raws.put(block.id, raws, len(batch))
+        return raws
+
+    def packed_row(self, segment: Segment, i: int, effort: Effort) -> msgspec.Raw:
+        """Give a row as it lies in its block; opening that costs effort.
+
+        Raises:
+            UnavailableError: as `row`.
+        """
+        raws = self._raws.get(segment.block)
+        if raws is None:
+            block = self._blocks.get(segment.block)
+            if block is None:
+                raise layout.damaged(f"block {segment.block} is not here")
+            raws = self._open_raws(block)
+            effort.left -= len(self.batch(block))
+        return raws[segment.row_in_block(i)]
 
     def is_readable(self, block: Block) -> bool:
         """Tell whether the batch of a block can be read."""

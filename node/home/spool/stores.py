@@ -339,6 +339,10 @@ class PendingStores:
         """Tell whether every STORE up to a serial is stored."""
         return next(iter(self._unstored), self.serial + 1) > serial
 
+    def is_accepted_upto(self, serial: int) -> bool:
+        """Tell whether every STORE up to a serial is accepted."""
+        return not self._waiting or self._waiting[0].serial > serial
+
     # -- in --------------------------------------------------------------------------------------------------
 
     def take(self, store: Store, now: float) -> None:

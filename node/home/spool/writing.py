@@ -83,6 +83,7 @@ class Write:
         "stores",
         "tails",
         "tasks",
+        "with_losses",
     )
 
     def __init__(self, number: int) -> None:
@@ -105,6 +106,8 @@ class Write:
         self.frees_only = False
         #: With it every loss up to this number is durable.
         self.losses_upto = 0
+        #: Whether everything that lanes lost must be in it.
+        self.with_losses = False
 
 
 class Writing:
@@ -140,6 +143,8 @@ class Writing:
         #: The write that is out; None: none is.
         self.out: Write | None = None
         self._next_number = 1
+        #: Whether the next write takes along everything that lanes lost, because a loss must not come before another.
+        self._with_losses = False
         #: Whether somebody waits for what the next write makes durable besides STOREs and tasks.
         self.is_urgent = False
         #: While the disk is full: when everything is tried again. None: it is not full.
@@ -171,8 +176,13 @@ class Writing:
 
     def collect(self, held: HeldLane, now: float) -> None:
         """Take up what a lane lost or tried, and what changed of its figures."""
-        for segment in held.lane.take_changed():
+        changed = held.lane.take_changed()
+        for segment in changed:
             self.note(held, segment, now)
+        if changed and held.lane.retained is not None:
+            # Else a message that was replaced may be there again after a crash, and the newer one, which has expired
+            # meanwhile or ended the topic, may not.
+            self._with_losses = True
         self._lanes.note_losses(held, self.noted, self.durable)
         self._lanes.refresh(held)
 
@@ -367,7 +377,8 @@ class Writing:
     def _add_losses(self, write: Write, now: float) -> None:
         """Add what lanes lost: all that is dead, and the rest if its time has come or a task needs it."""
         changes = write.changes
-        everything = any(task.with_everything for task in write.tasks)
+        everything = any(task.with_everything for task in write.tasks) or self._with_losses
+        write.with_losses, self._with_losses = self._with_losses, False
         for _ in range(len(self._dead) if everything else min(len(self._dead), DEAD_PER_WRITE)):
             dead = self._dead.popleft()
             write.dead.append(dead)
@@ -474,6 +485,7 @@ class Writing:
         self._dead.extendleft(reversed(write.dead))
         # What frees space is tried at once, unless it was just that.
         self._dead_due = self._frees_at = self.full_until if write.frees_only else now
+        self._with_losses |= write.with_losses
         partial, self._partial = self._partial, {}
         for segment, number in write.partial:
             # It may have died meanwhile, or have been merged into another one.

@@ -30,7 +30,7 @@ from angarium.client.requests import answer
 from angarium.client.subscribing.callbacks import check_threads
 from angarium.client.subscribing.mailbox import BUFFER_BYTES, BUFFER_MESSAGES, Terms
 from angarium.client.transport.address import DEFAULT_URL
-from angarium.message import DeliveryMode, Message, MessageOptions, row_size
+from angarium.message import DeliveryMode, Message, MessageBatch, MessageOptions, row_size
 from angarium.slots import Publishable, TopicOwners
 from angarium.topic import SLOTS
 
@@ -279,6 +279,7 @@ class Client(Closing):
         on_full: OnFull = "drop",
         buffer_messages: int = BUFFER_MESSAGES,
         buffer_bytes: int = BUFFER_BYTES,
+        retained: bool = False,
         timeout_s: float | None = None,
     ) -> Subscription:
         """Subscribe to one filter or several; give the subscription when it is in force.
@@ -290,7 +291,7 @@ class Client(Closing):
             AngariumError: as for `angarium.client.Client.subscribe`.
         """
         check_threads(callback, concurrency)
-        terms = Terms(deliver_always, local_only, on_full, buffer_messages, buffer_bytes)
+        terms = Terms(deliver_always, local_only, on_full, buffer_messages, buffer_bytes, retained)
         mailbox = self._inner._make_mailbox(filters, terms)
         subscription = Subscription(
             self._portal, mailbox, self._inner._close_mailbox, self._subscriptions, callback, concurrency
@@ -302,6 +303,29 @@ class Client(Closing):
             raise
         self._subscriptions[subscription] = None
         return subscription
+
+    def retained(self, filter_text: str, *, timeout_s: float | None = None) -> Iterator[Message]:
+        """Give what the node retains of a filter, by rising topics: the newest message of each topic.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.retained`.
+        """
+        for batch in self.retained_batches(filter_text, timeout_s=timeout_s):
+            yield from batch
+
+    def retained_batches(self, filter_text: str, *, timeout_s: float | None = None) -> Iterator[MessageBatch]:
+        """Give the same in batches, which is faster to read.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.retained`.
+        """
+        batches = self._inner.retained_batches(filter_text, timeout_s=timeout_s)
+
+        async def next_batch() -> MessageBatch | None:
+            return await anext(batches, None)
+
+        while (batch := self._portal.call(next_batch())) is not None:
+            yield batch
 
     subscribe_for = waits(asynchronous.Client.subscribe_for)
     """Subscribe for another client, as a subscription manager; it ends when that client goes."""

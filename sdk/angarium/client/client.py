@@ -45,11 +45,12 @@ from angarium.client.requests import Requests, answer
 from angarium.client.subscribing.dispatch import Dispatcher, StallWatch
 from angarium.client.subscribing.interest import Answer, Interest, Wish, make_wish
 from angarium.client.subscribing.mailbox import BUFFER_BYTES, BUFFER_MESSAGES, Mailbox, OnFull, Terms
+from angarium.client.subscribing.retained import RetainedReaders, read_pages
 from angarium.client.subscribing.subscription import MessageCallback, Subscription
-from angarium.message import DeliveryMode
+from angarium.message import Delivery, DeliveryMode, MessageBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
     from types import TracebackType
 
     from angarium.client.connection.connection import ClientOptions
@@ -76,6 +77,7 @@ class Client(GuaranteedMessaging):
         self._publisher = Publisher(self._connection, self._send, options.timeout_s)
         self._reports = Reports(self._connection, options.on_event)
         self._guaranteed = ProducersAndFlows(self._connection, self._reports.emit, self._check_open)
+        self._retained = RetainedReaders(self._guaranteed.operations)
         self._timeout_s = options.timeout_s
         self._interest = Interest(self._refused, self._restored)
         self._requests = Requests(self._publisher, self.publish, self.subscribe, lambda: self._stall.detail)
@@ -243,6 +245,7 @@ class Client(GuaranteedMessaging):
         on_full: OnFull = "drop",
         buffer_messages: int = BUFFER_MESSAGES,
         buffer_bytes: int = BUFFER_BYTES,
+        retained: bool = False,
         timeout_s: float | None = None,
     ) -> Opening[Subscription]:
         """Subscribe to one filter or several: `async with client.subscribe("a/>") as subscription`, or await it.
@@ -267,6 +270,8 @@ class Client(GuaranteedMessaging):
                 Only so a slow screen gets the newest value of each topic (`angarium docs guarantees`).
             buffer_messages: messages that may wait, with `drop`.
             buffer_bytes: bytes that may wait, with `drop`.
+            retained: first get what the node retains of these filters, then go on with what comes live; each message
+                once. After a lost connection what is retained comes again.
             timeout_s: how long to wait for the router, by default the `timeout_s` of `connect`.
 
         Raises:
@@ -276,7 +281,7 @@ class Client(GuaranteedMessaging):
             TimeoutExpiredError: the router did not answer in time (TIMEOUT).
             ConnectionLostError: the client is closed, or the connection is lost for good.
         """
-        terms = Terms(deliver_always, local_only, on_full, buffer_messages, buffer_bytes)
+        terms = Terms(deliver_always, local_only, on_full, buffer_messages, buffer_bytes, retained)
         return Opening(self._subscribe(filters, terms, callback, concurrency, timeout_s))
 
     async def _subscribe(
@@ -308,6 +313,32 @@ class Client(GuaranteedMessaging):
         except BaseException:
             self._forget(mailbox)
             raise
+        if mailbox.terms.retained:
+            self._retained.start(mailbox)
+
+    async def retained(self, filter_text: str, *, timeout_s: float | None = None) -> AsyncIterator[Message]:
+        """Give what the node retains of a filter, by rising topics: the newest message of each topic.
+
+        Raises:
+            InvalidRequestError: the filter is illegal, or shared (INVALID_FILTER).
+            ForbiddenError: an ACL denies it.
+            AngariumError: the node refuses, is not there, or does not answer in time.
+        """
+        async for batch in self.retained_batches(filter_text, timeout_s=timeout_s):
+            for message in batch:
+                yield message
+
+    async def retained_batches(
+        self, filter_text: str, *, timeout_s: float | None = None
+    ) -> AsyncIterator[MessageBatch]:
+        """Give the same in batches, which is faster to read.
+
+        Raises:
+            AngariumError: as for `retained`.
+        """
+        self._check_open()
+        async for rows, size in read_pages(self._guaranteed.operations, filter_text, self._within(timeout_s)):
+            yield MessageBatch(rows, Delivery(rows, None, size))
 
     async def subscribe_for(
         self, client_name: str, filter_text: str, *, deliver_always: bool = False
@@ -358,6 +389,7 @@ class Client(GuaranteedMessaging):
     def _remove(self, mailbox: Mailbox) -> None:
         """Let nothing more come to a subscription; what it counted stays in the figures."""
         self._dispatcher.remove(mailbox)
+        self._retained.stop(mailbox)
         self._ended_callback_errors += mailbox.callback_errors
         self._ended_dropped += mailbox.dropped
 
@@ -485,6 +517,8 @@ class Client(GuaranteedMessaging):
         self._requests.fail(error)
         self._guaranteed.close(error, reason)
         for mailbox in self._dispatcher.subscriptions:
+            self._retained.stop(mailbox)
+            mailbox.let_go()
             mailbox.end(reason)
 
     def _fail(self, error: errors.AngariumError) -> None:
@@ -570,6 +604,9 @@ class Client(GuaranteedMessaging):
         self._publisher.restored()
         self._guaranteed.connected(self._welcome)
         self._reports.restored(self._welcome)
+        for mailbox in self._dispatcher.subscriptions:
+            if mailbox.terms.retained:
+                self._retained.start(mailbox)
 
     def _refused(self, wish: Wish, error: errors.AngariumError) -> None:
         """A subscription that was in force is refused on the new connection: it ends."""
@@ -584,6 +621,9 @@ class Client(GuaranteedMessaging):
     def _lose(self, event: Closed) -> None:
         self._interest.go_offline()
         self._guaranteed.lost()
+        for mailbox in self._dispatcher.subscriptions:
+            if mailbox.terms.retained:
+                mailbox.hold()
         if self._is_closing:
             if not self._left.done():
                 self._left.set_result(None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from angarium import errors
+from angarium import errors, wire
 from angarium.client.protocol.session import EgressWindow
 from angarium.client.subscribing.dispatch import Dispatcher, StallWatch
 from angarium.client.subscribing.mailbox import BUFFER_MESSAGES, Chunk, Mailbox, Terms
@@ -286,3 +286,80 @@ def test_a_concurrency_that_cannot_be_is_refused(callback: Any, concurrency: int
             Subscription(mailbox(), _close, callback, concurrency)
 
     asyncio.run(test())
+
+
+# -- what is retained comes before what comes live ---------------------------------------------------------------
+
+
+def live(box: Mailbox, *topics: str) -> None:
+    some: list[Row] = [(0, topic, wire.FLAG_RETAIN, None, None, b"live") for topic in topics]
+    box.push(Chunk(some, Delivery(some, None, 0), 0))
+    box.validate()
+
+
+def page(box: Mailbox, *topics: str) -> None:
+    box.push_retained([(0, topic, wire.FLAG_RETAIN, None, None, b"kept") for topic in topics], 0)
+    box.validate()
+
+
+def got(box: Mailbox) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
+    while (chunk := box.take()) is not None:
+        found += [(row[1], row[5]) for row in chunk.rows]
+    return found
+
+
+@pytest.mark.requirement("R248")
+def test_what_is_retained_comes_first_and_what_came_live_meanwhile_is_not_doubled() -> None:
+    box = mailbox(retained=True)
+    live(box, "b")
+    assert got(box) == []
+    page(box, "a", "b")
+    assert got(box) == [("a", b"kept")]
+    live(box, "a")
+    page(box, "c")
+    box.let_go()
+    live(box, "d")
+    assert got(box) == [("c", b"kept"), ("b", b"live"), ("a", b"live"), ("d", b"live")]
+    assert box.stats["received_messages"] == 5
+
+
+@pytest.mark.requirement("R248")
+def test_after_a_lost_connection_what_is_retained_comes_again_before_what_comes_live() -> None:
+    box = mailbox(retained=True)
+    page(box, "a")
+    box.let_go()
+    live(box, "a")
+    box.hold()
+    live(box, "b")
+    page(box, "a", "b")
+    box.let_go()
+    assert got(box) == [("a", b"kept"), ("a", b"live"), ("a", b"kept"), ("b", b"live")]
+
+
+def test_what_is_held_back_is_bounded_too() -> None:
+    slow: list[Mailbox] = []
+    box = mailbox(slow, retained=True, buffer_messages=3)
+    for number in range(10):
+        live(box, f"t{number}")
+    box.let_go()
+    assert [topic for topic, _ in got(box)] == ["t7", "t8", "t9"]
+    assert box.stats["dropped_messages"] == 7
+
+
+def test_what_is_held_back_of_a_subscription_that_stalls_is_given_back_when_it_is_closed() -> None:
+    released: list[int] = []
+    dispatcher = Dispatcher(lambda messages, _: released.append(messages))
+    box = mailbox(retained=True, on_full="stall")
+    dispatcher.add(box)
+    dispatcher.dispatch(Delivery(rows(0, 3), None, 30))
+    assert not released
+    box.discard()
+    assert released == [3]
+
+
+@pytest.mark.parametrize("terms", [{"local_only": True}, {}])
+def test_a_shared_or_local_subscription_gets_nothing_that_is_retained(terms: dict[str, Any]) -> None:
+    filters = ["a"] if terms else ["#share/g/a"]
+    with pytest.raises(errors.InvalidRequestError, match="retained"):
+        Terms(retained=True, **terms).check(filters)

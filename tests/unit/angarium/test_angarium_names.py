@@ -18,8 +18,8 @@ from angarium.blocking import subscription as reading
 CLIENT: Final = """
     abort_stages add_queue_subscription browse browse_range close closed commit_stages connected consume create_queue
     create_topic_endpoint delete_queue delete_topic_endpoint flush inbox max_message_bytes name node positions producer
-    publish publish_many read_range reader_group remove_queue_subscription reply request show_queue show_topic_endpoint
-    stage stats subscribe subscribe_for unsubscribe_for url
+    publish publish_many read_range reader_group remove_queue_subscription reply request retained
+    retained_batches show_queue show_topic_endpoint stage stats subscribe subscribe_for unsubscribe_for url
 """
 SUBSCRIPTION: Final = "batches buffered close deliver_always filters local_only receive stats"
 FLOW: Final = """

@@ -44,6 +44,7 @@ def test_an_empty_node_gets_what_is_built_in(catalog: Catalog) -> None:
         ["acl", "default", "default"],
         ["username", "default", "default"],
         ["queue", "default", "#DEAD_MSG_QUEUE"],
+        ["queue", "default", "#retained"],
     ]
     username = catalog.show("username", "default", "default")
     assert username["password_set"] is False
@@ -66,6 +67,7 @@ def test_a_new_message_vpn_comes_with_profiles_and_a_queue_for_the_dead_and_with
         ("profile", "orders", "default"),
         ("acl", "orders", "default"),
         ("queue", "orders", "#DEAD_MSG_QUEUE"),
+        ("queue", "orders", "#retained"),
     ]
     assert catalog.find("username", "orders", "*") == []
 
@@ -167,7 +169,7 @@ def test_a_message_vpn_takes_its_profiles_along_and_goes_last(catalog: Catalog) 
     create(catalog, "acl", "orders", "readers")
     changes = do(catalog, catalog.delete("vpn", "", "orders"))
     assert changes[-1] == Change("vpn", "", "orders", None)
-    assert len(changes) == 5
+    assert len(changes) == 6
     assert [entry for entry in catalog.snapshot() if "orders" in entry[:3]] == []
 
 

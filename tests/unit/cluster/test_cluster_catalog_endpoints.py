@@ -59,8 +59,8 @@ def made(catalog: Catalog, created: Created) -> dict[str, Any]:
 def test_an_endpoint_gets_an_id_and_a_home_beside_its_attributes(catalog: Catalog) -> None:
     queue = create(catalog, max_ttl_s=5)
     assert queue["max_ttl_s"] == 5
-    assert queue["id"] == 2  # 1 is the dead message queue
-    assert queue["homes"] == [1]
+    assert queue["id"] == 3  # 1 is the dead message queue, 2 the one that retains
+    assert queue["homes"] == [2]
     assert (queue["created_by"], queue["durable"], queue["generation"]) == ("operator", True, 1)
 
 
@@ -82,10 +82,10 @@ def test_the_counter_of_ids_is_durable_with_the_endpoint(catalog: Catalog) -> No
 
 
 def test_new_lanes_go_where_the_fewest_are(catalog: Catalog) -> None:
-    assert [create(catalog, name)["homes"] for name in ("a", "b", "c", "d")] == [[1], [2], [0], [1]]
+    assert [create(catalog, name)["homes"] for name in ("a", "b", "c", "d")] == [[2], [0], [1], [2]]
     spread = create(catalog, "p", access_type="non-exclusive", partition_count=5)["homes"]
-    assert [spread.count(worker) for worker in range(3)] == [2, 1, 2]
-    assert catalog.placement.lanes == {0: 4, 1: 3, 2: 3}
+    assert [spread.count(worker) for worker in range(3)] == [2, 2, 1]
+    assert catalog.placement.lanes == {0: 4, 1: 4, 2: 3}
 
 
 def test_more_partitions_get_homes_and_fewer_keep_theirs(catalog: Catalog) -> None:
@@ -156,7 +156,7 @@ def test_a_node_from_before_endpoints_gets_the_queues_for_dead_messages() -> Non
     old = [Change("vpn", "", "default", {}), Change("vpn", "", "orders", {})]
     catalog = Catalog(old)
     do(catalog, catalog.missing_built_ins())
-    assert {(row["vpn"], row["id"]) for row in catalog.find("queue", None, "*")} == {
+    assert {(row["vpn"], row["id"]) for row in catalog.find("queue", None, "#DEAD*")} == {
         ("default", 1),
         ("orders", 2),
     }
@@ -179,11 +179,11 @@ def test_a_message_vpn_takes_its_endpoints_along(catalog: Catalog) -> None:
     do(catalog, catalog.create("template", "orders", "t", {}))
     do(catalog, catalog.delete("vpn", "", "orders"))
     assert catalog.find("queue", "orders", "*") == []
-    assert catalog.placement.in_vpn == {"default": 1}
+    assert catalog.placement.in_vpn == {"default": 2}
 
 
 def test_a_message_vpn_has_so_many_endpoints_and_no_more(catalog: Catalog) -> None:
-    do(catalog, catalog.update("vpn", "", "default", {"max_endpoint_count": 2}))
+    do(catalog, catalog.update("vpn", "", "default", {"max_endpoint_count": 3}))
     create(catalog)
     with pytest.raises(errors.UnavailableError, match="max_endpoint_count") as caught:
         create(catalog, "t", kind="topic-endpoint")
@@ -248,7 +248,7 @@ def test_endpoints_may_be_declared_and_declared_again(catalog: Catalog) -> None:
     applied = catalog.apply(declared)
     do(catalog, applied.changes)
     assert [row["action"] for row in applied.report] == ["create"] * 4
-    assert catalog.placement.lanes == {0: 2, 1: 2, 2: 1}
+    assert catalog.placement.lanes == {0: 2, 1: 2, 2: 2}
     assert catalog.apply(declared).changes == []
     changed = catalog.apply([["queue", "default", "q0", {"subscriptions": ["b"]}]])
     assert [type(entry) for entry in changed.changes] == [Change]

@@ -96,12 +96,14 @@ def test_default_owns_what_operators_make_while_it_needs_no_password_and_nothing
     }
     assert owners == {
         ("default", "#DEAD_MSG_QUEUE"): "default",
+        ("default", "#retained"): "",
         ("default", "orders"): "default",
         ("default", "prices"): "default",
         ("default", "theirs"): "alice",
         ("default", "nobodys"): "",
         ("other", "elsewhere"): "",
         ("other", "#DEAD_MSG_QUEUE"): "",
+        ("other", "#retained"): "",
     }
 
 
@@ -187,7 +189,7 @@ def test_a_data_directory_of_0_1_0_goes_on_and_default_owns_what_had_no_owner() 
     life.start()
     assert life.get("username", "default")[OVERRIDE] is False
     owners = {name: one["owner"] for (_, name), one in life.catalog.of_kind("queue").items()}
-    assert owners == {"#DEAD_MSG_QUEUE": "default", "orders": "default", "theirs": "alice"}
+    assert owners == {"#DEAD_MSG_QUEUE": "default", "#retained": "", "orders": "default", "theirs": "alice"}
     life.update("username", "default", **{OVERRIDE: True})
     life.start()
     assert life.get("username", "default")[OVERRIDE], "the upgrade is made once"

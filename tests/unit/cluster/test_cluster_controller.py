@@ -105,10 +105,10 @@ def test_an_update_without_a_change_asks_nobody(served: World) -> None:
 
 
 def test_a_deletion_tells_the_router_who_is_gone(served: World) -> None:
-    served.answer(served.call("objects.create", kind="vpn", name="orders"), *[None] * 4)
+    served.answer(served.call("objects.create", kind="vpn", name="orders"), *[None] * 5)
     seen = served.call("objects.delete", kind="vpn", name="orders")
     assert requests(seen)[-1] == ("config_delete", ["vpn", "", "orders"])
-    assert replies(served.answer(seen, *[None] * 4)) == [None]
+    assert replies(served.answer(seen, *[None] * 5)) == [None]
 
 
 def test_every_change_is_an_event(served: World) -> None:
@@ -171,6 +171,7 @@ def test_applying_pushes_every_change(served: World) -> None:
         ["profile", "orders", "default"],
         ["acl", "orders", "default"],
         ["queue", "orders", "#DEAD_MSG_QUEUE"],
+        ["queue", "orders", "#retained"],
         ["acl", "orders", "readers"],
     ]
 

@@ -72,7 +72,7 @@ def test_a_message_vpn_takes_the_records_of_all_its_endpoints_along(world: World
     ids = {row["id"] for row in world.catalog.find("queue", "v", "*")}
     recorded = commits(world.call("objects.delete", kind="vpn", name="v"))
     assert {entry.endpoint_id for entry in recorded if isinstance(entry, Deletion)} == ids
-    assert len(ids) == 2
+    assert len(ids) == 3
 
 
 @pytest.mark.requirement("R282")

@@ -117,15 +117,15 @@ def test_a_created_endpoint_is_durable_and_installed_before_it_is_answered(serve
     assert answers(seen) == []
     ((operation, content),) = requests(seen)
     assert (operation, content[:3]) == ("config_set", ["queue", "default", "q"])
-    assert (content[3]["id"], content[3]["homes"], content[3]["owner"]) == (2, [0], "alice")
+    assert (content[3]["id"], content[3]["homes"], content[3]["owner"]) == (3, [0], "alice")
     seen = served.answer(seen, None)
-    assert answers(seen) == [(True, {"created": True, "id": 2, "name": "q", "durable": True})]
+    assert answers(seen) == [(True, {"created": True, "id": 3, "name": "q", "durable": True})]
 
 
 def test_an_endpoint_that_is_there_is_answered_at_once(served: World) -> None:
     served.answer(served.question("endpoint.create", **CREATE), None)
     seen = served.question("endpoint.create", **CREATE, ignore_exists=True)
-    assert answers(seen) == [(True, {"created": False, "id": 2, "name": "q", "durable": True})]
+    assert answers(seen) == [(True, {"created": False, "id": 3, "name": "q", "durable": True})]
     ((ok, (code, _)),) = answers(served.question("endpoint.create", **CREATE))
     assert (ok, code) == (False, errors.OBJECT_EXISTS)
 
@@ -160,7 +160,7 @@ def test_a_client_does_not_delete_what_an_operator_created(served: World) -> Non
 
 def test_a_client_deletes_what_clients_created(served: World) -> None:
     served.answer(served.question("endpoint.create", **CREATE), None)
-    seen = served.question("endpoint.delete", vpn="default", kind="queue", name="q", id=2)
+    seen = served.question("endpoint.delete", vpn="default", kind="queue", name="q", id=3)
     assert requests(seen) == [("config_delete", ["queue", "default", "q"])]
     assert answers(served.answer(seen, None)) == [(True, None)]
 

@@ -13,7 +13,7 @@ from cluster.controller.switchboard import effects as c
 from storage.config_store import Counter
 from tests.unit.cluster.controller_world import World, replies, requests
 
-LANE = 2 << 10
+LANE = 3 << 10
 
 
 @pytest.fixture
@@ -24,6 +24,10 @@ def served() -> World:
     for index in range(2):
         world.hello("worker", index)
     world.news(router="ready", worker_0="ready", worker_1="ready")
+    nothing_retained = {"max_retained_mb": 0}
+    world.answer(
+        world.call("objects.update", kind="vpn", name="default", attributes=nothing_retained), None, None
+    )
     world.answer(world.call("objects.create", kind="queue", name="q"), None)
     partitioned = {"access_type": "non-exclusive", "partition_count": "3"}
     world.answer(world.call("objects.create", kind="queue", name="p", attributes=partitioned), None)
@@ -70,7 +74,7 @@ def test_a_list_without_the_router_still_comes(served: World) -> None:
 
 def test_a_view_puts_router_and_homes_together(served: World) -> None:
     seen = served.call("endpoints.show", name="p")
-    lane = 3 << 10
+    lane = 4 << 10
     assert asked_of(seen) == [
         ("router-0-7", "endpoints", {"vpn": "default", "kind": "queue", "name": "p"}),
         ("router-0-7", "flows", {"vpn": "default", "kind": "queue", "name": "p"}),
@@ -140,7 +144,7 @@ def test_messages_are_asked_of_their_home(served: World) -> None:
 
 def test_a_message_is_shown_and_deleted_in_its_partition(served: World) -> None:
     seen = served.call("messages.show", name="p", position=4, partition=1)
-    lane = (3 << 10) + 1
+    lane = (4 << 10) + 1
     assert asked_of(seen) == [("worker-1-7", "endpoint.message", {"lane_id": lane, "position": 4})]
     assert replies(served.answer(seen, {"payload": b"x"})) == [{"payload": b"x"}]
     seen = served.call("messages.delete", name="p", positions=[4, 5], partition=1)
@@ -176,7 +180,7 @@ def test_a_move_is_a_job_of_each_home(served: World, copy: bool) -> None:
     seen = served.call("endpoints.copy" if copy else "endpoints.move", name="p", target="q", selector="x = 1")
     asked = [arguments for _, _, arguments in asked_of(seen)]
     wanted = {"target": ["queue", "default", "q"], "copy": copy, "selector": "x = 1", "limit": None}
-    assert asked == [{"lane_id": (3 << 10) + partition, **wanted} for partition in range(3)]
+    assert asked == [{"lane_id": (4 << 10) + partition, **wanted} for partition in range(3)]
     assert replies(served.answer(seen, {"job": 8}, {"job": 9}, {"job": 7})) == [
         {"jobs": [[0, 8], [1, 9], [0, 7]]}
     ]

@@ -328,7 +328,10 @@ class DrivenHome:
             elif operation == wire.RECORDS:
                 self._read_records(header)
             elif operation == wire.LEASED:
-                self.leased[header[1]] = (header[2], header[3])
+                self.leased[header[1]] = (
+                    header[2],
+                    (header[3], *map(wire.unpack, frames[2:])) if frames[2:] else header[3],
+                )
             else:
                 assert operation == wire.MOVE
                 assert len(wire.unpack(frames[2])) == header[4]

@@ -163,6 +163,7 @@ def _check_head(opened: list[Row], part: bytes, rows: int, size: int, classes: i
         expected |= 1 << (row[2] >> wire.COS_SHIFT & 3)
         expected |= wire.CLASS_ELIDING if row[2] & wire.FLAG_ELIDING else 0
         expected |= wire.CLASS_DTO if row[2] & wire.FLAG_DTO else 0
+        expected |= wire.CLASS_RETAIN if row[2] & wire.FLAG_RETAIN else 0
     assert classes == expected
 
 

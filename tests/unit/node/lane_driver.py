@@ -53,10 +53,11 @@ def row(
     delay: int = 0,
     priority: int | None = None,
     flags: int = wire.MODE_PERSISTENT,
+    topic: str = "topic",
 ) -> Row:
     """Make a row; `tag` is what the selectors of these tests look at."""
     meta = (ttl, delay, priority, None) if ttl or delay or priority is not None else None
-    return Row(index, "topic", flags, meta, None if tag is None else tag.encode(), payload)
+    return Row(index, topic, flags, meta, None if tag is None else tag.encode(), payload)
 
 
 class TagSelector:
@@ -91,7 +92,8 @@ class Driver:
     def make_lane(
         self, settings: LaneSettings, next_position: int, delivered_upto: int, tried_upto: int | None = None
     ) -> Lane:
-        sources = Sources(self.read_row, Effort(), self.compile)
+        self.effort = Effort()
+        sources = Sources(self.read_row, self.effort, self.compile)
         tried_upto = delivered_upto if tried_upto is None else tried_upto
         return Lane(LANE_ID, 1, settings, sources, LaneStart(next_position, delivered_upto, tried_upto))
 

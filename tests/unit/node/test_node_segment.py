@@ -52,6 +52,13 @@ def test_sizes_are_what_the_quotas_count() -> None:
     segment.validate()
 
 
+def test_a_row_that_is_to_be_retained_has_the_columns_of_its_other_flags() -> None:
+    flags = [wire.MODE_PERSISTENT | wire.FLAG_DMQ_ELIGIBLE, wire.MODE_PERSISTENT | 2 << wire.COS_SHIFT]
+    plain = make_segment(LANE_ID, 1, 1, [row(0, flags=one) for one in flags], None, NOW_MS)
+    retained = [row(0, flags=one | wire.FLAG_RETAIN) for one in flags]
+    assert columns(make_segment(LANE_ID, 1, 1, retained, None, NOW_MS)) == columns(plain)
+
+
 def test_plain_rows_have_no_columns_that_they_do_not_need() -> None:
     segment = make_segment(LANE_ID, 1, 1, [row(i) for i in range(5)], None, NOW_MS, origins=[None] * 5)
     for name in ("rows", "ages", "expires", "due", "priorities", "dmq", "origins", "tries", "dead"):

@@ -12,7 +12,7 @@ from angarium import errors, wire
 from angarium.topic import INBOX_PREFIX, SLOTS, matches, slot_of
 from angarium_server.access import TopicRules
 from node.config import WorkerConfig
-from node.matching.batch import REPORTED_MAX
+from node.matching.batch import REPORTED_MAX, Batch
 from node.matching.worker import Worker
 from node.metrics import WORKER
 from tests.unit.declared_metrics import differences
@@ -99,6 +99,17 @@ def test_rows_are_grouped_by_set_and_keep_every_field(router: Router) -> None:
     assert answer.plain == {(1,): [rows[0], rows[2]], (2,): [rows[1]]}
     assert answer.unmatched == 1
     assert not answer.whole
+
+
+def test_the_classes_say_that_a_row_is_to_be_retained(router: Router) -> None:
+    router.filters((1, "a", PLAIN), (2, "b", PLAIN))
+    rows = [row_of(0, "a", wire.FLAG_RETAIN), row_of(1, "b", 1 << wire.COS_SHIFT)]
+    batches = [Batch(wire.pack(some), len(some), wire.MATCH_DIRECT) for some in (rows, rows[1:])]
+    assert [batch.classes for batch in batches] == [
+        wire.CLASS_RETAIN | wire.CLASS_COS1 | wire.CLASS_COS2,
+        wire.CLASS_COS2,
+    ]
+    assert router.match(rows).plain == {(1,): rows[:1], (2,): rows[1:]}
 
 
 def test_a_batch_that_nobody_wants_is_only_counted(router: Router) -> None:

@@ -245,13 +245,13 @@ class PublishNode(WiredNode):
     # -- limits ----------------------------------------------------------------------------------------------
 
     def check_limits(self) -> None:
-        """No limit is exceeded by what the homes have, not by one message."""
+        """No limit is exceeded by what the homes have, not by one message; what removes is gone in a moment."""
         node = 0
         for endpoint in self.router.endpoints:
             rows = [
                 row for lane in endpoint.lanes for row in self.disks[lane.home].lanes.get(lane.lane_id, ())
             ]
-            size = sum(row.size for row in rows)
+            size = sum(row.size for row in rows if row.payload or not endpoint.retains)
             quota = endpoint.attributes["max_spool_usage_mb"] * MB
             if quota:
                 node += size

@@ -70,6 +70,14 @@ def test_the_fast_path_can_be_switched_off(make_publish_node: Any) -> None:
     assert rounds(node) == 0
 
 
+@pytest.mark.parametrize("flags", [wire.FLAG_RETAIN, wire.FLAG_RETAIN | wire.FLAG_DMQ_ELIGIBLE])
+def test_what_is_to_be_retained_goes_to_the_worker(spooling: PublishNode, known: Any, flags: int) -> None:
+    before = rounds(spooling)
+    known.publish("a", ("a", b"y", wire.MODE_PERSISTENT | flags))
+    assert known.acked() == (3, [])
+    assert rounds(spooling) == before
+
+
 @pytest.mark.parametrize("flags", [wire.MODE_DIRECT, wire.FLAG_MODE, wire.MODE_PERSISTENT | wire.FLAG_COS])
 def test_flags_that_a_worker_refuses_are_refused(spooling: PublishNode, known: Any, flags: int) -> None:
     known.publish("a", flags=flags)

@@ -69,7 +69,16 @@ def test_monitors_of_deliver_to_one_messages_get_them_whoever_takes_them(pair: W
 
 
 @pytest.mark.parametrize(
-    "inside", [[0, ["x"]], [wire.CLASS_DTO, ["x"]], [1, []], [1, ["x"] * 65], [1, [7]], [-1, ["x"]]]
+    "inside",
+    [
+        [0, ["x"]],
+        [wire.CLASS_DTO, ["x"]],
+        [wire.CLASS_RETAIN | 1, ["x"]],
+        [1, []],
+        [1, ["x"] * 65],
+        [1, [7]],
+        [-1, ["x"]],
+    ],
 )
 def test_what_no_neighbour_says_of_a_batch_ends_its_link_and_nothing_else(inside: list[Any]) -> None:
     node = gated_node()
@@ -117,6 +126,20 @@ def test_rows_that_need_a_choice_or_an_endpoint_go_to_the_workers(pair: WiredMes
     pair.run()
     assert len(plain.rows()) == 70
     assert sum(len(member.rows()) for member in members) == 10
+
+
+def test_what_is_to_be_retained_is_matched_on_both_sides(pair: WiredMesh) -> None:
+    client, publisher = pair["b"].client(), pair["a"].client()
+    client.subscribe("x")
+    pair.run()
+    publisher.publish("x")
+    pair.run()
+    before = pair["b"].router.stats()["fast_path_rounds"]
+    for _ in range(10):
+        publisher.publish("x", ("x", b"", wire.FLAG_RETAIN))
+        pair.run()
+    assert [row[wire.ROW_FLAGS] for row in client.rows()] == [0, *[0, wire.FLAG_RETAIN] * 10]
+    assert pair["b"].router.stats()["fast_path_rounds"] == before
 
 
 def test_topics_that_are_always_new_are_tried_ever_less_often(pair: WiredMesh) -> None:

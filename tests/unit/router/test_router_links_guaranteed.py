@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
-from cluster.catalog.link_queues import queues_of
+from cluster.catalog.node_queues import queues_of
 from router.links import stored
 from tests.unit.router.publish_rig import Publisher, PublishNode, request
 from tests.unit.router.wired_mesh import CLUSTER, SECRET, identity_of, link_object
@@ -334,6 +334,17 @@ class TestArriving:
         link.publish(("a/1", b"1", wire.MODE_PERSISTENT), ("a/2", b"2"))
         assert near.payloads("q") == [b"2"]
         assert client.payloads() == [b"1", b"2"]
+
+    def test_a_node_retains_what_reaches_it_in_whatever_way(self, near: PublishNode) -> None:
+        """What crosses as a direct copy is for no other endpoint."""
+        link, retain = neighbour(near), wire.FLAG_RETAIN
+        near.queue(wire.RETAINED_QUEUE)
+        near.queue("q", "a/>")
+        copy = wire.MODE_PERSISTENT | retain
+        link.publish(("a/1", b"1", copy), ("a/2", b"2", retain), ("a/3", b"3", wire.MODE_PERSISTENT))
+        Publisher(near, link, "#link/id-x/7").publish(("a/4", b"4", copy), ("a/5", b"5"))
+        assert near.payloads(wire.RETAINED_QUEUE) == [b"1", b"2", b"4"]
+        assert near.payloads("q") == [b"2", b"4", b"5"]
 
     def test_a_link_consumes_its_own_queue_and_nothing_else(self, near: PublishNode) -> None:
         near.queue("q", "a/>", permission="delete")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -85,6 +86,17 @@ def test_after_unsubscribing_nothing_more_comes(node: WiredNode) -> None:
     client.publish(("a", b"1"), ("b", b"2"))
     assert client.payloads() == [b"2"]
     assert client.unsubscribe("a")[0][0] == errors.SUBSCRIPTION_NOT_FOUND
+
+
+def test_what_is_to_be_retained_takes_the_way_over_the_worker(node: WiredNode) -> None:
+    client = node.client()
+    client.subscribe("x")
+    rounds = []
+    for flags in (0, 0, wire.FLAG_RETAIN, 0):
+        client.publish(("x", b"", flags))
+        rounds.append(node.router.stats()["fast_path_rounds"])
+    assert [after - before for before, after in pairwise(rounds)] == [1, 0, 1]
+    assert [row[wire.ROW_FLAGS] for row in client.rows()] == [0, 0, wire.FLAG_RETAIN, 0]
 
 
 def test_a_client_with_overlapping_subscriptions_gets_one_copy(node: WiredNode) -> None:

@@ -110,6 +110,8 @@ decode_group_plans: Final = msgspec.msgpack.Decoder(
 ).decode
 decode_results: Final = msgspec.msgpack.Decoder(list[tuple[int, str] | None]).decode
 decode_shown: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
+#: Position up to which pages go, and the topic after which the next one begins; None: this was the last.
+decode_page: Final = msgspec.msgpack.Decoder(tuple[_Natural, str | None]).decode
 decode_renewed: Final = msgspec.msgpack.Decoder(TokenRenewed).decode
 #: Of operations whose answer says nothing but that they are done.
 decode_done: Final = msgspec.msgpack.Decoder(Any).decode

@@ -57,6 +57,8 @@ class _Asked(NamedTuple):
     decode: Callable[[bytes], Any]
     #: Called with the value if the operation was carried out, with None if it was refused.
     done: Callable[[Any], None]
+    #: Batches behind the header of the answer.
+    batches: int
 
 
 class GuaranteedProtocol:
@@ -85,6 +87,7 @@ class GuaranteedProtocol:
         arguments: dict[str, Any],
         decode: Callable[[bytes], Any] = answers.decode_done,
         done: Callable[[Any], None] = lambda _: None,
+        batches: int = 0,
     ) -> int:
         """Ask for an operation, give the number of the request; `Replied` follows.
 
@@ -93,10 +96,11 @@ class GuaranteedProtocol:
             arguments: by name.
             decode: the typed decoder of the value.
             done: told the value before the event, None if it was refused.
+            batches: how many the answer has; then its value is a pair of what is decoded, and the batches.
         """
         assert self.can_ask(), "an operation too many"
         self._last_request += 1
-        self._asked[self._last_request] = _Asked(decode, done)
+        self._asked[self._last_request] = _Asked(decode, done, batches)
         self._send(wire.REQUEST, wire.pack((self._last_request, operation, arguments)))
         return self._last_request
 
@@ -155,15 +159,19 @@ class GuaranteedProtocol:
 
     def on_answer(self, frames: list[bytes]) -> list[Event]:
         """Take the answer to an operation."""
-        number, code, value = header(_decode_answer, frames, parts=0)
+        number, code, value = header(_decode_answer, frames, parts=None)
         asked = self._asked.pop(number, None)
         if asked is None:
             raise malformed(f"an answer to request {number}, which does not wait for one")
+        if len(frames) - 2 != (0 if code else asked.batches):
+            raise malformed(f"an answer with {len(frames) - 2} batches")
         if code:
             error = errors.error_for(code, wire.decode_header(_decode_text, bytes(value)))
             asked.done(None)
             return [Replied(number, None, error)]
         decoded = wire.decode_header(asked.decode, bytes(value))
+        if asked.batches:
+            decoded = decoded, frames[2:]
         asked.done(decoded)
         return [Replied(number, decoded, None)]
 

@@ -1,4 +1,4 @@
-"""Requests about endpoints and stages: what they say, and what their answers mean."""
+"""Requests about endpoints, stages and what is retained: what they say, and what their answers mean."""
 
 from __future__ import annotations
 
@@ -39,6 +39,12 @@ def show(kind: str, name: str) -> Send:
     """Ask for attributes and metrics of an endpoint; the answer is a map."""
     arguments = {"kind": kind, "name": name}
     return lambda session: session.guaranteed.ask("endpoint.show", arguments, answers.decode_shown)
+
+
+def read_retained(filter_text: str, after: str, upto: int, live: int) -> Send:
+    """Ask for a page of what is retained; the answer is what `answers.decode_page` gives, and a list of one batch."""
+    arguments = {"filter": filter_text, "after": after, "upto": upto, "live": live}
+    return lambda session: session.guaranteed.ask("retained.read", arguments, answers.decode_page, batches=1)
 
 
 def commit_stages(stages: Sequence[str], sink: str | None, batch: int | None) -> Send:

@@ -93,6 +93,7 @@ class Terms(NamedTuple):
     on_full: OnFull = "drop"
     buffer_messages: int = BUFFER_MESSAGES
     buffer_bytes: int = BUFFER_BYTES
+    retained: bool = False
 
     def check(self, filters: Sequence[str]) -> tuple[Filter, ...]:
         """Check the arguments of the application, and give its filters taken apart.
@@ -106,13 +107,15 @@ class Terms(NamedTuple):
             _refuse("there is no filter; a subscription has one at least")
         if self.local_only and any(one.share is not None for one in parsed):
             raise errors.error_for(errors.SHARED_LOCAL_DISPATCH, ", ".join(one.text for one in parsed))
+        if self.retained and (self.local_only or any(one.share is not None for one in parsed)):
+            _refuse("a shared or local subscription gets nothing that is retained")
         if self.on_full not in ("drop", "stall"):
             _refuse(f"on_full is {self.on_full!r}, not 'drop' or 'stall'")
         for name in ("buffer_messages", "buffer_bytes"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 _refuse(f"{name} is {value!r}, from 1 on is possible")
-        if self.on_full == "stall" and self[3:] != (BUFFER_MESSAGES, BUFFER_BYTES):
+        if self.on_full == "stall" and self[3:5] != (BUFFER_MESSAGES, BUFFER_BYTES):
             _refuse(
                 "buffer_messages and buffer_bytes are for on_full='drop'; a subscription that stalls is bounded "
                 "by window_messages and window_bytes of connect"
@@ -136,6 +139,11 @@ class Mailbox:
         self._lock: Final = threading.Lock()
         #: What nobody took, the oldest first.
         self._chunks: deque[Chunk] = deque()
+        #: What came live while what is retained is read, and goes behind it; None: that is over.
+        self._held: deque[Chunk] | None = deque() if terms.retained else None
+        #: Messages in it, and topics of those to be retained.
+        self._held_messages = 0
+        self._held_topics: set[str] = set()
         #: Messages in it that were not dropped, and their bytes. Unless it stalls at most those of the terms, or one
         #: chunk whose bytes are more.
         self.messages = 0
@@ -194,17 +202,64 @@ class Mailbox:
             if self.is_discarded:
                 chunk.release()
                 return
-            self._chunks.append(chunk)
-            count = len(chunk.rows)
-            self.received += count
-            self.messages += count
-            self.size_bytes += chunk.size_bytes
-            if self.messages <= self._messages_max and self.size_bytes <= self._bytes_max:
+            self.received += len(chunk.rows)
+            if self._held is not None:
+                self._hold(self._held, chunk)
                 return
-            self._drop_oldest()
-            was_slow = self.is_slow
-            self.is_slow = is_slow = was_slow or self._has_gap
-        if is_slow and not was_slow:
+            became_slow = self._append(chunk)
+        if became_slow:
+            self._on_slow(self)
+
+    def _append(self, chunk: Chunk) -> bool:
+        """Let the readers have a chunk; tell whether they have become too slow."""
+        self._chunks.append(chunk)
+        self.messages += len(chunk.rows)
+        self.size_bytes += chunk.size_bytes
+        if self.messages <= self._messages_max and self.size_bytes <= self._bytes_max:
+            return False
+        self._drop_oldest()
+        was_slow = self.is_slow
+        self.is_slow = was_slow or self._has_gap
+        return self.is_slow and not was_slow
+
+    # What is retained comes before what comes live.
+
+    def hold(self) -> None:
+        """Keep back what comes from now on: what is retained is read."""
+        with self._lock:
+            if self._held is None:
+                self._held = deque()
+
+    def _hold(self, held: deque[Chunk], chunk: Chunk) -> None:
+        held.append(chunk)
+        self._held_messages += len(chunk.rows)
+        self._held_topics.update(row[1] for row in chunk.rows if row[2] & wire.FLAG_RETAIN)
+        while self._held_messages > self._messages_max and len(held) > 1:
+            oldest = held.popleft()
+            self._held_messages -= len(oldest.rows)
+            self.dropped += len(oldest.rows)
+            self._has_gap = True
+            oldest.release()
+
+    def push_retained(self, rows: list[Row], size_bytes: int) -> None:
+        """Add what is retained, but for topics of which something newer, or the same, has come live."""
+        with self._lock:
+            rows = [row for row in rows if row[1] not in self._held_topics]
+            if not rows or self.is_discarded or self._held is None:
+                return
+            self.received += len(rows)
+            became_slow = self._append(Chunk(rows, Delivery(rows, None, size_bytes), size_bytes))
+        if became_slow:
+            self._on_slow(self)
+
+    def let_go(self) -> None:
+        """All that is retained was read: what came live meanwhile follows."""
+        with self._lock:
+            held, self._held = self._held or (), None
+            self._held_messages = 0
+            self._held_topics = set()
+            became_slow = [self._append(chunk) for chunk in held]
+        if any(became_slow):
             self._on_slow(self)
 
     def _drop_oldest(self) -> None:
@@ -258,6 +313,7 @@ class Mailbox:
         """Throw away what waits, and end."""
         with self._lock:
             self.is_discarded = True
+        self.let_go()
         while (chunk := self.take()) is not None:
             chunk.release()
         self.end(None)

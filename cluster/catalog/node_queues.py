@@ -1,4 +1,6 @@
-"""The queues of links: each link has three in each Message VPN, made and deleted with it.
+"""The queues that the node makes by itself in each Message VPN.
+
+Each link has three, made and deleted with it:
 
     #link/NODE          what the neighbour's endpoints want; the link process consumes it and publishes it there
     #link/NODE/retry    what the neighbour refused once: it is asked again, a little later
@@ -6,6 +8,10 @@
 
 So a full queue on the far side holds up nothing that is behind it, and every step from one to the next is a move, which
 happens once.
+
+    #retained           the newest message of each topic that was published to be retained
+
+This one is there while its Message VPN may retain anything (`max_retained_mb`), which is its quota.
 """
 
 from __future__ import annotations
@@ -19,6 +25,8 @@ from cluster import objects
 RETRY_DELAY_S: Final = 5
 #: Subscriptions that the endpoints of one neighbour may have in one Message VPN.
 MAX_LINK_SUBSCRIPTIONS: Final = 100_000
+#: What operators may set of the queue for retained messages; all else follows from its Message VPN.
+RETAINED_SWITCHES: Final = ("ingress_enabled", "egress_enabled")
 
 
 def names_of(node: str) -> tuple[str, str, str]:
@@ -50,3 +58,17 @@ def node_of(name: str) -> str:
 def is_carried(name: str) -> bool:
     """Tell whether a link consumes a queue: the one for the neighbour, and the one for another try."""
     return bool(node_of(name)) and not name.endswith(wire.LINK_DMQ_SUFFIX)
+
+
+def retained_queue(vpn: objects.Attributes) -> objects.Attributes | None:
+    """Give the attributes of the queue for retained messages, without id and homes; None: the Message VPN has none."""
+    quota = vpn["max_retained_mb"]
+    if not quota:
+        return None
+    given = {"access_type": "non-exclusive", "dead_message_queue": "", "max_spool_usage_mb": quota}
+    return objects.complete("queue", given)
+
+
+def is_retained(kind: str, name: str) -> bool:
+    """Tell whether an object is the queue for retained messages of its Message VPN."""
+    return kind == "queue" and name == wire.RETAINED_QUEUE

@@ -1,0 +1,83 @@
+"""Where the live messages of a subscription join the retained ones that its client reads.
+
+A client subscribes, and then reads what is retained. A message may be in both, and one that workers matched without the
+filter is in neither unless it is retained before it is read. So reading waits until all rounds have retired that were
+under way when it began (`ahead`): what is retained later comes live, and is behind the position up to which pages go.
+Topics of retained messages that the session is given until then, or that wait for it in a queue, are noted: their
+messages come live, and pages leave them out.
+
+No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import wire
+from angarium.topic import matches
+from router.sessions.queues import open_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from angarium.errors import AngariumError
+    from router.sessions.queues import Bundle
+
+#: Topics that one splice notes: more come only if far more is published than a few milliseconds hold.
+NOTED_MAX: Final = 4_000
+
+
+class Splice:
+    """One reading of what is retained."""
+
+    __slots__ = ("ahead", "is_open", "noted", "pattern", "reads", "until")
+
+    def __init__(self, pattern: str, ahead: Mapping[Any, int], until: float) -> None:
+        #: The filter that is read.
+        self.pattern = pattern
+        #: Session -> the number of its newest round that was under way; those that have retired are left out.
+        self.ahead = ahead
+        #: Whether something of it may still retire.
+        self.is_open = True
+        #: Topics that come live.
+        self.noted: dict[str, None] = {}
+        #: Pages that wait; called with the reason if it takes too long.
+        self.reads: list[Callable[[AngariumError | None], None]] = []
+        #: When that is.
+        self.until = until
+
+    @property
+    def is_overrun(self) -> bool:
+        """Whether more topics came than are noted."""
+        return len(self.noted) > NOTED_MAX
+
+    def note(self, topics: Iterable[str]) -> None:
+        """Take note of topics of retained messages that its session is given."""
+        for topic in topics:
+            if not self.is_overrun and matches(self.pattern, topic):
+                self.noted[topic] = None
+
+    def look(self) -> bool:
+        """See which rounds have retired; tells whether all have."""
+        self.ahead = {
+            one: number
+            for one, number in self.ahead.items()
+            if one.open_rounds and one.retired_round < number
+        }
+        return not self.ahead
+
+
+def note_given(splices: Mapping[int, Splice], bundles: Iterable[Bundle]) -> None:
+    """Take note of what the session of these splices is given."""
+    topics = [topic for bundle in bundles for topic in retained_topics(bundle)]
+    for splice in splices.values() if topics else ():
+        if splice.is_open:
+            splice.note(topics)
+
+
+def retained_topics(bundle: Bundle) -> list[str]:
+    """Give the topics of the messages in a bundle that are retained; it is opened only if there are some."""
+    if bundle.share is not None or not bundle.classes & wire.CLASS_RETAIN:
+        return []
+    rows = open_rows(bundle)
+    return [row[wire.ROW_TOPIC] for row in rows if row[wire.ROW_FLAGS] & wire.FLAG_RETAIN]

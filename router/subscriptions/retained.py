@@ -1,0 +1,209 @@
+"""Retained messages as clients read them, and what a subscription needs that begins with them.
+
+    retained.read    filter, after, upto, live    [upto, next], and one batch of rows
+
+A page is read from the lane of the queue `#retained` (`node.endpoints.retained`). `after` is the topic behind which it
+begins, `upto` the position that the first page gave: what is retained later is left out. `live` is a number for the
+pages of one reading that a subscription goes on from (`router.sessions.splice`); 0: it is read for itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from angarium import errors, wire
+from angarium.errors import error_for
+from angarium.topic import MAX_TOPIC_BYTES, parse_filter
+from angarium_server.frames.homes import POSITION_MAX, ReadRetained
+from router.guaranteed.endpoints import QUEUE
+from router.sessions.splice import Splice, retained_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from angarium.errors import AngariumError
+    from angarium.topic import Filter
+    from router.asking.requests import Answer
+    from router.flows.lane_questions import LaneQuestions
+    from router.guaranteed.endpoints import Endpoints
+    from router.matching.shards import Shards
+    from router.sessions.round import Round
+    from router.sessions.session import Session
+
+#: Bytes of messages in one page; a single message may be larger.
+PAGE_BYTES: Final = 256 << 10
+#: Readings of one session that subscriptions go on from, at the same time; the oldest is given up for one more.
+SPLICES_MAX: Final = 64
+#: A reading waits so long at most for rounds that were under way: as long as for a home that starts.
+SPLICE_S: Final = 10.0
+#: How often it is looked whether they have retired.
+LOOK_S: Final = 0.005
+
+_decode_rows = msgspec.msgpack.Decoder(list[tuple[int, str, int, Any, bytes | None, bytes]]).decode
+
+
+class ReadArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of retained.read."""
+
+    filter: str
+    after: Annotated[str, Meta(max_length=MAX_TOPIC_BYTES)] = ""
+    upto: Annotated[int, Meta(ge=0, le=POSITION_MAX)] = 0
+    live: Annotated[int, Meta(ge=0, le=POSITION_MAX)] = 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether a reading begins with it."""
+        return not self.upto and not self.after
+
+
+class _Reading:
+    """One page on its way."""
+
+    __slots__ = ("answer", "pattern", "session", "splice", "wish")
+
+    def __init__(
+        self, session: Session, wish: ReadArguments, pattern: str, splice: Splice | None, answer: Answer
+    ) -> None:
+        self.session = session
+        self.wish = wish
+        self.pattern = pattern
+        self.splice = splice
+        self.answer = answer
+
+    def give(self, value: list[Any], batch: bytes) -> None:
+        """Answer with what the lane gave, without what comes live."""
+        splice, session = self.splice, self.session
+        if splice is not None and splice.is_overrun:
+            self.answer.refuse(error_for(errors.HOME_NOT_READY, "too much is published while it is read"))
+            return
+        if splice is not None and splice.noted:
+            rows = _decode_rows(batch)
+            batch = wire.pack([row for row in rows if row[wire.ROW_TOPIC] not in splice.noted])
+        if splice is not None and session.splices is not None and value[1] is None:
+            session.splices.pop(self.wish.live, None)
+            session.splices = session.splices or None
+        self.answer.give(value, batch)
+
+
+class Retained:
+    """Reads what is retained, for sessions that may subscribe to it."""
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        questions: LaneQuestions,
+        shards: Shards,
+        check: Callable[[Session, Filter], None],
+        unadmitted: Callable[[], Iterable[Round[Session]]],
+    ) -> None:
+        """Begin without readings.
+
+        Args:
+            endpoints: where the queues are found.
+            questions: asks their lanes.
+            shards: the workers, which have rounds that are under way.
+            check: raises if a session may not subscribe to a filter.
+            unadmitted: gives rounds that were matched and wait before their endpoints.
+        """
+        self._endpoints = endpoints
+        self._questions = questions
+        self._shards = shards
+        self._check = check
+        self._unadmitted = unadmitted
+        #: Those that wait for rounds, with what of these waits before endpoints.
+        self._waiting: dict[Splice, list[Round[Session]]] = {}
+
+    def read(self, session: Session, wish: ReadArguments, answer: Answer, now: float) -> None:
+        """Give a page.
+
+        Raises:
+            AngariumError: the filter is invalid or shared (40005), or a subscription to it is not allowed (40302); the
+                reading was given up for others (40018).
+        """
+        parsed = parse_filter(wish.filter)
+        if parsed.share is not None:
+            raise error_for(errors.INVALID_FILTER, "a shared subscription gets nothing that is retained")
+        self._check(session, parsed)
+        splice = self._splice(session, wish, parsed.pattern, now) if wish.live else None
+        reading = _Reading(session, wish, parsed.pattern, splice, answer)
+        if splice is None or splice not in self._waiting:
+            self._ask(reading, now)
+            return
+
+        def go_on(error: AngariumError | None) -> None:
+            if error is not None:
+                answer.refuse(error)
+            else:
+                self._ask(reading, now)
+
+        splice.reads.append(go_on)
+
+    def _splice(self, session: Session, wish: ReadArguments, pattern: str, now: float) -> Splice:
+        if session.splices is None:
+            session.splices = {}
+        known = session.splices.get(wish.live)
+        if not wish.is_first:
+            if known is None or known.pattern != pattern:
+                raise errors.invalid(f"retained.read: no reading {wish.live} of {wish.filter!r} has begun")
+            return known
+        while len(session.splices) >= SPLICES_MAX:
+            del session.splices[next(iter(session.splices))]
+        splice = session.splices[wish.live] = Splice(pattern, self._under_way(), now + SPLICE_S)
+        queues = session.egress.queues if session.egress is not None else ()
+        splice.note(topic for queue in queues for one in queue.entries for topic in retained_topics(one))
+        if session.eliding is not None:
+            splice.note(topic for topic, one in session.eliding.topics.items() if one.held is not None)
+        rounds = list(self._unadmitted())
+        splice.is_open = bool(splice.ahead or rounds)
+        if splice.is_open:
+            self._waiting[splice] = rounds
+        return splice
+
+    def _under_way(self) -> dict[Session, int]:
+        """Give the sessions with rounds that were handed to workers and have not retired, and the newest of these."""
+        found: dict[Session, int] = {}
+        for shard in self._shards.shards:
+            rounds = [one for one, _ in shard.outstanding.values()]
+            rounds += [replay.round for replay in shard.replays]
+            found.update((one.session, 0) for one in rounds)
+        for session in found:
+            pending = session.pending
+            found[session] = pending[0].number - 1 if pending else session.round_number
+        return found
+
+    def _ask(self, reading: _Reading, now: float) -> None:
+        wish, vpn = reading.wish, reading.session.vpn.name
+        endpoint = self._endpoints.find(vpn, QUEUE, wire.RETAINED_QUEUE)
+        if endpoint is None:
+            reading.give([0, None], wire.array_head(0))
+            return
+
+        def done(page: Any, error: AngariumError | None, _now: float) -> None:
+            if error is not None:
+                reading.answer.refuse(error)
+            else:
+                reading.give(*page)
+
+        verb = ReadRetained(reading.pattern, wish.after, wish.upto, PAGE_BYTES)
+        self._questions.ask(endpoint, endpoint.lanes[0], verb, done, now)
+
+    def tick(self, now: float) -> float:
+        """See which readings may go on; gives when to look again, infinite if none waits."""
+        for splice, rounds in list(self._waiting.items()):
+            unadmitted = {id(one) for one in self._unadmitted()} if rounds else ()
+            rounds[:] = [one for one in rounds if id(one) in unadmitted]
+            if splice.look() and not rounds:
+                self._end_wait(splice, None)
+            elif now >= splice.until:
+                self._end_wait(splice, error_for(errors.HOME_NOT_READY, "what was under way still is"))
+        return now + LOOK_S if self._waiting else float("inf")
+
+    def _end_wait(self, splice: Splice, error: AngariumError | None) -> None:
+        del self._waiting[splice]
+        splice.is_open = False
+        reads, splice.reads = splice.reads, []
+        for go_on in reads:
+            go_on(error)

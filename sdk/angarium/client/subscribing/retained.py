@@ -1,0 +1,111 @@
+"""Reading what the node retains, page by page; and subscriptions that begin with it.
+
+A subscription that begins with what is retained keeps back what comes live until it has read that
+(`Mailbox.push_retained`). So what it gives of a topic is in order, and nothing comes twice: what came live is left out
+here, and what is on its way is left out by the node. After a lost connection it reads again, because messages may have
+been missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from angarium import errors, wire
+from angarium.client.connection.operations import BACKOFF_FIRST_S, BACKOFF_MAX_S, STARTING
+from angarium.client.protocol import provisioning
+from angarium.message import unpack_rows
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from angarium.client.connection.operations import Operations
+    from angarium.client.subscribing.mailbox import Mailbox
+    from angarium.message import Row
+
+#: Subscriptions that read at the same time; the others wait for their turn.
+READERS_MAX: Final = 16
+
+_logger = logging.getLogger(__name__)
+
+
+async def read_pages(
+    operations: Operations, filter_text: str, timeout_s: float, live: int = 0
+) -> AsyncIterator[tuple[list[Row], int]]:
+    """Give the rows of each page, by rising topics, and their bytes.
+
+    `live` numbers a reading that a subscription goes on from; it has to be done on one connection.
+
+    Raises:
+        AngariumError: the node refuses, or does not answer in time.
+    """
+    after: str | None = ""
+    upto = 0
+    while after is not None:
+        ask = partial(operations.ask, provisioning.read_retained(filter_text, after, upto, live))
+        (upto, after), (batch,) = await (ask() if live else operations.insist(ask, timeout_s))
+        rows = [(*row[:2], row[2] | wire.FLAG_RETAINED, *row[3:]) for row in unpack_rows(batch)]
+        yield rows, len(batch)
+
+
+class RetainedReaders:
+    """Reads for the subscriptions of a client."""
+
+    def __init__(self, operations: Operations) -> None:
+        """Read nothing yet."""
+        self._operations = operations
+        self._loop = asyncio.get_running_loop()
+        self._turns = asyncio.Semaphore(READERS_MAX)
+        self._numbers = itertools.count(1)
+        #: Subscription -> what reads for it.
+        self._tasks: dict[Mailbox, asyncio.Task[None]] = {}
+
+    def start(self, mailbox: Mailbox) -> None:
+        """Read for a subscription that is in force; what was read for it on another connection is over."""
+        self.stop(mailbox)
+        task = self._tasks[mailbox] = self._loop.create_task(self._read(mailbox))
+        task.add_done_callback(lambda done: self._done(mailbox, done))
+
+    def stop(self, mailbox: Mailbox) -> None:
+        """Read no more for a subscription."""
+        task = self._tasks.pop(mailbox, None)
+        if task is not None:
+            task.cancel()
+
+    def _done(self, mailbox: Mailbox, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(mailbox) is task:
+            del self._tasks[mailbox]
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            _logger.error("what is retained could not be read for %s", mailbox, exc_info=fault)
+
+    async def _read(self, mailbox: Mailbox) -> None:
+        """Read until all is there, again from the beginning while the node is starting or a process is replaced."""
+        delay = BACKOFF_FIRST_S
+        given: set[str] = set()
+        while self._operations.is_online:
+            try:
+                async with self._turns:
+                    await self._read_all(mailbox, given)
+                mailbox.let_go()
+                mailbox.wake()
+                return
+            except errors.AngariumError as error:
+                if error.code == errors.NOT_CONNECTED:
+                    return  # it begins again when the subscription is in force again
+                if error.code not in STARTING:
+                    mailbox.end(error)
+                    return
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, BACKOFF_MAX_S)
+
+    async def _read_all(self, mailbox: Mailbox, given: set[str]) -> None:
+        """Read for each filter; `given` has the topics that the subscription has got, which come once."""
+        for text in dict.fromkeys(mailbox.texts):
+            async for rows, size_bytes in read_pages(self._operations, text, 0, next(self._numbers)):
+                new = [row for row in rows if row[1] not in given]
+                given.update(row[1] for row in new)
+                mailbox.push_retained(new, size_bytes)
+                mailbox.wake()

@@ -1,0 +1,261 @@
+"""Reading what is retained, and where the live messages of a subscription join it, with real homes and workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from angarium import errors, wire
+from angarium.slots import slot_table
+from angarium.topic import slot_of
+from cluster import objects
+from router.sessions import splice
+from router.subscriptions import retained
+from tests.unit.router.publish_rig import ask
+
+if TYPE_CHECKING:
+    from tests.unit.router.publish_rig import Publisher, PublishNode
+    from tests.unit.router.wired_node import FakeClient
+
+pytestmark = pytest.mark.requirement("R248")
+
+#: Topics of the second of two workers, and of the first.
+HELD = next(f"h{number}" for number in range(99) if slot_table(2)[slot_of(f"h{number}")])
+FREE = next(f"f{number}" for number in range(99) if not slot_table(2)[slot_of(f"f{number}")])
+KEPT = wire.MODE_PERSISTENT | wire.FLAG_RETAIN
+
+
+@pytest.fixture
+def retaining(make_publish_node: Any) -> PublishNode:
+    """Give a node of two workers; the first has what is retained."""
+    node: PublishNode = make_publish_node(2)
+    node.queue(wire.RETAINED_QUEUE, home=0, max_spool_usage_mb=10)
+    return node
+
+
+@pytest.fixture
+def publisher(retaining: PublishNode) -> Publisher:
+    return retaining.publisher()
+
+
+def keep(publisher: Publisher, **payloads: bytes) -> None:
+    publisher.publish(*[(topic, payload, KEPT) for topic, payload in payloads.items()])
+
+
+def page(client: FakeClient, number: int) -> tuple[int, Any, dict[str, bytes]] | None:
+    """Take the answer to a reading, if it came: code, value, payload of each topic."""
+    for frames in client.received:
+        if frames[0] == wire.ANSWER and (body := wire.unpack(frames[1]))[0] == number:
+            client.received.remove(frames)
+            rows = wire.unpack(frames[2]) if not body[1] else []
+            return body[1], body[2], {row[wire.ROW_TOPIC]: row[wire.ROW_PAYLOAD] for row in rows}
+    return None
+
+
+def read(client: FakeClient, filter_text: str = ">", **arguments: Any) -> dict[str, bytes]:
+    """Read everything, page by page."""
+    found: dict[str, bytes] = {}
+    after, upto = "", 0
+    while after is not None:
+        answer = page(
+            client, ask(client, "retained.read", filter=filter_text, after=after, upto=upto, **arguments)
+        )
+        assert answer is not None, "no answer"
+        assert answer[0] == 0, answer
+        (upto, after), rows = answer[1], answer[2]
+        assert not rows.keys() & found.keys()
+        found |= rows
+    return found
+
+
+def test_pages_follow_each_other_by_topics(retaining: PublishNode, publisher: Publisher) -> None:
+    for number in range(10):
+        keep(publisher, **{f"t{number}": bytes(100_000)})
+    client = retaining.client()
+    first = page(client, ask(client, "retained.read", filter=">"))
+    assert first is not None
+    assert list(first[2]) == ["t0", "t1"]
+    assert first[1][1] == "t1"
+    assert list(read(client)) == [f"t{number}" for number in range(10)]
+
+
+def test_what_is_retained_after_the_first_page_is_left_out(
+    retaining: PublishNode, publisher: Publisher
+) -> None:
+    for number in range(4):
+        keep(publisher, **{f"t{number}": bytes(200_000)})
+    client = retaining.client()
+    first = page(client, ask(client, "retained.read", filter=">"))
+    assert first is not None
+    keep(publisher, t2=b"newer", t3=b"")
+    upto, after = first[1]
+    rest = page(client, ask(client, "retained.read", filter=">", upto=upto, after=after))
+    assert rest is not None
+    assert "t2" not in rest[2]
+    assert read(client, "t2") == {"t2": b"newer"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"filter": "#share/g/a"}, errors.INVALID_FILTER),
+        ({"filter": ""}, errors.INVALID_FILTER),
+        ({"filter": "#P2P/QUE/x"}, errors.RESERVED_TOPIC),
+        ({"filter": "a", "after": "a", "live": 7}, errors.INVALID_ARGUMENT),
+        ({"filter": "a", "upto": -1}, errors.INVALID_ARGUMENT),
+        ({"filter": "a", "more": 1}, errors.INVALID_ARGUMENT),
+        ({}, errors.INVALID_ARGUMENT),
+    ],
+)
+def test_bad_requests_are_refused(retaining: PublishNode, arguments: dict[str, Any], code: int) -> None:
+    client = retaining.client()
+    answer = page(client, ask(client, "retained.read", **arguments))
+    assert answer is not None
+    assert answer[0] == code
+
+
+def test_who_may_not_subscribe_may_not_read(retaining: PublishNode, publisher: Publisher) -> None:
+    keep(publisher, a=b"secret")
+    attributes = objects.complete("acl", {**ACL, "subscribe_topic_default": "disallow"})
+    retaining.router.operators.put_object("acl", "default", "default", attributes, retaining.now)
+    client = retaining.client()
+    answer = page(client, ask(client, "retained.read", filter="a"))
+    assert answer is not None
+    assert answer[0] == errors.SUBSCRIBE_DENIED
+
+
+def test_a_message_vpn_that_retains_nothing_has_nothing_to_read(make_publish_node: Any) -> None:
+    node = make_publish_node(1)
+    client = node.client()
+    client.publish(("a", b"x", wire.FLAG_RETAIN))
+    assert read(client) == {}
+
+
+class TestSplice:
+    """A client subscribes, is answered, and reads with a number."""
+
+    def test_it_waits_for_a_round_that_was_matched_without_the_subscription(
+        self, retaining: PublishNode, publisher: Publisher
+    ) -> None:
+        keep(publisher, **{FREE: b"1"})
+        client = retaining.client()
+        publish_held(retaining, publisher, (FREE, b"2"), (HELD, b"holds the round"))
+        client.subscribe(FREE)
+        number = ask(client, "retained.read", filter=FREE, live=1)
+        assert page(client, number) is None, "the round is under way"
+        release(retaining)
+        retaining.advance(0.01)
+        answer = page(client, number)
+        assert answer is not None
+        came = client.payloads()
+        assert (answer[2], came) == ({FREE: b"2"}, [])
+
+    def test_what_comes_live_meanwhile_is_left_out(
+        self, retaining: PublishNode, publisher: Publisher
+    ) -> None:
+        keep(publisher, **{FREE: b"1", "b": b"1"})
+        client, other = retaining.client(), retaining.publisher("other")
+        client.subscribe(">")
+        publish_held(retaining, publisher, (HELD, b"holds the barrier"))
+        number = ask(client, "retained.read", filter=">", live=1)
+        other_round(other, (FREE, b"2"))
+        assert page(client, number) is None
+        release(retaining)
+        retaining.advance(0.01)
+        answer = page(client, number)
+        assert answer is not None
+        live = {row[wire.ROW_TOPIC]: row[wire.ROW_PAYLOAD] for row in client.rows()}
+        assert not live.keys() & answer[2].keys()
+        assert {**answer[2], **live} == {FREE: b"2", "b": b"1", HELD: b"holds the barrier"}
+
+    @pytest.mark.parametrize("cos", [0, 1, 2])
+    def test_what_waits_for_a_slow_client_is_left_out(
+        self, retaining: PublishNode, publisher: Publisher, cos: int
+    ) -> None:
+        slow = retaining.client(credit=[0, 0])
+        slow.subscribe(">")
+        publisher.publish(("a", b"1", KEPT | cos << wire.COS_SHIFT), ("b", b"2", wire.MODE_PERSISTENT))
+        assert slow.rows() == []
+        assert read(slow, live=1) == {}
+        assert read(slow) == {"a": b"1"}
+        slow.send(wire.CREDIT, [10, 1 << 20])
+        assert slow.topics() == ["a", "b"] or slow.topics() == []
+
+    def test_a_session_has_a_bounded_number_and_none_is_left_behind(
+        self, retaining: PublishNode, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(retained, "PAGE_BYTES", 100)
+        for number in range(3):
+            keep(publisher, **{f"t{number}": b"x"})
+        client = retaining.client()
+        first = {
+            live: page(client, ask(client, "retained.read", filter=">", live=live)) for live in range(1, 70)
+        }
+        session = retaining.router.sessions.by_routing_id[client.routing_id]
+        assert session.splices is not None
+        assert len(session.splices) == retained.SPLICES_MAX
+        upto, after = first[1][1]  # type: ignore[index]
+        answer = page(client, ask(client, "retained.read", filter=">", live=1, upto=upto, after=after))
+        assert answer is not None
+        assert answer[0] == errors.INVALID_ARGUMENT
+        retaining.advance(5.0)
+        for live in range(1, 70):
+            read(client, live=live)
+        assert session.splices is None
+
+    def test_more_topics_than_are_noted_are_refused_for_a_moment(
+        self, retaining: PublishNode, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(splice, "NOTED_MAX", 3)
+        slow = retaining.client(credit=[0, 0])
+        slow.subscribe(">")
+        keep(publisher, a=b"1", b=b"1", c=b"1", d=b"1")
+        answer = page(slow, ask(slow, "retained.read", filter=">", live=1))
+        assert answer is not None
+        assert answer[0] == errors.HOME_NOT_READY
+
+    def test_it_does_not_wait_for_ever(self, retaining: PublishNode, publisher: Publisher) -> None:
+        client = retaining.client()
+        client.subscribe(HELD)
+        publish_held(retaining, publisher, (HELD, b"2"))
+        number = ask(client, "retained.read", filter=HELD, live=1)
+        retaining.advance(retained.SPLICE_S + 0.1)
+        answer = page(client, number)
+        assert answer is not None
+        assert answer[0] == errors.HOME_NOT_READY
+        release(retaining)
+
+    def test_one_who_leaves_while_it_waits_is_forgotten(
+        self, retaining: PublishNode, publisher: Publisher
+    ) -> None:
+        client = retaining.client()
+        client.subscribe(HELD)
+        publish_held(retaining, publisher, (HELD, b"2"))
+        ask(client, "retained.read", filter=HELD, live=1)
+        client.send(wire.BYE, [])
+        release(retaining)
+        retaining.advance(0.01)
+        assert read(retaining.client(), HELD) == {HELD: b"2"}
+
+
+ACL = {
+    "client_connect_default": "allow",
+    "publish_topic_default": "allow",
+    "subscribe_topic_default": "allow",
+}
+
+
+def publish_held(node: PublishNode, publisher: Publisher, *rows: tuple[str, bytes]) -> None:
+    """Publish a round whose worker does not answer until `release`."""
+    node.pause(1)
+    publisher.publish(*[(topic, payload, KEPT) for topic, payload in rows])
+
+
+def other_round(publisher: Publisher, *rows: tuple[str, bytes]) -> None:
+    """Publish a round to the worker that answers."""
+    publisher.publish(*[(topic, payload, KEPT) for topic, payload in rows])
+
+
+def release(node: PublishNode) -> None:
+    node.unpause(1)
