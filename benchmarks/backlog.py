@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.brokers.angarium import Angarium, AngariumQueues
 from benchmarks.brokers.server import BrokerFailedError
-from benchmarks.clients.process import BATCHED, DRAIN, PUBLISH, STORE, SUBSCRIBE, Task
-from benchmarks.figures import Better, Row, percentile
-from benchmarks.harness import ClientProcess, say, unique_prefix
+from benchmarks.figures import Better, Row
+from benchmarks.harness import ClientProcess, publisher, say, subscriber, unique_prefix
+from cluster.commands.bench.process import BATCHED, DRAIN, STORE, Task, percentile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,9 +91,9 @@ class Pressure:
         count = round(LONE_RATE * LONE_S)
         lone = self._task(STORE, count=count, rate=LONE_RATE)
         prefix = unique_prefix()
-        common = {"url": self._direct.url, "prefix": prefix, "rate": LONE_RATE, "seconds": LONE_S}
-        receiving = Task(role=SUBSCRIBE, **common)  # type: ignore[arg-type]
-        sending = Task(role=PUBLISH, **common)  # type: ignore[arg-type]
+        common = {"rate": LONE_RATE, "seconds": LONE_S}
+        receiving = subscriber(self._direct, prefix, **common)
+        sending = publisher(self._direct, prefix, **common)
         with (
             ClientProcess(self._direct, receiving) as sink,
             ClientProcess(self._direct, sending) as source,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.brokers.server import Broker
-    from benchmarks.clients.process import Task
+    from benchmarks.clients.task import DirectTask
     from benchmarks.plan import Comparison, Entry
 
 #: Publishing time of a run at full speed, unless told otherwise: all of it takes seven minutes then.
@@ -142,7 +142,7 @@ class Comparing:
             f"calib {trial.calibration:.1f}  stolen {trial.stolen_s:.2f} s"
         )
 
-    def _tasks(self, broker: Broker, entry: Entry) -> tuple[list[Task], Task]:
+    def _tasks(self, broker: Broker, entry: Entry) -> tuple[list[DirectTask], DirectTask]:
         """Give the tasks of the subscribers and of the publisher."""
         scenario, settings, prefix = entry.scenario, self._settings, unique_prefix()
         seconds = settings.latency_s if scenario.rate else settings.seconds * scenario.seconds_part

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from cluster.commands.bench.process import percentile
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -105,14 +107,6 @@ def shortened(value: float) -> float:
     if not value or abs(value) >= 1_000:
         return float(round(value))
     return round(value, 3 - math.floor(math.log10(abs(value))))
-
-
-def percentile(values: Sequence[float], part: float) -> float:
-    """Give the value at or below which a part of the values lies, or 0 if there is none."""
-    if not values:
-        return 0.0
-    ordered = sorted(values)
-    return float(ordered[max(0, math.ceil(len(ordered) * part) - 1)])
 
 
 def latency_us(trial: Trial, part: float) -> float:

@@ -19,9 +19,10 @@ from angarium import wire
 from angarium.slots import Publishable, RowGatherer, slot_table
 from angarium_server.frames.matching import FilterEntry, Filters, Match, Start
 from benchmarks.brokers.server import ROOT
-from benchmarks.clients.process import TOPICS, table_filters, table_topics
+from benchmarks.clients.task import table_filters, table_topics
 from benchmarks.figures import Better, Row
 from benchmarks.harness import say
+from cluster.commands.bench.process import TOPICS
 from node.config import WorkerConfig
 from node.matching.worker import Worker
 

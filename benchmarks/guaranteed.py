@@ -17,10 +17,10 @@ from benchmarks.brokers.nats import JetStream
 from benchmarks.brokers.rabbitmq import RabbitMqQuorum
 from benchmarks.brokers.redis import RedisStreams
 from benchmarks.brokers.server import BrokerFailedError
-from benchmarks.clients.process import BATCHED, DRAIN, STORE, Task
 from benchmarks.figures import Better, Row
 from benchmarks.harness import ClientProcess, calibrate, measure, say, unique_prefix
 from benchmarks.syncs import counting_syncs
+from cluster.commands.bench.process import BATCHED, DRAIN, STORE, Task
 
 if TYPE_CHECKING:
     from pathlib import Path

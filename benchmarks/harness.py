@@ -1,33 +1,27 @@
 """One run of a benchmark: start the clients, let them go, take what they say, and see what the broker paid.
 
 Every client is a process: it prints READY, a publisher waits for GO, and each prints one line of JSON per run
-(`benchmarks.clients.process`). Nothing here knows what is compared with what.
+(`cluster.commands.bench.process`). Nothing here knows what is compared with what.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
 from benchmarks.brokers.server import ROOT, BrokerFailedError
-from benchmarks.clients.process import PUBLISH, SUBSCRIBE, Task
+from benchmarks.clients.task import DirectTask
+from cluster.commands.bench import client_process
+from cluster.commands.bench.process import PUBLISH, SUBSCRIBE, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
-
     from benchmarks.brokers.server import Broker
     from benchmarks.crowd.task import GroupTask
 
@@ -35,96 +29,27 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT_S: Final = 180.0
 #: Loops of pure Python that show how fast the machine is just now.
 CALIBRATION_LOOPS: Final = 300_000
-#: Output of a client that failed.
-_OUTPUT_BYTES_MAX: Final = 2_000
 
 
-class ClientProcess:
+class ClientProcess(client_process.ClientProcess):
     """One client of a broker; a context manager that ends it."""
+
+    answer_timeout_s = ANSWER_TIMEOUT_S
 
     def __init__(self, broker: Broker, task: Task | GroupTask) -> None:
         """Start it with its task; the broker knows the module of most."""
-        self._name = f"a client of {broker.name} ({task.role})"
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         module = broker.module_of(task) if isinstance(task, Task) else task.module
-        self._process = subprocess.Popen(
+        super().__init__(
+            f"a client of {broker.name} ({task.role})",
             [broker.client_python(), "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
+            task.pack(),
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
-        self._write(task.pack())
 
-    def wait_ready(self) -> Self:
-        """Wait for READY."""
-        line = self._read()
-        if line != b"READY\n":
-            raise self._failure(f"said {line!r} instead of READY")
-        return self
-
-    def go(self) -> None:
-        """Let it begin."""
-        self._write(b"GO\n")
-
-    def order(self, what: str, **arguments: Any) -> None:
-        """Tell one that takes orders what to do next."""
-        self._write(json.dumps({"do": what, **arguments}).encode() + b"\n")
-
-    def result(self) -> dict[str, Any]:
-        """Wait for the figures of its next run."""
-        figures: dict[str, Any] = json.loads(self._read())
-        return figures
-
-    def freeze(self) -> None:
-        """Stop it without telling anybody (SIGSTOP)."""
-        self._process.send_signal(signal.SIGSTOP)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.communicate()
-        self._log.close()
-
-    def _read(self) -> bytes:
-        assert self._process.stdout is not None
-        with ending_after(ANSWER_TIMEOUT_S, self._process):
-            line = self._process.stdout.readline()
-        if not line:
-            raise self._failure("ended")
-        return line
-
-    def _write(self, line: bytes) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._failure("ended") from None
-
-    def _failure(self, what: str) -> BrokerFailedError:
-        self._process.kill()
-        self._process.wait()
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, size - _OUTPUT_BYTES_MAX))
-        return BrokerFailedError(f"{self._name} {what}\n{self._log.read().decode(errors='replace')}")
-
-
-@contextlib.contextmanager
-def ending_after(seconds: float, process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Kill a process if the block takes too long, so that waiting for its answer ends."""
-    timer = threading.Timer(seconds, process.kill)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    def error(self, code: int, text: str, output: str = "") -> BrokerFailedError:
+        """Give what is raised when the client failed, with all that it printed."""
+        return BrokerFailedError(f"{text}\n{output}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +85,7 @@ def unique_prefix() -> str:
     return f"b{uuid.uuid4().hex[:8]}"
 
 
-def run_trial(broker: Broker, subscribers: list[Task], publisher: Task) -> Trial:
+def run_trial(broker: Broker, subscribers: list[DirectTask], publisher: DirectTask) -> Trial:
     """Run fresh subscribers and one publisher; frozen ones are stopped before the start and not counted.
 
     Raises:
@@ -221,14 +146,14 @@ def calibrate() -> float:
     return CALIBRATION_LOOPS / (time.perf_counter() - started) / 1e6
 
 
-def publisher(broker: Broker, prefix: str, **fields: Any) -> Task:
+def publisher(broker: Broker, prefix: str, **fields: Any) -> DirectTask:
     """Give the task of a publisher."""
-    return Task(role=PUBLISH, url=broker.url, prefix=prefix, **fields)
+    return DirectTask(role=PUBLISH, url=broker.url, prefix=prefix, **fields)
 
 
-def subscriber(broker: Broker, prefix: str, **fields: Any) -> Task:
+def subscriber(broker: Broker, prefix: str, **fields: Any) -> DirectTask:
     """Give the task of a subscriber."""
-    return Task(role=SUBSCRIBE, url=broker.url, prefix=prefix, **fields)
+    return DirectTask(role=SUBSCRIBE, url=broker.url, prefix=prefix, **fields)
 
 
 def say(text: str) -> None:

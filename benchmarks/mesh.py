@@ -18,11 +18,11 @@ import angarium
 from benchmarks.brokers.pair import Pair
 from benchmarks.brokers.proxy import Proxy
 from benchmarks.brokers.server import BrokerFailedError
-from benchmarks.clients.process import BATCHED, DRAIN, STORE
 from benchmarks.direct import start_warm
-from benchmarks.figures import Better, Row, cpu_us_per_message, percentile
+from benchmarks.figures import Better, Row, cpu_us_per_message
 from benchmarks.guaranteed import store_and_drain, task_of
 from benchmarks.harness import ClientProcess, publisher, run_trial, say, subscriber, unique_prefix
+from cluster.commands.bench.process import BATCHED, DRAIN, STORE, percentile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,11 +22,12 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 from benchmarks.brokers.angarium import AngariumQueues
 from benchmarks.brokers.server import ROOT, BrokerFailedError
-from benchmarks.clients.process import BATCHED, DRAIN, SINGLY, STORE
-from benchmarks.clients.queueing import queue_names
 from benchmarks.figures import Better, Row
 from benchmarks.guaranteed import task_of
-from benchmarks.harness import ClientProcess, calibrate, ending_after, say, unique_prefix
+from benchmarks.harness import ClientProcess, calibrate, say, unique_prefix
+from cluster.commands.bench.client_process import ending_after
+from cluster.commands.bench.process import BATCHED, DRAIN, SINGLY, STORE
+from cluster.commands.bench.queueing import queue_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.clients.process import BATCHED, SINGLY
 from benchmarks.figures import Better, broker_s_per_million, latency_us, router_us_per_round
+from cluster.commands.bench.process import BATCHED, SINGLY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

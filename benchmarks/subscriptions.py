@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.brokers.angarium import Angarium
 from benchmarks.brokers.server import BrokerFailedError
-from benchmarks.clients.process import BATCHED, CHURN, Task
+from benchmarks.clients.task import CHURN, DirectTask
 from benchmarks.direct import start_warm
-from benchmarks.figures import Better, Row, cpu_us_per_message, percentile
+from benchmarks.figures import Better, Row, cpu_us_per_message
 from benchmarks.harness import ClientProcess, measure, publisher, say, subscriber, unique_prefix
+from cluster.commands.bench.process import BATCHED, percentile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +107,7 @@ def _order(repetitions: int) -> list[bool]:
     return [churned for number in range(repetitions) for churned in (number % 2 == 1, number % 2 == 0)]
 
 
-def _holders(broker: Broker, prefix: str, settings: Settings, clients: int) -> list[Task]:
+def _holders(broker: Broker, prefix: str, settings: Settings, clients: int) -> list[DirectTask]:
     runs = 3 * settings.repetitions  # at most: each topic once, plain, under churn
     shared: dict[str, Any] = {"table": settings.table, "holders": clients, "api": BATCHED, "runs": runs}
     return [subscriber(broker, prefix, holder=number, **shared) for number in range(clients)]
@@ -127,7 +128,7 @@ def settled_rss(broker: Broker) -> dict[str, int]:
 def _publish_each_once(
     broker: Broker, holders: list[ClientProcess], prefix: str, settings: Settings
 ) -> Trial:
-    task = publisher(broker, prefix, table=settings.table, each_once=True, api=BATCHED)
+    task = publisher(broker, prefix, table=settings.table, count=settings.table, each_once=True, api=BATCHED)
     with ClientProcess(broker, task) as source:
         source.wait_ready()
         trial = measure(broker, holders, source, copies=1)
@@ -148,7 +149,7 @@ def _publish(
 def _publish_under_churn(
     broker: Broker, holders: list[ClientProcess], prefix: str, settings: Settings, findings: Findings
 ) -> None:
-    task = Task(role=CHURN, url=broker.url, prefix=prefix, seconds=settings.seconds, rate=CHANGES_PER_S)
+    task = DirectTask(role=CHURN, url=broker.url, prefix=prefix, seconds=settings.seconds, rate=CHANGES_PER_S)
     with (
         ClientProcess(broker, _publisher(broker, prefix, settings)) as source,
         ClientProcess(broker, task) as churning,
@@ -161,7 +162,7 @@ def _publish_under_churn(
     _tell(trial, settings, len(holders), ", under churn")
 
 
-def _publisher(broker: Broker, prefix: str, settings: Settings) -> Task:
+def _publisher(broker: Broker, prefix: str, settings: Settings) -> DirectTask:
     """Give a publisher to the holders, which stay; each message goes to one of them."""
     return publisher(broker, prefix, seconds=settings.seconds, table=settings.table, api=BATCHED)
 

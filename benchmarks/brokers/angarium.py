@@ -92,5 +92,5 @@ class Angarium(Broker):
 class AngariumQueues(Angarium):
     """A node whose queues are measured."""
 
-    client_module = "benchmarks.clients.angarium_queue"
+    client_module = "cluster.commands.bench.client"
     durability = "synced commit"

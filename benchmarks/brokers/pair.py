@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.brokers.angarium import Angarium, AngariumQueues
 from benchmarks.brokers.server import Broker, BrokerFailedError, tree_of
-from benchmarks.clients.process import DRAIN, STORE
 from cluster.admin.client import Admin
+from cluster.commands.bench.process import DRAIN, STORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import psutil
 
-    from benchmarks.clients.process import Task
+    from cluster.commands.bench.process import Task
 
 NEAR: Final = "bench-a"
 FAR: Final = "bench-b"

@@ -21,7 +21,7 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.clients.process import Task
+    from cluster.commands.bench.process import Task
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: RabbitMQ takes 5 to 10 s on an idle machine.

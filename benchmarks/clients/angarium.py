@@ -1,8 +1,7 @@
-"""A benchmark client of this broker with its SDK, by both of its interfaces.
+"""A benchmark client of this broker with its SDK: `angarium bench` with tables, bursts and churn.
 
-SINGLY is what nats-py offers: `publish` per message and a callback per message. BATCHED is `publish_many` and
-`Subscription.batches`. A subscriber without bounds lets the node send as much as it likes, as the peers are
-set up; one with bounds has the default window.
+A subscriber without bounds lets the node send as much as it likes, as the peers are set up; one with bounds has the
+default window.
 """
 
 from __future__ import annotations
@@ -12,28 +11,21 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import angarium
-from benchmarks.clients.process import (
-    BATCHED,
-    CHURN,
-    PUBLISH,
-    Source,
-    Tally,
-    Task,
-    read_task,
-    ready,
-    report,
-    run_loop,
-    table_filters,
-    wait_for_go,
+from benchmarks.clients.task import CHURN, DirectTask, table_filters
+from cluster.commands.bench.client import (
+    FLUSH_TIMEOUT_S,
+    SUBSCRIBE_TIMEOUT_S,
+    publish_all,
+    publish_end,
+    take_all,
 )
+from cluster.commands.bench.process import PUBLISH, Source, ready, report, run_loop, wait_for_go
 
 if TYPE_CHECKING:
-    from angarium import Client, Message, Subscription
+    from angarium import Client
 
 #: More than any run publishes.
 NO_LIMIT: Final = 1 << 40
-FLUSH_TIMEOUT_S: Final = 60.0
-SUBSCRIBE_TIMEOUT_S: Final = 120.0
 #: Longer than any run, so that a frozen client stays a client.
 FROZEN_KEEPALIVE_MS: Final = 60_000
 #: A work unit, in which the depth of an egress queue is counted.
@@ -44,7 +36,7 @@ CHURN_TICKS_PER_S: Final = 100
 SETTLE_S: Final = 1.0
 
 
-async def run(task: Task) -> None:
+async def run(task: DirectTask) -> None:
     options: dict[str, Any] = {}
     if task.unbounded:
         options = {"window_messages": NO_LIMIT, "window_bytes": NO_LIMIT}
@@ -55,7 +47,7 @@ async def run(task: Task) -> None:
         await roles.get(task.role, subscribe)(client, task)
 
 
-async def publish(client: Client, task: Task) -> None:
+async def publish(client: Client, task: DirectTask) -> None:
     source = Source(task)
     ready()
     wait_for_go()
@@ -63,71 +55,30 @@ async def publish(client: Client, task: Task) -> None:
         await client.publish_many([(task.burst_topic, bytes(BURST_BYTES))] * task.burst)
         await client.flush(FLUSH_TIMEOUT_S)
     rounds_before = client.stats["published_rounds"]
-    if task.rate:
-        await source.publish_in_time_async(client.publish)
-    elif task.api == BATCHED:
-        await publish_batches(client, source)
-    else:
-        await publish_singly(client, source)
-    await client.flush(FLUSH_TIMEOUT_S)
+    await publish_all(client, task, source)
     rounds = client.stats["published_rounds"] - rounds_before
     if not task.unbounded:
         await asyncio.sleep(SETTLE_S)
-    await client.publish(task.end_topic(), b"")
-    await client.flush(FLUSH_TIMEOUT_S)
+    await publish_end(client, task)
     report(source.figures(rounds=rounds))
 
 
-async def publish_singly(client: Client, source: Source) -> None:
-    payload = source.payload
-    for topics in source.chunks():
-        for topic in topics:
-            await client.publish(topic, payload)
+async def subscribe(client: Client, task: DirectTask) -> None:
+    await take_all(client, task, filters_of(task))
 
 
-async def publish_batches(client: Client, source: Source) -> None:
-    payload = source.payload
-    for topics in source.chunks():
-        await client.publish_many([(topic, payload) for topic in topics])
-
-
-async def subscribe(client: Client, task: Task) -> None:
-    ended = asyncio.Event()
-    tally = Tally(task, ended.set)
-    take = tally.clock if task.rate else tally.count
-
-    def on_message(message: Message) -> None:
-        take(message.payload)
-
-    callback = None if task.api == BATCHED else on_message
-    subscription = await client.subscribe(
-        filters_of(task), callback, on_full="stall", timeout_s=SUBSCRIBE_TIMEOUT_S
-    )
-    ready()
-    if callback is None:
-        await read_batches(subscription, tally, ended)
-    await ended.wait()
-
-
-def filters_of(task: Task) -> list[str]:
+def filters_of(task: DirectTask) -> list[str]:
     if task.table:
         return [*table_filters(task.table)[task.holder :: task.holders], task.end_topic()]
     return [f"{task.prefix}/>", *([task.burst_topic] if task.frozen else [])]
 
 
-async def read_batches(subscription: Subscription, tally: Tally, ended: asyncio.Event) -> None:
-    async for batch in subscription.batches():
-        tally.count_many(batch.payloads)
-        if ended.is_set():
-            return
-
-
-async def churn(client: Client, task: Task) -> None:
+async def churn(client: Client, task: DirectTask) -> None:
     """Add as many subscriptions per tick as are taken away; half of them have a wildcard, none matches.
 
     A tick does not wait for the one before: a node under load answers later than the next tick is due.
     """
-    per_tick = max(1, task.rate // CHURN_TICKS_PER_S // 2)
+    per_tick = max(1, round(task.rate / CHURN_TICKS_PER_S / 2))
     ready()
     wait_for_go()
     started = time.monotonic()
@@ -152,5 +103,5 @@ async def change(client: Client, filters: list[str], settle_ns: list[int]) -> No
 
 
 if __name__ == "__main__":
-    its_task = read_task()
+    its_task = DirectTask.read()
     run_loop(run(its_task), its_task)

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import nats
 
-from benchmarks.clients.process import (
+from benchmarks.clients.task import DirectTask
+from cluster.commands.bench.process import (
     PUBLISH,
     Source,
     Tally,
-    Task,
-    read_task,
     ready,
     report,
     run_loop,
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 UNLIMITED = 0
 
 
-async def run(task: Task) -> None:
+async def run(task: DirectTask) -> None:
     client = await nats.connect(task.url)
     if task.role == PUBLISH:
         await publish(client, task)
@@ -36,7 +35,7 @@ async def run(task: Task) -> None:
     await client.close()
 
 
-async def publish(client: Client, task: Task) -> None:
+async def publish(client: Client, task: DirectTask) -> None:
     source = Source(task, ".")
     ready()
     wait_for_go()
@@ -52,7 +51,7 @@ async def publish(client: Client, task: Task) -> None:
     report(source.figures())
 
 
-async def subscribe(client: Client, task: Task) -> None:
+async def subscribe(client: Client, task: DirectTask) -> None:
     ended = asyncio.Event()
     tally = Tally(task, ended.set)
     take = tally.clock if task.rate else tally.count
@@ -69,5 +68,5 @@ async def subscribe(client: Client, task: Task) -> None:
 
 
 if __name__ == "__main__":
-    its_task = read_task()
+    its_task = DirectTask.read()
     run_loop(run(its_task), its_task)

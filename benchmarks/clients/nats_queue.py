@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
-from benchmarks.clients.process import STORE, Task, read_task, ready, run_loop, wait_for_go
-from benchmarks.clients.queueing import Drained, Stored
+from cluster.commands.bench.process import STORE, Task, ready, run_loop, wait_for_go
+from cluster.commands.bench.queueing import Drained, Stored
 
 if TYPE_CHECKING:
     from nats.js import JetStreamContext
@@ -67,5 +67,5 @@ async def drain(stream: JetStreamContext, task: Task) -> None:
 
 
 if __name__ == "__main__":
-    its_task = read_task()
+    its_task = Task.read()
     run_loop(run(its_task), its_task)

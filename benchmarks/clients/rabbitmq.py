@@ -9,12 +9,11 @@ from typing import Any
 
 import pika
 
-from benchmarks.clients.process import (
+from benchmarks.clients.task import DirectTask
+from cluster.commands.bench.process import (
     PUBLISH,
     Source,
     Tally,
-    Task,
-    read_task,
     ready,
     report,
     wait_for_go,
@@ -23,7 +22,7 @@ from benchmarks.clients.process import (
 EXCHANGE = "amq.topic"
 
 
-def publish(connection: pika.BlockingConnection, task: Task) -> None:
+def publish(connection: pika.BlockingConnection, task: DirectTask) -> None:
     channel = connection.channel()
     source = Source(task, ".")
     ready()
@@ -44,7 +43,7 @@ def publish(connection: pika.BlockingConnection, task: Task) -> None:
     report(source.figures())
 
 
-def subscribe(connection: pika.BlockingConnection, task: Task) -> None:
+def subscribe(connection: pika.BlockingConnection, task: DirectTask) -> None:
     channel = connection.channel()
     tally = Tally(task, channel.stop_consuming)
     take = tally.clock if task.rate else tally.count
@@ -61,7 +60,7 @@ def subscribe(connection: pika.BlockingConnection, task: Task) -> None:
 
 
 def main() -> None:
-    task = read_task()
+    task = DirectTask.read()
     connection = pika.BlockingConnection(pika.URLParameters(task.url))
     if task.role == PUBLISH:
         publish(connection, task)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pika
 
-from benchmarks.clients.process import STORE, Task, read_task, ready, wait_for_go
-from benchmarks.clients.queueing import Drained, Stored, queue_names
+from cluster.commands.bench.process import STORE, Task, ready, wait_for_go
+from cluster.commands.bench.queueing import Drained, Stored, queue_names
 
 PREFETCH = 1_000
 ACK_EVERY = 100
@@ -108,7 +108,7 @@ def drain(task: Task) -> None:
 
 
 def main() -> None:
-    task = read_task()
+    task = Task.read()
     if task.role == STORE:
         Publisher(task).run()
     else:

@@ -10,12 +10,11 @@ from typing import Any
 
 import redis
 
-from benchmarks.clients.process import (
+from benchmarks.clients.task import DirectTask
+from cluster.commands.bench.process import (
     PUBLISH,
     Source,
     Tally,
-    Task,
-    read_task,
     ready,
     report,
     wait_for_go,
@@ -24,7 +23,7 @@ from benchmarks.clients.process import (
 PIPELINE_MESSAGES = 500
 
 
-def publish(client: redis.Redis[bytes], task: Task) -> None:
+def publish(client: redis.Redis[bytes], task: DirectTask) -> None:
     source = Source(task)
     ready()
     wait_for_go()
@@ -42,7 +41,7 @@ def publish(client: redis.Redis[bytes], task: Task) -> None:
     report(source.figures())
 
 
-def subscribe(client: redis.Redis[bytes], task: Task) -> None:
+def subscribe(client: redis.Redis[bytes], task: DirectTask) -> None:
     is_over = False
 
     def end() -> None:
@@ -67,7 +66,7 @@ def subscribe(client: redis.Redis[bytes], task: Task) -> None:
 
 
 def main() -> None:
-    task = read_task()
+    task = DirectTask.read()
     client: redis.Redis[bytes] = redis.Redis.from_url(task.url)
     if task.role == PUBLISH:
         publish(client, task)

@@ -9,8 +9,8 @@ import contextlib
 
 import redis
 
-from benchmarks.clients.process import STORE, Task, read_task, ready, wait_for_go
-from benchmarks.clients.queueing import Drained, Stored
+from cluster.commands.bench.process import STORE, Task, ready, wait_for_go
+from cluster.commands.bench.queueing import Drained, Stored
 
 READ = 1_000
 GROUP = "bench"
@@ -49,7 +49,7 @@ def drain(client: redis.Redis[bytes], task: Task) -> None:
 
 
 def main() -> None:
-    task = read_task()
+    task = Task.read()
     client: redis.Redis[bytes] = redis.Redis.from_url(task.url)
     declare(client, task)
     (store if task.role == STORE else drain)(client, task)

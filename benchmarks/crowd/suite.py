@@ -24,8 +24,9 @@ from benchmarks.brokers.server import BrokerFailedError
 from benchmarks.crowd import plan
 from benchmarks.crowd.people import People, warm_up
 from benchmarks.crowd.task import LOOP, GroupTask
-from benchmarks.figures import Better, Row, percentile, shortened
+from benchmarks.figures import Better, Row, shortened
 from benchmarks.harness import ClientProcess, calibrate, say, unique_prefix
+from cluster.commands.bench.process import percentile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,86 +1,109 @@
-"""The clients of `angarium bench guaranteed` and `backlog`: one publishes with acknowledgements, one consumes."""
+"""The clients of queues: one publishes with a named producer's window, one takes batches of a flow and accepts them."""
 
 from __future__ import annotations
 
-import sys
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import angarium
-from cluster.commands.bench.task import Telling
+from cluster.commands.bench.process import SINGLY, STAMP_BYTES, Task, ready, wait_for_go
+from cluster.commands.bench.queueing import Drained, Stored, queue_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from angarium import Client, Flow
 
-    from angarium.client.client import Client
-    from cluster.commands.bench.task import Task
-
-    Say = Callable[[dict[str, Any]], None]
-
-#: Parts of a run whose rates are told apart: a long backlog may make publishing slower.
-PARTS: Final = 10
+#: Messages of a batch, unless the task says another number.
+CHUNK_MESSAGES: Final = 10_000
 #: The window of the consumer.
 FLOW_MESSAGES: Final = 1_000
 FLOW_BYTES: Final = 16 << 20
 
 
-def queue_names(task: Task) -> list[str]:
-    """Give the queues of a run."""
-    return [f"{task.prefix}/{number}" for number in range(task.queues)]
+async def store(client: Client, task: Task) -> None:
+    """Publish messages with a window unacknowledged."""
+    await _make_queues(client, task)
+    stored = Stored(task)
+    topic = f"{task.prefix}/m"
+    async with client.producer(window=task.window) as producer:
+        ready()
+        wait_for_go()
+        stored.begin()
+        if task.rate:
+            await _store_in_time(producer, topic, task, stored)
+        else:
+            await _store_at_full_speed(producer, topic, task, stored)
+        stored.report()
 
 
-async def store(task: Task, say: Say) -> dict[str, Any]:
-    """Publish messages with a window unacknowledged; gives when each part of them was acknowledged."""
-    async with angarium.connect(**task.connect) as client:
-        await _make(client, task)
-        async with client.producer(window=task.window) as producer:
-            payload = bytes(task.size_bytes)
-            tell = Telling(task, say)
-            say({"ready": True})
-            sys.stdin.readline()
-            started = time.monotonic()
-            ended, refused = [], 0
-            for part in range(PARTS):
-                count = task.messages // PARTS + (part < task.messages % PARTS)
-                report = await producer.publish_many([(f"{task.prefix}/m", payload)] * count)
-                refused += len(report.refused)
-                ended.append(time.monotonic())
-                tell((part + 1) * task.messages // PARTS, ended[-1])
-    return {"started": started, "parts_ended": ended, "refused": refused}
+async def _store_at_full_speed(producer: Any, topic: str, task: Task, stored: Stored) -> None:
+    left = task.count
+    while left:
+        count = min(task.batch or CHUNK_MESSAGES, left)
+        report = await producer.publish_many(_messages_of(topic, count, task, stored.payload, left))
+        stored.end_part(report.acknowledged, len(report.refused))
+        left -= count
 
 
-async def drain(task: Task, say: Say) -> dict[str, Any]:
-    """Take and accept all messages of the first queue."""
-    async with angarium.connect(**task.connect) as client:
-        await _make(client, task)
-        say({"ready": True})
-        sys.stdin.readline()
-        started, first, received = time.monotonic(), 0.0, 0
-        tell = Telling(task, say)
-        flow = await client.consume(
-            queue_names(task)[0], window=FLOW_MESSAGES, window_bytes=FLOW_BYTES, ack="manual"
+def _messages_of(topic: str, count: int, task: Task, payload: bytes, left: int) -> list[Any]:
+    filler = payload[STAMP_BYTES:]
+    if task.distinct:
+        return [(topic, (left - at).to_bytes(STAMP_BYTES, "little") + filler) for at in range(count)]
+    if not task.delay_ms:
+        return [(topic, payload)] * count
+    return [
+        angarium.Message(
+            topic,
+            time.monotonic_ns().to_bytes(STAMP_BYTES, "little") + filler,
+            mode="persistent",
+            delay_ms=task.delay_ms,
         )
-        async for batch in flow.batches():
-            first = first or time.monotonic()
-            received += len(batch)
-            flow.accept(batch)
-            tell(received, time.monotonic())
-            if received >= task.messages:
-                break
-        await flow.close()
-        return {"started": started, "first": first, "ended": time.monotonic(), "received": received}
+        for _ in range(count)
+    ]
 
 
-async def clean(task: Task, say: Say) -> dict[str, Any]:
-    """Delete the queues of a run."""
-    async with angarium.connect(**task.connect) as client:
-        say({"ready": True})
-        sys.stdin.readline()
-        for name in queue_names(task):
-            await client.delete_queue(name)
-    return {}
+async def _store_in_time(producer: Any, topic: str, task: Task, stored: Stored) -> None:
+    """Publish one message at a time; a loop that sleeps in whole milliseconds is exact enough for that."""
+    for number in range(task.count):
+        while (left_ns := stored.due_ns(number) - time.monotonic_ns()) > 0:
+            await asyncio.sleep(left_ns / 1e9)
+        began_ns = time.monotonic_ns()
+        await producer.publish(topic, stored.payload)
+        stored.latencies_ns.append(time.monotonic_ns() - began_ns)
+        stored.confirmed += 1
 
 
-async def _make(client: Client, task: Task) -> None:
+async def drain(client: Client, task: Task) -> None:
+    """Take and accept all messages of the first queue."""
+    await _make_queues(client, task)
+    drained = Drained(task)
+    ready()
+    wait_for_go()
+    drained.begin()
+    flow = await client.consume(
+        queue_names(task)[0], window=FLOW_MESSAGES, window_bytes=FLOW_BYTES, ack="manual"
+    )
+    await (_take_messages if task.api == SINGLY else _take_batches)(flow, drained)
+    await flow.close()
+    drained.report()
+
+
+async def _take_batches(flow: Flow, drained: Drained) -> None:
+    async for batch in flow.batches():
+        done = drained.take([message.payload for message in batch])
+        flow.accept(batch)
+        if done:
+            break
+
+
+async def _take_messages(flow: Flow, drained: Drained) -> None:
+    async for message in flow:
+        done = drained.take([message.payload])
+        message.accept()
+        if done:
+            break
+
+
+async def _make_queues(client: Client, task: Task) -> None:
     for name in queue_names(task):
-        await client.create_queue(name, ignore_exists=True, subscriptions=[f"{task.prefix}/m"])
+        await client.create_queue(name, ignore_exists=True, subscriptions=[f"{task.prefix}/>"])

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import uuid
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+import asyncio
+import contextlib
+import math
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cluster.commands.bench.bench import BenchClient, bench, bench_size, is_watched, watch
-from cluster.commands.bench.queue_client import PARTS
-from cluster.commands.bench.task import Task
+from cluster.commands.bench.bench import bench, bench_size, is_watched, start, task_of, watch
+from cluster.commands.bench.process import DRAIN, STORE
+from cluster.commands.bench.queueing import queue_names
 from cluster.commands.connecting.connection import ConnectOptions, client_options
 from cluster.commands.terminal.hints import quiet_option
 from cluster.commands.terminal.output import Output, output_option, print_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+#: Parts of a run whose rates are told apart: a long backlog may make publishing slower.
+PARTS: Final = 10
 
 _window = click.option(
     "--window",
@@ -51,7 +55,14 @@ def guaranteed(
     *, connect: ConnectOptions, messages: int, size: int, window: int, queues: int, quiet: bool, out: Output
 ) -> None:
     """Publish to queues of its own with acknowledgements, then consume, then do both at once."""
-    run = QueueRun(connect, messages=messages, size_bytes=size, window=window, queues=queues, quiet=quiet)
+    run = QueueRun(
+        connect,
+        count=messages,
+        payload_bytes=size,
+        window=window,
+        queues=queues,
+        is_watched=is_watched(quiet=quiet),
+    )
     try:
         stored = run.store()
         drained = run.drain()
@@ -65,8 +76,8 @@ def guaranteed(
         "window": window,
         "queues": queues,
         "refused": stored["refused"],
-        "published_per_s": round(messages / (stored["parts_ended"][-1] - stored["started"])),
-        "consumed_per_s": round(messages / (drained["ended"] - drained["started"])),
+        "published_per_s": round(messages / seconds_of(stored)),
+        "consumed_per_s": round(messages / seconds_of(drained)),
         "together_per_s": round(messages / together),
     }
     out.one(figures, print_metrics)
@@ -83,14 +94,15 @@ def backlog(
     *, connect: ConnectOptions, messages: int, size: int, window: int, quiet: bool, out: Output
 ) -> None:
     """Fill a queue of its own, compare the publish rate at the end with that at the start, and empty it."""
-    run = QueueRun(connect, messages=messages, size_bytes=size, window=window, queues=1, quiet=quiet)
+    run = QueueRun(
+        connect, count=messages, payload_bytes=size, window=window, is_watched=is_watched(quiet=quiet)
+    )
     try:
         stored = run.store()
         drained = run.drain()
     finally:
         run.clean()
-    times = [stored["started"], *stored["parts_ended"]]
-    rates = [messages / PARTS / (after - before) for before, after in pairwise(times)]
+    rates = part_rates(stored)
     figures = {
         "bench": "backlog",
         "messages": messages,
@@ -99,53 +111,61 @@ def backlog(
         "published_per_s_at_first": round(rates[0]),
         "published_per_s_at_last": round(rates[-1]),
         "last_to_first": round(rates[-1] / rates[0], 3),
-        "first_delivery_ms": round((drained["first"] - drained["started"]) * 1_000, 3),
-        "consumed_per_s": round(messages / (drained["ended"] - drained["started"])),
+        "first_delivery_ms": round((drained["first_delivery_ns"] - drained["first_ns"]) / 1e6, 3),
+        "consumed_per_s": round(messages / seconds_of(drained)),
     }
     out.one(figures, print_metrics)
+
+
+def seconds_of(figures: dict[str, Any]) -> float:
+    """Give how long a client took."""
+    return float(figures["last_ns"] - figures["first_ns"]) / 1e9
+
+
+def part_rates(stored: dict[str, Any]) -> list[float]:
+    """Give the messages per second of each part that a client published."""
+    rates, began_ns = [], stored["first_ns"]
+    for messages, ended_ns in stored["parts"]:
+        rates.append(messages / (ended_ns - began_ns) * 1e9)
+        began_ns = ended_ns
+    return rates
 
 
 class QueueRun:
     """One measurement with queues of its own, which are deleted at its end."""
 
-    def __init__(self, connect: ConnectOptions, *, quiet: bool, **task: Any) -> None:
-        shared = {
-            "connect": connect.arguments(),
-            "topics": 1,
-            "batch": 1,
-            "publishers": 1,
-            "is_watched": is_watched(quiet=quiet),
-        }
-        self._task = {"prefix": f"bench/{uuid.uuid4().hex[:8]}", **shared, **task}
+    def __init__(self, connect: ConnectOptions, *, count: int, **fields: Any) -> None:
+        self._connect = connect
+        self._task = task_of(connect, count=count, batch=math.ceil(count / PARTS), **fields)
 
     def store(self) -> dict[str, Any]:
         """Publish everything; gives when it began and when each part was acknowledged."""
-        return self._do("publishing", "store")[0]
+        return self._do("publishing", STORE)[0]
 
     def drain(self) -> dict[str, Any]:
         """Consume everything; gives when it began, when the first came and when it ended."""
-        return self._do("consuming", "drain")[0]
+        return self._do("consuming", DRAIN)[0]
 
     def together(self) -> float:
         """Publish and consume everything at once; gives the seconds from the first to the last."""
-        stored, drained = self._do("publishing and consuming", "store", "drain")
-        return float(drained["ended"] - stored["started"])
+        stored, drained = self._do("publishing and consuming", STORE, DRAIN)
+        return float(drained["last_ns"] - stored["first_ns"]) / 1e9
 
     def clean(self) -> None:
         """Delete the queues."""
-        self._do("deleting", "clean")
+        asyncio.run(self._delete())
+
+    async def _delete(self) -> None:
+        async with await self._connect.connect() as client:
+            for name in queue_names(self._task):
+                await client.delete_queue(name)
 
     def _do(self, doing: str, *roles: str) -> list[dict[str, Any]]:
-        clients: list[BenchClient] = []
-        try:
-            for role in roles:
-                clients.append(BenchClient(Task(role=role, **self._task)))
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(start(self._task, role)) for role in roles]
             for client in clients:
-                client.answer()
+                client.wait_ready()
             for client in clients:
                 client.go()
-            with watch(clients, doing, self._task["messages"] * len(clients)):
-                return [client.answer() for client in clients]
-        finally:
-            for client in clients:
-                client.end()
+            with watch(clients, doing, self._task.count * len(clients)):
+                return [client.result() for client in clients]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks.clients.process import STAMP_BYTES, Task, report
+from cluster.commands.bench.process import STAMP_BYTES, Task, Telling, report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,10 @@ class Stored:
         self.confirmed = 0
         self.refused = 0
         self.latencies_ns: list[int] = []
+        #: Messages and end of each batch: a long backlog may make publishing slower.
+        self._parts: list[tuple[int, int]] = []
         self._first_ns = 0
+        self._tell = Telling(task)
 
     def begin(self) -> None:
         """The first message leaves now."""
@@ -41,12 +44,20 @@ class Stored:
         """Give when a message of a run with a rate is to leave."""
         return self._first_ns + number * 1e9 / self._task.rate
 
+    def end_part(self, confirmed: int, refused: int) -> None:
+        """Count a batch that was confirmed just now."""
+        self.confirmed += confirmed
+        self.refused += refused
+        self._parts.append((confirmed + refused, time.monotonic_ns()))
+        self._tell(self.confirmed + self.refused)
+
     def report(self) -> None:
         """Tell the parent; the last confirmation came just now."""
         report(
             {
                 "published": self.confirmed,
                 "refused": self.refused,
+                "parts": self._parts,
                 "first_ns": self._first_ns,
                 "last_ns": time.monotonic_ns(),
                 "latencies_ns": self.latencies_ns,
@@ -64,6 +75,7 @@ class Drained:
         self._first_ns = 0
         self._first_delivery_ns = 0
         self._late_ns: list[int] = []
+        self._tell = Telling(task)
 
     def begin(self) -> None:
         """Consuming begins now."""
@@ -74,6 +86,7 @@ class Drained:
         if not self.received:
             self._first_delivery_ns = time.monotonic_ns()
         self.received += len(payloads)
+        self._tell(self.received)
         if self._task.delay_ms:
             now = time.monotonic_ns()
             delay_ns = self._task.delay_ms * 1_000_000

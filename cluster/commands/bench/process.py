@@ -1,12 +1,13 @@
-"""What every client process of a benchmark does around its broker: its task, READY, GO, one JSON line.
+"""What every client process of a measurement does around its broker: its task, READY, GO, one JSON line.
 
-The parent (`benchmarks.harness`) writes the task as one line of JSON on standard input. The client
-connects, subscribes if it is a subscriber, and prints READY; a publisher then waits for GO. When a run is
-over it prints one line of JSON: what it published or received, and when. Times are CLOCK_MONOTONIC in
+The parent (`client_process`) writes the task as one line of JSON on standard input: it may hold a password, so it is
+no argument. The client connects, subscribes if it is a subscriber, and prints READY; all but subscribers then wait
+for GO. When a run is over it prints one line of JSON: what it published or received, and when. Before that it may
+print `DONE` with how many messages it has handled, or `ERROR` with what went wrong. Times are CLOCK_MONOTONIC in
 nanoseconds, which all processes of a machine share. An empty payload ends a run.
 
-Only the standard library is used: the clients of the peers run in an environment of their own. What is done
-per message is the same in all of them, so that only the client libraries differ.
+Only the standard library is used: `scripts/bench` compares with other brokers, whose clients run in an environment of
+their own. What is done per message is the same in all of them, so that only the client libraries differ.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import math
 import os
-import random
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import cycle, islice
 from selectors import SelectSelector
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
 #: The send time in nanoseconds, at the start of each payload of a latency run.
 STAMP_BYTES: Final = 8
@@ -33,17 +34,24 @@ STAMP_BYTES: Final = 8
 CHUNK_MESSAGES: Final = 1_000
 #: What is not received waits in memory somewhere; so many messages of 1 KiB are 10 GiB.
 MESSAGES_MAX: Final = 10_000_000
-#: Publishing each topic of the table once ends by itself, unless something is wrong.
-EACH_ONCE_S: Final = 60.0
-#: A subscriber that got something and then nothing for so long has missed the end of its run.
-STALL_S: Final = 5.0
+#: A subscriber that got something and then nothing for so long has missed the end of its run: longer than a loaded
+#: machine pauses.
+STALL_S: Final = 10.0
+#: One that got nothing at all for so long waits for something that will not come.
+NOTHING_S: Final = 120.0
 _LOOK_INTERVAL_S: Final = 0.25
 #: Topics of a run, used in turn.
 TOPICS: Final = 16
+#: Between two words on how far a client is: often enough for a bar, too seldom to be measured.
+TELL_INTERVAL_S: Final = 0.2
+
+READY: Final = "READY"
+GO: Final = "GO"
+DONE: Final = "DONE"
+ERROR: Final = "ERROR"
 
 PUBLISH: Final = "publish"
 SUBSCRIBE: Final = "subscribe"
-CHURN: Final = "churn"
 #: Publish messages to a queue with confirmation, and take and acknowledge them.
 STORE: Final = "store"
 DRAIN: Final = "drain"
@@ -57,35 +65,30 @@ BATCHED: Final = "batched"
 class Task:
     """What one client does."""
 
-    #: PUBLISH, SUBSCRIBE, CHURN, STORE or DRAIN.
+    #: PUBLISH, SUBSCRIBE, STORE or DRAIN.
     role: str
     #: Where the broker listens.
     url: str
-    #: First level of the topics of this run, so that no run gets messages of another.
+    #: First levels of the topics of this run, so that no run gets messages of another; and the names of its queues.
     prefix: str
+    #: Further arguments of `angarium.connect`.
+    options: dict[str, Any] = field(default_factory=dict)
     payload_bytes: int = 128
-    #: How long a publisher publishes, or a churning client churns.
+    #: Topics of this run, used in turn.
+    topic_count: int = TOPICS
+    #: How long a publisher publishes, unless `count` says how many messages it sends.
     seconds: float = 1.0
+    count: int = 0
     #: Messages or changes per second; 0 for full speed.
-    rate: int = 0
+    rate: float = 0
     #: SINGLY or BATCHED.
     api: str = SINGLY
-    #: Whether the subscriber lets the broker send as much as it likes.
-    unbounded: bool = True
+    #: Messages of a batch; 0 for what suits the client.
+    batch: int = 0
+    #: How many publishers send to this subscriber, each with an end of its own.
+    publishers: int = 1
     #: How many runs a subscriber stays for.
     runs: int = 1
-    #: Subscriptions of the table of filters that all holders have together, and which share this one holds.
-    table: int = 0
-    holder: int = 0
-    holders: int = 1
-    #: Whether a publisher publishes each topic of the table once, instead of any of them for a time.
-    each_once: bool = False
-    #: Messages that fill the queue of a frozen subscriber before the run; its topic is `burst_topic`.
-    burst: int = 0
-    #: Whether this subscriber also gets the burst, and is not to be missed for a minute.
-    frozen: bool = False
-    #: Messages that a storing or draining client handles; the prefix names the queue.
-    count: int = 0
     #: Messages that a storing client may have unconfirmed.
     window: int = 255
     #: Queues that get each message.
@@ -94,48 +97,38 @@ class Task:
     delay_ms: int = 0
     #: Whether no two payloads are equal; else they are all alike.
     distinct: bool = False
+    #: Whether somebody watches: the client says now and then how far it is.
+    is_watched: bool = False
 
     def pack(self) -> bytes:
         """Give the line for standard input."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
+    @classmethod
+    def read(cls) -> Self:
+        """Read the task from standard input."""
+        return cls(**json.loads(sys.stdin.readline()))
+
     def topics(self, separator: str = "/") -> list[str]:
         """Give the topics of this run, spelled for a broker."""
-        if self.table:
-            topics = table_topics(self.table)
-            return topics if self.each_once else random.Random(0).choices(topics, k=2 * self.table)
-        return [f"{self.prefix}{separator}{number}" for number in range(TOPICS)]
+        return [f"{self.prefix}{separator}{number}" for number in range(self.topic_count)]
 
     def end_topic(self, separator: str = "/") -> str:
         """Give the topic of the end; every subscriber of this run gets it."""
         return f"{self.prefix}{separator}end"
 
     @property
-    def burst_topic(self) -> str:
-        """Where the burst for a frozen subscriber goes."""
-        return f"{self.prefix}-burst/0"
-
-    @property
     def messages(self) -> int:
         """How many messages a publisher with a rate sends."""
-        return round(self.rate * self.seconds)
+        return self.count or round(self.rate * self.seconds)
 
 
-def table_filters(count: int) -> list[str]:
-    """Give a table of filters, half of them exact (`a/{i}/b`) and half with a wildcard (`a/*/c{i}`)."""
-    return [f"a/{number}/b" if number % 2 else f"a/*/c{number}" for number in range(count)]
-
-
-def table_topics(count: int) -> list[str]:
-    """Give one topic for each filter of the table, which matches it alone, in an order without locality."""
-    topics = [f"a/{number}/b" if number % 2 else f"a/x/c{number}" for number in range(count)]
-    random.Random(count).shuffle(topics)
-    return topics
-
-
-def read_task() -> Task:
-    """Read the task from standard input."""
-    return Task(**json.loads(sys.stdin.readline()))
+def percentile(values: Sequence[float], part: float) -> float:
+    """Give the value at or below which a part of the values lies, or 0 if there is none."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return float(ordered[max(0, math.ceil(len(ordered) * part) - 1)])
 
 
 def ready() -> None:
@@ -146,14 +139,14 @@ def ready() -> None:
     """
     gc.collect()
     _cpu.begin()
-    print("READY", flush=True)
+    print(READY, flush=True)
 
 
 def wait_for_go() -> None:
     """Wait until all others are ready too."""
     line = sys.stdin.readline()
-    if line != "GO\n":
-        sys.exit(f"instead of GO came {line!r}")
+    if line != f"{GO}\n":
+        sys.exit(f"instead of {GO} came {line!r}")
 
 
 def run_loop(main: Coroutine[Any, Any, None], task: Task) -> None:
@@ -178,6 +171,11 @@ def report(figures: dict[str, Any]) -> None:
     _cpu.begin()
 
 
+def report_error(code: int, text: str) -> None:
+    """Print why nothing was measured."""
+    print(ERROR, json.dumps([code, text]), flush=True)
+
+
 class _CpuTime:
     """CPU seconds of this process since it was ready, or since its last report."""
 
@@ -194,20 +192,37 @@ class _CpuTime:
 _cpu = _CpuTime()
 
 
+class Telling:
+    """Says now and then how many messages a client has handled, if somebody watches."""
+
+    def __init__(self, task: Task) -> None:
+        #: When it is due again; never if nobody watches.
+        self._next_at = 0.0 if task.is_watched else math.inf
+
+    def __call__(self, done: int) -> None:
+        """Take how many are done by now."""
+        now = time.monotonic()
+        if now >= self._next_at:
+            self._next_at = now + TELL_INTERVAL_S
+            print(DONE, done, flush=True)
+
+
 class Tally:
     """What a subscriber has received in this run."""
 
     def __init__(self, task: Task, on_end: Callable[[], None]) -> None:
         """Begin; `on_end` is called when the last run is over."""
         self._runs_left = task.runs
+        self._may_hear_nothing = task.runs > 1
+        self._publishers = task.publishers
         self._on_end = on_end
         self._reset()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _reset(self) -> None:
         self.messages = 0
-        self.bytes = 0
         self.last_ns = 0
+        self._ends_left = self._publishers
         #: One per message of a run with a rate, in the order of arrival.
         self.latencies_ns: list[int] = []
 
@@ -215,20 +230,19 @@ class Tally:
         """Take a message of a run at full speed."""
         if payload:
             self.messages += 1
-            self.bytes += len(payload)
         else:
             self.last_ns = time.monotonic_ns()
-            self.end(complete=True)
+            self._take_ends(1)
 
     def count_many(self, payloads: list[bytes]) -> None:
-        """Take messages that came together, of a run at full speed; the end is the last of a batch."""
-        messages = len(payloads) - (not payloads[-1])
+        """Take messages that came together, of a run at full speed."""
+        ends = payloads.count(b"")
+        messages = len(payloads) - ends
         if messages:
             self.last_ns = time.monotonic_ns()
             self.messages += messages
-            self.bytes += sum(map(len, payloads))
-        if not payloads[-1]:
-            self.end(complete=True)
+        if ends:
+            self._take_ends(ends)
 
     def clock(self, payload: bytes) -> None:
         """Take a message of a run with a rate."""
@@ -236,9 +250,13 @@ class Tally:
         self.last_ns = now
         if payload:
             self.messages += 1
-            self.bytes += len(payload)
             self.latencies_ns.append(now - int.from_bytes(payload[:STAMP_BYTES], "little"))
         else:
+            self._take_ends(1)
+
+    def _take_ends(self, ends: int) -> None:
+        self._ends_left -= ends
+        if self._ends_left <= 0:
             self.end(complete=True)
 
     def end(self, *, complete: bool) -> None:
@@ -246,7 +264,6 @@ class Tally:
         report(
             {
                 "received": self.messages,
-                "bytes": self.bytes,
                 "last_ns": self.last_ns,
                 "latencies_ns": self.latencies_ns,
                 "complete": complete,
@@ -262,12 +279,16 @@ class Tally:
         seen, since = 0, time.monotonic()
         while self._runs_left > 0:
             time.sleep(_LOOK_INTERVAL_S)
+            silent_s = time.monotonic() - since
             if self.messages != seen:
                 seen, since = self.messages, time.monotonic()
-            elif seen and time.monotonic() - since > STALL_S:
+            elif seen and silent_s > STALL_S:
                 self.last_ns = self.last_ns or round(since * 1e9)
                 self.end(complete=False)
                 os._exit(0)
+            elif not self._may_hear_nothing and silent_s > NOTHING_S:
+                print(f"no message came within {NOTHING_S:g} s", file=sys.stderr, flush=True)
+                os._exit(1)
 
 
 class Source:
@@ -276,25 +297,24 @@ class Source:
     def __init__(self, task: Task, separator: str = "/") -> None:
         """Prepare everything that needs no broker."""
         self._task = task
-        topics = task.topics(separator)
-        self._topics: Iterator[str] = cycle(topics)
-        #: More than any run publishes, or each topic once.
-        self._messages_max = len(topics) if task.each_once else MESSAGES_MAX
+        self._topics: Iterator[str] = cycle(task.topics(separator))
+        self._messages_max = task.count or MESSAGES_MAX
+        self._tell = Telling(task)
         self.payload = bytes(task.payload_bytes)
         self._filler = bytes(task.payload_bytes - STAMP_BYTES)
         self.published = 0
         self._first_ns = 0
-        self._deadline_ns = 0
 
     def chunks(self) -> Iterator[list[str]]:
-        """Give the topics of some messages at a time, until the time is over or each was used once."""
+        """Give the topics of some messages at a time, until as many as asked for are out, or the time is over."""
         self._first_ns = time.monotonic_ns()
-        seconds = EACH_ONCE_S if self._task.each_once else self._task.seconds
-        deadline_ns = self._first_ns + round(seconds * 1e9)
+        deadline_ns = math.inf if self._task.count else self._first_ns + self._task.seconds * 1e9
+        chunk = self._task.batch or CHUNK_MESSAGES
         while time.monotonic_ns() < deadline_ns and self.published < self._messages_max:
-            messages = min(CHUNK_MESSAGES, self._messages_max - self.published)
+            messages = min(chunk, self._messages_max - self.published)
             yield list(islice(self._topics, messages))
             self.published += messages
+            self._tell(self.published)
 
     def publish_in_time(self, publish: Callable[[str, bytes], object]) -> None:
         """Publish each message when it is due; one that is late leaves at once."""
@@ -317,6 +337,7 @@ class Source:
                 await asyncio.sleep(left_ns / 1e9)
             await publish(next(self._topics), self._stamped())
             self.published += 1
+            self._tell(self.published)
 
     def _stamped(self) -> bytes:
         return time.monotonic_ns().to_bytes(STAMP_BYTES, "little") + self._filler
