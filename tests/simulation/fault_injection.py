@@ -78,8 +78,8 @@ class Faults:
         self._note(f"worker {index}", "hangs")
         self._node.supervisor.pause_worker(index, HANG_S)
 
-    def kill_worker(self) -> None:
-        index = self._worker()
+    def kill_worker(self, index: int | None = None) -> None:
+        index = self._worker() if index is None else index
         self._note(f"worker {index}", "is killed")
         self._node.supervisor.kill_worker(index)
 

@@ -8,12 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.fault_injection import KINDS as DIRECT_KINDS
-from tests.simulation.fault_injection import Faults
-from tests.simulation.guaranteed.guaranteed_world import EXCEPTIONS, QUEUE_FILTERS, EndpointPlan
+from tests.simulation.fault_injection import SHORT_MAX_S, Faults
+from tests.simulation.guaranteed.guaranteed_world import (
+    EXCEPTIONS,
+    QUEUE_FILTERS,
+    EndpointPlan,
+    draw_guaranteed_row,
+)
 from tests.simulation.guaranteed.records import Operation
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from tests.simulation.event_history import History
     from tests.simulation.guaranteed.guaranteed_client import GuaranteedClient
@@ -41,7 +47,7 @@ class GuaranteedFaults(Faults):
         world: GuaranteedWorld,
     ) -> None:
         super().__init__(loop, rng, node, history, clients, list(world.vpns))
-        self._guaranteed_node = node
+        self._guaranteed_node, self._guaranteed_clients = node, clients
         self._world = world
 
     def kinds(self) -> dict[str, int]:
@@ -52,13 +58,13 @@ class GuaranteedFaults(Faults):
         if "partitions" in self._world.features:
             kinds |= {"change_partitions": 15, "change_partitions_and_kill": 25}
         if "scaling" in self._world.features:
-            kinds |= {"scale": 12}
+            kinds |= {"scale": 12, "scale_and_kill": 25}
         return kinds
 
     # Disks and homes.
 
-    def slow_disk(self) -> None:
-        index, duration = self._worker(), self._some_time()
+    def slow_disk(self, index: int | None = None, duration: float = 0.0) -> None:
+        index, duration = self._worker() if index is None else index, duration or self._some_time()
         self._note(f"worker {index}", f"has a slow disk for {duration:.2f} s")
         disk = self._guaranteed_node.disks.get(index)
         if disk is not None:
@@ -86,19 +92,51 @@ class GuaranteedFaults(Faults):
             disk.disk.is_failing = True
 
     def scale(self) -> None:
-        workers = self._rng.randint(1, 3)
+        self._scale_to(self._rng.randint(1, 3), lambda: None)
+
+    def _scale_to(self, workers: int, then: Callable[[], None]) -> None:
         if not OVERLAPPING_SCALES and not self._guaranteed_node.is_scaled:
             return
         self._note("operator", f"wants {workers} workers")
-        self._guaranteed_node.controller.admin("workers.scale", {"workers": workers})
+
+        def answered(is_done: bool, _: Any) -> None:
+            if is_done:
+                then()
+
+        self._guaranteed_node.controller.admin("workers.scale", {"workers": workers}, answered)
+
+    def scale_and_kill(self) -> None:
+        """Messages are on their way to the slow disk of a worker when it is to leave, and more come; then it dies."""
+        leaving = self._node.supervisor.target - 1
+        if not leaving:
+            self._scale_to(self._rng.randint(2, 3), lambda: None)
+            return
+        end = self._rng.choice([self.kill_worker, self.kill_router_and_worker])
+        rest = self._rng.random() * 0.3
+
+        def go_on() -> None:
+            self.publish_all()
+            self._loop.after(rest, lambda: end(leaving))
+
+        self.slow_disk(leaving, SHORT_MAX_S)
+        self.publish_all()
+        self._loop.after(self._rng.random() * 0.1, lambda: self._scale_to(leaving, go_on))
+
+    def publish_all(self) -> None:
+        """Everybody publishes a little, with each producer."""
+        for client in self._guaranteed_clients:
+            for producer in client.producers if client.is_open and not client.is_paused else ():
+                count = self._rng.randint(1, 3)
+                rows = [draw_guaranteed_row(self._rng, self._world, client.plan.vpn) for _ in range(count)]
+                client.publish_guaranteed(producer, rows)
 
     def kill_all_workers(self) -> None:
         self._note("node", "loses all workers at once")
         for index in range(self._node.supervisor.target):
             self._node.supervisor.kill_worker(index)
 
-    def kill_router_and_worker(self) -> None:
-        index = self._worker()
+    def kill_router_and_worker(self, index: int | None = None) -> None:
+        index = self._worker() if index is None else index
         self._note("router", f"is killed, and worker {index} with it")
         if self._node.router is not None:
             self._node.kill_router()

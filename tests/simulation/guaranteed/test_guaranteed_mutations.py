@@ -18,6 +18,7 @@ from node.home.home import Home
 from node.home.lanes.adoption import Placing
 from node.home.spool import layout
 from router.admission import allowances
+from router.admission.rearranging import Rearranging
 from router.admission.usage import Account
 from router.guaranteed.endpoints import Endpoints
 from storage.spool import Table
@@ -163,7 +164,7 @@ class ForgetsPublishers(Home):
         (NeverMarksRedeliveries, ["unmarked"], 1),
         (LosesTheTail, ["lost"], 1),
         (LosesStates, ["broken: in memory, and", "resurrected"], 2),
-        (LosesPurges, ["vanished", "resurrected", "position", "unmarked"], 1),
+        (LosesPurges, ["vanished", "resurrected", "position", "unmarked"], 9),
         (ThrowsTheDeadAway, ["dmq"], 3),
         (ForgetsPublishers, ["leak"], 9),
     ],
@@ -190,7 +191,7 @@ def test_positions_that_are_left_out_after_a_death_are_found_out(monkeypatch: py
         return row._replace(given=max(row.given, row.delivered + 1))
 
     monkeypatch.setattr(layout, "unpack_positions", unpack_with_reserve)
-    assert is_found("gap", first=1)
+    assert is_found("gap", first=6)
 
 
 @pytest.mark.slow
@@ -238,7 +239,16 @@ def test_a_router_that_gives_away_what_a_home_still_has_out_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(allowances._Home, "counts", property(lambda self: self.allowance))
-    assert is_found("broken: messages are delivered and not settled", first=42)
+    assert is_found("broken: messages are delivered and not settled", first=133)
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R163")
+def test_a_router_that_gives_the_next_home_what_overtakes_the_last_one_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Rearranging, "concerns", lambda *_: False)
+    assert is_found("lost", first=31)
 
 
 @pytest.mark.slow
