@@ -14,9 +14,9 @@ from typing import Final, TypeVar
 #: threshold.
 _MALLOC_OPTIONS: Final = ((-3, 32 << 20), (-1, 64 << 20), (-2, 4 << 20))
 #: Young objects that start a collection, and so many of these before their survivors are looked at too; each batch
-#: makes thousands that die at once without it. While clients subscribe all survive, and 25,000 took 10 ms: so few are
-#: looked at at once that nobody notices. Full collections are rare.
-_GC_THRESHOLDS: Final = (5_000, 8, 2_500)
+#: makes thousands that die at once without it. While clients subscribe, or partitions are made, all survive, and 45,000
+#: took up to 8 ms: so few are looked at at once that nobody notices. Full collections are rare.
+_GC_THRESHOLDS: Final = (5_000, 2, 10_000)
 #: So much of counted state has to be freed before memory is given back, and so long it is waited for more of it.
 GIVE_BACK_BYTES: Final = 1 << 20
 GIVE_BACK_DELAY_S: Final = 3.0

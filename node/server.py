@@ -139,14 +139,12 @@ class WorkerServer:
                 frames = receive(zmq.NOBLOCK)
             except zmq.Again:
                 return False
-            if home is not None and frames[0] in _FOR_THE_HOME:
-                is_spent = home.handle(frames)
-                if frames[0] != Start.operation:
-                    if is_spent:
-                        return True
-                    continue
-            for answer in handle(frames, now):
-                self._send(answer)
+            is_for_home = home is not None and frames[0] in _FOR_THE_HOME
+            if home is not None and is_for_home and home.handle(frames):
+                break
+            if not is_for_home or frames[0] == Start.operation:
+                for answer in handle(frames, now):
+                    self._send(answer)
             if time.monotonic() >= until:
                 break
         return True

@@ -40,7 +40,7 @@ from node.home.lanes.adoption import ImportStepped, LaneImported, LanePlaced
 from node.home.lanes.lane_changes import LaneDeleted, LanesCleared, check_settings
 from node.home.lanes.leases import LeaseAnswer
 from node.home.lanes.moves import MoveChosen, MoveEnded
-from node.home.lanes.serving import BINDS_PER_TICK
+from node.home.lanes.serving import BINDS_PER_TICK, LANES_PER_TICK
 from node.home.operations import Answer, AnswerDurable, Operations
 from node.home.parts import HomeLimits, HomeParts
 from node.home.reports import DiskSpace, ProducerLookups, RecordsForgotten, Reports
@@ -117,6 +117,8 @@ class Home:
         self._is_started = False
         self._now = 0.0
         self._wall_ms = 0
+        #: Lanes that LANES named since the last tick.
+        self._lanes_named = 0
         self._is_stopping = False
         #: Whether everything is on disk, with the mark of an orderly stop.
         self.is_stopped = False
@@ -313,6 +315,7 @@ class Home:
             for held in [held for held in map(self.lanes.get, header.deletes) if held is not None]:
                 self.parts.serving.forget(held)
                 self._flows.tell(self.parts.changes.delete(held, self._now, self._wall_ms))
+        self._lanes_named += len(header.puts) + len(header.deletes)
         self.writing.add(Task(LanesDurable(header)))
 
     def _sort_out(self, named: list[int], deleted: list[int]) -> None:
@@ -423,7 +426,7 @@ class Home:
     @property
     def is_spent(self) -> bool:
         """Whether the frames since the last tick have cost what one turn may."""
-        return self.parts.effort.left <= 0
+        return self.parts.effort.left <= 0 or self._lanes_named >= LANES_PER_TICK
 
     def answers_to(self, operation: str) -> bool:
         """Tell whether `request` knows an operation."""
@@ -528,6 +531,7 @@ class Home:
         # What frames cost until the next tick is taken off its turn.
         self.parts.renew_efforts()
         self._flows.left = BINDS_PER_TICK
+        self._lanes_named = 0
         return self._next_due(now)
 
     def _work(self, now: float, wall_ms: int) -> None:
