@@ -8,19 +8,17 @@ segment, in one state.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from node.backlog.segment import (
-    EXPIRED,
     GONE,
     HELD,
     MOVING,
     OUT,
     READY,
     REASONS,
-    REDELIVERIES,
-    REJECTED,
     STATES,
     Segment,
 )
@@ -402,14 +400,14 @@ class Backlog:
         self.bytes = 0
         #: Segments whose durable state changed, in the order of the first change.
         self.changed: dict[Segment, None] = {}
-        #: Reason -> positions of dead rows that `take_dead` has not given yet.
-        self._dead = {EXPIRED: PositionSet(), REDELIVERIES: PositionSet(), REJECTED: PositionSet()}
+        #: Reason -> positions of dead rows that `take_dead` has not given yet; made when the first of them die.
+        self._dead: defaultdict[int, PositionSet] = defaultdict(PositionSet)
         #: When a segment has to be looked at (wall ms); each is in it at most once, at `Segment.timer`.
         self.timers = TimeIndex()
         #: Of a last-value lane: position of the newest message that was let in; older ones are replaced.
         self.newest = 0
-        #: Name -> count, see `COUNTERS`.
-        self.statistics = dict.fromkeys(COUNTERS, 0)
+        #: Name -> count, see `COUNTERS`; what never happened is not in it: nothing ever does in most partitions.
+        self.statistics: defaultdict[str, int] = defaultdict(int)
 
     @property
     def messages(self) -> int:
@@ -551,8 +549,7 @@ class Backlog:
             self.changed[segment] = None
         self.segments.clear()
         self.timers.clear()
-        for positions in self._dead.values():
-            positions.clear()
+        self._dead.clear()
         self.counts = [0] * len(STATES)
         self.bytes = 0
         self.statistics["purged"] += messages

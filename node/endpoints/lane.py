@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium import errors, wire
 from angarium_server.frames.homes import FlowEvent
-from node.backlog.backlog import Backlog
+from node.backlog.backlog import COUNTERS, Backlog
 from node.backlog.lifetimes import Lifetimes
 from node.backlog.segment import (
     GONE,
@@ -217,6 +217,7 @@ class Lane:
         counts = self._backlog.counts
         consumers = sum(not flow.is_browser for flow in self.flows.values())
         return {
+            **dict.fromkeys(COUNTERS, 0),
             **self._backlog.statistics,
             "messages": self.messages,
             "bytes": self.bytes,

@@ -9,7 +9,8 @@ No I/O, no clock; `node.home.home` and its parts use this.
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from bisect import bisect_right
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
@@ -130,7 +131,7 @@ class HeldLane:
         self.added = (0, 0)
         self.lost = (0, 0)
         #: (number of the loss, messages and bytes gone with it) that are not durable, oldest first.
-        self.losses: deque[tuple[int, int, int]] = deque()
+        self.losses: list[tuple[int, int, int]] = []
         #: High-water marks since the process started.
         self.peak_messages = 0
         self.peak_bytes = 0
@@ -263,7 +264,7 @@ class HeldLane:
         assert self.added[0] - self.lost[0] >= self.lane.messages + self.staged[0]
         assert self.added[1] - self.lost[1] >= self.lane.bytes + self.staged[1]
         assert min(self.staged) >= 0
-        assert list(self.losses) == sorted(self.losses)
+        assert self.losses == sorted(self.losses)
 
 
 class HeldLanes:
@@ -389,11 +390,12 @@ class HeldLanes:
     def losses_durable(self, number: int) -> None:
         """Take note that every loss up to a number is durable."""
         for held in list(self.lossy):
-            losses = held.losses
-            while losses and losses[0][0] <= number:
-                held.lost = losses.popleft()[1:]
+            durable = bisect_right(held.losses, number, key=itemgetter(0))
+            if durable:
+                held.lost = held.losses[durable - 1][1:]
+                del held.losses[:durable]
                 self.changed[held] = None
-            if not losses:
+            if not held.losses:
                 del self.lossy[held]
 
     def take_due(self, now: float) -> list[HeldLane]:

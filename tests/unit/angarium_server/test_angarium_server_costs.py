@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from angarium import wire
 from angarium.topic import parse_filter
 from angarium.topic_cache import TopicCache
 from angarium.wire import KIND_PLAIN
@@ -15,10 +16,12 @@ from angarium_server import costs
 from node.config import WorkerConfig
 from node.matching.matching import Matching
 from router.ground.config import RouterConfig
+from router.guaranteed.endpoints import LaneUsage
 from router.matching.fast_path import Entry
 from router.sessions.interest import FilterSet, Interest
 from router.sessions.queues import Bundle, ClassQueue
 from router.sessions.session import Subscription
+from tests.unit.node.driven_home import ROUTER, DrivenHome, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,3 +155,18 @@ def test_a_batch_that_waits_for_a_slow_consumer() -> None:
     queue = ClassQueue(1 << 40, 1)
     _expect(costs.BUNDLE_BYTES + 20, lambda number: queue.push(Bundle(1, number.to_bytes(20, "big"), 1)))
     assert queue.bytes == len(queue.entries) * (costs.BUNDLE_BYTES + 20)
+
+
+def test_a_partition_in_the_router_and_at_its_home() -> None:
+    driven = DrivenHome()
+    driven.start(ROUTER, {})
+    usages: dict[int, LaneUsage] = {}
+
+    def make(number: int) -> None:
+        lane_id = 7 << wire.LANE_BITS | number
+        driven.lanes({lane_id: settings_of("parted", partition=number, partitions=1_000)})
+        driven.tick()
+        driven.write()
+        usages[lane_id] = LaneUsage(lane_id, 0)
+
+    _expect(costs.PARTITION_BYTES, make, 200)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,6 +35,10 @@ class Woken:
         assert self._signal.acquire(timeout=20)
 
 
+class Group(list["Change"]):
+    """A list that tells whether somebody has it."""
+
+
 class SlowDisk(SimulatedDisk):
     """A commit takes until it is let go, and says in which thread it is."""
 
@@ -59,6 +64,19 @@ def test_the_writer_writes_groups_in_order(directory: Path) -> None:
     assert [(done.number, done.full) for done in writer.take_written()] == [(0, None), (1, None), (2, None)]
     assert writer.take_written() == []
     assert spool.get(Table.LANES, b"newest") == b"2"
+    writer.close()
+    spool.close()
+
+
+def test_the_writer_keeps_nothing_of_what_it_wrote(directory: Path) -> None:
+    spool, woken = open_spool(directory, MAP_BYTES), Woken()
+    writer = Writer(spool, woken)
+    group = Group([(Table.LANES, b"newest", b"1")])
+    kept = weakref.ref(group)
+    writer.submit(1, group)
+    del group
+    woken.wait()
+    assert kept() is None
     writer.close()
     spool.close()
 
