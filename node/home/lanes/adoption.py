@@ -29,7 +29,7 @@ from node.backlog.segment import Segment, segment_key
 from node.home.spool import layout
 from node.home.spool.held_lanes import PROVISIONAL
 from node.home.spool.writing import Task
-from storage.spool import Table
+from storage.spool import SpoolFullError, Table
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -450,7 +450,12 @@ class Adoptions:
         held = one.held
         if held.is_gone:
             return
-        self._release(one)
+        try:
+            self._release(one)
+        except SpoolFullError:
+            # The last step comes again when there is room: it ends with the old spool, or that would be there for ever.
+            one.is_under_way, one.next_try = False, self._now + RETRY_S
+            return
         del self.imports[held.lane_id]
         held.importing = 0
         if one.lease is not None:

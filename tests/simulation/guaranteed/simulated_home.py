@@ -101,8 +101,13 @@ class WorkerDisk:
         self._history.home_events.append(LackedRoom(self._loop.now, until))
         if takes_nothing:
             self.full_until = until
+            self._loop.at(until, self.look)
         else:
             self.low_until = until
+
+    def look(self) -> None:
+        """Find out whether it is full; also one whose worker has left, which others take lanes from."""
+        self.disk.is_full = self._loop.now < self.full_until
 
     def duration_s(self, rng: random.Random, now: float) -> float:
         """Draw how long a commit takes."""
@@ -340,7 +345,7 @@ class SimulatedHome:
             return
         number, changes = write
         now = self._loop.now
-        self.place.disk.is_full = now < self.place.full_until
+        self.place.look()
         self.place.disk.room_bytes = 0 if now < self.place.low_until else self.place.room_bytes
         duration = self.place.duration_s(self._rng, now)
         try:

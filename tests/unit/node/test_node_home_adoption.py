@@ -66,6 +66,22 @@ def test_messages_come_with_positions_ages_and_attempts() -> None:
     assert folder.claims == {}
 
 
+def test_a_lane_waits_for_room_to_leave_its_old_spool() -> None:
+    disk = left_behind()
+    driven, folder = new_home(disk)
+    disk.is_full = True
+    driven.lanes(LANES)
+    flow = driven.bind(LANE)
+    driven.settle_down(1.0)
+    assert received(driven, flow) == []
+    assert driven.home.stats()["lanes_importing"] == 2
+    disk.is_full = False
+    driven.settle_down(1.0)
+    assert received(driven, flow) == [b"m%d" % i for i in range(4, 30)]
+    assert folder.names() == []
+    assert folder.claims == {}
+
+
 def test_after_an_unclean_end_everything_that_may_have_been_sent_is_marked() -> None:
     driven, _ = new_home(left_behind(clean=False))
     driven.lanes(LANES)
