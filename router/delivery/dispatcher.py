@@ -13,7 +13,6 @@ from angarium import wire
 from router.delivery.choice import best_neighbour, candidates
 from router.delivery.egress import Delivery, Egress, delivery_of
 from router.sessions.queues import Bundle, open_rows
-from router.sessions.splice import note_given
 
 if TYPE_CHECKING:
     import random
@@ -104,8 +103,6 @@ class Dispatcher:
             if delivery_or_none is None:
                 return
             delivery = delivery_or_none
-        if session.splices is not None:
-            note_given(session.splices, delivery.bundles)
         if session.eliding is not None:
             self._eliding.offer(session, delivery, now)
         else:

@@ -2,9 +2,11 @@
 
 A client subscribes, and then reads what is retained. A message may be in both, and one that workers matched without the
 filter is in neither unless it is retained before it is read. So reading waits until all rounds have retired that were
-under way when it began (`ahead`): what is retained later comes live, and is behind the position up to which pages go.
-Topics of retained messages that the session is given until then, or that wait for it in a queue, are noted: their
-messages come live, and pages leave them out.
+under way when it began (`ahead`): what is retained later comes live.
+
+What has come live before the first page its client leaves out by itself. What is in the pages, too, and still waits for
+the session then, the node leaves out: when the first page is there the topics of such messages are noted. Those of
+later ones are behind the position up to which pages go.
 
 No I/O, no clock.
 """
@@ -23,24 +25,22 @@ if TYPE_CHECKING:
     from angarium.errors import AngariumError
     from router.sessions.queues import Bundle
 
-#: Topics that one splice notes: more come only if far more is published than a few milliseconds hold.
+#: Topics that one splice notes: more wait only for a reader that is far too slow.
 NOTED_MAX: Final = 4_000
 
 
 class Splice:
     """One reading of what is retained."""
 
-    __slots__ = ("ahead", "is_open", "noted", "pattern", "reads", "until")
+    __slots__ = ("ahead", "noted", "pattern", "reads", "until")
 
     def __init__(self, pattern: str, ahead: Mapping[Any, int], until: float) -> None:
         #: The filter that is read.
         self.pattern = pattern
         #: Session -> the number of its newest round that was under way; those that have retired are left out.
         self.ahead = ahead
-        #: Whether something of it may still retire.
-        self.is_open = True
-        #: Topics that come live.
-        self.noted: dict[str, None] = {}
+        #: Topics that come live; None: nobody has looked yet.
+        self.noted: dict[str, None] | None = None
         #: Pages that wait; called with the reason if it takes too long.
         self.reads: list[Callable[[AngariumError | None], None]] = []
         #: When that is.
@@ -49,10 +49,11 @@ class Splice:
     @property
     def is_overrun(self) -> bool:
         """Whether more topics came than are noted."""
-        return len(self.noted) > NOTED_MAX
+        return self.noted is not None and len(self.noted) > NOTED_MAX
 
     def note(self, topics: Iterable[str]) -> None:
-        """Take note of topics of retained messages that its session is given."""
+        """Take note of topics of retained messages that wait for its session."""
+        self.noted = {}
         for topic in topics:
             if not self.is_overrun and matches(self.pattern, topic):
                 self.noted[topic] = None
@@ -65,14 +66,6 @@ class Splice:
             if one.open_rounds and one.retired_round < number
         }
         return not self.ahead
-
-
-def note_given(splices: Mapping[int, Splice], bundles: Iterable[Bundle]) -> None:
-    """Take note of what the session of these splices is given."""
-    topics = [topic for bundle in bundles for topic in retained_topics(bundle)]
-    for splice in splices.values() if topics else ():
-        if splice.is_open:
-            splice.note(topics)
 
 
 def retained_topics(bundle: Bundle) -> list[str]:

@@ -22,7 +22,7 @@ from router.guaranteed.endpoints import QUEUE
 from router.sessions.splice import Splice, retained_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from angarium.errors import AngariumError
     from angarium.topic import Filter
@@ -76,8 +76,10 @@ class _Reading:
     def give(self, value: list[Any], batch: bytes) -> None:
         """Answer with what the lane gave, without what comes live."""
         splice, session = self.splice, self.session
+        if splice is not None and splice.noted is None:
+            splice.note(_waiting_topics(session))
         if splice is not None and splice.is_overrun:
-            self.answer.refuse(error_for(errors.HOME_NOT_READY, "too much is published while it is read"))
+            self.answer.refuse(error_for(errors.HOME_NOT_READY, "too much waits for this client"))
             return
         if splice is not None and splice.noted:
             rows = _decode_rows(batch)
@@ -86,6 +88,15 @@ class _Reading:
             session.splices.pop(self.wish.live, None)
             session.splices = session.splices or None
         self.answer.give(value, batch)
+
+
+def _waiting_topics(session: Session) -> Iterator[str]:
+    """Give the topics of retained messages that wait for a session."""
+    for queue in session.egress.queues if session.egress is not None else ():
+        for bundle in queue.entries:
+            yield from retained_topics(bundle)
+    if session.eliding is not None:
+        yield from (topic for topic, one in session.eliding.topics.items() if one.held is not None)
 
 
 class Retained:
@@ -152,13 +163,8 @@ class Retained:
         while len(session.splices) >= SPLICES_MAX:
             del session.splices[next(iter(session.splices))]
         splice = session.splices[wish.live] = Splice(pattern, self._under_way(), now + SPLICE_S)
-        queues = session.egress.queues if session.egress is not None else ()
-        splice.note(topic for queue in queues for one in queue.entries for topic in retained_topics(one))
-        if session.eliding is not None:
-            splice.note(topic for topic, one in session.eliding.topics.items() if one.held is not None)
         rounds = list(self._unadmitted())
-        splice.is_open = bool(splice.ahead or rounds)
-        if splice.is_open:
+        if splice.ahead or rounds:
             self._waiting[splice] = rounds
         return splice
 
@@ -203,7 +209,6 @@ class Retained:
 
     def _end_wait(self, splice: Splice, error: AngariumError | None) -> None:
         del self._waiting[splice]
-        splice.is_open = False
         reads, splice.reads = splice.reads, []
         for go_on in reads:
             go_on(error)

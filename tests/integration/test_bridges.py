@@ -52,6 +52,23 @@ def test_direct_messages_come_over_once_and_in_order(operator: Operator) -> None
     assert row["dropped"] == {"visited": 0, "max_hops": 0}
 
 
+@pytest.mark.requirement("R248")
+def test_what_is_to_be_retained_is_retained_behind_a_bridge_too(operator: Operator) -> None:
+    operator.bridge("default", "retains", remote_vpn="sales", remote_subscriptions=["state/>"])
+    with (
+        blocking.connect(operator.node.url) as here,
+        blocking.connect(operator.node.url, vpn="sales") as there,
+    ):
+        for payload in (b"1", b"2"):
+            there.publish("state/a", payload, retain=True)
+            there.publish("state/b", payload)
+        there.flush()
+        wait_until(lambda: [one.payload for one in here.retained(">")] == [b"2"])
+        there.publish("state/a", b"", retain=True)
+        there.flush()
+        wait_until(lambda: not list(here.retained(">")))
+
+
 def test_opposite_bridges_whose_subscriptions_overlap_make_no_loop(operator: Operator) -> None:
     pair = ["default", "sales"]
     for number, vpn in enumerate(pair):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import blocking, errors
+from tests.integration.mesh_messages import has_one, publish_until, receive_all
 from tests.integration.mesh_nodes import Mesh
 from tests.integration.mesh_queues import add_queue, drain, numbers, persistent, queue
 from tests.waiting import wait_for, wait_until
@@ -20,6 +21,7 @@ from tests.waiting import wait_for, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from angarium.message import Mode
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +71,40 @@ def test_a_direct_message_crosses_as_one_and_is_spooled_there(pair: Mesh) -> Non
         here.flush()
         wait_until(lambda: queue(pair["b"], "direct")["messages_spooled"] == 1)
     assert queue(pair["a"], "#link/b")["total_messages_spooled"] == before
+
+
+@pytest.mark.requirement("R248")
+@pytest.mark.parametrize("mode", ["direct", "persistent"])
+def test_a_node_keeps_what_is_to_be_retained_and_crosses_a_link(pair: Mesh, mode: Mode) -> None:
+    with blocking.connect(pair["a"].url) as here, blocking.connect(pair["b"].url) as there:
+        here.publish(f"retained/{mode}/a", b"alone", retain=True, mode=mode)
+        here.flush()
+        with there.subscribe(f"retained/{mode}/*", retained=True) as subscription:
+            publish_until(here, f"retained/{mode}/probe", has_one(subscription))
+            receive_all(subscription)
+            here.publish(f"retained/{mode}/b", b"crossed", retain=True, mode=mode)
+            here.flush()
+            message = subscription.receive(5.0)
+            assert (message.payload, message.retain, message.retained) == (b"crossed", True, False)
+            wait_until(lambda: payloads(there, f"retained/{mode}/*") == [b"crossed"])
+            assert payloads(here, f"retained/{mode}/*") == [b"alone", b"crossed"]
+            here.publish(f"retained/{mode}/b", b"", retain=True, mode=mode)
+            here.flush()
+            assert subscription.receive(5.0).payload == b""
+            wait_until(lambda: payloads(there, f"retained/{mode}/*") == [])
+
+
+@pytest.mark.requirement("R248")
+def test_what_a_queue_of_a_neighbour_attracts_is_retained_there(pair: Mesh) -> None:
+    add_queue(pair, "b", "attracts", "attracts/>")
+    with blocking.connect(pair["a"].url) as here, blocking.connect(pair["b"].url) as there:
+        here.publish_many([persistent(f"attracts/{n % 3}", b"%d" % n, retain=True) for n in range(30)])
+        wait_until(lambda: queue(pair["b"], "attracts")["messages_spooled"] == 30)
+        wait_until(lambda: payloads(there, "attracts/>") == [b"27", b"28", b"29"])
+
+
+def payloads(client: blocking.Client, filter_text: str) -> list[bytes]:
+    return [message.payload for message in client.retained(filter_text)]
 
 
 @pytest.mark.requirement("R91")

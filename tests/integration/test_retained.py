@@ -165,6 +165,28 @@ def test_what_is_retained_survives_every_restart_and_other_numbers_of_workers(tm
             assert kept(client, "keep/>") == expected
 
 
+@pytest.mark.requirement("R249")
+def test_a_backup_brings_back_what_was_retained(tmp_path: Path) -> None:
+    with Node(tmp_path / "node", workers=2) as node:
+        with blocking.connect(node.url) as client:
+            for number in range(50):
+                mode = "persistent" if number % 2 else "direct"
+                publish(client, f"keep/{number % 20}", b"%d" % number, mode)
+            publish(client, "keep/0", b"", "persistent")
+            expected = kept(client, "keep/>")
+            assert len(expected) == 19
+            node.run("spool", "backup", str(tmp_path / "backup"))
+            for number in range(20):
+                publish(client, f"keep/{number}", b"later" if number % 3 else b"", "persistent")
+        node.stop()
+        node.run("spool", "restore", str(tmp_path / "backup"))
+        node.start()
+        with blocking.connect(node.url) as client:
+            assert kept(client, "keep/>") == expected
+            publish(client, "keep/1", b"new", "direct")
+            assert kept(client, "keep/1") == {"keep/1": b"new"}
+
+
 def test_it_ends_with_its_time_to_live(client: blocking.Client) -> None:
     client.publish("lives/short", b"x", retain=True, ttl_ms=300, mode="persistent")
     client.publish("lives/long", b"x", retain=True, mode="persistent")

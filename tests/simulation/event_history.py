@@ -15,17 +15,40 @@ from angarium import wire
 from angarium.topic import parse_filter, slot_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from angarium.topic import Filter
     from angarium_server.access import TopicRules
 
 FOREVER = float("inf")
 BROKEN_MAX = 8
+#: The property that says what a message without payload is: its application message id.
+WHAT_PROPERTY = 6
+
+
+def what_of(row: Sequence[Any]) -> str:
+    """Give what a message of the simulation carries, its mark and number: in a property if it has no payload."""
+    payload, packed = row[wire.ROW_PAYLOAD], row[wire.ROW_PROPERTIES]
+    if payload or packed is None:
+        return bytes(payload).partition(b".")[0].decode(errors="replace")
+    properties = wire.unpack(packed)
+    return str(properties.get(WHAT_PROPERTY, ""))
 
 
 class Message:
     """One message that a client put on the wire."""
 
-    __slots__ = ("flags", "index", "number", "publisher", "retired_at", "round", "sent_at", "topic")
+    __slots__ = (
+        "flags",
+        "index",
+        "is_empty",
+        "number",
+        "publisher",
+        "retired_at",
+        "round",
+        "sent_at",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -41,6 +64,8 @@ class Message:
         self.publisher = publisher
         self.topic = topic
         self.flags = flags
+        #: Whether it has no payload, so it ends what is retained of its topic.
+        self.is_empty = False
         self.round, self.index = place
         self.sent_at = at
         #: When the publisher heard that it was dispatched; never for FOREVER.
@@ -60,6 +85,11 @@ class Message:
     def is_eliding(self) -> bool:
         """Tell whether a newer one may replace it."""
         return bool(self.flags & wire.FLAG_ELIDING)
+
+    @property
+    def is_retained(self) -> bool:
+        """Tell whether the node is to keep it."""
+        return bool(self.flags & wire.FLAG_RETAIN)
 
     @property
     def place(self) -> tuple[int, int]:

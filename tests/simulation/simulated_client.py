@@ -24,7 +24,7 @@ from angarium.client.protocol.session import ClientSession, EgressWindow, Hello,
 from angarium.message import Row, pack_rows
 from angarium.slots import Round, RowGatherer
 from tests.simulation.client_interest import ClientInterest, Wish
-from tests.simulation.event_history import FOREVER, ConnectionRecord, Delivery
+from tests.simulation.event_history import FOREVER, WHAT_PROPERTY, ConnectionRecord, Delivery, what_of
 from tests.simulation.simulated_network import Connection, Endpoint, Frames
 
 if TYPE_CHECKING:
@@ -104,6 +104,11 @@ class SimulatedClient:
         self.reply_topic = ""
         #: True while the application takes everything at once.
         self.is_consuming = plan.is_consuming
+
+    def narrow(self, window: int) -> None:
+        """Let the router send so few messages ahead, before it ever connects."""
+        self.plan = self.plan._replace(window=window, is_prompt=False)
+        self._window = EgressWindow(window, 1 << 40)
 
     # Connecting.
 
@@ -325,12 +330,11 @@ class SimulatedClient:
         record.dropped += event.dropped
         for delivery in event.deliveries:
             for row in delivery.rows:
-                payload = row[wire.ROW_PAYLOAD]
-                number = payload.partition(b".")[0]
-                if number.isdigit():
-                    record.deliveries.append(Delivery(messages[int(number)], delivery.share, now))
-                elif number[:1] == b"g":
-                    self.demoted(record, int(number[1:]), delivery.share)
+                what = what_of(row)
+                if what.isdigit():
+                    record.deliveries.append(Delivery(messages[int(what)], delivery.share, now))
+                elif what[:1] == "g":
+                    self.demoted(record, int(what[1:]), delivery.share)
             self._unconsumed.append((len(delivery.rows), delivery.size_bytes))
         if self.is_consuming:
             self.consume(len(self._unconsumed))
@@ -379,8 +383,10 @@ class SimulatedClient:
         """Tell whether a round may leave now."""
         return not self.is_paused and self.session is not None and self.session.can_publish()
 
-    def publish(self, contents: list[tuple[str, int]], *, flush: bool = False) -> None:
-        """Send a round of (topic, flags); the caller has asked `can_publish`."""
+    def publish(
+        self, contents: list[tuple[str, int]], *, flush: bool = False, is_empty: bool = False
+    ) -> None:
+        """Send a round of (topic, flags), perhaps without payloads; the caller has asked `can_publish`."""
         session, record = self.session, self.record
         assert session is not None
         assert record is not None
@@ -388,6 +394,10 @@ class SimulatedClient:
         rows: list[Row] = []
         for index, (topic, flags) in enumerate(contents):
             message = self._history.publish(record, topic, flags, (number, index), self.loop.now)
+            if is_empty:
+                message.is_empty = True
+                rows.append((index, topic, flags, None, wire.pack({WHAT_PROPERTY: f"{message.number}"}), b""))
+                continue
             padding = LARGE if self._rng.random() < 0.06 else int(self._rng.random() ** 3 * PADDING_MAX)
             payload = b"%d.%s" % (message.number, b"." * padding)
             rows.append((index, topic, flags, None, None, payload))

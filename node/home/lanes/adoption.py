@@ -632,6 +632,8 @@ class Placing:
             segment.first = self._placed(segment.first)
         held.tail, held.stored = self._placed(held.tail), self._placed(held.stored)
         held.accepted = self._placed(held.accepted)
+        if held.lane.retained is not None:
+            held.lane.retained.stored_upto = held.stored
         held.importing = self._tail + 1
         row = self._positions()
         held.note_positions(row)

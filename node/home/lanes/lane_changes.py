@@ -15,6 +15,7 @@ No I/O, no clock; `node.home.home` uses this.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -176,9 +177,14 @@ class LaneChanges:
         self._staging.drop_lane(held, now)
         events = self.set_aside(held, now, wall_ms)
         lane_id = held.lane_id
-        changes: list[Change] = [(Table.LANES, key, None) for key in layout.keys_of_lane(lane_id)]
-        self._writing.add(Task(LaneDeleted(lane_id), changes))
+        self._writing.add(Task(LaneDeleted(lane_id), late_changes=partial(self._without_rows, lane_id)))
         return events
+
+    def _without_rows(self, lane_id: int) -> list[Change]:
+        """Give the changes that take the rows of a lane away; the row of one that is here again stays."""
+        row, *others = layout.keys_of_lane(lane_id)
+        keys = others if self._lanes.get(lane_id) is not None else (row, *others)
+        return [(Table.LANES, key, None) for key in keys]
 
     def set_aside(self, held: HeldLane, now: float, wall_ms: int) -> list[FlowEvent]:
         """Serve a lane no longer, and leave it on disk for the worker that claims it; tells its flows."""
@@ -251,7 +257,8 @@ class LaneChanges:
 
     def clear(self, event: LaneDeleted) -> None:
         """Have the records and moves of a lane that does not exist deleted, in the background."""
-        self.left_over[event.lane_id] = None
+        if self._lanes.get(event.lane_id) is None:
+            self.left_over[event.lane_id] = None
 
     def work(self) -> None:
         """Delete some more of what lanes left over."""

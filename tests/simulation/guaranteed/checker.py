@@ -10,6 +10,7 @@ from tests.simulation.guaranteed import (
     lane_replay,
     reader_rules,
     removal_rules,
+    retained_rules,
     storage_rules,
     writer_rules,
 )
@@ -28,6 +29,7 @@ RULES = (
     lane_replay.limits,
     *removal_rules.RULES,
     *reader_rules.RULES,
+    *retained_rules.RULES,
     *writer_rules.RULES,
 )
 

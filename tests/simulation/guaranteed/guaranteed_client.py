@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from angarium.client.protocol.events import Acknowledged, Arrived, Indicated, Opened, Replied, TableChanged
+from angarium.client.protocol.events import (
+    Acknowledged,
+    Arrived,
+    Delivered,
+    Indicated,
+    Opened,
+    Replied,
+    TableChanged,
+)
 from angarium.message import Message
 from tests.simulation.guaranteed.flow_rules import color_of
 from tests.simulation.guaranteed.records import PUBLICATION_MARK
@@ -23,6 +31,7 @@ if TYPE_CHECKING:
     from angarium.client.protocol.flow_window import FlowWindow
     from tests.simulation.event_history import ConnectionRecord, History
     from tests.simulation.guaranteed.records import GuaranteedHistory, Publication
+    from tests.simulation.guaranteed.simulated_look import SimulatedLook
     from tests.simulation.simulated_client import ClientPlan
     from tests.simulation.simulated_network import Loop
     from tests.simulation.simulated_node import SimulatedNode
@@ -56,6 +65,7 @@ class GuaranteedClient(SimulatedClient):
         self.flows: list[SimulatedFlow] = []
         self.readers: list[SimulatedReader] = []
         self.writers: list[SimulatedWriter] = []
+        self.looks: list[SimulatedLook] = []
         self._waiting: dict[int, Reply] = {}
         self.welcome: Welcome | None = None
 
@@ -90,6 +100,12 @@ class GuaranteedClient(SimulatedClient):
         if self.is_open:
             made.connected()
         return made
+
+    def add_look(self, look: SimulatedLook) -> None:
+        """Let it read what is retained."""
+        self.looks.append(look)
+        if self.is_open:
+            look.connected()
 
     # Requests.
 
@@ -148,14 +164,16 @@ class GuaranteedClient(SimulatedClient):
             producer.pump()
         for writer in self.writers:
             writer.pump()
+        for look in list(self.looks):
+            look.pump()
 
     def _opened(self, record: ConnectionRecord, event: Opened) -> None:
         self.welcome = event.welcome
         super()._opened(record, event)
         for producer in self.producers:
             producer.connected(event.welcome)
-        parties: list[SimulatedFlow | SimulatedReader | SimulatedWriter]
-        parties = [*self.flows, *self.readers, *self.writers]
+        parties: list[SimulatedFlow | SimulatedReader | SimulatedWriter | SimulatedLook]
+        parties = [*self.flows, *self.readers, *self.writers, *self.looks]
         for party in parties:
             party.connected()
 
@@ -172,6 +190,8 @@ class GuaranteedClient(SimulatedClient):
                 reader.lost()
             for writer in self.writers:
                 writer.lost()
+            for look in list(self.looks):
+                look.lost()
         super()._end(code, is_noticed=is_noticed)
 
     def crash(self, *, is_noticed: bool) -> None:
@@ -189,6 +209,12 @@ class GuaranteedClient(SimulatedClient):
                 if flow.plan.is_prompt or flow.is_draining:
                     flow.settle_some(len(flow.held))
 
+    def _delivered(self, record: ConnectionRecord, event: Delivered) -> None:
+        super()._delivered(record, event)
+        for delivery in event.deliveries:
+            for look in list(self.looks) if delivery.share is None else ():
+                look.delivered(delivery.rows, delivery.size_bytes)
+
     def demoted(self, record: ConnectionRecord, number: int, share: str | None) -> None:
         """A direct copy of a guaranteed message came."""
         self.guaranteed.demoted.append((record, number, self.loop.now))
@@ -205,14 +231,18 @@ class GuaranteedClient(SimulatedClient):
                 break
             number = len(self.guaranteed.publications)
             what = f"{PUBLICATION_MARK}{number}"
-            payload = what.encode() + b"." * (1 + padding)
+            is_empty = options.pop("is_empty", False)
+            payload = b"" if is_empty else what.encode() + b"." * (1 + padding)
             mode = self.rng.choice(MODES)
+            if is_empty:
+                options["application_message_id"] = what
             message = Message(topic, payload, mode=mode, properties={"color": color_of(what)}, **options)
             row = message.row
             size = len(payload) + len(row[4] or b"") + 64
             publication = self.guaranteed.publish(
                 producer.record, producer.next_sequence, topic, row[2], size
             )
+            publication.is_empty = is_empty
             publication.ttl_ms = options.get("ttl_ms", 0)
             publication.delay_ms = options.get("delay_ms", 0)
             publication.priority = options.get("priority")

@@ -27,6 +27,7 @@ from tests.simulation.guaranteed.guaranteed_client import GuaranteedClient
 from tests.simulation.guaranteed.guaranteed_faults import GuaranteedFaults
 from tests.simulation.guaranteed.guaranteed_node import GuaranteedNode
 from tests.simulation.guaranteed.records import GuaranteedHistory
+from tests.simulation.guaranteed.retaining import Retaining
 from tests.simulation.guaranteed.simulated_flow import FlowPlan
 from tests.simulation.guaranteed.simulated_reader import ReaderPlan
 from tests.simulation.guaranteed.simulated_writer import WriterPlan
@@ -51,6 +52,8 @@ ROOM_IS_SHORT = frozenset({"small", "files", "low-priority"})
 #: How many worlds have reader groups, and writers of batches.
 READERS = 0.35
 WRITERS = 0.35
+#: How many worlds retain messages.
+RETAINING = 0.6
 #: What consumers hold for ever would keep others waiting; nobody stalls for longer.
 STALL_MAX_S = 1.5
 
@@ -63,6 +66,7 @@ def run(seed: str, router_class: type[Router] = Router, home_class: type[Home] =
         play = GuaranteedScenario(seed, world)
         play.add_readers(random.Random(f"{seed} reads"))
         play.add_writers(random.Random(f"{seed} writes"))
+        play.add_retaining(random.Random(f"{seed} retains"))
         with scenario.watched(play.history):
             play.play()
     history = play.history
@@ -112,6 +116,8 @@ class GuaranteedScenario:
         self._faults = self.make_faults(random.Random(rng.getrandbits(64)))
         #: True while clients act by themselves.
         self._is_busy = True
+        #: What makes them publish and read what is retained, if anything does.
+        self._retaining: Retaining | None = None
 
     def make_node(self, rng: random.Random) -> GuaranteedNode:
         """Make the node that the clients connect to."""
@@ -182,6 +188,12 @@ class GuaranteedScenario:
                 )
             )
 
+    def add_retaining(self, rng: random.Random) -> None:
+        """Let clients publish and read what is retained, in some worlds."""
+        if rng.random() > RETAINING or "files" in self.world.features:
+            return  # what is retained keeps the few files that such a world has
+        self._retaining = Retaining(rng, self.loop, self.clients, self.world)
+
     def play(self) -> None:
         """Run from the first to the last moment."""
         self.begin()
@@ -229,6 +241,8 @@ class GuaranteedScenario:
         loop, duration = self.loop, self.world.duration_s
         for client in self.clients:
             self._act_later(client)
+        if self._retaining is not None:
+            self._retaining.begin()
         for hostile in self._hostile:
             self.history.polluted_vpns = ["default"]
             loop.after(self._rng.random(), hostile.begin)
@@ -237,6 +251,8 @@ class GuaranteedScenario:
     def be_calm(self) -> None:
         """End that; what was begun goes on to its end."""
         self._is_busy = False
+        if self._retaining is not None:
+            self._retaining.end()
         for hostile in self._hostile:
             hostile.stop()
 
@@ -422,7 +438,7 @@ class GuaranteedScenario:
         for record in list(self.guaranteed.endpoints.values()):
             if record.deleted_at < float("inf") or not record.changes[-1].attributes["durable"]:
                 continue
-            if record.name.startswith(wire.LINK_NAME_PREFIX):
+            if record.name.startswith(wire.LINK_NAME_PREFIX) or record.retains:
                 continue
             attributes = record.changes[-1].attributes
             if record.kind != "queue" and attributes.get("topic") is None:
@@ -463,6 +479,8 @@ class GuaranteedScenario:
                 for producer in client.producers:
                     if not producer.is_over:
                         self._publish(client, producer)
+                if self._retaining is not None:
+                    self._retaining.publish(client)
             self.loop.run_until(self.loop.now + scenario.STEP_S)
         self._await("calm", scenario.DRAIN_MAX_S, self._missing)
         for client in self.clients:
@@ -473,6 +491,9 @@ class GuaranteedScenario:
         if self.history.broken:
             return
         self.loop.run_until(self.loop.now + 1.0)
+        if self._retaining is not None:
+            self._retaining.look()
+            self._await("the last look", scenario.RECOVERY_MAX_S, self._retaining.looking)
         self.guaranteed.drained_at = self.loop.now
         assert self.node.router is not None
         compare_credit(self.node.router, self.clients)

@@ -117,7 +117,10 @@ def _concerns(history: GuaranteedHistory, publication: Publication, endpoint: En
     if endpoint.vpn != publication.vpn:
         return False
     what = f"{PUBLICATION_MARK}{publication.number}"
-    return any(takes(endpoint, change.attributes, publication.topic) for change in endpoint.changes) or any(
+    return any(
+        takes(endpoint, change.attributes, publication.topic, is_retained=publication.is_retained)
+        for change in endpoint.changes
+    ) or any(
         isinstance(event, Stored) and event.what == what and endpoint_of(event.place[0]) == endpoint.id
         for event in history.home_events
     )

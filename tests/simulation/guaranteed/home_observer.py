@@ -15,6 +15,7 @@ from node.backlog.segment import GONE, Segment, segment_key
 from node.home.spool import layout
 from node.home.spool.held_lanes import PROVISIONAL
 from storage.spool import Table
+from tests.simulation.event_history import what_of
 from tests.simulation.guaranteed.records import (
     Bound,
     Died,
@@ -33,11 +34,6 @@ if TYPE_CHECKING:
     from tests.simulation.guaranteed.records import GuaranteedHistory, Place
     from tests.simulation.simulated_disk import SimulatedDisk
     from tests.simulation.simulated_network import Frames
-
-
-def what_of(payload: bytes) -> str:
-    """Give what a message of the simulation carries: its mark and number."""
-    return payload.partition(b".")[0].decode(errors="replace")
 
 
 class DiskObserver:
@@ -85,9 +81,7 @@ class DiskObserver:
             self._blocks.pop(number, None)
         else:
             rows = msgpack.unpackb(value[layout.BLOCK_HEAD_BYTES :], strict_map_key=False)
-            self._blocks[number] = [
-                (what_of(row[wire.ROW_PAYLOAD]), (row[wire.ROW_META] or (0,))[0]) for row in rows
-            ]
+            self._blocks[number] = [(what_of(row), (row[wire.ROW_META] or (0,))[0]) for row in rows]
 
     def _note_lane(
         self, key: bytes, value: bytes | None, touched: dict[bytes, None], purged: dict[int, None]
@@ -199,7 +193,7 @@ class FrameObserver:
             for (lanes, _, _), batch in zip(groups, frames[2:], strict=True) if relaxed else ():
                 for row in wire.unpack(batch):
                     for lane in lanes:
-                        self._history.note_unsynced(lane, what_of(row[wire.ROW_PAYLOAD]))
+                        self._history.note_unsynced(lane, what_of(row))
 
     def _verb(self, verb: str, flow: int, arguments: list[Any], now: float) -> None:
         events = self._history.home_events
@@ -229,7 +223,7 @@ class FrameObserver:
         elif frames[0] == wire.MOVE:
             _, lane, first, target, *_ = wire.unpack(frames[1])
             for row in wire.unpack(frames[2]) if target[0] == "lane-home" else ():
-                what = what_of(row[wire.ROW_PAYLOAD])
+                what = what_of(row)
                 self._history.home_events.append(Rehomed(now, lane, first + row[0], what))
         elif frames[0] == wire.FLOW_MESSAGES:
             _, flow, parts, *_ = wire.unpack(frames[1])

@@ -23,6 +23,7 @@ from tests.simulation.guaranteed.records import (
     filters_of,
     takes,
 )
+from tests.simulation.guaranteed.retained_records import all_kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,8 +98,11 @@ class GuaranteedIndex:
         self._by_vpn: dict[str, list[EndpointRecord]] = {}
         for endpoint in guaranteed.endpoints.values():
             self._by_vpn.setdefault(endpoint.vpn, []).append(endpoint)
-        self._takes: dict[tuple[int, int, str], bool] = {}
+        self._takes: dict[tuple[int, int, str, bool], bool] = {}
         self.ambiguous = self._shared_sequences()
+        #: What was published to be retained, and not refused.
+        self.kept = all_kept(history, guaranteed)
+        self._retained_at: dict[tuple[int, str], dict[int, Stored]] | None = None
 
     def _sort_in(self, event: HomeEvent) -> None:
         if isinstance(event, Stored):
@@ -180,21 +184,28 @@ class GuaranteedIndex:
 
     # Matching.
 
-    def takes(self, endpoint: EndpointRecord, attributes: Attributes, topic: str) -> bool:
+    def takes(
+        self, endpoint: EndpointRecord, attributes: Attributes, topic: str, *, is_retained: bool = False
+    ) -> bool:
         """Tell whether an endpoint with these attributes takes a topic; asked once each."""
-        key = (endpoint.id, id(attributes), topic)
+        key = (endpoint.id, id(attributes), topic, is_retained)
         verdict = self._takes.get(key)
         if verdict is None:
-            verdict = self._takes[key] = takes(endpoint, attributes, topic)
+            verdict = self._takes[key] = takes(endpoint, attributes, topic, is_retained=is_retained)
         return verdict
 
-    def certain(self, vpn: str, topic: str, start: float, end: float) -> list[EndpointRecord]:
+    def certain(
+        self, vpn: str, topic: str, start: float, end: float, *, is_retained: bool = False
+    ) -> list[EndpointRecord]:
         """Give the endpoints that certainly took a topic all the time between, by one and the same subscription."""
         return [
             endpoint
             for endpoint in self._by_vpn.get(vpn, ())
             if endpoint.existed(start, end)
-            and all(self.takes(endpoint, one, topic) for one in endpoint.possible(start, end))
+            and all(
+                self.takes(endpoint, one, topic, is_retained=is_retained)
+                for one in endpoint.possible(start, end)
+            )
             and self._is_steady(endpoint, topic, start, end)
         ]
 
@@ -203,18 +214,45 @@ class GuaranteedIndex:
         states = endpoint.possible(start, end)
         if len({one.get("generation") for one in states}) > 1:
             return False
-        if topic.startswith(wire.QUEUE_TOPIC_PREFIX) or len(states) == 1:
+        if topic.startswith(wire.QUEUE_TOPIC_PREFIX) or len(states) == 1 or endpoint.retains:
             return True
         common = set.intersection(*(set(filters_of(endpoint.kind, one)[0]) for one in states))
         return any(matches(pattern, topic) for pattern in sorted(common))
 
-    def may_take(self, endpoint: EndpointRecord, topic: str, start: float, end: float) -> bool:
+    def may_take(
+        self, endpoint: EndpointRecord, topic: str, start: float, end: float, *, is_retained: bool = False
+    ) -> bool:
         """Tell whether an endpoint may have taken a topic at some time between."""
-        return any(self.takes(endpoint, one, topic) for one in endpoint.possible(start, end))
+        return any(
+            self.takes(endpoint, one, topic, is_retained=is_retained) for one in endpoint.possible(start, end)
+        )
 
-    def possible(self, vpn: str, topic: str, start: float, end: float) -> list[EndpointRecord]:
+    def possible(
+        self, vpn: str, topic: str, start: float, end: float, *, is_retained: bool = False
+    ) -> list[EndpointRecord]:
         """Give the endpoints that may have taken a topic at some time between."""
-        return [one for one in self._by_vpn.get(vpn, ()) if self.may_take(one, topic, start, end)]
+        return [
+            one
+            for one in self._by_vpn.get(vpn, ())
+            if self.may_take(one, topic, start, end, is_retained=is_retained)
+        ]
+
+    def retained_at(self, lane: int, topic: str) -> dict[int, Stored]:
+        """Give what a lane ever stored to retain it of a topic, by positions."""
+        if self._retained_at is None:
+            self._retained_at = {}
+            for (its, position), stored in self.stored.items():
+                endpoint, kept = self.history.endpoints.get(endpoint_of(its)), self.kept.get(stored.what)
+                if endpoint is not None and endpoint.retains and kept is not None:
+                    self._retained_at.setdefault((its, kept.topic), {})[position] = stored
+        return self._retained_at.get((lane, topic), {})
+
+    def is_retained(self, what: str) -> bool:
+        """Tell whether what is in a payload was published to be retained."""
+        publication = self.history.publication(what)
+        if publication is not None:
+            return publication.is_retained
+        return what.isdigit() and self.direct.messages[int(what)].is_retained
 
     def find(self, vpn: str, kind: str, name: str, at: float) -> EndpointRecord | None:
         """Give the endpoint of a name that certainly was there at a time."""

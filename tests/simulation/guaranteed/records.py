@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from tests.simulation.event_history import ConnectionRecord
     from tests.simulation.guaranteed.reader_records import ReaderRecord
+    from tests.simulation.guaranteed.retained_records import Reading
     from tests.simulation.guaranteed.writer_records import WriterRecord
 
 Place = tuple[int, int]
@@ -77,6 +78,7 @@ class Publication:
         "code",
         "delay_ms",
         "flags",
+        "is_empty",
         "is_unroutable",
         "key",
         "number",
@@ -101,6 +103,8 @@ class Publication:
         self.flags = flags
         #: Spool bytes: payload, properties and the overhead.
         self.size = size
+        #: Whether it has no payload, so it ends what is retained of its topic.
+        self.is_empty = False
         self.ttl_ms = 0
         self.delay_ms = 0
         self.priority: int | None = None
@@ -140,6 +144,11 @@ class Publication:
     def is_acked(self) -> bool:
         """Tell whether it was acknowledged."""
         return self.acked_at < FOREVER
+
+    @property
+    def is_retained(self) -> bool:
+        """Tell whether the node is to keep it."""
+        return bool(self.flags & wire.FLAG_RETAIN)
 
     @property
     def is_dmq_eligible(self) -> bool:
@@ -191,6 +200,11 @@ class EndpointRecord:
     def existed(self, start: float, end: float) -> bool:
         """Tell whether it was certainly there all the time between."""
         return bool(self.changes) and self.changes[0].in_force_at <= start and self.deleted_at >= end
+
+    @property
+    def retains(self) -> bool:
+        """Tell whether it is the queue for retained messages of its Message VPN."""
+        return self.kind == "queue" and self.name == wire.RETAINED_QUEUE
 
     @property
     def is_repartitioned(self) -> bool:
@@ -420,6 +434,7 @@ class GuaranteedHistory:
         self.flows: list[FlowRecord] = []
         self.readers: list[ReaderRecord] = []
         self.writers: list[WriterRecord] = []
+        self.readings: list[Reading] = []
         #: What the homes did, times rising.
         self.home_events: list[HomeEvent] = []
         #: Lane -> what it was given to show before it is on disk: direct messages, and those of relaxed endpoints.
@@ -517,8 +532,10 @@ def filters_of(kind: str, attributes: Attributes) -> tuple[list[str], list[str]]
     return [parse_filter(text).pattern for text in texts if not text.startswith("!")], exceptions
 
 
-def takes(endpoint: EndpointRecord, attributes: Attributes, topic: str) -> bool:
+def takes(endpoint: EndpointRecord, attributes: Attributes, topic: str, *, is_retained: bool = False) -> bool:
     """Tell whether an endpoint with these attributes takes a topic."""
+    if endpoint.retains:
+        return is_retained and not topic.startswith("#")
     if topic == f"{wire.QUEUE_TOPIC_PREFIX}{endpoint.name}":
         return endpoint.kind == "queue"
     if topic.startswith(wire.QUEUE_TOPIC_PREFIX):

@@ -97,11 +97,30 @@ def covers(operation: Operation, place: Place, at: float) -> bool:
 
 
 def _was_replaced(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored, at: float) -> bool:
+    if endpoint.retains:
+        return _was_superseded(index, stored, at)
     if not any(one.get("max_spool_usage_mb") == 0 for one in endpoint.possible(0.0, at)):
         return False
     # A newer one that is not synced may replace it before it is on disk itself, and never get there.
     lane, position = stored.place
     return any(place[0] == lane and place[1] > position for place in (*index.stored, *index.emitted))
+
+
+def _was_superseded(index: GuaranteedIndex, stored: Stored, at: float) -> bool:
+    """Tell whether a message that is retained ended its topic, or a newer one of it was on disk by then."""
+    own = index.kept.get(stored.what)
+    lane, position = stored.place
+    if own is None or own.is_empty:
+        return own is not None
+    if any(
+        place > position and other.at <= at for place, other in index.retained_at(lane, own.topic).items()
+    ):
+        return True
+    # What ends a topic goes with what it ended, perhaps before it is written.
+    return any(
+        one.is_empty and (one.vpn, one.topic) == (own.vpn, own.topic) and one.sent_at <= at
+        for one in index.kept.values()
+    )
 
 
 def _was_filtered(endpoint: EndpointRecord, stored: Stored, at: float) -> bool:

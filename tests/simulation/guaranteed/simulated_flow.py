@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from angarium import errors, wire
 from angarium.client.consuming.binding import is_passing
 from angarium.client.protocol.flow_window import FlowWindow
-from tests.simulation.guaranteed.home_observer import what_of
+from tests.simulation.event_history import what_of
 from tests.simulation.guaranteed.records import FlowDelivery, FlowRecord, Settle
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class SimulatedFlow:
                 position = delivery.positions[at]
                 count = 0 if delivery.counts is None else delivery.counts[at]
                 origin = None if delivery.origins is None else delivery.origins[at]
-                what = what_of(row[wire.ROW_PAYLOAD])
+                what = what_of(row)
                 record.deliveries.append(FlowDelivery((lane, position), what, count, now, origin))
                 self.held.append(Held(delivery.partition, position, sizes))
         self._check(record, window, {delivery.partition for delivery in deliveries})

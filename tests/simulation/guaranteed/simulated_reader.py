@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from angarium import errors, wire
 from angarium.client.protocol import answers
 from angarium.client.protocol.flow_window import FlowWindow
-from tests.simulation.guaranteed.home_observer import what_of
+from tests.simulation.event_history import what_of
 from tests.simulation.guaranteed.reader_records import Plan, ReaderRecord
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class SimulatedReader:
         assert window is not None
         for delivery in deliveries:
             for at, row in enumerate(delivery.rows):
-                self._got.append((delivery.positions[at], what_of(row[wire.ROW_PAYLOAD])))
+                self._got.append((delivery.positions[at], what_of(row)))
         window.take(window.held_messages, window.held_bytes)
         if session is not None and session.is_open and window.flow:
             session.guaranteed.renew(window)

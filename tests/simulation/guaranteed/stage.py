@@ -72,7 +72,7 @@ class Stage:
             ),
             spool=SpoolSettings(home=limits, home_class=home_class, write_max_s=write_max_s),
             vpns=(VPN,),
-            vpn_attributes={},
+            vpn_attributes={"max_retained_mb": 0},  # its queue would have a home of its own
             endpoints=endpoints,
             plans=plans,
             hostile_clients=0,

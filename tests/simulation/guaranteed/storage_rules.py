@@ -33,7 +33,9 @@ def completeness(index: GuaranteedIndex) -> Iterator[Violation]:
         if not publication.is_acked or publication.number in index.ambiguous:
             continue
         start, end = publication.sent_at, publication.acked_at
-        for endpoint in index.certain(publication.vpn, publication.topic, start, end):
+        for endpoint in index.certain(
+            publication.vpn, publication.topic, start, end, is_retained=publication.is_retained
+        ):
             if not _must_store(endpoint, start, end) or _never_takes(index, endpoint, publication):
                 continue
             if index.history.is_relaxed(endpoint, start, end):
@@ -61,7 +63,11 @@ def _never_takes(index: GuaranteedIndex, endpoint: EndpointRecord, publication: 
     is_low = (publication.flags & wire.FLAG_COS) >> wire.COS_SHIFT < 2
     start, end = publication.sent_at, publication.acked_at
     others = [
-        one for one in index.possible(publication.vpn, publication.topic, start, end) if one is not endpoint
+        one
+        for one in index.possible(
+            publication.vpn, publication.topic, start, end, is_retained=publication.is_retained
+        )
+        if one is not endpoint
     ]
     return (
         len(publication.sends) > 1
@@ -179,7 +185,9 @@ def unroutable(index: GuaranteedIndex) -> Iterator[Violation]:
         elif len(publication.sends) == 1:
             start, end = publication.sent_at, publication.acked_at
             is_stored = name in index.copies  # against the rules of interest, if nobody wanted it
-            if not is_stored and not index.possible(publication.vpn, publication.topic, start, end):
+            if not is_stored and not index.possible(
+                publication.vpn, publication.topic, start, end, is_retained=publication.is_retained
+            ):
                 text = f"{publication} was acknowledged as taken, and no endpoint wanted it"
                 yield Violation("unroutable", text, whats=(name,))
 
@@ -219,8 +227,8 @@ def _is_reason(index: GuaranteedIndex, publication: Publication, verdict: bool |
     if code == errors.UNKNOWN_ENDPOINT:
         return topic.startswith("#P2P/QUE/") and not index.certain(vpn, topic, start, end)
     if code == errors.NO_SUBSCRIPTION_MATCH:
-        return not index.certain(vpn, topic, start, end)
-    possible = index.possible(vpn, topic, start, end)
+        return not index.certain(vpn, topic, start, end, is_retained=publication.is_retained)
+    possible = index.possible(vpn, topic, start, end, is_retained=publication.is_retained)
     if code == errors.DISK_FULL:
         return bool(possible) and any(
             one.at <= end and start <= one.until + ROOM_TOLD_S for one in index.lacks
@@ -347,7 +355,8 @@ def _stranger(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored) 
         return f"it is of another Message VPN, {vpn}"
     if sent_at > stored.at:
         return f"it was sent at {sent_at:.4f}"
-    if not index.may_take(endpoint, topic, sent_at, stored.at):
+    is_retained = index.is_retained(stored.what)
+    if not index.may_take(endpoint, topic, sent_at, stored.at, is_retained=is_retained):
         return f"no subscription took {topic!r}"
     return ""
 

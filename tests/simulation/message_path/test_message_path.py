@@ -68,7 +68,8 @@ def test_each_way_is_the_one_that_it_is_called(ways: dict[str, Way]) -> None:
 def test_each_way_ends_where_it_should(ways: dict[str, Way]) -> None:
     came = {name: [call.operation for call in way.walk.calls if call.operation] for name, way in ways.items()}
     assert came["direct, fast path"] == ["PUBLISH", "DELIVER"]
-    assert came["direct, slow path"] == ["PUBLISH", "MATCH", "MATCH", "RESULT", "RESULT", "DELIVER"]
+    first, *between, last = came["direct, slow path"]  # which of two workers is the faster one is chance
+    assert (first, sorted(between), last) == ("PUBLISH", ["MATCH"] * 2 + ["RESULT"] * 2, "DELIVER")
     assert came["guaranteed, up to STORE"] == ["PUBLISH", "STORE"]
     assert came["guaranteed"][:2] == ["PUBLISH", "STORE"]
     assert {"COMMITTED", "ACKED", "SETTLE", "FLOW"} <= set(came["guaranteed"])

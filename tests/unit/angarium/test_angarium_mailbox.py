@@ -337,6 +337,16 @@ def test_after_a_lost_connection_what_is_retained_comes_again_before_what_comes_
     assert got(box) == [("a", b"kept"), ("a", b"live"), ("a", b"kept"), ("b", b"live")]
 
 
+@pytest.mark.requirement("R248")
+def test_what_was_held_back_before_a_connection_was_lost_leaves_out_nothing_of_the_next() -> None:
+    box = mailbox(retained=True)
+    live(box, "a")
+    box.hold()
+    page(box, "a")
+    box.let_go()
+    assert got(box) == [("a", b"live"), ("a", b"kept")]
+
+
 def test_what_is_held_back_is_bounded_too() -> None:
     slow: list[Mailbox] = []
     box = mailbox(slow, retained=True, buffer_messages=3)

@@ -272,6 +272,23 @@ def test_a_lane_that_is_deleted_and_made_anew_begins_with_position_one() -> None
     assert driven.delivered[flow].order == [1, 2]
 
 
+def test_a_lane_that_is_told_gone_and_told_again_at_once_is_there_after_a_restart() -> None:
+    """A router may carry out an older deletion behind a configuration that had its endpoint already."""
+    driven = started()
+    again = LANE + (1 << 20)
+    driven.lanes({again: settings_of("q")})
+    driven.lanes({}, again)
+    driven.lanes({again: settings_of("q")})
+    driven.settle_down()
+    driven.store(([again], rows_of(2)))
+    driven.settle_down()
+    driven.kill()
+    driven.start(ROUTER, {again: settings_of("q")})
+    flow = driven.bind(again)
+    driven.settle_down()
+    assert driven.delivered[flow].order == [1, 2]
+
+
 def test_last_values_and_expiry_leave_the_positions_of_others_alone() -> None:
     driven = started()
     driven.lanes({LANE: settings_of("q", last_value=True)})

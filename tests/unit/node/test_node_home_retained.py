@@ -231,6 +231,27 @@ def test_a_lane_that_goes_to_another_home_has_all_it_retained() -> None:
     assert messages(driven) == 3
 
 
+def test_at_another_home_nothing_goes_before_what_replaced_it_is_on_disk() -> None:
+    """While a lane is taken over, what comes has positions far above those it gets then."""
+    disks = {"worker-0": SimulatedDisk(), "worker-1": SimulatedDisk()}
+    old = keeping(disks["worker-1"])
+    old.store(([LANE], topics("a", payload=b"old")))
+    old.settle_down()
+    folder = Folder("worker-0", disks)
+    folder.running.add("worker-1")
+    driven = DrivenHome(disks["worker-0"], neighbours=folder)
+    driven.start(ROUTER, KEPT)
+    driven.store(([LANE], topics("b")))
+    driven.settle_down(1.0)
+    folder.running.clear()
+    driven.settle_down(10.0)
+    driven.store(([LANE], topics("a", payload=b"new")), relaxed=True, producer=None)
+    driven.tick()
+    driven.store(([OTHER], topics("c")))
+    assert driven.write()
+    assert after_crash(driven)["a"] in (b"old", b"new")
+
+
 def test_what_cannot_be_read_is_left_out_and_operators_are_told() -> None:
     driven = keeping()
     driven.store(([LANE], topics("a")))

@@ -225,10 +225,13 @@ class Mailbox:
     # What is retained comes before what comes live.
 
     def hold(self) -> None:
-        """Keep back what comes from now on: what is retained is read."""
+        """Keep back what comes from now on: what is retained is read, again after a lost connection.
+
+        What was kept back until then came before what is read now: it goes first, and is no newer.
+        """
+        self.let_go()
         with self._lock:
-            if self._held is None:
-                self._held = deque()
+            self._held = deque()
 
     def _hold(self, held: deque[Chunk], chunk: Chunk) -> None:
         held.append(chunk)
