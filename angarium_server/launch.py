@@ -1,8 +1,8 @@
 """Starts every program of the server so that it finds its own modules, whatever lies in the working directory.
 
-The parts of the server are packages with plain names: cluster, node, router, storage. In a source tree they lie at
-the top of it, in an installation in `angarium_server/parts`, where they are in nobody's way. This module puts that
-folder first in the module search path and hands over:
+The parts of the server are packages with plain names: cluster, gateway, node, router, storage. In a source tree
+they lie at the top of it, in an installation in `angarium_server/parts`, where they are in nobody's way. This module
+puts that folder first in the module search path and hands over:
 
     angarium ARGUMENT...                                     the console script, which is `main`
     python -P -m angarium_server ARGUMENT...                 the same
@@ -23,7 +23,7 @@ from typing import Final
 from angarium_server import __version__
 
 _HERE: Final = Path(__file__).resolve().parent
-#: Where `cluster`, `node`, `router` and `storage` are.
+#: Where `cluster`, `gateway`, `node`, `router` and `storage` are.
 PARTS: Final = _HERE / "parts" if (_HERE / "parts").is_dir() else _HERE.parent
 #: The pages of the documentation.
 DOCS: Final = _HERE / "docs" if (_HERE / "parts").is_dir() else _HERE.parent / "docs"

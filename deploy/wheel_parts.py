@@ -1,9 +1,10 @@
 """Puts the parts of the server and its documentation into a wheel, for the build of `angarium-server`.
 
-In the repository `cluster/`, `node/`, `router/` and `storage/` are top folders; names like these must not be in
-anybody's site-packages, so they go to `angarium_server/parts`, and the pages of `docs/` to `angarium_server/docs`,
-where `angarium docs` finds them. An editable installation keeps both where they are. `angarium_server.launch` knows
-where. The README in the metadata, which an index shows without the files beside it, links to the repository.
+In the repository `cluster/`, `gateway/`, `node/`, `router/` and `storage/` are top folders; names like these must
+not be in anybody's site-packages, so they go to `angarium_server/parts`, and the pages of `docs/` to
+`angarium_server/docs`, where `angarium docs` finds them. An editable installation keeps both where they are.
+`angarium_server.launch` knows where. The README in the metadata, which an index shows without the files beside it,
+links to the repository.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-PARTS = ("cluster", "node", "router", "storage")
+PARTS = ("cluster", "gateway", "node", "router", "storage")
 
 
 class PartsHook(BuildHookInterface[Any]):

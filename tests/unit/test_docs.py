@@ -151,7 +151,7 @@ def test_every_key_of_the_configuration_is_documented_with_its_default() -> None
 def test_every_page_that_a_text_cites_is_there_for_an_installed_user() -> None:
     """A text names a page by command and address; a path is for those who have the source."""
     cited, paths = set(), []
-    for package in ("sdk", "angarium_server", "cluster", "node", "router", "storage"):
+    for package in ("sdk", "angarium_server", "cluster", "gateway", "node", "router", "storage"):
         for path in sorted((ROOT / package).rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             told = docstrings(tree)

@@ -17,6 +17,7 @@ PRODUCT: Final = (
     "storage",
     "router",
     "node",
+    "gateway",
     "cluster",
 )
 #: Words that have another one now, as whole words of code and pages: what comes instead.

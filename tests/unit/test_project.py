@@ -45,7 +45,7 @@ FOR_BROWSERS = {
     "sdk/angarium/pipeline/report/report.css",
     "sdk/angarium/pipeline/report/report.js",
 }
-FOLDERS = ["sdk", "angarium_server", "cluster", "node", "router", "storage"]
+FOLDERS = ["sdk", "angarium_server", "cluster", "gateway", "node", "router", "storage"]
 #: No text of ours is longer, but source of another language in a string would be.
 TEXT_LINES_MAX = 40
 

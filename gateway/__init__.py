@@ -1,0 +1,1 @@
+"""Gateways: processes that speak other people's protocols and stand at the router for all of their clients."""

@@ -1,0 +1,40 @@
+"""A short share of what `scripts/fuzz` does for as long as one likes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.mqtt.codec import publish
+from tests.unit.gateway import codec_fuzzer
+
+if TYPE_CHECKING:
+    from gateway.mqtt.codec.publish import Publish, Seen
+
+
+@pytest.mark.slow
+def test_nothing_that_arrives_breaks_the_codec(capsys: pytest.CaptureFixture[str]) -> None:
+    status = codec_fuzzer.main(["--frames", "20000"])
+    told = json.loads(capsys.readouterr().out)
+    assert status == 0, told
+    assert told["read"] > 5000
+    assert len(told["faults"]) > 30, "it hardly comes past the first check"
+
+
+def test_the_fuzzer_notices_a_walk_that_takes_too_much(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would be worth nothing otherwise: here the walk takes a DUP of QoS 0."""
+
+    def lax(data: bytes, at: int, version: int, seen: Seen, size_max: int, packets: list[Publish]) -> int:
+        spoilt = bytearray(data)
+        if at < len(data) and data[at] >> 4 == 3 and not data[at] & 6:
+            spoilt[at] &= 0xF7
+        return walk(bytes(spoilt), at, version, seen, size_max, packets)
+
+    walk = publish.walk
+    monkeypatch.setattr(publish, "walk", lax)
+    assert codec_fuzzer.main(["--frames", "100000", "--seed", "1"]) == 1
+    assert "the walk and the careful way differ" in capsys.readouterr().out
