@@ -71,6 +71,9 @@ RETURN_CODES: Final = {
     ReasonCode.NOT_AUTHORIZED: 5,
 }
 
+#: So many characters are told of what was found, which may be a topic of 65,535 bytes.
+FOUND_MAX: Final = 200
+
 MALFORMED: Final = ReasonCode.MALFORMED_PACKET
 PROTOCOL: Final = ReasonCode.PROTOCOL_ERROR
 
@@ -283,9 +286,9 @@ class PacketError(Exception):
 
     def __init__(self, rule: Rule, found: str, version: int) -> None:
         self.rule = rule
-        self.found = found
+        self.found = found if len(found) <= FOUND_MAX else f"{found[:FOUND_MAX]}..."
         self.version = version
-        super().__init__(f"{rule.sentence} [{self.statement}]; found {found}")
+        super().__init__(f"{rule.sentence} [{self.statement}]; found {self.found}")
 
     @property
     def code(self) -> ReasonCode:

@@ -116,6 +116,8 @@ def variable_integer(value: int) -> bytes:
     """Write a variable byte integer."""
     if value < 0x80:
         return _ONE_BYTE[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     written = bytearray()
     while value > 0x7F:
         written.append(value & 0x7F | 0x80)

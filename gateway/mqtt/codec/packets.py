@@ -112,13 +112,12 @@ def layout_of(first: int, version: int, sender: Sender) -> Layout | None:
     return layout
 
 
-def read(first: int, reader: Reader, seen: Seen) -> Packet:
-    """Read one packet, whose fixed header begins with the byte `first` and ends where the reader stands.
+def read(layout: Layout | None, first: int, reader: Reader, seen: Seen) -> Packet:
+    """Read one packet with the layout that `layout_of` gave for its first byte; the reader is behind its fixed header.
 
     Raises:
         PacketError: it breaks a rule.
     """
-    layout = layout_of(first, reader.version, reader.sender)
     if layout is None:
         return publish.read(reader, first & 0x0F, seen)
     return layout.read(reader)

@@ -19,7 +19,7 @@ from gateway.mqtt.codec.kinds import V5, PacketType, Sender
 from gateway.mqtt.codec.publish import Seen
 
 if TYPE_CHECKING:
-    from gateway.mqtt.codec.packets import Packet
+    from gateway.mqtt.codec.packets import Layout, Packet
 
 #: A fixed header with all its bytes, and the largest remaining length: no packet is larger.
 PACKET_BYTES_MAX: Final = 5 + VARIABLE_INTEGER_MAX
@@ -85,12 +85,16 @@ class Parser:
         while not self._is_over:
             if not self._is_fresh:
                 at = self._walk(data, at, found)
+            if at == len(data):
+                self._wanted = 1
+                break
+            layout = self._judge(data[at])
             begin = self._body(data, at)
             stop = at + self._wanted
             if stop > len(data):
                 break
             reader = Reader(data, begin, stop, self.version, self._sender)
-            packet = packets.read(data[at], reader, self._seen)
+            packet = packets.read(layout, data[at], reader, self._seen)
             self._follow(packet, reader.version)
             if self.version == V5 and data[begin - 1] == 0 and begin - at > 2:
                 raise PacketError(errors.PADDED_INTEGER, f"a remaining length of {begin - at - 1} bytes", V5)
@@ -100,22 +104,18 @@ class Parser:
 
     def _walk(self, data: bytes, at: int, found: list[Packet]) -> int:
         """Read the common packets of the path of messages, and say where the first other one begins."""
-        before = -1
-        while before != at:
-            before = at
-            at = publish.walk(data, at, self.version, self._seen, self.packet_bytes_max, found)
-            at = acknowledge.walk(data, at, found)
-        return at
+        while True:
+            begin = publish.walk(data, at, self.version, self._seen, self.packet_bytes_max, found)
+            at = acknowledge.walk(data, begin, found)
+            if at == begin:
+                return at
 
     def _body(self, data: bytes, at: int) -> int:
         """Read the fixed header at a place, say where it ends, and how many bytes are wanted for more than that.
 
-        The first byte is judged before the rest has arrived, and a packet that is too large before it is there.
+        A packet that is too large is refused before it is there.
         """
         end = len(data)
-        self._wanted = 2
-        if at < end:
-            self._judge(data[at])
         size = 0
         for index in range(4):
             place = at + 1 + index
@@ -130,8 +130,8 @@ class Parser:
                 return place + 1
         raise PacketError(errors.LONG_INTEGER, "a remaining length of five bytes", self.version)
 
-    def _judge(self, first: int) -> None:
-        """Refuse a packet by its first byte: one that does not exist, or not here, or not now."""
+    def _judge(self, first: int) -> Layout | None:
+        """Refuse a packet by its first byte, before the rest has arrived: one that is not, or not here, or not now."""
         kind = first >> 4
         if self._sender is Sender.CLIENT:
             if self._is_fresh and kind != PacketType.CONNECT:
@@ -142,7 +142,7 @@ class Parser:
             raise PacketError(errors.CONNACK_FIRST, f"a first byte of 0x{first:02x}", self.version)
         elif not self._is_fresh and kind == PacketType.CONNACK:
             raise PacketError(errors.SECOND_CONNACK, "another one", self.version)
-        packets.layout_of(first, self.version, self._sender)
+        return packets.layout_of(first, self.version, self._sender)
 
     def _bound(self, size: int) -> None:
         if size > self.packet_bytes_max:

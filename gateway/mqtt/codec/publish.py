@@ -2,8 +2,8 @@
 
 Most PUBLISHes look like one that was read before: the topic is known, the properties are none or the same. `walk` takes
 those apart with a few indexes and slices each and shares topic and properties with the earlier ones; it stops before
-whatever is new, unusual, broken or not a PUBLISH, which `read` judges. So the walk decides nothing and has no errors.
-What `read` found in order is remembered in `Seen`, which is bounded and starts afresh when it is full.
+what has new properties, is unusual, broken or not a PUBLISH, which `read` judges. So the walk has no errors to tell.
+What was found in order is remembered in `Seen`, which is bounded and starts afresh when it is full.
 
 In the other direction a message is prepared once (`Message`), framed once for all connections that get the same bytes
 but for the packet identifier (`frame`), and many frames become one buffer by one join (`pack`).
@@ -11,7 +11,7 @@ but for the packet identifier (`frame`), and many frames become one buffer by on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: So many topics, and sections of properties, are remembered.
 SEEN_MAX: Final = 4096
-#: Longer ones are not: no legal topic of ours is longer, and sections that are repeated are short.
+#: Longer topics are not: none of ours is longer. Sections that are remembered have one byte of length.
 SEEN_BYTES_MAX: Final = 250
 
 DUP: Final = 0x08
@@ -60,16 +60,25 @@ class Seen:
         #: Legal sections of properties of a PUBLISH, without their length.
         self.sections: dict[bytes, Properties] = {b"": NONE}
 
-    def add(self, topic: bytes, packet: Publish, section: bytes) -> None:
-        """Remember what a PUBLISH that is in order was made of."""
+    def learn(self, topic: bytes, version: int) -> str | None:
+        """Give a topic that was not seen yet and remember it; None if it is no legal one."""
+        try:
+            name = fields.decoded(topic, version)
+            topics.check_name(name, version)
+        except PacketError:
+            return None
         if len(topic) <= SEEN_BYTES_MAX:
             if len(self.topics) >= SEEN_MAX:
                 self.topics = {b"": ""}
-            self.topics[topic] = packet.topic
-        if len(section) <= SEEN_BYTES_MAX:
+            self.topics[topic] = name
+        return name
+
+    def add(self, section: bytes, given: Properties) -> None:
+        """Remember the properties of a PUBLISH that is in order."""
+        if len(section) < 0x80:
             if len(self.sections) >= SEEN_MAX:
                 self.sections = {b"": NONE}
-            self.sections[section] = packet.properties
+            self.sections[section] = given
 
 
 def _flags(first: int) -> tuple[int, bool, bool] | None:
@@ -91,9 +100,8 @@ def walk(data: bytes, at: int, version: int, seen: Seen, size_max: int, packets:
     """
     names, sections = seen.topics, seen.sections
     end = len(data)
-    while (
-        at + 5 <= end
-    ):  # A PUBLISH has at least five bytes, of which the walk looks at four before it compares.
+    # A PUBLISH has at least five bytes, of which the walk looks at all before it compares.
+    while at + 5 <= end:
         flags = _FLAGS[data[at]]
         if flags is None:
             break
@@ -112,7 +120,10 @@ def walk(data: bytes, at: int, version: int, seen: Seen, size_max: int, packets:
         body = begin + 2 + (data[begin] << 8 | data[begin + 1])
         topic = names.get(data[begin + 2 : body])
         if topic is None:
-            break
+            topic = seen.learn(data[begin + 2 : body], version) if body <= stop else None
+            if topic is None:
+                break
+            names = seen.topics
         packet_id = 0
         if qos:
             if body + 2 > stop:
@@ -147,8 +158,7 @@ def read(reader: Reader, flags: int, seen: Seen) -> Publish:
         raise reader.broken(errors.QOS_3, "3")
     if flags & DUP and not qos:
         raise reader.broken(errors.DUPLICATE_QOS_0, "1")
-    topic = reader.binary()
-    name = fields.decoded(topic, reader.version)
+    name = reader.text()
     packet_id = reader.packet_identifier() if qos else 0
     begin = reader.at
     given = properties.read(reader, PacketType.PUBLISH)
@@ -157,8 +167,7 @@ def read(reader: Reader, flags: int, seen: Seen) -> Publish:
     if reader.sender is Sender.CLIENT and given.subscription_identifiers:
         raise reader.broken(errors.SUBSCRIPTION_IDENTIFIER_SENT, f"{given.subscription_identifiers[0]}")
     packet = Publish(name, reader.rest(), qos, packet_id, bool(flags & DUP), bool(flags & RETAIN), given)
-    if len(section) < 128:
-        seen.add(topic, packet, section)
+    seen.add(section, given)
     return packet
 
 
@@ -168,7 +177,7 @@ def _check(name: str, given: Properties, version: int) -> None:
         topics.check_name(name, version)
 
 
-class Message(NamedTuple):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """A message as one version writes it, without what differs by connection.
 
     Attributes:
@@ -184,12 +193,11 @@ class Message(NamedTuple):
     version: int
 
 
-class Frame(NamedTuple):
-    """A PUBLISH around its packet identifier: `head`, the identifier unless it has QoS 0, `middle`, `payload`."""
+#: A PUBLISH around its packet identifier: what stands before it, its properties, and its payload.
+Frame = tuple[bytes, bytes, bytes]
 
-    head: bytes
-    middle: bytes
-    payload: bytes
+#: The first bytes of a PUBLISH, by its flags.
+_FIRST: Final = tuple(bytes([PacketType.PUBLISH << 4 | flags]) for flags in range(16))
 
 
 def prepare(topic: str, payload: bytes, given: Properties, version: int) -> Message:
@@ -217,8 +225,7 @@ def frame(message: Message, flags: int, extra: bytes = b"", *, named: bool = Tru
     if message.version == V5:
         middle = fields.variable_integer(len(extra) + len(message.section)) + extra + message.section
     size = len(topic) + (2 if flags & 6 else 0) + len(middle) + len(message.payload)
-    head = bytes([PacketType.PUBLISH << 4 | flags]) + fields.variable_integer(size) + topic
-    return Frame(head, middle, message.payload)
+    return _FIRST[flags] + fields.variable_integer(size) + topic, middle, message.payload
 
 
 def alias(number: int) -> bytes:
@@ -233,7 +240,8 @@ def subscription_identifiers(numbers: Iterable[int]) -> bytes:
 
 def frame_size(one: Frame, packet_id: int) -> int:
     """Say how many bytes a frame has, to compare with what its receiver takes [MQTT-3.1.2-24]."""
-    return len(one.head) + (2 if packet_id else 0) + len(one.middle) + len(one.payload)
+    head, middle, payload = one
+    return len(head) + (2 if packet_id else 0) + len(middle) + len(payload)
 
 
 def pack(frames: Iterable[tuple[Frame, int]]) -> bytes:
