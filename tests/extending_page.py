@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PACKAGES: Final = ("angarium_server", "cluster", "node", "router", "storage")
+_PACKAGES: Final = ("angarium_server", "cluster", "gateway", "node", "router", "storage")
 ROOT: Final = Path(__file__).resolve().parents[1]
 _SECTION: Final = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _FENCE: Final = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)

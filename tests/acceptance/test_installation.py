@@ -25,7 +25,7 @@ CLIENT = {"angarium", "msgpack", "msgspec"}
 def test_the_client_brings_two_packages_and_no_server(installation: Installation) -> None:
     client = installation.client
     assert set(client["distributions"]) == CLIENT
-    assert not {"angarium_server", "cluster", "node", "router", "storage", "lmdb", "click"} & set(
+    assert not {"angarium_server", "cluster", "gateway", "node", "router", "storage", "lmdb", "click"} & set(
         client["modules"]
     )
 
@@ -39,7 +39,7 @@ def test_the_server_adds_one_package_of_ours(installation: Installation) -> None
         "pyspark_angarium",
     }
     assert "angarium_server" not in client
-    assert not {"cluster", "node", "router", "storage", "tests", "benchmarks"} & server
+    assert not {"cluster", "gateway", "node", "router", "storage", "tests", "benchmarks"} & server
 
 
 def test_a_client_without_the_server_names_no_module_that_is_missing(installation: Installation) -> None:

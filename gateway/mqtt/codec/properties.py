@@ -204,8 +204,11 @@ def read(reader: Reader, place: PacketType) -> Properties:
 
 
 def _read_one(reader: Reader, place: PacketType, values: dict[str, Any]) -> None:
-    """Read one property into those that were read before it."""
-    identifier = reader.variable_integer()
+    """Read one property into those that were read before it.
+
+    Its identifier is a variable byte integer, of which no second byte was ever needed.
+    """
+    identifier = reader.byte()
     row = _BY_IDENTIFIER.get(identifier)
     if row is None or place not in row.places:
         raise reader.broken(errors.UNKNOWN_PROPERTY, f"0x{identifier:02x} in {place.name}")

@@ -93,7 +93,7 @@ _FLAGS: Final = tuple(_flags(first) for first in range(256))
 
 
 def walk(data: bytes, at: int, version: int, seen: Seen, size_max: int, packets: list[Any]) -> int:
-    """Take apart the PUBLISHes that stand at a place of a buffer, as long as they are whole and like earlier ones.
+    """Take apart the PUBLISHes that stand at a place of a buffer, as long as they are whole, legal and nothing special.
 
     Returns:
         The place of the first packet that is none of those.
