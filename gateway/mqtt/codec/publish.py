@@ -49,7 +49,7 @@ class Publish(msgspec.Struct, gc=False):
 class Seen:
     """Topics and sections of properties that one kind of sender wrote correctly, by their bytes.
 
-    Parsers that read the same kind of sender and the same version may share one; they find the same things legal.
+    Parsers of one kind of sender may share one, in both versions: they find the same things legal.
     """
 
     __slots__ = ("sections", "topics")

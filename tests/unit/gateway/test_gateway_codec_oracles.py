@@ -29,6 +29,8 @@ from tests.unit.gateway.streams import read_one
 if TYPE_CHECKING:
     from gateway.mqtt.codec.packets import Packet
 
+pytestmark = pytest.mark.slow
+
 #: What mqtt5 says for a property that is not there, and does not write: the default of the specification.
 DEFAULTS: Final = {
     "payload_format_indicator": 0,
@@ -187,14 +189,8 @@ MQTT5_TAKES: Final = {
 @given(data=st.data())
 @settings(max_examples=100)
 def test_what_we_take_of_mutated_bytes_mqtt5_takes_with_the_same_meaning(sender: Sender, data: Any) -> None:
-    written = bytearray(packets.write(data.draw(of_side(sender, V5)), V5))
-    for _ in range(data.draw(st.integers(1, 2))):
-        header = 2 if written[1] < 0x80 else 3
-        at = data.draw(st.integers(header, max(header, len(written) - 1)))
-        if at < len(written):
-            written[at] = data.draw(st.one_of(st.integers(0, 255), st.just(written[at] ^ 1)))
-    mutated = bytes(written)
-    ours = read_or_fault(mutated, sender)
+    mutated = mutate(packets.write(data.draw(of_side(sender, V5)), V5), data)
+    ours = read_or_fault(mutated, sender, V5)
     if not isinstance(ours, PacketError):
         theirs = mqtt5_reads(mutated)
         assert theirs is not None, f"{mutated.hex()}: mqtt5 refuses {ours}"
@@ -204,9 +200,38 @@ def test_what_we_take_of_mutated_bytes_mqtt5_takes_with_the_same_meaning(sender:
         assert mqtt5_reads(mutated) is None, f"{mutated.hex()}: {ours}"
 
 
-def read_or_fault(data: bytes, sender: Sender) -> Packet | PacketError:
+@pytest.mark.parametrize("sender", list(Sender))
+@given(data=st.data())
+@settings(max_examples=100)
+def test_what_we_take_of_mutated_bytes_of_3_1_1_zmqtt_takes_with_the_same_meaning(
+    sender: Sender, data: Any
+) -> None:
+    mutated = mutate(packets.write(data.draw(of_side(sender, V3)), V3), data)
+    ours = read_or_fault(mutated, sender, V3)
+    if not isinstance(ours, PacketError):
+        found = zmqtt.decode(mutated, version="3.1.1")
+        assert found is not None, f"{mutated.hex()}: zmqtt refuses {ours}"
+        # A CONNECT may have become one of 5.0.
+        version = getattr(ours, "version", V3)
+        assert zmqtt.encode(found[0], version="5.0" if version == V5 else "3.1.1") == packets.write(
+            ours, version
+        )
+
+
+def mutate(written: bytes, data: Any) -> bytes:
+    """Change a byte or two behind the fixed header."""
+    mutated = bytearray(written)
+    header = 2 if written[1] < 0x80 else 3
+    for _ in range(data.draw(st.integers(1, 2))):
+        at = data.draw(st.integers(header, max(header, len(written) - 1)))
+        if at < len(written):
+            mutated[at] = data.draw(st.one_of(st.integers(0, 255), st.just(written[at] ^ 1)))
+    return bytes(mutated)
+
+
+def read_or_fault(data: bytes, sender: Sender, version: int) -> Packet | PacketError:
     try:
-        return read_one(data, sender, V5)
+        return read_one(data, sender, version)
     except PacketError as fault:
         return fault
 

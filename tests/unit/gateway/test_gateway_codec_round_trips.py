@@ -20,6 +20,8 @@ from tests.unit.gateway.streams import begun, read_one
 if TYPE_CHECKING:
     from gateway.mqtt.codec.packets import Packet
 
+pytestmark = pytest.mark.slow
+
 SIDES = [(sender, version) for sender in Sender for version in (V3, V5)]
 sides = pytest.mark.parametrize(("sender", "version"), SIDES)
 
