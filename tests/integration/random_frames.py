@@ -110,7 +110,9 @@ class OddClient:
         index = 0
         for _ in range(rng.randrange(1, 8)):
             index += 1 if rng.random() < 0.97 else rng.choice([0, -1, 5])
-            flags = rng.choice([0, 4, 8, 16, 32, 48, 64, 128]) if rng.random() < 0.95 else rng.randrange(256)
+            flags = (
+                rng.choice([0, 4, 8, 16, 32, 48, 64, 128, 256]) if rng.random() < 0.95 else rng.randrange(512)
+            )
             body = rng.randbytes(rng.choice([0, 1, 10, 3_000]))
             rows.append(
                 [index, rng.choice(_TOPICS), flags, rng.choice(_METAS), rng.choice(_PROPERTIES), body]

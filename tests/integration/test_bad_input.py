@@ -221,7 +221,7 @@ PUBLISHES = {
     "topic-bytes": Frame(wire.PUBLISH, ONE, (batch([0, b"t", 0, None, None, b""]),)),
     "topic-no-utf-8": Frame(wire.PUBLISH, ONE, (bytes.fromhex("919600a2c32800c0c0c400"),)),
     "topic-surrogate": Frame(wire.PUBLISH, ONE, (bytes.fromhex("919600a3eda08000c0c0c400"),)),
-    "flags-256": Frame(wire.PUBLISH, ONE, (batch([0, "t", 256, None, None, b""]),)),
+    "flags-512": Frame(wire.PUBLISH, ONE, (batch([0, "t", wire.FLAGS_MAX + 1, None, None, b""]),)),
     "flags-mode-3": Frame(wire.PUBLISH, ONE, (batch([0, "t", 3, None, None, b""]),)),
     "flags-cos-4": Frame(wire.PUBLISH, ONE, (batch([0, "t", 12, None, None, b""]),)),
     "meta-short": Frame(wire.PUBLISH, ONE, (batch([0, "t", 0, [1], None, b""]),)),
