@@ -19,7 +19,7 @@ from cluster.catalog.producers import COUNTER as PRODUCER_COUNTER
 from cluster.catalog.producers import Producers
 from cluster.catalog.registries import Registries
 from cluster.catalog.stages import Stages
-from cluster.controller.controller import Controller
+from cluster.controller.controller import WORKERS, Controller
 from cluster.controller.mesh.cluster_view import Identity
 from cluster.controller.switchboard.effects import (
     Answer,
@@ -147,7 +147,9 @@ class SimulatedController:
         return self.is_up and self._backlog is None
 
     def start(self) -> None:
-        """Start the process: it reads its store."""
+        """Start the process: it reads its store, and asks for the workers that were wished last."""
+        wanted = self.store.counters.get(WORKERS, self._workers)
+        is_scale_needed, self._workers = wanted != self._workers, wanted
         stored = [StoredObject(*key, attributes) for key, attributes in sorted(self.store.objects.items())]
         catalog = Catalog(
             stored,
@@ -178,6 +180,8 @@ class SimulatedController:
         self.is_doomed = False
         for port in self.ports:
             port.controller_started()
+        if is_scale_needed:
+            self.on_scale(wanted)
         self._tick(self.controller)
 
     def kill(self) -> None:
