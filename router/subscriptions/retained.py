@@ -18,6 +18,7 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from angarium.topic import MAX_TOPIC_BYTES, parse_filter
 from angarium_server.frames.homes import POSITION_MAX, ReadRetained
+from router.admission.rows import decode_rows, encode_rows
 from router.guaranteed.endpoints import QUEUE
 from router.sessions.splice import Splice, retained_topics
 
@@ -41,8 +42,6 @@ SPLICES_MAX: Final = 64
 SPLICE_S: Final = 10.0
 #: How often it is looked whether they have retired.
 LOOK_S: Final = 0.005
-
-_decode_rows = msgspec.msgpack.Decoder(list[tuple[int, str, int, Any, bytes | None, bytes]]).decode
 
 
 class ReadArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,8 +81,7 @@ class _Reading:
             self.answer.refuse(error_for(errors.HOME_NOT_READY, "too much waits for this client"))
             return
         if splice is not None and splice.noted:
-            rows = _decode_rows(batch)
-            batch = wire.pack([row for row in rows if row[wire.ROW_TOPIC] not in splice.noted])
+            batch = encode_rows([row for row in decode_rows(batch) if row.topic not in splice.noted])
         if splice is not None and session.splices is not None and value[1] is None:
             session.splices.pop(self.wish.live, None)
             session.splices = session.splices or None

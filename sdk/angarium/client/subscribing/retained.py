@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from angarium import errors, wire
-from angarium.client.connection.operations import BACKOFF_FIRST_S, BACKOFF_MAX_S, STARTING
+from angarium import wire
+from angarium.client.connection.operations import STARTING, Keeper
 from angarium.client.protocol import provisioning
 from angarium.message import unpack_rows
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Subscriptions that read at the same time; the others wait for their turn.
 READERS_MAX: Final = 16
-
-_logger = logging.getLogger(__name__)
 
 
 async def read_pages(
@@ -57,49 +54,31 @@ class RetainedReaders:
     def __init__(self, operations: Operations) -> None:
         """Read nothing yet."""
         self._operations = operations
-        self._loop = asyncio.get_running_loop()
         self._turns = asyncio.Semaphore(READERS_MAX)
         self._numbers = itertools.count(1)
-        #: Subscription -> what reads for it.
-        self._tasks: dict[Mailbox, asyncio.Task[None]] = {}
+        #: Subscription -> what reads for it, until it ends.
+        self._keepers: dict[Mailbox, Keeper] = {}
 
     def start(self, mailbox: Mailbox) -> None:
         """Read for a subscription that is in force; what was read for it on another connection is over."""
         self.stop(mailbox)
-        task = self._tasks[mailbox] = self._loop.create_task(self._read(mailbox))
-        task.add_done_callback(lambda done: self._done(mailbox, done))
+        attempt = partial(self._read, mailbox, set())
+        keeper = Keeper(self._operations, attempt, STARTING.__contains__, mailbox.end)
+        self._keepers[mailbox] = keeper
+        keeper.start()
 
     def stop(self, mailbox: Mailbox) -> None:
         """Read no more for a subscription."""
-        task = self._tasks.pop(mailbox, None)
-        if task is not None:
-            task.cancel()
+        keeper = self._keepers.pop(mailbox, None)
+        if keeper is not None:
+            keeper.stop()
 
-    def _done(self, mailbox: Mailbox, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(mailbox) is task:
-            del self._tasks[mailbox]
-        if not task.cancelled() and (fault := task.exception()) is not None:
-            _logger.error("what is retained could not be read for %s", mailbox, exc_info=fault)
-
-    async def _read(self, mailbox: Mailbox) -> None:
-        """Read until all is there, again from the beginning while the node is starting or a process is replaced."""
-        delay = BACKOFF_FIRST_S
-        given: set[str] = set()
-        while self._operations.is_online:
-            try:
-                async with self._turns:
-                    await self._read_all(mailbox, given)
-                mailbox.let_go()
-                mailbox.wake()
-                return
-            except errors.AngariumError as error:
-                if error.code == errors.NOT_CONNECTED:
-                    return  # it begins again when the subscription is in force again
-                if error.code not in STARTING:
-                    mailbox.end(error)
-                    return
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, BACKOFF_MAX_S)
+    async def _read(self, mailbox: Mailbox, given: set[str]) -> None:
+        """Read until all is there; it is tried again from the beginning while a process is replaced."""
+        async with self._turns:
+            await self._read_all(mailbox, given)
+        mailbox.let_go()
+        mailbox.wake()
 
     async def _read_all(self, mailbox: Mailbox, given: set[str]) -> None:
         """Read for each filter; `given` has the topics that the subscription has got, which come once."""
