@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium.errors import AngariumError
+from angarium_server.frames import gateways
 from router.sessions.directory import profiles_of
 from router.sessions.queues import EgressQueue
 from router.sessions.session import Permissions
@@ -36,6 +37,17 @@ class Granted(NamedTuple):
     permissions: Permissions
     publish: RulesKey
     queues: QueueLimits
+
+    def for_gateway(self) -> gateways.Rights:
+        """Give what the gateway of such a client has to know."""
+        return gateways.Rights(
+            publish_allowed=self.publish[0],
+            publish_exceptions=list(self.publish[1]),
+            queue_units=self.queues[0][0],
+            may_share=self.permissions.shared_allowed,
+            may_send_guaranteed=bool(self.profile["allow_guaranteed_send"]),
+            may_receive_guaranteed=bool(self.profile["allow_guaranteed_receive"]),
+        )
 
 
 class Rights:

@@ -103,6 +103,7 @@ LINK_EXISTS: Final = 40904
 ENDPOINT_LEASED: Final = 40905
 LEASE_LOST: Final = 40906
 CLIENT_NAME_IN_USE: Final = 40907
+TAKEN_OVER: Final = 40908
 SESSION_UNKNOWN: Final = 41001
 CONNECT_RATE_EXCEEDED: Final = 42901
 CONTROL_RATE_EXCEEDED: Final = 42902
@@ -212,6 +213,9 @@ ERRORS: Final[dict[int, Reason]] = {
     OBJECT_EXISTS: Reason("Already Exists", "use update, or choose another name"),
     OBJECT_IN_USE: Reason("In Use", "first remove the objects that use it"),
     CLIENT_NAME_IN_USE: Reason("Client Name Already In Use", "choose another name"),
+    TAKEN_OVER: Reason(
+        "Taken Over", "another connection of the same name took this one's place: give each its own"
+    ),
     SESSION_UNKNOWN: Reason("Session Unknown", "connect again on a new socket"),
     CONNECT_RATE_EXCEEDED: Reason("Too Many Connects", "connect less often from one address"),
     CONTROL_RATE_EXCEEDED: Reason("Too Many Requests", "send fewer control frames per second"),

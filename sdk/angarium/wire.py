@@ -33,7 +33,9 @@ FLOW_CREDIT: Final = b"F"
 SETTLE: Final = b"E"
 BYE: Final = b"B"
 IMPORTS: Final = b"Y"
+COUNTED: Final = b"+"
 # Both ways.
+ATTACHED: Final = b"@"
 PING: Final = b"K"
 PONG: Final = b"k"
 PEERS: Final = b"O"
@@ -52,6 +54,7 @@ INDICATION: Final = b"I"
 CLOSED: Final = b"X"
 EXPORTS: Final = b"V"
 IMPORTED: Final = b"Z"
+RIGHTS: Final = b"="
 
 # Operations between router and workers: worker to router.
 READY: Final = b"y"
@@ -208,6 +211,11 @@ LINK_DMQ_SUFFIX: Final = "/dmq"
 #: The username of the sessions of bridges with their own router, and what their client names everywhere begin with.
 BRIDGE_USERNAME: Final = "#bridge"
 BRIDGE_NAME_PREFIX: Final = "#bridge/"
+#: The username of the sessions of gateways, and what their client names begin with.
+GATEWAY_USERNAME: Final = "#gateway"
+GATEWAY_NAME_PREFIX: Final = "#gateway/"
+#: Bytes of the number of an attached client, behind the operation `ATTACHED`.
+ATTACHED_NUMBER_BYTES: Final = 8
 #: Bridges that a message may cross, however high the limit of a bridge is set.
 HOPS_MAX: Final = 255
 #: Bytes of direct messages that a link may have under way in each direction: they fill a path of 200 ms at 600 MB/s.

@@ -21,7 +21,7 @@ import pytest
 
 from angarium import errors
 from angarium.errors import DOCUMENTATION
-from angarium_server.frames import homes, links, matching
+from angarium_server.frames import gateways, homes, links, matching
 from cluster import objects
 from cluster.commands.cli import command_tree
 from cluster.commands.node import documentation
@@ -75,7 +75,9 @@ def test_a_page_is_what_the_code_says(script: ModuleType, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "frames", [matching.FRAMES, homes.FRAMES, links.FRAMES], ids=["matching", "homes", "links"]
+    "frames",
+    [matching.FRAMES, homes.FRAMES, links.FRAMES, gateways.FRAMES],
+    ids=["matching", "homes", "links", "gateways"],
 )
 def test_every_field_of_every_frame_is_in_a_table(
     script: ModuleType, frames: tuple[type[Frame], ...]

@@ -1,0 +1,76 @@
+"""The frames that the session of a gateway has beside those of the client protocol: rights and counters of its clients.
+
+A gateway speaks another protocol with its clients and has one session per Message VPN with the router, its *carrier*.
+Its clients are *attached* to that by a number: frames of one client travel inside of `wire.ATTACHED`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final
+
+from msgspec import Meta
+
+from angarium import wire
+from angarium_server.frames.frame import Frame, Record, about
+
+#: The number of an attached client: they rise, and a process uses none twice.
+Number = Annotated[int, Meta(ge=1, lt=1 << 62)]
+_Total = Annotated[int, Meta(ge=0, lt=1 << 62)]
+
+#: Clients in one COUNTED, so that it is a short step.
+COUNTED_MAX: Final = 500
+
+
+class Rights(Record):
+    """What a client may do, as far as its gateway has to judge that."""
+
+    #: The ACL profile: whether it may publish what no exception names, and the exceptions.
+    publish_allowed: bool
+    publish_exceptions: list[str]
+    #: Work units of direct messages that may wait for it (`queue_direct_1_max_depth`).
+    queue_units: int
+    may_share: bool
+    may_send_guaranteed: bool
+    may_receive_guaranteed: bool
+
+
+class RightsFrame(Frame):
+    """What some clients may do from now on: an operator has changed it."""
+
+    operation: ClassVar[bytes] = wire.RIGHTS
+    direction: ClassVar[str] = "router to gateway"
+
+    rights: Annotated[
+        Rights,
+        about(
+            "as in WELCOME; the first two are those of the ACL profile, `queue_units` is `queue_direct_1_max_depth`"
+        ),
+    ]
+    numbers: Annotated[list[Number], about("whose rights these are, each attached to this session")]
+
+
+class Counts(Record):
+    """What a gateway has counted of one client since it attached."""
+
+    number: Number
+    #: Name of a counter -> total; `discard.*` are shown apart.
+    totals: dict[Annotated[str, Meta(max_length=64)], _Total]
+    #: What waits for it in the gateway.
+    queued_messages: _Total
+    queued_bytes: _Total
+
+
+class CountedFrame(Frame):
+    """What the gateway has counted of clients, every 2 s of those that changed, and before each leaves."""
+
+    operation: ClassVar[bytes] = wire.COUNTED
+    direction: ClassVar[str] = "gateway to router"
+
+    clients: Annotated[
+        list[Counts],
+        Meta(max_length=COUNTED_MAX),
+        about("`[number, {name: total}, queued_messages, queued_bytes]`, up to 500"),
+    ]
+
+
+FRAMES: Final[tuple[type[Frame], ...]] = (RightsFrame, CountedFrame)
