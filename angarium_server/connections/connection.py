@@ -13,11 +13,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium.client.transport.zmtp import pack
-from angarium_server.connections.framing import START, Framing, FramingError
+from angarium_server.connections.framing import FramingError
 from angarium_server.connections.tls import Peer, certificate_of
 
 if TYPE_CHECKING:
-    from angarium_server.connections.framing import FramingLimits
+    from angarium_server.connections.framing import Framing
 
 #: Read at once, and so much of one connection before others get their turn.
 READ_BYTES: Final = 128 * 1024
@@ -54,9 +54,7 @@ class Connection:
         "untaken",
     )
 
-    def __init__(
-        self, sock: socket.socket, connection_id: bytes, address: str, limits: FramingLimits
-    ) -> None:
+    def __init__(self, sock: socket.socket, connection_id: bytes, address: str, framing: Framing) -> None:
         """Greet the peer; a TLS handshake comes first if the socket is one of TLS."""
         #: By what it is known as long as the process lives.
         self.id = connection_id
@@ -64,7 +62,7 @@ class Connection:
         self.address = address
         #: The same with what he has shown in the handshake of TLS.
         self.peer = Peer(address)
-        self.framing = Framing(limits)
+        self.framing = framing
         self._socket = sock
         self._is_secure = isinstance(sock, ssl.SSLSocket)
         self.descriptor = sock.fileno()
@@ -74,16 +72,16 @@ class Connection:
         self.is_deaf = False
         #: Whether the connection ends when what is in here has left.
         self.is_finished = False
-        #: Whether the socket takes no more, and the end of that is watched for.
+        #: Whether room in the socket is watched for: it takes no more, or the owner wants to hear when all has left.
         self.is_waiting = False
         #: Messages that came and that nobody has taken; no more are read before these.
-        self.untaken: list[list[bytes]] = []
+        self.untaken: list[Any] = []
         #: Pieces that the socket has not taken, and their bytes.
-        self._out: deque[bytes | memoryview] = deque((START,))
-        self.unsent_bytes = len(START)
+        self._out: deque[bytes | memoryview] = deque(filter(None, (framing.start,)))
+        self.unsent_bytes = len(framing.start)
 
     def queue(self, frames: list[bytes]) -> None:
-        """Have a message leave with the next `flush`."""
+        """Have a message of ZMTP leave with the next `flush`."""
         pieces = pack(frames)
         size = sum(map(len, pieces))
         if size < SMALL_BYTES:
@@ -92,7 +90,12 @@ class Connection:
             self._out.extend(filter(None, pieces))  # an empty one would never be sent
         self.unsent_bytes += size
 
-    def read(self) -> list[list[bytes]]:
+    def queue_bytes(self, data: bytes) -> None:
+        """Have bytes of any protocol leave with the next `flush`; there is at least one."""
+        self._out.append(data)
+        self.unsent_bytes += len(data)
+
+    def read(self) -> list[Any]:
         """Give the messages that are complete now.
 
         Raises:
@@ -118,8 +121,7 @@ class Connection:
 
     def _reply(self) -> None:
         replies, self.framing.replies = self.framing.replies, b""
-        self._out.append(replies)
-        self.unsent_bytes += len(replies)
+        self.queue_bytes(replies)
 
     @property
     def has_more(self) -> bool:
@@ -128,7 +130,7 @@ class Connection:
             return True
         return self._is_secure and not self.is_encrypting and self._pending()
 
-    def read_rest(self) -> list[list[bytes]]:
+    def read_rest(self) -> list[Any]:
         """Give more of the messages that came before: `read`, when nothing new has come."""
         if self.untaken:
             untaken, self.untaken = self.untaken, []

@@ -4,10 +4,13 @@ An *unauthenticated* connection, whose peer has not logged in, costs little: it 
 his login has a deadline, one network has a share of them, when there are too many the oldest goes, and all of them
 together have a part of the loop's time (`turns`). `admit` says that he has logged in, so that larger messages may come.
 
+A listener speaks the protocol of a `framing`, ZMTP if no other is named; the owner gets its messages as they are.
+
 The owner is told of messages (`on_message`); one that he does not take he is offered again, and nothing more is read of
 that peer meanwhile, who waits in the end. He is told of ends (`on_lost`, once, and not of those that he brought about
 himself) and of connections that had to go before he knew them (`on_refused`). What he sends leaves with `flush`, so
-that all that one step decided for a peer is one system call.
+that all that one step decided for a peer is one system call. One who would rather keep what a slow peer does not take
+looks at `unsent`, and is told by `on_room` when all has left.
 
 Ids are numbers of this process; a peer cannot choose one, nor guess which is next.
 """
@@ -29,10 +32,13 @@ from angarium_server.access import network_of
 from angarium_server.connections.connection import Connection, ConnectionOverError
 from angarium_server.connections.framing import STRANGER_BYTES_MAX, FramingError, FramingLimits
 from angarium_server.connections.turns import LoginTurns
+from angarium_server.connections.zmtp import ZmtpFraming
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
+
+    from angarium_server.connections.framing import Speak
 
 #: Connections accepted before others get their turn.
 ACCEPT_MAX: Final = 64
@@ -89,11 +95,12 @@ class Door:
         self,
         watcher: Watcher,
         limits: DoorLimits,
-        on_message: Callable[[Connection, list[bytes], float], bool | None],
+        on_message: Callable[[Connection, Any, float], bool | None],
         on_lost: Callable[[bytes, str, float], None],
         on_fault: Callable[[bytes, str, float], None],
         on_refused: Callable[[str, float], None],
         may_come: Callable[[str, float], bool],
+        on_room: Callable[[bytes, float], None] = lambda _id, _now: None,
     ) -> None:
         """Listen nowhere yet.
 
@@ -106,6 +113,7 @@ class Door:
                 to be told and finished.
             on_refused: told why an unauthenticated connection had to go.
             may_come: asked for each new connection, by its network.
+            on_room: told that all has left for a connection, by its id, after its socket took no more or `await_room`.
         """
         self._watcher = watcher
         self._limits = limits
@@ -114,6 +122,7 @@ class Door:
         self._on_fault = on_fault
         self._on_refused = on_refused
         self._may_come = may_come
+        self._on_room = on_room
         self._connections: dict[bytes, Connection] = {}
         #: Those that have not logged in, the oldest first, with the deadline of each; some are in `_deaf` too.
         self._unauthenticated: dict[Connection, float] = {}
@@ -153,15 +162,28 @@ class Door:
 
     # -- listening -------------------------------------------------------------------------------------------
 
-    def listen(self, url: str, context: ssl.SSLContext | None = None) -> str:
-        """Listen on `tcp://HOST:PORT`, `tls://HOST:PORT` or `ipc://PATH`; give the address with the port it got.
+    def listen(
+        self,
+        url: str,
+        context: ssl.SSLContext | None = None,
+        *,
+        speak: Speak = ZmtpFraming,
+        shares_port: bool = False,
+    ) -> str:
+        """Listen on `ipc://PATH` or `tcp://HOST:PORT`, or with another scheme; give the address with the port it got.
+
+        Args:
+            url: where; the scheme is only looked at to tell a path from a host.
+            context: encrypts the connections; None for plain ones.
+            speak: makes the framing of each connection.
+            shares_port: whether other processes of this user may listen there too; the system spreads who comes.
 
         Raises:
             OSError: that is not possible.
         """
         scheme, _, place = url.partition("://")
-        made = _listen_ipc(place) if scheme == "ipc" else _listen_tcp(place)
-        listener = _Listener(made, context)
+        made = _listen_ipc(place) if scheme == "ipc" else _listen_tcp(place, shares_port=shares_port)
+        listener = _Listener(made, context, speak)
         self._listeners[made.fileno()] = listener
         self._watcher.add(made.fileno(), lambda: self._accept(listener))
         return url if scheme == "ipc" else f"{scheme}://{_place_of(made)}"
@@ -193,7 +215,7 @@ class Door:
             if error.errno in _NO_DESCRIPTORS:
                 self._rest(listener, error, now)
             return False
-        self._welcome(sock, place[0] if isinstance(place, tuple) else "", listener.context, now)
+        self._welcome(sock, place[0] if isinstance(place, tuple) else "", listener, now)
         return True
 
     def _rest(self, listener: _Listener, error: OSError, now: float) -> None:
@@ -202,7 +224,7 @@ class Door:
         self._resting[listener.socket.fileno()] = now + REST_S
         self._on_refused(f"no connection can be accepted: {error.strerror}", now)
 
-    def _welcome(self, sock: socket.socket, address: str, context: ssl.SSLContext | None, now: float) -> None:
+    def _welcome(self, sock: socket.socket, address: str, listener: _Listener, now: float) -> None:
         network = network_of(address)
         if not self._may_come(network, now):
             sock.close()
@@ -216,10 +238,11 @@ class Door:
         if len(self._unauthenticated) >= self._limits.unauthenticated:
             self._dismiss(next(iter(self._unauthenticated)), "too many connections have not logged in", now)
         sock.setblocking(False)  # noqa: FBT003 - the form of the library
-        if context is not None:
-            sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        if listener.context is not None:
+            sock = listener.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         self._next_id += 1
-        connection = Connection(sock, self._next_id.to_bytes(8, "big"), address, _STRANGER)
+        framing = listener.speak(_STRANGER)
+        connection = Connection(sock, self._next_id.to_bytes(8, "big"), address, framing)
         self._connections[connection.id] = connection
         self._unauthenticated[connection] = now + self._limits.login_s
         self._networks[network] = self._networks.get(network, 0) + 1
@@ -243,8 +266,32 @@ class Door:
         """Tell whether a connection is there."""
         return connection_id in self._connections
 
+    def unsent(self, connection_id: bytes) -> int:
+        """Count the bytes for a connection that its socket has not taken; 0 if it is gone."""
+        connection = self._connections.get(connection_id)
+        return 0 if connection is None else connection.unsent_bytes
+
+    def await_room(self, connection_id: bytes) -> None:
+        """Have `on_room` called when all that was said to a connection has left; soon, if it has already."""
+        connection = self._connections.get(connection_id)
+        if connection is not None and not connection.is_waiting:
+            connection.is_waiting = True
+            self._watcher.await_room(connection.descriptor, wanted=True)
+
+    def send_bytes(self, connection_id: bytes, data: bytes) -> Refusal | None:
+        """Have bytes as the peer understands them leave with the next `flush`; or say why they cannot."""
+        connection = self._connections.get(connection_id)
+        if connection is None or connection.is_finished:
+            return Refusal.GONE
+        connection.queue_bytes(data)
+        self._unflushed[connection] = None
+        if connection.unsent_bytes > self._limits.unsent_bytes:
+            self._drop(connection)
+            return Refusal.BLOCKED
+        return None
+
     def send(self, connection_id: bytes, frames: list[bytes]) -> Refusal | None:
-        """Have a message leave with the next `flush`; or say why it cannot."""
+        """Have a message of ZMTP leave with the next `flush`; or say why it cannot."""
         connection = self._connections.get(connection_id)
         if connection is None or connection.is_finished:
             return Refusal.GONE
@@ -286,6 +333,8 @@ class Door:
         if waits != connection.is_waiting:
             connection.is_waiting = waits
             self._watcher.await_room(connection.descriptor, wanted=waits)
+            if not waits and not connection.is_finished:
+                self._on_room(connection.id, time.monotonic())
         if connection.is_finished and not connection.unsent_bytes:
             connection.finish()
 
@@ -335,7 +384,7 @@ class Door:
         self._turn_began = now
         return len(self._turns) > 0
 
-    def _read(self, connection: Connection, read: Callable[[], list[list[bytes]]]) -> None:
+    def _read(self, connection: Connection, read: Callable[[], list[Any]]) -> None:
         now = time.monotonic()
         was_encrypting = connection.is_encrypting
         try:
@@ -348,8 +397,8 @@ class Door:
             return
         if was_encrypting or connection.unsent_bytes:
             self._unflushed[connection] = None
-        for at, frames in enumerate(messages):
-            is_taken = self._on_message(connection, frames, now)
+        for at, message in enumerate(messages):
+            is_taken = self._on_message(connection, message, now)
             if connection.is_deaf:
                 return
             if is_taken is False:
@@ -446,12 +495,13 @@ class Door:
 
 
 class _Listener:
-    """A socket that listens, and what encrypts its connections."""
+    """A socket that listens, what encrypts its connections, and what is spoken on them."""
 
-    def __init__(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
+    def __init__(self, listening: socket.socket, context: ssl.SSLContext | None, speak: Speak) -> None:
         self.socket = listening
         #: None for plain connections.
         self.context = context
+        self.speak = speak
 
     def close(self) -> None:
         """Let go of the socket, and of its place in the file system."""
@@ -461,7 +511,7 @@ class _Listener:
             _remove_socket(place)
 
 
-def _listen_tcp(place: str) -> socket.socket:
+def _listen_tcp(place: str, *, shares_port: bool) -> socket.socket:
     host, _, port = place.rpartition(":")
     host = host.strip("[]")
     number = 0 if port == "*" else int(port)
@@ -471,6 +521,7 @@ def _listen_tcp(place: str) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shares_port))
         # Accepted sockets have these options of their listener.
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

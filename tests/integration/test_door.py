@@ -4,143 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from angarium.client.transport import zmtp
-from angarium_server.connections.door import Door, DoorLimits, Refusal
-from angarium_server.connections.framing import START, FramingLimits
-from angarium_server.watch import Watch
+from angarium_server.connections.door import Refusal
+from angarium_server.connections.zmtp import START
+from tests.integration.house import HANDSHAKE, House, Peer, packed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
-
-    from angarium_server.connections.connection import Connection
-
-READY = zmtp.pack_command(b"READY", b"\x0bSocket-Type\0\0\0\x06DEALER")
-HANDSHAKE = zmtp.GREETING + READY
-LONG_S = 10.0
-
-
-class House:
-    """A door in a loop of its own; it keeps what the owner of a door is told."""
-
-    def __init__(self, **changed: object) -> None:
-        limits = DoorLimits(
-            framing=FramingLimits(1 << 20, 2 << 20),
-            unsent_bytes=8 << 20,
-            login_s=0.5,
-            unauthenticated=20,
-            unauthenticated_per_network=10,
-        )
-        self.watch = Watch()
-        self.admits = self.takes = True
-        #: What is said to each message at once.
-        self.answer: list[bytes] | None = None
-        #: CPU time that each message takes.
-        self.costs_s = 0.0
-        self.messages: list[tuple[bytes, list[bytes]]] = []
-        self.lost: list[tuple[bytes, str]] = []
-        self.faults: list[tuple[bytes, str]] = []
-        self.refused: list[str] = []
-        self.door = Door(
-            self.watch,
-            limits._replace(**changed),  # type: ignore[arg-type]
-            self._message,
-            lambda identity, reason, _: self.lost.append((identity, reason)),
-            self._fault,
-            lambda reason, _: self.refused.append(reason),
-            lambda _network, _now: True,
-        )
-
-    def _message(self, connection: Connection, frames: list[bytes], _now: float) -> bool:
-        busy(self.costs_s)
-        if self.takes:
-            self.messages.append((connection.id, frames))
-            if self.admits:
-                self.door.admit(connection.id)
-            if self.answer is not None:
-                self.door.send(connection.id, self.answer)
-        return self.takes
-
-    def _fault(self, identity: bytes, reason: str, now: float) -> None:
-        self.faults.append((identity, reason))
-        self.door.finish(identity, now)
-
-    def turn(self, seconds: float = 0.01) -> None:
-        self.watch.wait(0.0 if self.door.read_rest() else seconds)
-        self.door.tick(time.monotonic())
-        self.door.flush()
-        self.door.validate()
-
-    def until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + LONG_S
-        while not condition():
-            assert time.monotonic() < deadline, f"never: {what}"
-            self.turn()
-
-    def close(self) -> None:
-        self.door.close(0.1)
-        self.watch.close()
-
-
-class Peer:
-    """The other side, by hand."""
-
-    def __init__(self, house: House, url: str) -> None:
-        self.house = house
-        scheme, _, place = url.partition("://")
-        self.socket = socket.socket(socket.AF_UNIX if scheme == "ipc" else socket.AF_INET)
-        host, _, port = place.rpartition(":")
-        self.socket.connect(place if scheme == "ipc" else (host, int(port)))
-        self.socket.setblocking(False)
-        self.received = b""
-        self.is_ended = False
-
-    def send(self, data: bytes) -> None:
-        """Send all, while the house does its work."""
-        while data:
-            with contextlib.suppress(BlockingIOError):
-                data = data[self.socket.send(data) :]
-            self.house.turn(0.0)
-
-    def read(self) -> bytes:
-        with contextlib.suppress(BlockingIOError):
-            try:
-                while data := self.socket.recv(1 << 20):
-                    self.received += data
-                self.is_ended = True
-            except ConnectionResetError:
-                self.is_ended = True
-        return self.received
-
-    def greet(self) -> None:
-        self.send(HANDSHAKE)
-        self.house.until(lambda: self.read().startswith(START), "the greeting")
-        self.received = b""
-
-    def login(self) -> bytes:
-        """Say something, and give by what the house knows this peer."""
-        self.greet()
-        count = len(self.house.messages)
-        self.send(packed([b"hello"]))
-        self.house.until(lambda: len(self.house.messages) > count, "the message")
-        return self.house.messages[-1][0]
-
-    def closed(self) -> bool:
-        self.read()
-        return self.is_ended
-
-    def close(self) -> None:
-        self.socket.close()
-
-
-def packed(*messages: list[bytes]) -> bytes:
-    return b"".join(piece for message in messages for piece in zmtp.pack(message))
 
 
 @pytest.mark.requirement("R230")
@@ -368,13 +244,6 @@ def test_a_flood_of_messages_lets_others_have_their_turn(house: House, url: str,
     innocent.close()
 
 
-def busy(seconds: float) -> None:
-    """Use CPU time, as a login does."""
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
-
-
 @pytest.mark.requirement("R230")
 def test_a_storm_of_logins_waits_while_one_who_is_here_is_served_in_each_turn(tmp_path: Path) -> None:
     house = House(unauthenticated=200, unauthenticated_per_network=200, login_s=60.0)
@@ -421,3 +290,87 @@ def test_who_is_admitted_while_he_waits_for_his_turn_is_read_on(house: House, pe
     house.door.admit(house.messages[0][0])
     assert house.door.unauthenticated == 0
     house.until(lambda: len(house.messages) == count, "the others")
+
+
+def test_bytes_of_any_protocol_are_sent_as_they_are(house: House, peer: Peer) -> None:
+    identity = peer.login()
+    for data in (b"one", b"two", bytes(100_000)):
+        assert house.door.send_bytes(identity, data) is None
+    assert house.door.unsent(identity) == 100_006
+    house.until(lambda: len(peer.read()) == 100_006, "all of it")
+    assert peer.received == b"onetwo" + bytes(100_000)
+    house.turn()
+    assert house.door.unsent(identity) == 0
+    assert house.door.send_bytes(identity, bytes(9 << 20)) is Refusal.BLOCKED
+    assert house.door.send_bytes(identity, b"x") is Refusal.GONE
+    assert house.door.unsent(identity) == 0
+
+
+def test_who_had_to_wait_is_told_of_once_when_all_has_left(house: House, peer: Peer) -> None:
+    identity = peer.login()
+    house.door.send_bytes(identity, b"small")
+    house.until(lambda: peer.read() == b"small", "what is small")
+    assert house.rooms == [], "it never had to wait"
+    house.door.send_bytes(identity, bytes(7 << 20))
+    for _ in range(20):
+        house.turn()
+    assert house.door.unsent(identity) > 0
+    assert house.rooms == []
+    house.until(lambda: len(peer.read()) == (7 << 20) + 5, "all of it")
+    house.until(lambda: house.rooms, "room")
+    assert house.door.unsent(identity) == 0
+    for _ in range(5):
+        house.turn()
+    assert house.rooms == [identity]
+
+
+def test_room_that_is_there_is_told_of_soon_to_who_asks_for_it(house: House, peer: Peer) -> None:
+    """Who keeps something back would else not hear that all has left at once."""
+    identity = peer.login()
+    house.door.send_bytes(identity, b"part")
+    house.door.await_room(identity)
+    house.until(lambda: house.rooms, "room")
+    house.until(lambda: peer.read() == b"part", "what was said before")
+    house.door.await_room(identity)
+    house.until(lambda: len(house.rooms) > 1, "room once more")
+    for _ in range(5):
+        house.turn()
+    assert house.rooms == [identity, identity]
+    house.door.await_room(b"nobody")
+
+
+def test_who_was_finished_is_not_told_of(house: House, peer: Peer) -> None:
+    identity = peer.login()
+    house.door.send_bytes(identity, bytes(7 << 20))
+    for _ in range(5):
+        house.turn()
+    house.door.finish(identity, time.monotonic())
+    house.until(lambda: peer.closed(), "the end")
+    assert len(peer.received) == 7 << 20
+    assert house.rooms == []
+
+
+def test_processes_may_share_a_port_that_the_system_chose(house: House) -> None:
+    other = House()
+    peers = []
+    try:
+        url = house.door.listen("tcp://127.0.0.1:0", shares_port=True)
+        assert not url.endswith(":0")
+        assert other.door.listen(url, shares_port=True) == url
+        peers = [Peer(house, url) for _ in range(40)]
+        other.until(lambda: len(other.door) > 0, "some come to the one")
+        house.until(lambda: len(house.door) > 0, "and some to the other")
+    finally:
+        for one in peers:
+            one.close()
+        other.close()
+
+
+def test_a_port_is_not_shared_by_chance(house: House) -> None:
+    other = House()
+    try:
+        url = house.door.listen("tcp://127.0.0.1:0")
+        with pytest.raises(OSError, match="in use"):
+            other.door.listen(url, shares_port=True)
+    finally:
+        other.close()

@@ -12,7 +12,8 @@ import pytest
 
 from angarium import blocking, wire
 from angarium.client.transport import zmtp
-from angarium_server.connections.framing import Framing, FramingLimits
+from angarium_server.connections.framing import FramingLimits
+from angarium_server.connections.zmtp import ZmtpFraming
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
 from tests.integration.raw_client import HANDSHAKE, hello_header
@@ -56,7 +57,7 @@ class Crowd:
         made = socket.create_connection(self._place, LIMIT_S)
         self._sockets.append(made)
         made.sendall(HANDSHAKE + b"".join(hello))
-        self._selector.register(made, selectors.EVENT_READ, Framing(LIMITS))
+        self._selector.register(made, selectors.EVENT_READ, ZmtpFraming(LIMITS))
 
     def wait(self, limit_s: float) -> None:
         """Wait until all of them have logged in."""
@@ -67,7 +68,7 @@ class Crowd:
             for key, _ in self._selector.select(left_s):
                 self._read(key.fileobj, key.data)
 
-    def _read(self, readable: Any, framing: Framing) -> None:
+    def _read(self, readable: Any, framing: ZmtpFraming) -> None:
         data = readable.recv(1 << 16)
         assert data, "a connection was closed"
         for operation, header in framing.received(data):

@@ -68,13 +68,15 @@ def read(reader: Reader, packet: type[AnAcknowledgement]) -> AnAcknowledgement:
 _FIRST: Final = {0x40: PubAck, 0x50: PubRec, 0x62: PubRel, 0x70: PubComp}
 
 
-def walk(data: bytes, at: int, packets: list[Any]) -> int:
+def walk(data: bytes, at: int, packets: list[Any], most: int) -> int:
     """Take apart the acknowledgements of the shortest form that stand at a place of a buffer.
 
     Almost all are of it; as `publish.walk`, this stops before any other packet and judges nothing.
     """
     end = len(data)
-    while at + 4 <= end:
+    for _ in range(most - len(packets)):
+        if at + 4 > end:
+            break
         packet = _FIRST.get(data[at])
         packet_id = data[at + 2] << 8 | data[at + 3]
         if packet is None or data[at + 1] != 2 or not packet_id:

@@ -2,12 +2,14 @@
 
 A parser belongs to one connection and one direction. It holds at most one packet that is not whole, which is bounded
 before its bytes are there, and looks again at what waits only when enough of it has arrived: pieces of one byte cost a
-copy each and no more. It knows the order of a stream as far as one direction shows it: the first packet, one CONNECT,
-nothing behind a DISCONNECT. All else about a connection is its session's.
+copy each and no more. Who wants some packets at a time gets the next ones when he feeds nothing. It knows the order of
+a stream as far as one direction shows it: the first packet, one CONNECT, nothing behind a DISCONNECT. All else about
+a connection is its session's.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
 from gateway.mqtt.codec import acknowledge, errors, packets, publish
@@ -32,6 +34,7 @@ class Parser:
         version: the version that is spoken; 0 before the CONNECT.
         packet_bytes_max: larger packets end the connection. It may change between two feeds.
         fault: what broke a rule; nothing is read after it. Its owner looks at it after each feed.
+        has_more: whether `feed(b"")` may give more packets, since those before were as many as were wanted.
     """
 
     def __init__(
@@ -44,48 +47,56 @@ class Parser:
         self.version = version
         self.packet_bytes_max = packet_bytes_max
         self.fault: PacketError | None = None
+        self.has_more = False
         self._sender = sender
         self._seen = seen or Seen()
         #: Whether the packet that begins a stream is still to come.
         self._is_fresh = True
         #: Whether nothing more is read: behind a fault or a DISCONNECT.
         self._is_over = False
-        #: The beginning of a packet whose end has not arrived.
+        #: The beginning of a packet whose end has not arrived; nothing while there is more.
         self._waiting = bytearray()
+        #: What was not looked at yet is in these bytes from that place on, while there is more.
+        self._rest, self._at = b"", 0
         #: So many bytes have to wait before it is worth looking again.
         self._wanted = 0
 
     @property
     def waiting_bytes(self) -> int:
-        """So many bytes of an unfinished packet are held."""
-        return len(self._waiting)
+        """So many bytes are held."""
+        return len(self._waiting) + len(self._rest) - self._at
 
-    def feed(self, data: bytes) -> list[Packet]:
-        """Take what arrived and give the packets that are whole; those before a fault are given too."""
+    def feed(self, data: bytes, most: int = sys.maxsize) -> list[Packet]:
+        """Take what arrived and give so many of the packets that are whole; those before a fault are given too."""
         found: list[Packet] = []
         if self._is_over:
             return found
-        if self._waiting:
+        at = 0
+        if self.has_more:
+            data, at = (self._rest[self._at :] + data, 0) if data else (self._rest, self._at)
+        elif self._waiting:
             self._waiting += data
             if len(self._waiting) < self._wanted:
                 return found
             data = bytes(self._waiting)
         try:
-            at = self._read_all(data, found)
+            at = self._read_all(data, at, found, most)
         except PacketError as fault:
             self.fault = fault
             self._is_over = True
+        if self._is_over:
             at = len(data)
-        self._waiting = bytearray() if self._is_over else bytearray(data[at:])
+        self.has_more = len(found) == most and at < len(data)
+        self._rest, self._at = (data, at) if self.has_more else (b"", 0)
+        self._waiting = bytearray() if self.has_more else bytearray(data[at:])
         return found
 
-    def _read_all(self, data: bytes, found: list[Packet]) -> int:
-        """Read packets until one is not whole, and say where that begins."""
-        at = 0
+    def _read_all(self, data: bytes, at: int, found: list[Packet], most: int) -> int:
+        """Read packets until one is not whole or there are enough, and say where the next one begins."""
         while not self._is_over:
             if not self._is_fresh:
-                at = self._walk(data, at, found)
-            if at == len(data):
+                at = self._walk(data, at, found, most)
+            if at == len(data) or len(found) == most:
                 self._wanted = 1
                 break
             layout = self._judge(data[at])
@@ -102,11 +113,11 @@ class Parser:
             at = stop
         return at
 
-    def _walk(self, data: bytes, at: int, found: list[Packet]) -> int:
+    def _walk(self, data: bytes, at: int, found: list[Packet], most: int) -> int:
         """Read the common packets of the path of messages, and say where the first other one begins."""
         while True:
-            begin = publish.walk(data, at, self.version, self._seen, self.packet_bytes_max, found)
-            at = acknowledge.walk(data, begin, found)
+            begin = publish.walk(data, at, self.version, self._seen, self.packet_bytes_max, found, most)
+            at = acknowledge.walk(data, begin, found, most)
             if at == begin:
                 return at
 

@@ -92,16 +92,19 @@ def _flags(first: int) -> tuple[int, bool, bool] | None:
 _FLAGS: Final = tuple(_flags(first) for first in range(256))
 
 
-def walk(data: bytes, at: int, version: int, seen: Seen, size_max: int, packets: list[Any]) -> int:
+def walk(data: bytes, at: int, version: int, seen: Seen, size_max: int, packets: list[Any], most: int) -> int:
     """Take apart the PUBLISHes that stand at a place of a buffer, as long as they are whole, legal and nothing special.
 
+    It stops when there are so many packets (`most`) in the list.
+
     Returns:
-        The place of the first packet that is none of those.
+        The place of the first packet that was not taken.
     """
     names, sections = seen.topics, seen.sections
     end = len(data)
-    # A PUBLISH has at least five bytes, of which the walk looks at all before it compares.
-    while at + 5 <= end:
+    for _ in range(most - len(packets)):
+        if at + 5 > end:  # a PUBLISH has so many bytes, of which the walk looks at all before it compares
+            break
         flags = _FLAGS[data[at]]
         if flags is None:
             break

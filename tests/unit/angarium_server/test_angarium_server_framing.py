@@ -1,160 +1,198 @@
-"""ZMTP as the listening side speaks it: whatever the cut of the bytes, and whatever unauthenticated peers send."""
+"""The contract of a framing, held by each protocol that a door speaks."""
 
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from angarium.client.transport import zmtp
-from angarium_server.connections.framing import (
-    COMMANDS_MAX,
-    MESSAGES_MAX,
-    PARTS_MAX,
-    START,
-    Framing,
-    FramingError,
-    FramingLimits,
-)
+from angarium_server.connections.framing import MESSAGES_MAX, FramingError, FramingLimits
+from angarium_server.connections.zmtp import ZmtpFraming
+from gateway.mqtt.codec import V3, V5, PacketError, write
+from gateway.mqtt.codec.connect import Connect
+from gateway.mqtt.codec.publish import Publish, Seen
+from gateway.mqtt.framing import MqttFraming
 
-LIMITS = FramingLimits(frame_bytes=100_000, message_bytes=300_000)
-#: What the SDK sends after the greeting of the other side.
-READY = zmtp.pack_command(b"READY", b"\x0bSocket-Type\0\0\0\x06DEALER\x08Identity\0\0\0\0")
-HANDSHAKE = zmtp.GREETING + READY
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from angarium_server.connections.framing import Framing, Speak
+
+LIMITS = FramingLimits(frame_bytes=100_000, message_bytes=100_000)
+SMALL = FramingLimits(frame_bytes=200, message_bytes=200)
 
 
-def opened() -> Framing:
-    framing = Framing(LIMITS)
-    assert framing.received(HANDSHAKE) == []
+class Spoken(NamedTuple):
+    """A protocol, as its clients write it."""
+
+    speak: Speak
+    #: What comes before the first message, and what the framing makes of it.
+    opening: bytes
+    opened: list[Any]
+    #: A message with such a payload, as bytes and as the framing gives it.
+    say: Callable[[bytes], tuple[bytes, Any]]
+
+
+def say_zmtp(payload: bytes) -> tuple[bytes, Any]:
+    frames = [b"P", payload]
+    return b"".join(zmtp.pack(frames)), frames
+
+
+def mqtt(version: int) -> Spoken:
+    connect = Connect(version=version, client_id="c")
+
+    def say(payload: bytes) -> tuple[bytes, Any]:
+        packet = Publish("a/b", payload)
+        return write(packet, version), packet
+
+    return Spoken(lambda limits: MqttFraming(limits, Seen()), write(connect, version), [connect], say)
+
+
+SPOKEN = {
+    "zmtp": Spoken(ZmtpFraming, zmtp.GREETING + zmtp.pack_command(b"READY", b""), [], say_zmtp),
+    "mqtt 3.1.1": mqtt(V3),
+    "mqtt 5.0": mqtt(V5),
+}
+
+
+@pytest.fixture(params=SPOKEN)
+def spoken(request: pytest.FixtureRequest) -> Spoken:
+    return SPOKEN[request.param]
+
+
+def opened(spoken: Spoken, limits: FramingLimits = LIMITS) -> Framing:
+    framing = spoken.speak(limits)
+    assert not framing.is_open
+    assert taken(framing, spoken.opening) == spoken.opened
     assert framing.is_open
     return framing
 
 
-def packed(*messages: list[bytes]) -> bytes:
-    return b"".join(piece for message in messages for piece in zmtp.pack(message))
-
-
-def taken(framing: Framing, data: bytes) -> list[list[bytes]]:
+def taken(framing: Framing, data: bytes) -> list[Any]:
     messages = framing.received(data)
     while framing.has_more:
-        messages += framing.received(b"")
+        framing.validate()
+        more = framing.received(b"")
+        assert len(more) <= MESSAGES_MAX + 1
+        messages += more
     framing.validate()
     return messages
 
 
-def receive_in_pieces(framing: Framing, data: bytes) -> None:
-    for at in range(0, len(data), 100):
-        framing.received(data[at : at + 100])
+def is_ended(framing: Framing, data: bytes) -> bool:
+    """Whether bytes are taken for the end: by an error, or by one that is the last message."""
+    try:
+        messages = taken(framing, data)
+    except FramingError:
+        return True
+    assert not any(isinstance(message, PacketError) for message in messages[:-1])
+    return bool(messages) and isinstance(messages[-1], PacketError)
 
 
-def test_both_sides_understand_each_other() -> None:
-    client, server = zmtp.Zmtp(), Framing(LIMITS)
-    assert server.received(client.start()) == []
-    assert server.is_open
-    room = client.room()
-    room[: len(START)] = START
-    room.release()
-    client.received(len(START), [])
-    assert client.is_open
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_messages_are_the_same_however_the_bytes_are_cut(seed: int) -> None:
-    rng = random.Random(seed)
-    sizes = [0, 1, 2, 254, 255, 256, 257, 60_000, 99_999]
-    messages = [[rng.randbytes(rng.choice(sizes)) for _ in range(rng.randint(1, 4))] for _ in range(50)]
-    messages = [message for message in messages if sum(map(len, message)) <= LIMITS.message_bytes]
-    data = HANDSHAKE + packed(*messages)
-    framing, got, at = Framing(LIMITS), [], 0
+def pieces(rng: random.Random, data: bytes, sizes: list[int]) -> Iterator[bytes]:
+    at = 0
     while at < len(data):
-        step = rng.choice([1, 7, 64, 1_000, 100_000])
-        got += taken(framing, data[at : at + step])
-        at += step
-    assert got == messages
+        size = rng.choice(sizes)
+        yield data[at : at + size]
+        at += size
 
 
-def test_many_messages_come_in_turns() -> None:
-    framing = opened()
-    messages = [[b"%d" % number] for number in range(3 * MESSAGES_MAX + 1)]
-    first = framing.received(packed(*messages))
+def receive_in_pieces(framing: Framing, data: bytes, size: int) -> None:
+    for at in range(0, len(data), size):
+        framing.received(data[at : at + size])
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("sizes", [[1], [1, 7, 64, 1_000, 100_000], [100_000]])
+def test_messages_are_the_same_however_the_bytes_are_cut(spoken: Spoken, seed: int, sizes: list[int]) -> None:
+    rng = random.Random(seed)
+    lengths = [0, 1, 2, 120, 121, 254, 255, 256, 257] + ([] if sizes == [1] else [60_000, 99_900])
+    said = [spoken.say(rng.randbytes(rng.choice(lengths))) for _ in range(100)]
+    framing, got = spoken.speak(LIMITS), []
+    for piece in pieces(rng, spoken.opening + b"".join(data for data, _ in said), sizes):
+        got += taken(framing, piece)
+    assert got == spoken.opened + [message for _, message in said]
+
+
+def test_what_comes_while_there_is_more_is_behind_it(spoken: Spoken) -> None:
+    framing = opened(spoken)
+    said = [spoken.say(b"%d" % number) for number in range(500)]
+    data, got = b"".join(data for data, _ in said), []
+    for at in range(0, len(data), 2_000):
+        got += framing.received(data[at : at + 2_000])
+    assert framing.has_more
+    assert got + taken(framing, b"") == [message for _, message in said]
+
+
+def test_many_messages_come_in_turns(spoken: Spoken) -> None:
+    framing = opened(spoken)
+    said = [spoken.say(b"%d" % number) for number in range(3 * MESSAGES_MAX + 1)]
+    first = framing.received(b"".join(data for data, _ in said))
     assert len(first) == MESSAGES_MAX
     assert framing.has_more
-    assert first + taken(framing, b"") == messages
+    assert first + taken(framing, b"") == [message for _, message in said]
 
 
-@pytest.mark.parametrize("behind", [b"", b"\0", b"\0\x05"])
-def test_what_came_at_once_ends_with_a_turn_or_shortly_behind_it(behind: bytes) -> None:
+def test_what_came_at_once_ends_with_a_turn_or_shortly_behind_it(spoken: Spoken) -> None:
     """Who is taken to have more is not read: that has to end."""
-    framing = opened()
-    messages = [[b"%d" % number] for number in range(MESSAGES_MAX)]
-    assert framing.received(packed(*messages) + behind) == messages
-    assert framing.received(b"") == []
-    assert not framing.has_more
-
-
-def test_the_identity_of_a_peer_is_not_looked_at() -> None:
-    framing = Framing(LIMITS)
-    body = b"\x0bSocket-Type\0\0\0\x06DEALER\x08Identity\0\0\0\x05\0\0\0\0\x01"
-    framing.received(zmtp.GREETING + zmtp.pack_command(b"READY", body))
-    assert framing.is_open
-
-
-def test_a_ping_is_answered_with_its_context() -> None:
-    framing = opened()
-    framing.received(zmtp.pack_command(b"PING", b"\0\x0aabc"))
-    assert framing.replies == zmtp.pack_command(b"PONG", b"abc")
-    framing.received(zmtp.pack_command(b"PING", b"\0\x0a" + bytes(200)))
-    assert framing.replies.endswith(zmtp.pack_command(b"PONG", bytes(16)))
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (b"GET / HTTP/1.1\r\n\r\n", "another protocol"),
-        (b"\x16\x03\x01", "another protocol"),
-        (zmtp.GREETING[:10] + b"\x01" + zmtp.GREETING[11:], "another protocol"),
-        (zmtp.GREETING.replace(b"NULL", b"CURV"), "encrypts"),
-        (zmtp.GREETING + packed([b"H"]), "before the handshake"),
-        (zmtp.GREETING + zmtp.pack_command(b"ERROR", b"\x03bad"), "given up"),
-        (HANDSHAKE + b"\x02" + (1 << 62).to_bytes(8, "big"), "a frame of"),
-        (HANDSHAKE + packed([b"x" * 90_000] * 4), "of more than 300000 bytes"),
-        (HANDSHAKE + packed([b""] * (PARTS_MAX + 2)), "parts"),
-        (HANDSHAKE + zmtp.pack_command(b"PING", b"\0\0") * (COMMANDS_MAX + 1), "commands"),
-    ],
-)
-@pytest.mark.requirement("R228")
-def test_what_is_not_the_protocol_ends_it(data: bytes, reason: str) -> None:
-    with pytest.raises(FramingError, match=reason):
-        Framing(LIMITS).received(data)
-    with pytest.raises(FramingError, match=reason):
-        receive_in_pieces(Framing(LIMITS), data)
+    data, message = spoken.say(b"x")
+    for behind in range(len(data)):
+        framing = opened(spoken)
+        assert framing.received(data * MESSAGES_MAX + data[:behind]) == [message] * MESSAGES_MAX
+        assert framing.received(b"") == []
+        assert not framing.has_more
+        assert framing.received(data[behind:]) == [message]
 
 
 @pytest.mark.requirement("R228")
-def test_an_unauthenticated_peer_may_send_little_and_one_who_has_logged_in_more() -> None:
-    framing = Framing(FramingLimits(100, 100))
-    framing.received(HANDSHAKE)
+@pytest.mark.parametrize("count", [0, MESSAGES_MAX - 1, MESSAGES_MAX])
+def test_an_unauthenticated_peer_may_send_little_and_one_who_has_logged_in_more(
+    spoken: Spoken, count: int
+) -> None:
+    small, small_message = spoken.say(b"s")
+    large, large_message = spoken.say(b"x" * 90_000)
+    framing = opened(spoken, SMALL)
     framing.trust(LIMITS)
-    assert taken(framing, packed([b"x" * 90_000])) == [[b"x" * 90_000]]
-    peer = Framing(FramingLimits(100, 100))
-    peer.received(HANDSHAKE)
-    with pytest.raises(FramingError, match="the limit is 100"):
-        peer.received(packed([b"x" * 101]))
+    assert taken(framing, small * count + large) == [small_message] * count + [large_message]
+    assert is_ended(opened(spoken, SMALL), small * count + large)
+    assert is_ended(opened(spoken, SMALL), small * count + large[:20]), "before it is there"
 
 
-@pytest.mark.parametrize("seed", range(30))
+def test_a_larger_message_is_taken_that_began_to_come_when_its_peer_was_trusted(spoken: Spoken) -> None:
+    framing = opened(spoken, SMALL)
+    data, message = spoken.say(b"x" * 90_000)
+    assert framing.received(data[:1]) == []
+    framing.trust(LIMITS)
+    assert taken(framing, data[1:]) == [message]
+
+
 @pytest.mark.requirement("R228")
-def test_garbage_is_taken_or_refused_and_nothing_else(seed: int) -> None:
+@pytest.mark.parametrize(
+    "said",
+    [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\0" * 200],
+)
+def test_who_speaks_another_protocol_is_refused_and_not_answered(spoken: Spoken, said: bytes) -> None:
+    for size in (1, 1_000):
+        framing = spoken.speak(LIMITS)
+        with pytest.raises(FramingError):
+            receive_in_pieces(framing, said, size)
+        assert not framing.is_open
+        assert not framing.replies
+
+
+@pytest.mark.requirement("R228")
+@pytest.mark.parametrize("seed", range(30))
+def test_garbage_is_taken_or_refused_and_nothing_else(spoken: Spoken, seed: int) -> None:
     """No other exception, and never more held than may be."""
     rng = random.Random(seed)
-    for _ in range(200):
-        framing = opened()
-        data = bytearray(packed(*[[rng.randbytes(rng.randint(0, 300)) for _ in range(3)] for _ in range(5)]))
+    for _ in range(100):
+        said = [spoken.say(rng.randbytes(rng.randint(0, 300)))[0] for _ in range(5)]
+        data = bytearray(spoken.opening + b"".join(said))
         for _ in range(rng.randint(1, 6)):
             data[rng.randrange(len(data))] = rng.randrange(256)
-        try:
-            for at in range(0, len(data), 97):
-                taken(framing, bytes(data[at : at + 97]))
-        except FramingError:
-            continue
-        framing.validate()
+        framing = spoken.speak(LIMITS)
+        for piece in pieces(rng, bytes(data), [97, 1_000]):
+            if is_ended(framing, piece):
+                break

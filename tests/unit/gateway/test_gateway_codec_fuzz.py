@@ -28,11 +28,13 @@ def test_the_fuzzer_notices_a_walk_that_takes_too_much(
 ) -> None:
     """It would be worth nothing otherwise: here the walk takes a DUP of QoS 0."""
 
-    def lax(data: bytes, at: int, version: int, seen: Seen, size_max: int, packets: list[Publish]) -> int:
+    def lax(
+        data: bytes, at: int, version: int, seen: Seen, size_max: int, packets: list[Publish], most: int
+    ) -> int:
         spoilt = bytearray(data)
         if at < len(data) and data[at] >> 4 == 3 and not data[at] & 6:
             spoilt[at] &= 0xF7
-        return walk(bytes(spoilt), at, version, seen, size_max, packets)
+        return walk(bytes(spoilt), at, version, seen, size_max, packets, most)
 
     walk = publish.walk
     monkeypatch.setattr(publish, "walk", lax)

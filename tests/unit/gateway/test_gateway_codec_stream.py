@@ -65,10 +65,10 @@ def test_pieces_of_one_byte_are_looked_at_a_few_times_for_each_packet(
     looks = 0
     read_all = Parser._read_all
 
-    def counted(parser: Parser, data: bytes, found: list[packets.Packet]) -> int:
+    def counted(parser: Parser, data: bytes, at: int, found: list[packets.Packet], most: int) -> int:
         nonlocal looks
         looks += 1
-        return read_all(parser, data, found)
+        return read_all(parser, data, at, found, most)
 
     parser = begun()
     monkeypatch.setattr(Parser, "_read_all", counted)

@@ -1,0 +1,61 @@
+"""MQTT as the door of a gateway reads it: packets of clients, some at a time, and the fault that ends them.
+
+What the codec finds wrong is given as the last message, a `PacketError`, because its sender is told the reason; who
+never said that he speaks MQTT is not, and has no more of us than any other stranger. Before the login a packet is
+small; one that is larger and comes right behind the CONNECT, without waiting for the answer, is a fault like any other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from angarium_server.connections.framing import MESSAGES_MAX, FramingError
+from gateway.mqtt.codec import Packet, PacketError, Parser, Sender
+
+if TYPE_CHECKING:
+    from angarium_server.connections.framing import FramingLimits
+    from gateway.mqtt.codec.publish import Seen
+
+
+class MqttFraming:
+    """One connection of a client, from its first byte."""
+
+    __slots__ = ("_parser", "has_more", "is_open", "replies")
+
+    #: A client speaks first.
+    start: Final = b""
+
+    def __init__(self, limits: FramingLimits, seen: Seen) -> None:
+        """Begin before the CONNECT; what was seen may be of all clients of a process."""
+        self._parser = Parser(Sender.CLIENT, limits.message_bytes, seen=seen)
+        self.has_more = False
+        #: Whether the peer has said which version he speaks.
+        self.is_open = False
+        #: Always nothing: what is answered is decided elsewhere.
+        self.replies = b""
+
+    def trust(self, limits: FramingLimits) -> None:
+        """Take larger packets from now on: the client has logged in."""
+        self._parser.packet_bytes_max = limits.message_bytes
+
+    def received(self, data: bytes) -> list[Packet | PacketError]:
+        """Take bytes that came; give the packets that are complete, `MESSAGES_MAX` and a fault at most.
+
+        Raises:
+            FramingError: the first packet is none of a client of MQTT.
+        """
+        parser = self._parser
+        was_over = parser.fault is not None
+        packets: list[Packet | PacketError] = [*parser.feed(data, MESSAGES_MAX)]
+        self.has_more = parser.has_more
+        if parser.fault is not None and not was_over:
+            if not parser.fault.version:
+                raise FramingError(str(parser.fault))
+            packets.append(parser.fault)
+        self.is_open = self.is_open or bool(packets)
+        return packets
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert self.is_open == (self._parser.version > 0 or self._parser.fault is not None)
+        assert not self.replies
