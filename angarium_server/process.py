@@ -166,7 +166,7 @@ class Process:
 
     def __init__(self, role: str, index: int, incarnation: int, runtime_dir: str | os.PathLike[str]) -> None:
         """Connect to the supervisor, and to the controller unless this is the controller."""
-        #: One of the five roles; with `index` it names a place that at most one live process holds.
+        #: Its kind; with `index` it names a place that at most one live process holds.
         self.role = role
         self.index = index
         #: Higher than that of every earlier process of this node, over restarts of the node too.

@@ -55,6 +55,7 @@ class Node:
         *,
         workers: int = 2,
         listen: str | None = "tcp://127.0.0.1:0",
+        mqtt: str | None = None,
         config: str | os.PathLike[str] | None = None,
         log_level: str = "INFO",
     ) -> None:
@@ -64,6 +65,7 @@ class Node:
             data: its data directory; the same one again is the same node again.
             workers: its number of workers, if this is its first start.
             listen: where clients connect; None: as the configuration says.
+            mqtt: where clients of MQTT connect; None: as the configuration says, which is nowhere without one.
             config: its configuration file, if it has one.
             log_level: what its processes log.
         """
@@ -76,6 +78,8 @@ class Node:
         self._command += ["--workers", str(workers), "--log-level", log_level]
         if listen is not None:
             self._command += ["--listen", listen]
+        if mqtt is not None:
+            self._command += ["--mqtt", mqtt]
         if config is not None:
             self._command += ["--config", str(config)]
         self._process: Started | None = None
@@ -84,6 +88,11 @@ class Node:
     def url(self) -> str:
         """Give the address for clients."""
         return str(self.ready["url"])
+
+    @property
+    def mqtt_url(self) -> str:
+        """Give the first address for clients of MQTT."""
+        return str(self.ready["mqtt"][0])
 
     @property
     def pid(self) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _ADVICE: Final = (
     "others can reach this address, so it must encrypt. 'angarium keys create node --host HOST' makes a certificate, "
-    "and 'angarium up --listen {url} --cert-file node.pem --key-file node.key' uses it; or listen on 127.0.0.1"
+    "and 'angarium up {option} {url} --cert-file node.pem --key-file node.key' uses it; or listen on 127.0.0.1"
 )
 _NO_CERTIFICATE: Final = (
     "it needs a certificate: 'angarium keys create node --host HOST' makes one for --cert-file and --key-file, or "
@@ -31,19 +31,26 @@ _NO_CERTIFICATE: Final = (
 
 def listen_faults(router: RouterConfig) -> list[str]:
     """Give what is wrong with the addresses for clients, and with the files that encrypt them."""
-    faults = []
-    for url in router.listen:
-        if fault := address_fault(url):
-            faults.append(f"router.listen: {fault}")
-        elif is_tls(url):
-            if not router.tls_cert_file:
-                faults.append(f"router.listen: {url}: {_NO_CERTIFICATE}")
-        elif not is_loopback(url):
-            advice = _ADVICE.format(url=url.replace("tcp://", "tls://", 1))
-            faults.append(f"router.listen: {url}: {advice}")
+    faults = [
+        fault
+        for url in router.listen
+        for fault in client_address_faults("router.listen", "--listen", url, router)
+    ]
     if not router.listen:
         faults.append("router.listen: name at least one address, tcp://127.0.0.1:0 for instance")
     return faults + _tls_faults(router)
+
+
+def client_address_faults(key: str, option: str, url: str, router: RouterConfig) -> list[str]:
+    """Give what is wrong with an address for clients, named by a key and by an option of `angarium up`."""
+    if fault := address_fault(url):
+        return [f"{key}: {fault}"]
+    if is_tls(url):
+        return [] if router.tls_cert_file else [f"{key}: {url}: {_NO_CERTIFICATE}"]
+    if is_loopback(url):
+        return []
+    advice = _ADVICE.format(option=option, url=url.replace("tcp://", "tls://", 1))
+    return [f"{key}: {url}: {advice}"]
 
 
 def ca_file_faults(key: str, path: str) -> list[str]:

@@ -44,6 +44,8 @@ class NodeFile(msgspec.Struct, kw_only=True):
     listen: list[str] = []
     #: The first of `urls`, or empty before the router was ready for the first time.
     url: str = ""
+    #: Entry of `mqtt.listen` -> the same with the port it got, which it gets again; of the last start.
+    mqtt: dict[str, str] = {}
     #: Of the running supervisor; 0 after an orderly stop.
     pid: int = 0
     #: When it began, in clock ticks after the boot of the host; 0 in the file of an earlier version.

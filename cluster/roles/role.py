@@ -27,6 +27,8 @@ class Indices(enum.Enum):
     ONE = "one"
     #: As many as the node has workers, which may change while it runs.
     WORKERS = "workers"
+    #: As many as `Role.count` says of the configuration, from 0 on.
+    CONFIGURED = "configured"
     #: One for each object that `Role.wanted` names; the index is the number of the object.
     OBJECTS = "objects"
 
@@ -66,6 +68,8 @@ class Role:
     has_public_sockets: bool = False
     #: It notes what it is at (`angarium_server.black_box`), and its death may be blamed on that.
     has_black_box: bool = False
+    #: Of CONFIGURED: gives how many there are.
+    count: Callable[[NodeConfig], int] | None = None
     #: Of OBJECTS: gives, for each process that there has to be on the node of this name, its index and what it is told
     #: by the request `<name>_config`.
     wanted: Callable[[Catalog, str], dict[int, dict[str, Any]]] | None = None

@@ -6,13 +6,17 @@ table, has its role here.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cluster.bridge.role import BRIDGE
 from cluster.link.role import LINK
+from cluster.mqtt.role import MQTT
 from cluster.roles.role import Indices, Role
 from cluster.roster import runtime
 from node import metrics
+
+if TYPE_CHECKING:
+    from cluster.configuration.config import NodeConfig
 
 CONTROLLER: Final = Role(
     name="controller",
@@ -41,12 +45,17 @@ WORKER: Final = Role(
     metrics_operation="metrics",
 )
 
-ROLES: Final = {role.name: role for role in (CONTROLLER, ROUTER, WORKER, LINK, BRIDGE)}
+ROLES: Final = {role.name: role for role in (CONTROLLER, ROUTER, WORKER, LINK, BRIDGE, MQTT)}
 #: The shut-down list, read from left to right: stop accepting and drain, then persist, then who reports on it.
 STOP_ORDER: Final = tuple(sorted(ROLES, key=lambda name: ROLES[name].stop_turn))
 
 
-def first_places(workers: int) -> list[tuple[str, int]]:
+def first_places(config: NodeConfig, workers: int) -> list[tuple[str, int]]:
     """Give (role, index) of what a node starts with; those of objects come when the controller has read them."""
-    numbers = {Indices.ONE: 1, Indices.WORKERS: workers, Indices.OBJECTS: 0}
-    return [(role.name, index) for role in ROLES.values() for index in range(numbers[role.indices])]
+    return [(role.name, index) for role in ROLES.values() for index in range(_first(role, config, workers))]
+
+
+def _first(role: Role, config: NodeConfig, workers: int) -> int:
+    if role.count is not None:
+        return role.count(config)
+    return {Indices.ONE: 1, Indices.WORKERS: workers}.get(role.indices, 0)

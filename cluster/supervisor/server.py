@@ -45,6 +45,7 @@ from angarium_server.process import (
     utc_now,
 )
 from cluster.configuration.config import NodeConfig, cluster_secret
+from cluster.configuration.mqtt import address_of, with_url
 from cluster.configuration.secret_files import exposed
 from cluster.data.data_dir import DataDirectory, RuntimeDirectory, write_durably
 from cluster.data.node_file import NODE_FILE, process_start
@@ -53,6 +54,7 @@ from cluster.join.stored import with_secret
 from cluster.roster.table import CONTROLLER, ROLES, first_places
 from cluster.supervisor import stores
 from cluster.supervisor.blame import Death, is_stopped, is_to_blame
+from cluster.supervisor.ports import Ports
 from cluster.supervisor.runtime_files import RuntimeFiles
 from cluster.supervisor.service_manager import ServiceManager
 from cluster.supervisor.starting import (
@@ -61,6 +63,7 @@ from cluster.supervisor.starting import (
     effective_config,
     ending_certificates,
     fixed_listen,
+    fixed_mqtt,
     plain_address,
     refuse_taken_addresses,
 )
@@ -142,15 +145,25 @@ class Server:
         #: What was asked for, beside which the addresses that were bound are kept.
         self._configured_listen = asked_listen(options, config, data.node.listen)
         listen = fixed_listen(self._configured_listen, data.node)
-        refuse_taken_addresses(listen, was_killed=data.was_killed)
+        mqtt = fixed_mqtt(config.mqtt.listen, data.node)
+        refuse_taken_addresses(
+            [*listen, *(address_of(entry).url for entry in mqtt)], was_killed=data.was_killed
+        )
         self._workers = self._keep_worker_count(config)
         stores.prepare(data, self._workers, accept_loss=options.accept_loss)
         self._files = RuntimeFiles(data, runtime, cluster_secret(config.cluster))
+        self._ports = Ports()
+        mqtt = [with_url(entry, self._ports.hold(address_of(entry).url)) for entry in mqtt]
+        data.save(mqtt=dict(zip(config.mqtt.listen, mqtt, strict=True)))
         self._config = msgspec.structs.replace(
-            config, router=msgspec.structs.replace(config.router, listen=listen)
+            config,
+            router=msgspec.structs.replace(config.router, listen=listen),
+            mqtt=msgspec.structs.replace(config.mqtt, listen=mqtt),
         )
         self._started = time.monotonic()
-        self._supervisor = Supervisor(first_places(self._workers), data.node.starts * INCARNATIONS_PER_START)
+        self._supervisor = Supervisor(
+            first_places(config, self._workers), data.node.starts * INCARNATIONS_PER_START
+        )
         #: The live children by place; exactly those whose place has a pid.
         self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
         #: Place -> identity on the socket of its live process, once it was heard.
@@ -212,6 +225,7 @@ class Server:
         for child in self._children.values():
             child.wait()
         self._context.destroy(linger=0)
+        self._ports.close()
         self._registration.end()
         if self._options.ready_file:
             Path(self._options.ready_file).unlink(missing_ok=True)
@@ -419,6 +433,7 @@ class Server:
             "node": self._data.node.node,
             "url": self._data.node.url,
             "urls": self._data.node.urls,
+            "mqtt": self._config.mqtt.listen,
             "phase": self._supervisor.phase,
             "workers": self._supervisor.workers,
             "uptime_s": time.monotonic() - self._started,
@@ -466,6 +481,7 @@ class Server:
                 for row in self._describe()["processes"]
             ]
             ready = {"node": node.node, "url": node.url, "pid": os.getpid(), "processes": processes}
+            ready |= {"mqtt": self._config.mqtt.listen} if self._config.mqtt.listen else {}
             self._write_ready_file(Path(self._options.ready_file), msgspec.json.encode(ready) + b"\n")
         if self._options.on_ready is not None:
             self._options.on_ready(node)

@@ -23,6 +23,7 @@ from angarium import errors
 from angarium_server import launch
 from angarium_server.connections.addresses import has_open_port, host_and_port, is_loopback
 from cluster.configuration.config import NodeConfig, faults_of, load_config
+from cluster.configuration.mqtt import address_of
 from cluster.configuration.secret_files import exposed
 from cluster.data import registry
 from cluster.data.data_dir import in_use
@@ -53,6 +54,8 @@ class UpOptions:
     data_dir: str = "angarium-data"
     config_file: str | None = None
     listen: tuple[str, ...] = ()
+    #: Addresses for clients of MQTT.
+    mqtt: tuple[str, ...] = ()
     #: Certificate of `tls://` addresses, and its key if that is in another file.
     cert_file: str = ""
     key_file: str = ""
@@ -164,6 +167,9 @@ def effective_config(options: UpOptions) -> NodeConfig:
         changes["workers"] = options.workers
     router = msgspec.structs.replace(config.router, **changes)
     config = msgspec.structs.replace(config, router=router)
+    if options.mqtt:
+        mqtt = msgspec.structs.replace(config.mqtt, listen=list(options.mqtt))
+        config = msgspec.structs.replace(config, mqtt=mqtt)
     if options.log_level:
         level = msgspec.structs.replace(config.log, level=options.log_level.upper())
         config = msgspec.structs.replace(config, log=level)
@@ -190,6 +196,13 @@ def fixed_listen(configured: Iterable[str], node: NodeFile) -> list[str]:
     return [kept.get(url, url) if has_open_port(url) else url for url in configured]
 
 
+def fixed_mqtt(entries: Iterable[str], node: NodeFile) -> list[str]:
+    """Give the entries of `mqtt.listen` with the ports to bind: an open one is the one that was chosen for it last."""
+    return [
+        node.mqtt.get(entry, entry) if has_open_port(address_of(entry).url) else entry for entry in entries
+    ]
+
+
 def refuse_taken(options: UpOptions, config: NodeConfig, data_dir: Path) -> None:
     """Refuse to start where a node runs already, or where somebody listens on an address that is asked for.
 
@@ -204,7 +217,8 @@ def refuse_taken(options: UpOptions, config: NodeConfig, data_dir: Path) -> None
     if node_runs(data_dir, node):
         raise in_use(data_dir)
     listen = fixed_listen(asked_listen(options, config, node.listen), node)
-    refuse_taken_addresses(listen, was_killed=node.pid > 0)
+    mqtt = [address_of(entry).url for entry in fixed_mqtt(config.mqtt.listen, node)]
+    refuse_taken_addresses([*listen, *mqtt], was_killed=node.pid > 0)
 
 
 def refuse_taken_addresses(urls: Iterable[str], *, was_killed: bool) -> None:
@@ -229,7 +243,7 @@ def refuse_taken_addresses(urls: Iterable[str], *, was_killed: bool) -> None:
         if place and number == errno.EADDRINUSE:
             raise _in_use(url, listens=_somebody_listens(*place))
         if number:
-            advice = "name another address: --listen, or router.listen of the configuration"
+            advice = "name another address: --listen or --mqtt, or that key of the configuration"
             raise errors.error_for(errors.INVALID_CONFIGURATION, f"{url}: {os.strerror(number)}", advice)
 
 
@@ -306,6 +320,8 @@ def _detached_command(options: UpOptions, data_dir: Path, ready_path: Path) -> l
         command += ["--config", options.config_file]
     for url in options.listen:
         command += ["--listen", url]
+    for url in options.mqtt:
+        command += ["--mqtt", url]
     for option, file in (("--cert-file", options.cert_file), ("--key-file", options.key_file)):
         command += [option, file] if file else []
     if options.workers is not None:

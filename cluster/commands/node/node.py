@@ -66,6 +66,12 @@ _AGO_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
     " the configuration, else those of the last start if they are of this host, else tcp://127.0.0.1:55555]",
 )
 @click.option(
+    "--mqtt",
+    multiple=True,
+    help="Address for clients of MQTT, tcp://host:port or tls://host:port, with /VPN for another Message VPN than"
+    " default; port 0 is chosen once and kept.  [default: that of the configuration, else none]",
+)
+@click.option(
     "--cert-file", type=FILE, help="Certificate of tls:// addresses, and those up to its authority (PEM)."
 )
 @click.option(
@@ -97,6 +103,7 @@ def up(
     data: Path | None,
     config_file: Path | None,
     listen: tuple[str, ...],
+    mqtt: tuple[str, ...],
     cert_file: Path | None,
     key_file: Path | None,
     workers: int | None,
@@ -120,6 +127,7 @@ def up(
         data_dir=str(data or DEFAULT_DATA),
         config_file=None if config_file is None else str(config_file),
         listen=listen,
+        mqtt=mqtt,
         cert_file=str(cert_file or ""),
         key_file=str(key_file or ""),
         workers=workers,
@@ -143,8 +151,11 @@ def _print_node(out: Output, node: NodeFile) -> None:
     from cluster.commands.node.status_view import passwordless_text
 
     text = f"node {node.node} listens on {node.url} (process {node.pid})"
+    mqtt = list(node.mqtt.values())
     told = {"node": node.node, "url": node.url, "pid": node.pid, "passwordless": node.passwordless}
-    out.done(text, told)
+    out.done(text, {**told, "mqtt": mqtt} if mqtt else told)
+    if mqtt and not out.is_json:
+        out.done(f"clients of MQTT: {', '.join(mqtt)}", {})
     if node.passwordless and not out.is_json:
         out.done(passwordless_text(node.passwordless), {})
 

@@ -19,7 +19,7 @@ from cluster.controller.switchboard.event_limits import source_of
 from cluster.roster import table as roles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from cluster.controller.switchboard.event_limits import Source
     from cluster.controller.switchboard.events import Event, EventRing
@@ -273,8 +273,15 @@ class Switchboard:
         )
         self.end_if_complete(gathering)
 
-    def forward(self, operation: str, content: Any, asker: Asker | None, now: float) -> None:
-        """Have the router answer, or refuse, an operation."""
+    def forward(
+        self,
+        operation: str,
+        content: Any,
+        asker: Asker | None,
+        now: float,
+        beside: Iterable[Place] = (),
+    ) -> None:
+        """Have the router answer, or refuse, an operation; who is asked beside it may only refuse."""
 
         def finish(answers: dict[Place, Any]) -> Any:
             if ROUTER not in answers:
@@ -282,7 +289,7 @@ class Switchboard:
                 raise errors.error_for(errors.TIMEOUT, detail)
             return answers[ROUTER]
 
-        self.collect(asker, now, {ROUTER: (ROUTER, operation, content)}, finish)
+        self.collect(asker, now, {place: (place, operation, content) for place in (ROUTER, *beside)}, finish)
 
     def forwarding(self, operation: str) -> Callable[[Any, Asker, float], None]:
         """Give what has the router answer an operation of the admin API, with the same arguments."""

@@ -165,3 +165,12 @@ def test_a_long_name_of_a_node_is_whole() -> None:
     lines = status_lines(status(node=name), COLUMNS)
     assert name in lines[0]
     assert lines[1] == "1,234 clients, 56 subscriptions"
+
+
+def test_it_says_where_clients_of_mqtt_connect() -> None:
+    found = status()
+    found = {**found, "processes": [*found["processes"], process("mqtt")], "mqtt": ["tcp://127.0.0.1:1883"]}
+    lines = status_lines(found, COLUMNS)
+    assert "mqtt      tcp://127.0.0.1:1883" in lines
+    assert any(line.startswith("mqtt.0 ") for line in lines)
+    assert_fits(lines)

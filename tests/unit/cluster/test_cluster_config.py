@@ -113,6 +113,20 @@ def test_keys_of_the_file_override_defaults(tmp_path: Path) -> None:
         ("[cluster]\nca_file = 'none.pem'", "none.pem: No such file or directory"),
         ("[cluster]\nca_file = 'node.toml'", "cluster.ca_file: "),
         ("[admin]\noperators = ['']", "admin.operators"),
+        ("[mqtt]\nlisten = ['tcp://0.0.0.0:1883']", "'angarium up --mqtt tls://0.0.0.0:1883 --cert-file"),
+        (
+            "[mqtt]\nlisten = ['tls://127.0.0.1:8883']",
+            "mqtt.listen: tls://127.0.0.1:8883: it needs a certificate",
+        ),
+        ("[mqtt]\nlisten = ['127.0.0.1:1883']", "mqtt.listen: '127.0.0.1:1883' is no address"),
+        ("[mqtt]\nlisten = ['ipc:///run/mqtt']", "'ipc:///run/mqtt' is no address: write tcp://HOST:PORT"),
+        ("[mqtt]\nlisten = ['tcp://127.0.0.1:99999']", "has no port"),
+        ("[mqtt]\nlisten = ['tcp://127.0.0.1:1883/a/b']", "'a/b' cannot name a vpn"),
+        (
+            "[mqtt]\nlisten = ['tcp://127.0.0.1:1883', 'tcp://127.0.0.1:1883/orders']",
+            "mqtt.listen: tcp://127.0.0.1:1883/orders: another entry has this address",
+        ),
+        ("[mqtt]\nprocesses = 0", "mqtt.processes = 0"),
     ],
 )
 def test_a_fault_is_a_sentence_that_names_the_key(tmp_path: Path, text: str, told: str) -> None:

@@ -372,6 +372,22 @@ def test_the_certificates_of_operators_and_of_clients_are_read_again(served: Wor
     assert replies(served.answer(seen, None)) == [None]
 
 
+def test_gateways_read_their_certificates_again_with_the_router(served: World) -> None:
+    """One that cannot use what is there now refuses it for all, so that the operator hears of it."""
+    served.hello("mqtt", 0)
+    served.hello("mqtt", 1)
+    (reload,) = (one for one in served.call("keys.reload") if isinstance(one, c.ReloadCertificate))
+    seen = served.do(served.controller.reloaded(reload.identity, reload.number, "", served.now))
+    assert requests(seen) == [("tls_reload", None)] * 3
+    asked = [one for one in seen if isinstance(one, c.Request)]
+    for one in asked[:2]:
+        served.do(served.controller.answered(one.number, None))
+    refusal = (errors.INVALID_CONFIGURATION, "node.pem: it holds no certificate")
+    seen = served.do(served.controller.refused(asked[2].number, *refusal))
+    (reply,) = (effect for effect in seen if isinstance(effect, c.Reply))
+    assert (reply.ok, tuple(reply.value[:2])) == (False, refusal)
+
+
 def test_a_damaged_certificate_of_operators_is_told_and_the_other_one_is_read(served: World) -> None:
     (reload,) = (one for one in served.call("keys.reload") if isinstance(one, c.ReloadCertificate))
     seen = served.do(

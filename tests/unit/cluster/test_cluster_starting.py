@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
 import struct
 import threading
@@ -11,11 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import errors
+from cluster.data.node_file import NodeFile
 from cluster.supervisor import starting
-from cluster.supervisor.starting import refuse_taken_addresses
+from cluster.supervisor.ports import Ports
+from cluster.supervisor.starting import UpOptions, effective_config, fixed_mqtt, refuse_taken_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -52,3 +56,68 @@ def test_a_port_that_a_connection_had_is_taken_when_it_ends(connection: socket.s
         refuse_taken_addresses([url], was_killed=False)
     finally:
         ending.join()
+
+
+def test_an_open_port_for_mqtt_is_the_one_that_it_was_last() -> None:
+    node = NodeFile(
+        node="n",
+        node_id="i",
+        workers=1,
+        mqtt={
+            "tcp://127.0.0.1:0/orders": "tcp://127.0.0.1:4711/orders",
+            "tcp://127.0.0.1:1": "tcp://127.0.0.1:1",
+        },
+    )
+    assert fixed_mqtt(["tcp://127.0.0.1:0", "tcp://127.0.0.1:0/orders"], node) == [
+        "tcp://127.0.0.1:0",
+        "tcp://127.0.0.1:4711/orders",
+    ]
+
+
+def test_addresses_for_mqtt_on_the_command_line_come_instead_of_those_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("[mqtt]\nlisten = ['tcp://127.0.0.1:1']\nprocesses = 2\n")
+    options = UpOptions(data_dir=str(tmp_path / "data"), config_file=str(file))
+    assert effective_config(options).mqtt.listen == ["tcp://127.0.0.1:1"]
+    asked = dataclasses.replace(options, mqtt=("tcp://127.0.0.1:2", "tcp://127.0.0.1:3/orders"))
+    found = effective_config(asked).mqtt
+    assert found.listen == ["tcp://127.0.0.1:2", "tcp://127.0.0.1:3/orders"]
+    assert found.processes == 2
+
+
+def test_an_address_for_mqtt_that_others_reach_is_refused_without_encryption(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidRequestError) as caught:
+        effective_config(UpOptions(data_dir=str(tmp_path), mqtt=("tcp://0.0.0.0:1883",)))
+    assert caught.value.code == errors.INVALID_CONFIGURATION
+    assert "--mqtt tls://0.0.0.0:1883" in caught.value.detail
+
+
+def test_a_port_that_is_held_is_for_those_who_share_it_only() -> None:
+    """Whoever listens there meanwhile, and lets go, finds it again: that is a gateway process that is replaced."""
+    ports = Ports()
+    try:
+        url = ports.hold("tcp://127.0.0.1:0")
+        port = int(url.rpartition(":")[2])
+        assert url == f"tcp://127.0.0.1:{port}"
+        assert port > 0
+        for _ in range(2):
+            with socket.create_server(("127.0.0.1", port), reuse_port=True):
+                socket.create_connection(("127.0.0.1", port), 5).close()
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("127.0.0.1", port), reuse_port=False).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 5)
+    finally:
+        ports.close()
+
+
+def test_a_port_that_cannot_be_held_says_why() -> None:
+    ports = Ports()
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(errors.ConflictError) as taken:
+            ports.hold(f"tcp://127.0.0.1:{other.getsockname()[1]}")
+        assert taken.value.code == errors.OBJECT_IN_USE
+        with pytest.raises(errors.InvalidRequestError, match=r"tcp://192\.0\.2\.1:0"):
+            ports.hold("tcp://192.0.2.1:0")
+    finally:
+        ports.close()

@@ -5,9 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from angarium_server.frames.control import TableRow
+from cluster.configuration.config import NodeConfig
+from cluster.configuration.mqtt import MqttSection
+from cluster.roster.table import STOP_ORDER, first_places
 from cluster.supervisor import supervisor as s
 from cluster.supervisor.supervisor import Supervisor
 
@@ -455,3 +459,14 @@ def test_without_a_wait_a_node_stops_at_once() -> None:
         for effect in node.do(node.machine.withdraw(node.now, 0.0))
         if isinstance(effect, s.Terminate)
     ]
+
+
+def test_a_node_has_as_many_processes_of_a_role_as_its_configuration_says() -> None:
+    """Those for MQTT are there with an address, after those that they need, and are gone before the router stops."""
+    config = NodeConfig()
+    without = [("controller", 0), ("router", 0), ("worker", 0), ("worker", 1)]
+    assert first_places(config, 2) == without
+    mqtt = MqttSection(listen=["tcp://127.0.0.1:1883"], processes=2)
+    places = first_places(msgspec.structs.replace(config, mqtt=mqtt), 2)
+    assert places == [*without, ("mqtt", 0), ("mqtt", 1)]
+    assert STOP_ORDER.index("mqtt") < STOP_ORDER.index("router")

@@ -1,0 +1,111 @@
+"""The section `[mqtt]` of the configuration: where clients of MQTT come in, and what they may cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+import msgspec
+
+from angarium import errors
+from angarium_server.connections.addresses import host_and_port
+from cluster import objects
+from cluster.configuration.encryption import client_address_faults
+from cluster.configuration.keys import about, within
+
+if TYPE_CHECKING:
+    from router.ground.config import RouterConfig
+
+SCHEMES: Final = ("tcp", "tls")
+
+
+class MqttSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """MQTT: where its clients connect, and what they may cost; sizes in bytes, times in milliseconds."""
+
+    listen: Annotated[
+        list[str],
+        about(
+            "Addresses for clients: tcp://HOST:PORT[/VPN] (port 0: chosen once and kept), tls://HOST:PORT[/VPN]; the"
+            " certificate is the router's. Empty: none, and no process."
+        ),
+    ] = []
+    processes: Annotated[
+        int, within(1, 64, "Gateway processes that share these addresses, and the clients who come.")
+    ] = 1
+    max_packet_bytes: Annotated[
+        int,
+        within(
+            1024, 64 << 20, "Largest packet that a client may send; never above router.max_message_bytes."
+        ),
+    ] = 1 << 20
+    keepalive_max_s: Annotated[
+        int,
+        within(
+            0,
+            65_535,
+            "Longest keep alive, which clients of 5.0 with a longer one, or none, are told; 0: any.",
+        ),
+    ] = 0
+    egress_memory_bytes: Annotated[
+        int,
+        within(
+            1 << 20,
+            1 << 40,
+            "Bytes queued for all slow clients of a process; above it the longest queue loses its oldest messages.",
+        ),
+    ] = 256 << 20
+    login_timeout_ms: Annotated[
+        int, within(100, 600_000, "Time from connecting to the login; then the connection is closed.")
+    ] = 10_000
+    pending_connections_max: Annotated[
+        int, within(1, 100_000, "Connections that have not logged in; one more closes the oldest.")
+    ] = 2_000
+    pending_connections_per_address: Annotated[
+        int, within(1, 100_000, "The same from one address (IPv6: a /64); one more is closed at once.")
+    ] = 500
+
+
+class MqttAddress(NamedTuple):
+    """An address for clients, and the Message VPN in which they are there."""
+
+    #: Without the Message VPN.
+    url: str
+    vpn: str
+
+
+def address_of(entry: str) -> MqttAddress:
+    """Take an entry of `listen` apart: tcp://HOST:PORT/orders is the Message VPN orders."""
+    scheme, separator, rest = entry.partition("://")
+    place, _, vpn = rest.partition("/")
+    return MqttAddress(f"{scheme}{separator}{place}", vpn or objects.DEFAULT_NAME)
+
+
+def with_url(entry: str, url: str) -> str:
+    """Give an entry of `listen` with another URL and the same Message VPN."""
+    _, slash, vpn = entry.partition("://")[2].partition("/")
+    return f"{url}{slash}{vpn}"
+
+
+def faults_of(section: MqttSection, router: RouterConfig) -> list[str]:
+    """Give what is wrong with the section, as sentences."""
+    faults = [fault for entry in section.listen for fault in _entry_faults(entry, router)]
+    places = [host_and_port(address_of(entry).url) for entry in section.listen]
+    # Both would have it, and who comes would be in the one Message VPN or in the other.
+    faults += [
+        f"mqtt.listen: {entry}: another entry has this address"
+        for at, entry in enumerate(section.listen)
+        if entry in section.listen[:at] or (places[at] and places[at] in places[:at])
+    ]
+    return faults
+
+
+def _entry_faults(entry: str, router: RouterConfig) -> list[str]:
+    url, vpn = address_of(entry)
+    if url.partition("://")[0] not in SCHEMES:
+        return [
+            f"mqtt.listen: {entry!r} is no address: write tcp://HOST:PORT or tls://HOST:PORT, and /VPN if need be"
+        ]
+    try:
+        objects.check_name(objects.kind_of("vpn"), vpn)
+    except errors.AngariumError as error:
+        return [f"mqtt.listen: {entry}: {error.detail}"]
+    return client_address_faults("mqtt.listen", "--mqtt", url, router)
