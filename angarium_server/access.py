@@ -19,7 +19,7 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
-from angarium.topic import covers, level_prefix, overlaps
+from angarium.topic import INBOX_PREFIX, covers, level_prefix, overlaps
 from angarium.trie import FilterTrie
 
 if TYPE_CHECKING:
@@ -61,6 +61,14 @@ class TopicRules:
     def allows_name(self, name: str) -> bool:
         """Tell whether a share name may be used; an exception is a name, `x*`, or `*` or `>` for all."""
         return self.default_allow != any(_name_matches(exception, name) for exception in self.exceptions)
+
+
+def may_publish(rules: TopicRules | None, topic: str) -> bool:
+    """Tell whether a topic may be published to under rules; under those that nobody knows, to inboxes only.
+
+    Inboxes are open to everybody, because nobody can guess one.
+    """
+    return topic.startswith(INBOX_PREFIX) or (rules is not None and rules.allows_publish(topic))
 
 
 class AddressRules:

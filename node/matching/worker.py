@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
-from angarium.topic import INBOX_PREFIX, SLOTS, check_topic, is_reserved_topic, slot_of
+from angarium.topic import SLOTS, check_topic, is_reserved_topic, slot_of
 from angarium.topic_cache import AGE_INTERVAL_S
-from angarium_server.access import TopicRules
+from angarium_server.access import TopicRules, may_publish
 from angarium_server.black_box import MATCH, BlackBox
 from angarium_server.frames.frame import encode, takes
 from angarium_server.frames.matching import (
@@ -542,12 +542,12 @@ class Worker:
 def _may_publish(entry: TopicEntry, topic: str, known: tuple[int, TopicRules] | None) -> bool:
     """Ask the access rules, or what they said before. Rules that nobody told us allow nothing."""
     if known is None:
-        return topic.startswith(INBOX_PREFIX)
+        return may_publish(None, topic)
     version, rules = known
     verdicts = entry.verdicts
     verdict = None if verdicts is None else verdicts.get(version)
     if verdict is None:
-        verdict = topic.startswith(INBOX_PREFIX) or rules.allows_publish(topic)
+        verdict = may_publish(rules, topic)
         if verdicts is None or len(verdicts) >= VERDICTS_PER_TOPIC_MAX:
             verdicts = entry.verdicts = {}
         verdicts[version] = verdict

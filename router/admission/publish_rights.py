@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from angarium.topic import INBOX_PREFIX
-from angarium_server.access import TopicRules
+from angarium_server.access import TopicRules, may_publish
 from router.admission.rows import decode_rows
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class PublishRights:
             for row in decode_rows(batch):
                 allowed = verdicts.get(row.topic)
                 if allowed is None:
-                    allowed = verdicts[row.topic] = _allows(rules, row.topic)
+                    allowed = verdicts[row.topic] = may_publish(rules, row.topic)
                 if not allowed:
                     found[row.index] = row.topic
         return found
@@ -55,8 +54,3 @@ class PublishRights:
                 self._ready.clear()
             ready = self._ready[rules_id] = TopicRules(known[1], default_allow=known[0])
         return ready
-
-
-def _allows(rules: TopicRules | None, topic: str) -> bool:
-    """Judge like a worker: inboxes are open to everybody, and rules that nobody knows allow nothing else."""
-    return topic.startswith(INBOX_PREFIX) or (rules is not None and rules.allows_publish(topic))

@@ -1,0 +1,301 @@
+"""One client at the node: what its protocol says to the node, and what the node says to that.
+
+A client goes one way: it waits for its carrier, has said HELLO, is open, is over. It asks for one thing at a time, in
+pieces that the router takes in one step; the rest waits. Nothing here tells a guest anything while the guest calls,
+so a guest may call whatever it likes while it is told something.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from angarium import errors, wire
+from angarium.client.protocol.session import Hello
+from angarium_server.frames.gateways import Counts
+from gateway.session import FILTERS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from angarium.errors import AngariumError
+    from angarium.message import Meta, Row
+    from angarium_server.connections.tls import Certificate
+    from gateway.counting import Counting
+    from gateway.gathering import Gathering
+    from gateway.rights import ClientRights
+    from gateway.session import AttachedWelcome, Brought
+
+#: Filters that may wait for their turn; who has more of them does not wait for answers.
+FILTERS_WAITING_MAX: Final = 10_000
+
+
+class Login(NamedTuple):
+    """What HELLO says on behalf of a client."""
+
+    username: str
+    password: str | None
+    #: Empty: the router gives it one.
+    client_name: str
+    address: str
+    #: That TLS has shown; None without one.
+    certificate: Certificate | None
+    #: What `angarium client list` shows as its software.
+    sdk: str
+    takes_over: bool = True
+    password_may_be_token: bool = True
+
+    def hello(self, vpn: str, secret: str) -> Hello:
+        """Give the HELLO of the client."""
+        behalf: dict[str, Any] = {
+            "secret": secret,
+            "address": self.address,
+            "takes_over": self.takes_over,
+            "password_may_be_token": self.password_may_be_token,
+        }
+        if self.certificate is not None:
+            behalf["certificate"] = self.certificate
+        more = {"sdk": self.sdk, "behalf": behalf}
+        return Hello(vpn, self.username, self.password, self.client_name, more=more)
+
+
+class Guest(Protocol):
+    """A client of another protocol, as it is told what the node says."""
+
+    def welcomed(self, welcome: AttachedWelcome, now: float, /) -> None:
+        """It is attached."""
+
+    def refused(self, error: AngariumError, now: float, /) -> None:
+        """It is not let in; nothing is told after it."""
+
+    def ended(self, error: AngariumError | None, now: float, /) -> None:
+        """Its session is over, by itself or with its carrier; nothing is told after it."""
+
+    def answered(self, codes: Sequence[int], now: float, /) -> None:
+        """One subscribe() or unsubscribe() is in force: 0 or an error code per filter; in the order of asking."""
+
+    def delivered(self, rows: Sequence[Row], share: str | None, now: float, /) -> None:
+        """Messages came for this client alone: of a shared subscription, or without one to its inbox."""
+
+
+class Carrying(Protocol):
+    """What a client wants of its carrier (`gateway.carrier`)."""
+
+    gathering: Gathering
+    counting: Counting
+    #: Of those who may do nothing yet.
+    no_rights: ClientRights
+
+    def has_room(self) -> bool:
+        """Tell whether another message of a client is taken."""
+
+    def has_asked(self, client: Attached, /) -> None:
+        """Take note that a client has something to ask for, and nothing under way."""
+
+    def leaves(self, client: Attached, /) -> None:
+        """Have a client leave."""
+
+    def throw_out(self, client: Attached, error: AngariumError, /) -> None:
+        """End a client that wants too much."""
+
+
+class Stage(enum.Enum):
+    """Where a client is."""
+
+    WAITING = "waiting for the carrier"
+    GREETING = "greeting"
+    OPEN = "open"
+    #: It left before the answer to its HELLO.
+    RENOUNCED = "renounced"
+    #: Its session is over, and its guest is about to be told.
+    ENDING = "ending"
+    OVER = "over"
+
+
+class _Request:
+    """One subscribe() or unsubscribe()."""
+
+    __slots__ = ("codes", "filters", "operation")
+
+    def __init__(self, operation: bytes, filters: Sequence[tuple[str, int]]) -> None:
+        self.operation = operation
+        self.filters = filters
+        #: The answers so far, fewer than filters.
+        self.codes: list[int] = []
+
+
+class Attached:
+    """One client at the node."""
+
+    __slots__ = (
+        "_carrier",
+        "_filters_waiting",
+        "_guest",
+        "_is_asking",
+        "_message_bytes_max",
+        "_queued",
+        "_requests",
+        "_totals",
+        "login",
+        "name",
+        "number",
+        "rights",
+        "stage",
+        "wait_until",
+    )
+
+    def __init__(self, carrier: Carrying, guest: Guest, login: Login, wait_until: float) -> None:
+        self._carrier = carrier
+        self._guest = guest
+        self.login: Final = login
+        #: How long it waits for its carrier at most.
+        self.wait_until: Final = wait_until
+        self.stage = Stage.WAITING
+        #: Of its HELLO; 0 while it waits.
+        self.number = 0
+        #: In force at the node; empty before it is open.
+        self.name = ""
+        #: What it may do; nothing before it is open.
+        self.rights: ClientRights = carrier.no_rights
+        self._message_bytes_max = 0
+        #: What it asked for, the oldest first; only of that one some filters may be answered or under way.
+        self._requests: deque[_Request] = deque()
+        #: Filters in them without an answer, at most FILTERS_WAITING_MAX.
+        self._filters_waiting = 0
+        #: Whether some are under way.
+        self._is_asking = False
+        self._totals: dict[str, int] = {}
+        self._queued = (0, 0)
+
+    # What the protocol says.
+
+    def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
+        """Ask for filters with their flags; `answered` follows."""
+        self._ask(_Request(wire.SUBSCRIBE, filters))
+
+    def unsubscribe(self, filters: Sequence[tuple[str, int]]) -> None:
+        """Ask for filters to go; `answered` follows."""
+        self._ask(_Request(wire.UNSUBSCRIBE, filters))
+
+    def _ask(self, request: _Request) -> None:
+        assert request.filters
+        if self.stage is not Stage.OPEN:
+            return
+        self._filters_waiting += len(request.filters)
+        if self._filters_waiting > FILTERS_WAITING_MAX:
+            detail = (
+                f"{self._filters_waiting} filters wait for their answers, the limit is {FILTERS_WAITING_MAX}"
+            )
+            self._carrier.throw_out(self, errors.error_for(errors.CONTROL_RATE_EXCEEDED, detail))
+            return
+        self._requests.append(request)
+        if len(self._requests) == 1:
+            self._carrier.has_asked(self)
+
+    def refusal_of(self, topic: str, size: int) -> int:
+        """Give the error code for which a message with so many bytes of payload and properties is refused, or 0."""
+        return self.rights.refusal_of(topic) or (
+            errors.MESSAGE_TOO_LARGE if size > self._message_bytes_max else 0
+        )
+
+    def has_room(self) -> bool:
+        """Tell whether another message is taken."""
+        return self._carrier.has_room()
+
+    def publish(
+        self, topic: str, flags: int, meta: Meta | None, properties: bytes | None, payload: bytes
+    ) -> None:
+        """Publish a direct message; the caller has asked `refusal_of` and `has_room`."""
+        if self.stage is Stage.OPEN:
+            self._carrier.gathering.add((0, topic, flags, meta, properties, payload))
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to a counter that operators see."""
+        self._totals[name] = self._totals.get(name, 0) + amount
+        if self.stage is Stage.OPEN:
+            self._carrier.counting.changed(self)
+
+    @property
+    def queued(self) -> tuple[int, int]:
+        """Messages and bytes that wait for the client in the gateway."""
+        return self._queued
+
+    @queued.setter
+    def queued(self, queued: tuple[int, int]) -> None:
+        if queued != self._queued:
+            self._queued = queued
+            if self.stage is Stage.OPEN:
+                self._carrier.counting.changed(self)
+
+    def leave(self) -> None:
+        """Say BYE; nothing is told any more."""
+        self._carrier.leaves(self)
+
+    # What the carrier does with it.
+
+    def next_piece(self) -> tuple[bytes, Sequence[tuple[str, int]]] | None:
+        """Give operation and filters to send now; None if there is nothing to ask for."""
+        if self.stage is not Stage.OPEN or self._is_asking or not self._requests:
+            return None
+        self._is_asking = True
+        request = self._requests[0]
+        done = len(request.codes)
+        return request.operation, request.filters[done : done + FILTERS_MAX]
+
+    def judged(self, codes: list[int], now: float) -> None:
+        """Take the answer to the piece that was under way."""
+        assert self._is_asking
+        self._is_asking = False
+        self._filters_waiting -= len(codes)
+        request = self._requests[0]
+        request.codes += codes
+        is_done = len(request.codes) == len(request.filters)
+        if is_done:
+            self._requests.popleft()
+        if self._requests:
+            self._carrier.has_asked(self)
+        if is_done:
+            self._guest.answered(request.codes, now)
+
+    def welcomed(self, welcome: AttachedWelcome, message_bytes_max: int, now: float) -> None:
+        """Be open."""
+        self.stage = Stage.OPEN
+        self.name = welcome.client_name
+        self._message_bytes_max = message_bytes_max
+        self._guest.welcomed(welcome, now)
+
+    def brought(self, event: Brought, now: float) -> None:
+        """Hand on what came for this client alone."""
+        for delivery in event.deliveries:
+            if self.stage is Stage.OPEN:
+                self._guest.delivered(delivery.rows, delivery.share, now)
+
+    def refuse(self, error: AngariumError, now: float) -> None:
+        """Be over without having been open."""
+        self.stop(Stage.OVER)
+        self._guest.refused(error, now)
+
+    def end(self, error: AngariumError | None, now: float) -> None:
+        """Be over."""
+        self.stop(Stage.OVER)
+        self._guest.ended(error, now)
+
+    def stop(self, stage: Stage) -> None:
+        """Be in this stage, and ask for nothing more."""
+        self.stage = stage
+        self._requests.clear()
+        self._filters_waiting = 0
+
+    def counts(self) -> Counts:
+        """Give what was counted."""
+        return Counts(self.number, dict(self._totals), *self._queued)
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        waiting = sum(len(request.filters) - len(request.codes) for request in self._requests)
+        assert self._filters_waiting == waiting <= FILTERS_WAITING_MAX
+        assert all(not request.codes for request in [*self._requests][1:])
+        assert self._requests or not self._is_asking or self.stage is not Stage.OPEN
+        assert self.number or self.stage in (Stage.WAITING, Stage.OVER)
+        assert bool(self.name) or self.stage is not Stage.OPEN

@@ -1,0 +1,574 @@
+"""The carrier of a gateway process in one Message VPN: the session that its clients are attached to.
+
+It opens when a client wants to attach, and closes a while after the last one has left. What clients publish in one turn
+of the process leaves in rounds of the carrier, many clients in each; what they ask for leaves behind that, one request
+of each client at a time. When it is lost all of them are told that they are over, and the next one to attach opens
+it again.
+
+No I/O and no clock: the connection is given, and whoever has it calls `tick` at the end of each turn, and when it is
+time. Guests are told only from inside of `tick` and what the connection calls, so they may call whatever they like
+while they are told something.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from angarium import errors, wire
+from angarium.client.protocol.events import Closed, Delivered, Noticed, Opened, TableChanged
+from angarium.client.protocol.session import Hello, State
+from angarium.errors import error_for
+from angarium_server.frames.gateways import COUNTED_MAX, CountedFrame, Rights
+from gateway.attached import Attached, Stage
+from gateway.counting import Counting
+from gateway.gathering import Gathering
+from gateway.rights import KnownRights
+from gateway.session import Brought, Ended, GatewaySession, Judged, RightsChanged, Welcomed
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterator
+
+    from angarium.errors import AngariumError
+    from angarium.message import Row
+    from gateway.attached import Guest, Login
+
+#: How long a client waits for its carrier.
+WAIT_S: Final = 10.0
+#: Pauses between tries to open it, the first and the longest.
+BACKOFF_FIRST_S: Final = 0.1
+BACKOFF_MAX_S: Final = 2.0
+#: How long it stays open without clients, so that one that comes and goes does not open it each time.
+IDLE_S: Final = 60.0
+#: How long the router may take to say that it has heard BYE.
+LEAVE_S: Final = 5.0
+#: The router is on this host: silence is a fault sooner than elsewhere.
+KEEPALIVE_MS: Final = 1_000
+#: What leaves in one turn, so that others get theirs.
+TURN_ROWS_MAX: Final = 2_000
+TURN_BYTES_MAX: Final = 1 << 20
+#: Frames that wait for the socket before HELLO, SUBSCRIBE and so on of clients wait for those.
+OUTGOING_FULL: Final = 2_000
+#: Guests that are told of the end of their carrier in one turn: the ways of many protocols to say so are dear.
+ENDINGS_PER_TURN: Final = 200
+#: Refusals of the carrier that would not be others at the next try.
+_FINAL: Final = (errors.VPN_NOT_ALLOWED, errors.VPN_UNAVAILABLE)
+
+_NEVER: Final = float("inf")
+_NO_RIGHTS: Final = Rights(
+    publish_allowed=False,
+    publish_exceptions=[],
+    queue_units=0,
+    may_share=False,
+    may_send_guaranteed=False,
+    may_receive_guaranteed=False,
+)
+
+
+class Line(Protocol):
+    """A connection to the router; `cluster.relay.connection.Connection` is one."""
+
+    @property
+    def wake_at(self) -> float:
+        """Give when `tick` is wanted, whatever the socket signals."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Tell whether nothing is left of it."""
+
+    def tick(self, now: float, /) -> None:
+        """Do what is due."""
+
+    def send(self, outgoing: deque[list[bytes]], /) -> None:
+        """Send what is queued, as far as the socket takes it; the rest stays in the queue."""
+
+    def close(self, outgoing: deque[list[bytes]], /) -> None:
+        """Tell nothing more, and close when what was sent and what is queued has left."""
+
+
+class Connect(Protocol):
+    """Begins a connection to the router."""
+
+    def __call__(
+        self,
+        on_message: Callable[[list[bytes], float], None],
+        on_drained: Callable[[], None],
+        on_lost: Callable[[AngariumError, float], None],
+        /,
+    ) -> Line:
+        """Give a connection, before it calls any of these.
+
+        Args:
+            on_message: takes each message that comes, with the time.
+            on_drained: called when there may be room to send more.
+            on_lost: called once when it is gone; nothing is called after it, nor after `close`.
+        """
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What a gateway process says of itself."""
+
+    #: That the supervisor made for this run.
+    secret: str
+    #: Of the protocol: "mqtt".
+    name: str
+    index: int
+    incarnation: int
+
+    def hello(self, vpn: str) -> Hello:
+        """Give the HELLO of a carrier."""
+        gateway = {"name": self.name, "index": self.index, "incarnation": self.incarnation}
+        more: dict[str, Any] = {"behalf": {"secret": self.secret}, "gateway": gateway}
+        return Hello(vpn, wire.GATEWAY_USERNAME, keepalive_ms=KEEPALIVE_MS, more=more)
+
+
+class Surroundings(NamedTuple):
+    """What all carriers of a process work with."""
+
+    identity: Identity
+    connect: Connect
+    #: Takes the rows that came for plain subscriptions, in order: Message VPN, rows, time.
+    on_rows: Callable[[str, list[Row], float], None]
+    random: random.Random
+    #: Of the clients of the process: they rise.
+    numbers: Iterator[int]
+    rights: KnownRights
+
+
+class Carrier:
+    """The carrier in one Message VPN."""
+
+    def __init__(self, vpn: str, around: Surroundings) -> None:
+        """Wait for the first client."""
+        self._vpn: Final = vpn
+        self._around: Final = around
+        self.no_rights = around.rights.find(_NO_RIGHTS)
+        #: The session and its connection; None between two of them.
+        self._session: GatewaySession | None = None
+        self._line: Line | None = None
+        #: Connections that are closed and have yet to say so to the router.
+        self._closing: list[Line] = []
+        #: What clients have published and has not left.
+        self.gathering = Gathering()
+        self.counting = Counting()
+        #: Those that have said HELLO and have not ended, by number.
+        self._clients: dict[int, Attached] = {}
+        #: Those that wait until they may say HELLO, the oldest first; some may have left.
+        self._waiting: deque[Attached] = deque()
+        #: Those that have something to ask for; some may have left.
+        self._asking: deque[Attached] = deque()
+        #: Those that are open at the router and have left.
+        self._leaving: deque[Attached] = deque()
+        #: Those that have yet to be told that they are over.
+        self._ending: deque[tuple[Attached, AngariumError]] = deque()
+        #: When it may be opened again, and the pause after the next failure.
+        self._open_at = 0.0
+        self._pause_s = BACKOFF_FIRST_S
+        #: Why it is not open; None before the first failure.
+        self._error: AngariumError | None = None
+        #: Since when it has no clients; None while it has some. And until when it waits for the answer to its BYE.
+        self._idle_since: float | None = None
+        self._leave_until = 0.0
+        self._is_stopping = False
+        #: Direct messages that the router refused by error code, those that it discarded for want of room here, and
+        #: those that may be lost because the carrier was.
+        self.refused: Counter[int] = Counter()
+        self.discarded = 0
+        self.lost = 0
+
+    # What clients want.
+
+    def attach(self, guest: Guest, login: Login, now: float) -> Attached:
+        """Log a client in; its guest is told `welcomed` or `refused` later."""
+        client = Attached(self, guest, login, now + WAIT_S)
+        self._waiting.append(client)
+        self._idle_since = None
+        return client
+
+    def has_room(self) -> bool:
+        """Tell whether another message of a client is taken."""
+        return self.gathering.has_room() and self._session is not None and self._session.is_open
+
+    def has_asked(self, client: Attached) -> None:
+        """Take note that a client has something to ask for, and nothing under way."""
+        self._asking.append(client)
+
+    def leaves(self, client: Attached) -> None:
+        """Have a client leave."""
+        stage = client.stage
+        if stage is Stage.OPEN:
+            del self._clients[client.number]
+            self._leaving.append(client)
+        elif stage in (Stage.RENOUNCED, Stage.OVER):
+            return
+        client.stop(Stage.RENOUNCED if stage is Stage.GREETING else Stage.OVER)
+
+    def throw_out(self, client: Attached, error: AngariumError) -> None:
+        """End a client that wants too much."""
+        self.leaves(client)
+        client.stop(Stage.ENDING)
+        self._ending.append((client, error))
+
+    # Out.
+
+    def flush(self, now: float) -> None:
+        """End a turn: send what it brought."""
+        self._tell_endings(now)
+        session = self._session
+        if session is None and now >= self._open_at and self._waiting:
+            session = self._open(now)
+        if session is None:
+            return
+        if session.is_open:
+            self._send_rounds(session)
+            self._send_leaving(session)
+            self._send_requests(session)
+            self._send_hellos(session)
+            self._send_counted(session, now)
+        self._send()
+
+    def _send(self) -> None:
+        if self._line is not None and self._session is not None:
+            self._line.send(self._session.take_outgoing())
+
+    def _send_rounds(self, session: GatewaySession) -> None:
+        gathering = self.gathering
+        rows = size_bytes = 0
+        while (
+            gathering.rows and rows < TURN_ROWS_MAX and size_bytes < TURN_BYTES_MAX and session.can_publish()
+        ):
+            batch = gathering.take()
+            session.publish(batch, flush=False)
+            rows += batch.rows
+            size_bytes += batch.size_bytes
+
+    def _send_leaving(self, session: GatewaySession) -> None:
+        """Say BYE for those that left, and before it what was counted of them last."""
+        leaving = self._leaving
+        while leaving and _has_room(session):
+            some = [leaving.popleft() for _ in range(min(len(leaving), COUNTED_MAX))]
+            if counts := [client.counts() for client in some if self.counting.forget(client)]:
+                session.count(CountedFrame(counts))
+            for client in some:
+                session.dismiss(client.number)
+
+    def _send_requests(self, session: GatewaySession) -> None:
+        asking = self._asking
+        while asking and _has_room(session):
+            client = asking.popleft()
+            if piece := client.next_piece():
+                session.ask(client.number, *piece)
+
+    def _send_hellos(self, session: GatewaySession) -> None:
+        waiting = self._waiting
+        while waiting and _has_room(session):
+            client = waiting.popleft()
+            if client.stage is Stage.WAITING:
+                client.stage = Stage.GREETING
+                client.number = next(self._around.numbers)
+                self._clients[client.number] = client
+                session.greet(client.number, client.login.hello(self._vpn, self._around.identity.secret))
+
+    def _send_counted(self, session: GatewaySession, now: float) -> None:
+        if _has_room(session) and (frame := self.counting.frame(now)):
+            session.count(frame)
+
+    # In.
+
+    def _received(self, frames: list[bytes], now: float) -> None:
+        session = self._session
+        assert session is not None
+        self._act(session.receive(frames, now), now)
+
+    def _act(self, events: list[Any], now: float) -> None:
+        for event in events:
+            handler = _HANDLERS.get(type(event))
+            if handler is not None:
+                handler(self, event, now)
+
+    def _delivered(self, event: Delivered, now: float) -> None:
+        self.discarded += event.dropped
+        for delivery in event.deliveries:
+            self._around.on_rows(self._vpn, delivery.rows, now)
+        assert self._session is not None
+        self._session.passed_on()
+
+    def _noticed(self, event: Noticed, _now: float) -> None:
+        self.refused[event.code] += event.messages
+
+    def _table_changed(self, event: TableChanged, _now: float) -> None:
+        self.gathering.cut_by(event.epoch, event.slots)
+
+    def _welcomed(self, event: Welcomed, now: float) -> None:
+        client = self._clients.get(event.number)
+        assert self._session is not None
+        if client is None:
+            return
+        if client.stage is Stage.RENOUNCED:
+            del self._clients[event.number]
+            self._session.dismiss(event.number)
+        elif client.stage is Stage.GREETING:
+            client.rights = self._around.rights.find(event.welcome.rights)
+            bytes_max = min(event.welcome.max_message_bytes, self.gathering.message_bytes_max)
+            client.welcomed(event.welcome, bytes_max, now)
+
+    def _ended(self, event: Ended, now: float) -> None:
+        client = self._clients.pop(event.number, None)
+        if client is None:
+            return
+        self.counting.forget(client)
+        if client.stage is Stage.OPEN:
+            client.end(event.error, now)
+        elif client.stage is Stage.GREETING:
+            client.refuse(event.error or error_for(errors.SESSION_UNKNOWN), now)
+
+    def _judged(self, event: Judged, now: float) -> None:
+        if client := self._clients.get(event.number):
+            client.judged(event.codes, now)
+
+    def _brought(self, event: Brought, now: float) -> None:
+        self.discarded += event.dropped
+        if client := self._clients.get(event.number):
+            client.brought(event, now)
+
+    def _rights_changed(self, event: RightsChanged, _now: float) -> None:
+        rights = self._around.rights.find(event.rights)
+        for number in event.numbers:
+            if client := self._clients.get(number):
+                client.rights = rights
+
+    # Beginning and end.
+
+    def _open(self, now: float) -> GatewaySession:
+        session = self._session = GatewaySession(self._around.identity.hello(self._vpn), now)
+        self._line = self._around.connect(self._received, self._send, self._line_lost)
+        return session
+
+    def _opened(self, event: Opened, _now: float) -> None:
+        self._pause_s = BACKOFF_FIRST_S
+        self._error = None
+        self.gathering.open(event.welcome)
+
+    def _line_lost(self, error: AngariumError, now: float) -> None:
+        assert self._session is not None
+        self._act(self._session.lose(error), now)
+
+    def _closed(self, event: Closed, now: float) -> None:
+        """Take note that the session is over: all clients with it, but for those that were not in."""
+        session, line = self._session, self._line
+        assert session is not None
+        assert line is not None
+        self._session = self._line = None
+        line.close(deque())
+        self._closing.append(line)
+        error = event.error or error_for(errors.SHUTTING_DOWN, "the gateway has left the router")
+        if event.error is None:
+            self._open_at = now
+        else:
+            self._error = error
+            self._open_at = now + self._around.random.uniform(self._pause_s / 2, self._pause_s)
+            self._pause_s = min(self._pause_s * 2, BACKOFF_MAX_S)
+        self.lost += session.unretired_rows() + self.gathering.rows
+        self.gathering = Gathering()
+        self._end_clients(error)
+        if session.welcome is None and error.code in _FINAL:
+            self._refuse_waiting(error, now)
+
+    def _end_clients(self, error: AngariumError) -> None:
+        clients = [*self._clients.values()]
+        self._clients.clear()
+        self._asking.clear()
+        self._leaving.clear()
+        self.counting = Counting()
+        greeting = [client for client in clients if client.stage is Stage.GREETING]
+        for client in greeting:
+            client.stage, client.number = Stage.WAITING, 0
+        self._waiting.extendleft(reversed(greeting))
+        for client in clients:
+            if client.stage is Stage.OPEN:
+                client.stop(Stage.ENDING)
+                self._ending.append((client, error))
+
+    def _refuse_waiting(self, error: AngariumError, now: float) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for client in waiting:
+            if client.stage is Stage.WAITING:
+                client.refuse(error, now)
+
+    def _refuse_overdue(self, now: float) -> None:
+        """Refuse those that have waited for too long, and forget those that have left."""
+        waiting = self._waiting
+        while waiting and (waiting[0].stage is not Stage.WAITING or now >= waiting[0].wait_until):
+            client = waiting.popleft()
+            if client.stage is Stage.WAITING:
+                why = "it does not answer" if self._error is None else str(self._error)
+                detail = f"the gateway has no session with the router: {why}"
+                client.refuse(error_for(errors.VPN_UNAVAILABLE, detail), now)
+
+    def _tell_endings(self, now: float) -> None:
+        for _ in range(min(len(self._ending), ENDINGS_PER_TURN)):
+            client, error = self._ending.popleft()
+            if client.stage is Stage.ENDING:
+                client.end(error, now)
+
+    def stop(self) -> None:
+        """Let nobody in any more, and leave when what clients brought has left."""
+        self._is_stopping = True
+
+    @property
+    def is_gone(self) -> bool:
+        """Tell whether nothing is left of it: no session, and no connection."""
+        return self._session is None and not self._closing
+
+    # Time.
+
+    def tick(self, now: float) -> float:
+        """Do what is due, and end a turn; gives when to call again."""
+        if self._session is not None:
+            self._act(self._session.tick(now), now)
+        for line in (*self._closing, *([] if self._line is None else [self._line])):
+            line.tick(now)
+        self._closing = [line for line in self._closing if not line.is_gone]
+        if self._is_stopping:
+            self._refuse_waiting(error_for(errors.SHUTTING_DOWN), now)
+        self._refuse_overdue(now)
+        self._close_idle(now)
+        self.flush(now)
+        return self._wake_at(now)
+
+    def _close_idle(self, now: float) -> None:
+        """Leave when there have been no clients for a while."""
+        session = self._session
+        if session is None or not session.is_open:
+            if session is not None and session.state is State.LEAVING and now >= self._leave_until:
+                self._act(session.lose(error_for(errors.NOT_CONNECTED, "no answer to BYE")), now)
+            return
+        has_clients = bool(self._clients or self._waiting) and not self._is_stopping
+        if has_clients or self._leaving or self.gathering.rows:
+            self._idle_since = None
+            return
+        if self._idle_since is None:
+            self._idle_since = now
+        if self._is_stopping or now - self._idle_since >= IDLE_S:
+            session.leave()
+            self._leave_until = now + LEAVE_S
+
+    def _wake_at(self, now: float) -> float:
+        session, line = self._session, self._line
+        wake = now if self._ending else _NEVER
+        if self._waiting:
+            wake = min(wake, self._waiting[0].wait_until)
+        for other in self._closing:
+            wake = min(wake, other.wake_at)
+        if session is None or line is None:
+            return min(wake, self._open_at if self._waiting else _NEVER)
+        wake = min(wake, line.wake_at, now + session.tick_interval_s)
+        if not session.is_open:
+            return wake
+        if self.gathering.rows and session.can_publish():
+            return now
+        if _has_room(session):
+            if self._waiting or self._asking or self._leaving:
+                return now
+            wake = min(wake, self.counting.wake_at(now))
+        return wake if self._idle_since is None else min(wake, self._idle_since + IDLE_S)
+
+    # Telling.
+
+    def describe(self) -> dict[str, Any]:
+        """Give what metrics and operators are told of it."""
+        session = self._session
+        return {
+            "vpn": self._vpn,
+            "is_open": session is not None and session.is_open,
+            "clients": len(self._clients),
+            "waiting": len(self._waiting),
+            "gathered_messages": self.gathering.rows,
+            "refused": {str(code): count for code, count in sorted(self.refused.items())},
+            "discarded": self.discarded,
+            "lost": self.lost,
+            "error": "" if self._error is None else str(self._error),
+        }
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert (self._session is None) == (self._line is None)
+        if self._session is not None:
+            self._session.validate()
+            assert self._session.state is not State.CLOSED
+        self.gathering.validate()
+        stages = (Stage.GREETING, Stage.OPEN, Stage.RENOUNCED)
+        for number, client in self._clients.items():
+            assert client.number == number
+            assert client.stage in stages
+            client.validate()
+        assert self._session is not None or not (self._clients or self._asking or self._leaving)
+        numbers = [*self._clients]
+        assert numbers == sorted(numbers)
+
+
+def _has_room(session: GatewaySession) -> bool:
+    """Tell whether frames of clients may join those that wait for the socket."""
+    return len(session.take_outgoing()) < OUTGOING_FULL
+
+
+_HANDLERS: Final[dict[type[Any], Callable[[Carrier, Any, float], None]]] = {
+    Opened: Carrier._opened,
+    Closed: Carrier._closed,
+    Delivered: Carrier._delivered,
+    Noticed: Carrier._noticed,
+    TableChanged: Carrier._table_changed,
+    Welcomed: Carrier._welcomed,
+    Ended: Carrier._ended,
+    Judged: Carrier._judged,
+    Brought: Carrier._brought,
+    RightsChanged: Carrier._rights_changed,
+}
+
+
+class VpnCarriers:
+    """The carriers of a process, by Message VPN; there are few, because operators name them."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        connect: Connect,
+        on_rows: Callable[[str, list[Row], float], None],
+        random: random.Random,
+    ) -> None:
+        """Begin without any."""
+        self._around = Surroundings(identity, connect, on_rows, random, itertools.count(1), KnownRights())
+        self._by_vpn: dict[str, Carrier] = {}
+        self._is_stopping = False
+
+    def attach(self, vpn: str, guest: Guest, login: Login, now: float) -> Attached:
+        """Log a client in; its guest is told `welcomed` or `refused` later."""
+        carrier = self._by_vpn.get(vpn)
+        if carrier is None:
+            carrier = self._by_vpn[vpn] = Carrier(vpn, self._around)
+            if self._is_stopping:
+                carrier.stop()
+        return carrier.attach(guest, login, now)
+
+    def tick(self, now: float) -> float:
+        """Do what is due, and end a turn: send what it brought; gives when to call again."""
+        return min((carrier.tick(now) for carrier in [*self._by_vpn.values()]), default=_NEVER)
+
+    def stop(self) -> None:
+        """Let nobody in any more, and leave when what clients brought has left; see `is_gone`."""
+        self._is_stopping = True
+        for carrier in self._by_vpn.values():
+            carrier.stop()
+
+    @property
+    def is_gone(self) -> bool:
+        """Tell whether nothing is left of any."""
+        return all(carrier.is_gone for carrier in self._by_vpn.values())
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Give a row for each."""
+        return [carrier.describe() for carrier in self._by_vpn.values()]

@@ -1,0 +1,60 @@
+"""Which clients have counters that the router has not heard of, and when it is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from angarium_server.frames.gateways import COUNTED_MAX, CountedFrame
+
+if TYPE_CHECKING:
+    from angarium_server.frames.gateways import Counts
+
+#: How often the router is told what changed.
+INTERVAL_S: Final = 2.0
+
+_NEVER: Final = float("inf")
+
+
+class Counted(Protocol):
+    """A client with counters."""
+
+    def counts(self) -> Counts:
+        """Give what was counted."""
+
+
+class Counting:
+    """The clients of a carrier whose counters have changed."""
+
+    def __init__(self) -> None:
+        """Start with nothing changed."""
+        #: Those that changed and wait until it is time.
+        self._changed: dict[Counted, None] = {}
+        #: Those that are told now, a frame at a time: all at once would be a long step.
+        self._telling: dict[Counted, None] = {}
+        #: When it is time.
+        self._due = 0.0
+
+    def changed(self, client: Counted) -> None:
+        """Take note that a counter of a client changed."""
+        self._changed[client] = None
+
+    def forget(self, client: Counted) -> bool:
+        """Drop a client that leaves; gives whether there is something to tell of it."""
+        was_changed = self._changed.pop(client, True) is None
+        return self._telling.pop(client, True) is None or was_changed
+
+    def wake_at(self, now: float) -> float:
+        """Give when there is a frame to send."""
+        if self._telling:
+            return now
+        return self._due if self._changed else _NEVER
+
+    def frame(self, now: float) -> CountedFrame | None:
+        """Give what is to be told now, if there is something."""
+        if not self._telling and self._changed and now >= self._due:
+            self._telling, self._changed = self._changed, {}
+            self._due = now + INTERVAL_S
+        if not self._telling:
+            return None
+        some = [self._telling.popitem()[0] for _ in range(min(len(self._telling), COUNTED_MAX))]
+        return CountedFrame([client.counts() for client in some])

@@ -1,0 +1,217 @@
+"""The session of a gateway with its router: like that of a client, with the frames of attached clients inside of it.
+
+Everything that keeps a session alive and within its credit is the client's (`angarium.client.protocol.session`). What
+comes besides: the frame `@` in and out, RIGHTS and COUNTED. It knows nothing of a client but its number and what it
+has asked for; who the clients are is the business of `gateway.carrier`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias, cast
+
+import msgspec
+
+from angarium import errors, wire
+from angarium.client.protocol.session import ClientSession, EgressWindow, Hello, State, merge, read_deliver
+from angarium.errors import error_for
+from angarium.message import Delivery, unpack_rows
+from angarium.wire import header, malformed
+from angarium_server.frames.frame import decoder
+from angarium_server.frames.gateways import CountedFrame, Rights, RightsFrame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from angarium.client.protocol.events import Event
+    from angarium.errors import AngariumError
+
+#: What the router may send ahead: messages without a bound, because only bytes matter, and half of what it keeps for a
+#: gateway that is busy.
+WINDOW_MESSAGES: Final = 1 << 40
+WINDOW_BYTES: Final = 32 << 20
+#: Filters in one request of an attached client.
+FILTERS_MAX: Final = 16
+#: Credit of an attached client: its gateway bounds what waits for it.
+UNBOUNDED_CREDIT: Final = (1 << 62, 1 << 62)
+
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class AttachedWelcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What the router says when it attaches a client."""
+
+    session: str
+    client_name: str
+    #: The topic that only this client gets.
+    inbox: str
+    token: bytes
+    resumed: bool
+    max_message_bytes: Annotated[int, msgspec.Meta(ge=1)]
+    rights: Rights
+
+
+class Welcomed(NamedTuple):
+    """A client is attached."""
+
+    number: int
+    welcome: AttachedWelcome
+
+
+class Ended(NamedTuple):
+    """A client is not attached any more, or was not let in; without an error it had said BYE."""
+
+    number: int
+    error: AngariumError | None
+
+
+class Judged(NamedTuple):
+    """A SUBSCRIBE or UNSUBSCRIBE of a client took effect: 0 or an error code for each filter, in the order asked."""
+
+    number: int
+    codes: list[int]
+
+
+class Brought(NamedTuple):
+    """Messages for one client came, of its shared subscriptions and its inbox; before them `dropped` were discarded."""
+
+    number: int
+    deliveries: list[Delivery]
+    dropped: int
+
+
+class RightsChanged(NamedTuple):
+    """These clients may do something else from now on."""
+
+    rights: Rights
+    numbers: list[int]
+
+
+OfAttached: TypeAlias = Welcomed | Ended | Judged | Brought | RightsChanged
+
+_decode_rights: Final = decoder(RightsFrame)
+_decode_welcome: Final = msgspec.msgpack.Decoder(AttachedWelcome).decode
+_decode_closed: Final = msgspec.msgpack.Decoder(tuple[_Natural, str]).decode
+_decode_suback: Final = msgspec.msgpack.Decoder(tuple[_Natural, list[tuple[int, str] | None]]).decode
+_decode_number: Final = msgspec.msgpack.Decoder(tuple[_Natural]).decode
+
+
+class GatewaySession(ClientSession):
+    """One connection of a gateway, without the connection."""
+
+    def __init__(self, hello: Hello, now: float) -> None:
+        """Greet the router."""
+        self._held: Final = EgressWindow(WINDOW_MESSAGES, WINDOW_BYTES)
+        super().__init__(hello, self._held, now)
+        #: Client -> its request without an answer, and how many filters that has; one of each client at most.
+        self._asked: dict[int, tuple[int, int]] = {}
+
+    def greet(self, number: int, hello: Hello) -> None:
+        """Say HELLO for a client; `Welcomed` or `Ended` follows."""
+        self._send_of(number, wire.HELLO, hello.pack(UNBOUNDED_CREDIT))
+
+    def ask(self, number: int, operation: bytes, filters: Sequence[tuple[str, int]]) -> None:
+        """Send SUBSCRIBE or UNSUBSCRIBE of a client that has none under way; `Judged` follows."""
+        assert number not in self._asked, "a request too many"
+        assert 0 < len(filters) <= FILTERS_MAX
+        self._last_request += 1
+        self._asked[number] = self._last_request, len(filters)
+        self._send_of(number, operation, wire.pack((self._last_request, filters, None)))
+
+    def dismiss(self, number: int) -> None:
+        """Say BYE for a client; what still comes for it is of no interest."""
+        self._asked.pop(number, None)
+        self._send_of(number, wire.BYE, wire.pack(()))
+
+    def count(self, frame: CountedFrame) -> None:
+        """Tell what was counted of clients."""
+        self._outgoing.append(frame.frames())
+
+    def passed_on(self) -> None:
+        """Take note that all that came has been passed on: there is room for more."""
+        self._held.release(self._held.held_messages, self._held.held_bytes)
+        self.renew_credit()
+
+    def _send_of(self, number: int, operation: bytes, head: bytes) -> None:
+        self._outgoing.append(
+            [wire.ATTACHED, number.to_bytes(wire.ATTACHED_NUMBER_BYTES, "big"), operation, head]
+        )
+
+    # Frames in.
+
+    def _on_rights(self, frames: list[bytes]) -> list[Event]:
+        told = header(_decode_rights, frames, parts=0)
+        return _events(RightsChanged(told.rights, told.numbers))
+
+    def _on_attached(self, frames: list[bytes]) -> list[Event]:
+        if len(frames) < 4 or len(frames[1]) != wire.ATTACHED_NUMBER_BYTES:
+            raise malformed("no message of an attached client")
+        handler = _OF_ATTACHED.get(frames[2])
+        if handler is None:
+            raise error_for(errors.UNKNOWN_OPERATION, f"{frames[2][:8]!r} for an attached client")
+        return handler(self, int.from_bytes(frames[1], "big"), frames[2:])
+
+    def _welcomed(self, number: int, frames: list[bytes]) -> list[Event]:
+        return _events(Welcomed(number, header(_decode_welcome, frames, parts=0)))
+
+    def _ended(self, number: int, frames: list[bytes]) -> list[Event]:
+        code, detail = header(_decode_closed, frames, parts=0)
+        self._asked.pop(number, None)
+        return _events(Ended(number, error_for(code, detail) if code else None))
+
+    def _judged(self, number: int, frames: list[bytes]) -> list[Event]:
+        request, results = header(_decode_suback, frames, parts=0)
+        asked = self._asked.pop(number, None)
+        if asked is None:  # it has left meanwhile
+            return []
+        if asked != (request, len(results)):
+            raise malformed(f"{len(results)} answers to request {request}; request and filters were {asked}")
+        return _events(Judged(number, [0 if one is None else one[0] for one in results]))
+
+    def _brought(self, number: int, frames: list[bytes]) -> list[Event]:
+        flags, parts, dropped = read_deliver(frames)
+        deliveries: list[Delivery] = []
+        for (count, share), batch in zip(parts, frames[2:], strict=True):
+            rows = unpack_rows(batch)
+            if len(rows) != count:
+                raise malformed(f"a batch of {len(rows)} rows, announced were {count}")
+            deliveries.append(Delivery(rows, share, len(batch)))
+        if flags & wire.DELIVER_UNSORTED:
+            deliveries = merge(deliveries)
+        return _events(Brought(number, deliveries, dropped))
+
+    def _pinged(self, number: int, frames: list[bytes]) -> list[Event]:
+        (ping,) = header(_decode_number, frames, parts=0)
+        self._send_of(number, wire.PONG, wire.pack((ping,)))
+        return self._check_outgoing()
+
+    def _passed_over(self, _number: int, _frames: list[bytes]) -> list[Event]:
+        """Do nothing about what concerns those who publish rounds of their own."""
+        return []
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        super().validate()
+        assert all(0 < filters <= FILTERS_MAX for _, filters in self._asked.values())
+
+
+def _events(event: OfAttached) -> list[Event]:
+    """Give an event among those of a client: the carrier, which reads them, knows more kinds."""
+    return cast("list[Event]", [event])
+
+
+_OF_ATTACHED: Final[dict[bytes, Callable[[GatewaySession, int, list[bytes]], list[Event]]]] = {
+    wire.WELCOME: GatewaySession._welcomed,
+    wire.CLOSED: GatewaySession._ended,
+    wire.SUBACK: GatewaySession._judged,
+    wire.DELIVER: GatewaySession._brought,
+    wire.PING: GatewaySession._pinged,
+    wire.TABLE: GatewaySession._passed_over,
+}
+_MORE: Final[dict[bytes, Any]] = {
+    wire.ATTACHED: GatewaySession._on_attached,
+    wire.RIGHTS: GatewaySession._on_rights,
+}
+GatewaySession.handlers = {
+    state: {**known, **_MORE} if state is not State.GREETING else known
+    for state, known in ClientSession.handlers.items()
+}

@@ -1,0 +1,234 @@
+"""A router that a test plays for the carriers of a gateway, with guests that write down what they are told."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from angarium import slots, wire
+from gateway.attached import Login
+from gateway.carrier import Identity, VpnCarriers
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Sequence
+
+    from angarium.errors import AngariumError
+    from angarium.message import Row
+    from gateway.attached import Attached
+    from gateway.carrier import Carrier
+    from gateway.session import AttachedWelcome
+
+IDENTITY = Identity("inside", "mqtt", 0, 7)
+RIGHTS: list[Any] = [True, [], 100, True, True, True]
+
+
+class FakeLine:
+    """A connection to the played router: takes everything at once unless it is full."""
+
+    def __init__(
+        self,
+        on_message: Callable[[list[bytes], float], None],
+        on_drained: Callable[[], None],
+        on_lost: Callable[[AngariumError, float], None],
+    ) -> None:
+        self._on_message, self._on_drained, self._on_lost = on_message, on_drained, on_lost
+        self.sent: list[list[bytes]] = []
+        self.is_full = False
+        self.closed = False
+
+    @property
+    def wake_at(self) -> float:
+        return float("inf")
+
+    @property
+    def is_gone(self) -> bool:
+        return self.closed
+
+    def tick(self, now: float) -> None:
+        pass
+
+    def send(self, outgoing: deque[list[bytes]]) -> None:
+        if not (self.is_full or self.closed):
+            self.sent += outgoing
+            outgoing.clear()
+
+    def close(self, outgoing: deque[list[bytes]]) -> None:
+        self.send(outgoing)
+        self.closed = True
+
+    def drain(self) -> None:
+        self.is_full = False
+        self._on_drained()
+
+    def says(self, frames: list[bytes], now: float) -> None:
+        if not self.closed:
+            self._on_message(frames, now)
+
+    def lose(self, error: AngariumError, now: float) -> None:
+        if not self.closed:
+            self.closed = True
+            self._on_lost(error, now)
+
+
+class FakeGuest:
+    """Writes down what it is told, and then does what a test has given it to do."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.then: Callable[[], None] = lambda: None
+
+    def _tell(self, *what: Any) -> None:
+        self.told.append(what)
+        self.then()
+
+    def welcomed(self, welcome: AttachedWelcome, now: float) -> None:
+        self._tell("welcomed", welcome.client_name)
+
+    def refused(self, error: AngariumError, now: float) -> None:
+        self._tell("refused", error.code)
+
+    def ended(self, error: AngariumError | None, now: float) -> None:
+        self._tell("ended", 0 if error is None else error.code)
+
+    def answered(self, codes: Sequence[int], now: float) -> None:
+        self._tell("answered", list(codes))
+
+    def delivered(self, rows: Sequence[Row], share: str | None, now: float) -> None:
+        self._tell("delivered", [row[1] for row in rows], share)
+
+    def take(self) -> list[tuple[Any, ...]]:
+        told, self.told = self.told, []
+        return told
+
+
+class Gateway:
+    """The carriers of one process, and the lines that they have opened."""
+
+    def __init__(self, workers: int = 1, **welcome: Any) -> None:
+        self.now = 100.0
+        self.rows: list[tuple[str, list[Row]]] = []
+        self.lines: list[FakeLine] = []
+        self.carriers = VpnCarriers(IDENTITY, self._connect, self._take_rows, random.Random(1))
+        self._welcome = {
+            "session": "1",
+            "client_name": "#gateway/mqtt/0",
+            "vpn": "default",
+            "node": "n",
+            "token": b"",
+            "resumed": False,
+            "epoch": 3,
+            "slots": slots.slot_table(workers),
+            "workers": workers,
+            "rounds": 4_096,
+            "bytes": 32 << 20,
+            "keepalive_ms": 1_000,
+            "max_message_bytes": 1 << 20,
+            "max_batch_rows": 10_000,
+            "max_batch_bytes": 16 << 20,
+            "inbox": "",
+            **welcome,
+        }
+
+    def _connect(self, *callbacks: Any) -> FakeLine:
+        self.lines.append(FakeLine(*callbacks))
+        return self.lines[-1]
+
+    def _take_rows(self, vpn: str, rows: list[Row], now: float) -> None:
+        self.rows.append((vpn, rows))
+
+    @property
+    def line(self) -> FakeLine:
+        return self.lines[-1]
+
+    @property
+    def carrier(self) -> Carrier:
+        (carrier,) = self.carriers._by_vpn.values()
+        return carrier
+
+    def attach(self, name: str = "", vpn: str = "default") -> tuple[Attached, FakeGuest]:
+        guest = FakeGuest()
+        login = Login("default", None, name, "127.0.0.1", None, "mqtt 5")
+        return self.carriers.attach(vpn, guest, login, self.now), guest
+
+    def opened(self, name: str = "c", rights: list[Any] = RIGHTS) -> tuple[Attached, FakeGuest]:
+        """A client that is attached; nothing of that is left to be looked at."""
+        client, guest = self.attach(name)
+        self.turn()
+        if [frames[0] for frames in self.sent()] == [wire.HELLO]:
+            self.welcome()
+            self.sent()
+        self.welcome_client(client.number, name, rights)
+        assert guest.take() == [("welcomed", name)]
+        return client, guest
+
+    # Time.
+
+    def turn(self) -> float:
+        wake = self.carriers.tick(self.now)
+        self.carrier.validate()
+        return wake
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; the router says that it is there."""
+        end = self.now + seconds
+        while self.now < end:
+            wake = self.turn()
+            if not self.line.closed:
+                self.line.says([wire.PONG, wire.pack((0,))], self.now)
+            self.now = min(end, max(wake, self.now + 0.01))
+        self.turn()
+
+    # What the router says.
+
+    def says(self, operation: bytes, header: Any, *batches: bytes) -> None:
+        self.line.says([operation, wire.pack(header), *batches], self.now)
+        self.carrier.validate()
+
+    def welcome(self) -> None:
+        self.says(wire.WELCOME, self._welcome)
+        self.turn()
+
+    def says_to(self, number: int, operation: bytes, header: Any, *batches: bytes) -> None:
+        self.line.says(
+            [wire.ATTACHED, number.to_bytes(8, "big"), operation, wire.pack(header), *batches], self.now
+        )
+        self.carrier.validate()
+        self.turn()
+
+    def welcome_client(self, number: int, name: str = "c", rights: list[Any] = RIGHTS) -> None:
+        welcome = {
+            "session": "2",
+            "client_name": name,
+            "inbox": f"#P2P/INB/n/{number}",
+            "token": b"t",
+            "resumed": False,
+            "max_message_bytes": self._welcome["max_message_bytes"],
+            "rights": rights,
+        }
+        self.says_to(number, wire.WELCOME, welcome)
+
+    # What the gateway says.
+
+    def sent(self) -> list[list[bytes]]:
+        """Take what was sent, but for what keeps the session alive."""
+        sent, self.line.sent = self.line.sent, []
+        return [frames for frames in sent if frames[0] not in (wire.PING, wire.PONG)]
+
+    def sent_of(self) -> list[tuple[int, bytes, Any]]:
+        """Take what was sent of clients: number, operation, header."""
+        return [
+            (int.from_bytes(frames[1], "big"), frames[2], wire.unpack(frames[3]))
+            for frames in self.sent()
+            if frames[0] == wire.ATTACHED
+        ]
+
+    def published(self) -> list[list[str]]:
+        """Take the rounds that were sent: the topics of each in the order of the rows."""
+        found = []
+        for frames in self.sent():
+            if frames[0] == wire.PUBLISH:
+                rows = sorted(row for batch in frames[2:] for row in wire.unpack(batch))
+                assert [row[0] for row in rows] == list(range(len(rows)))
+                found.append([row[1] for row in rows])
+        return found
