@@ -90,9 +90,7 @@ class Operators:
             return
         self._review_vpn(self._put(kind, vpn, name, attributes, now), now)
         if kind == "link":
-            self._review(
-                [one for one in self._sessions if one.link is not None or one.bridge is not None], now
-            )
+            self._review([one for one in self._sessions if one.link or one.carried_for], now)
         done()
 
     def edit_object(
@@ -122,9 +120,7 @@ class Operators:
             return
         self._review_vpn(self._drop(kind, vpn, name), now)
         if kind == "link":
-            self._review(
-                [one for one in self._sessions if one.link is not None or one.bridge is not None], now
-            )
+            self._review([one for one in self._sessions if one.link or one.carried_for], now)
         done()
 
     def _put(
@@ -168,6 +164,7 @@ class Operators:
             fault = self._fault_of(session, now)
             if fault is not None:
                 self._sessions.close(session, fault, now)
+        self._rights.tell_gateways()
 
     def _fault_of(self, session: Session, now: float) -> AngariumError | None:
         """Judge a session by the objects that there are now, and give it the rights that they say."""

@@ -39,7 +39,7 @@ from angarium_server.frames.matching import (
 )
 from router.access.bridges import BridgeGate
 from router.access.granted import RENEW, RenewWish
-from router.access.handshake import Handshake
+from router.access.handshake import Gates, Handshake
 from router.access.login import Authenticator
 from router.asking.asks import Asks
 from router.asking.requests import Requests
@@ -47,6 +47,8 @@ from router.delivery.dispatcher import Dispatcher
 from router.delivery.egress import Egress
 from router.delivery.eliding import Eliding
 from router.flows.consumers import Consumers
+from router.gateways.attached import AttachedClients
+from router.gateways.gate import GatewayGate
 from router.ground.metrics import ROUTER
 from router.guaranteed.memory_accounts import MemoryAccounts
 from router.links.links import Links
@@ -60,7 +62,7 @@ from router.operators import Operators
 from router.publishers.publishing import GuaranteedPublishing
 from router.sessions.directory import Directory
 from router.sessions.interest import Interest
-from router.sessions.session import FILTERS_PER_FRAME
+from router.sessions.session import FILTERS_PER_FRAME, SESSION_COUNTERS
 from router.sessions.session_table import SessionTable
 from router.subscriptions.retained import ReadArguments, Retained
 from router.subscriptions.rights import Rights
@@ -154,7 +156,7 @@ class Router:
             self.out, config.egress_memory_bytes, config.egress_unread_bytes, self.ground.secrets
         )
         self.eliding = Eliding(self.egress, self.out, config.eliding_topics_max)
-        self.rights = Rights(self.shards, self.eliding)
+        self.rights = Rights(self.shards, self.eliding, self.egress)
         self.dispatcher = Dispatcher(self.interest, self.egress, self.eliding, self.ground.rng)
         self.accounting = Accounting(self.counters, self.egress, self.sessions)
         self.effort = Effort(self.counters, self.out)
@@ -173,7 +175,7 @@ class Router:
             self.shards,
             self.egress,
             on_change=self.fast_path.forget,
-            find_client=self._find_client,
+            find_client=self.sessions.find_client,
             alarms=self.ground.alarms,
             memory=self.memory,
         )
@@ -225,6 +227,7 @@ class Router:
         self.links.on_fault = self.close_session
         self.consumers.begin_work = self.subscriptions.begin_work
         self.bridges = BridgeGate(self.ground, self.directory)
+        self.attached = AttachedClients(self.sessions, self.counters)
         authenticator = Authenticator(
             self.directory, self.sessions, self.config, token_key, self.ground.alarms, now
         )
@@ -233,8 +236,7 @@ class Router:
             authenticator,
             self.sessions,
             self.rights,
-            self.links,
-            self.bridges,
+            Gates(self.links, self.bridges, GatewayGate(self.directory)),
             self.asks,
             now,
         )
@@ -372,10 +374,6 @@ class Router:
         else:
             self.close_session(session, error, now)
 
-    def password_verified(self, ticket: int, now: float, *, correct: bool) -> None:
-        """The pool compared a password."""
-        self.handshake.password_verified(ticket, now, correct=correct)
-
     def controller_answered(self, ticket: int, ok: bool, value: Any, now: float) -> None:  # noqa: FBT001 - part of the answer
         """The controller answered what was asked, or will not."""
         self.asks.answered(ticket, ok, value, now)
@@ -385,7 +383,9 @@ class Router:
         """Do what time demands; gives when it wants to be called again (seconds, absolute)."""
         self._is_restless = False
         self.eliding.release(now)
-        wake = min(now + SWEEP_INTERVAL_S, self.consumers.tick(now), self.links.tick(now))
+        wake = min(
+            now + SWEEP_INTERVAL_S, self.consumers.tick(now), self.links.tick(now), self.attached.tick(now)
+        )
         wake = min(wake, self.retained.tick(now), self.rounds.tick(now, self.config.shard_grace_ms / 1000))
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_INTERVAL_S
@@ -467,6 +467,14 @@ class Router:
         if session.link is None:
             raise error_for(errors.UNKNOWN_OPERATION, "this is for links")
         self.links.take(session, frames, now)
+
+    def _of_gateways(self, session: Session, frames: list[bytes], now: float) -> None:
+        if not session.kind.carries_clients:
+            raise error_for(errors.UNKNOWN_OPERATION, "this is for gateways")
+        if frames[0] == wire.COUNTED:
+            self.attached.counted(session, frames[1])
+        else:
+            self.client_frames(self.attached.routing_id(session, frames), frames[2:], now)
 
     def _request(self, session: Session, frames: list[bytes], now: float) -> None:
         self.requests.handle(session, frames[1], now)
@@ -574,9 +582,9 @@ class Router:
         self._end(session, error, now, tell=True)
 
     def _replace(self, session: Session, now: float) -> None:
-        """A client resumed on another connection before the loss of this one was noticed."""
-        error = error_for(errors.KEEPALIVE_TIMEOUT, "resumed on another connection")
-        self._end(session, error, now, tell=True)
+        """A client resumed on another connection before the loss of this one was noticed, or took its place."""
+        code = errors.KEEPALIVE_TIMEOUT if session.carrier is None else errors.TAKEN_OVER
+        self._end(session, error_for(code, "resumed on another connection"), now, tell=True)
 
     def _end(self, session: Session, error: AngariumError | None, now: float, *, tell: bool) -> None:
         if session.closed:
@@ -593,6 +601,8 @@ class Router:
         elif session.is_client:
             self.subscriptions.clear(session)
             self.handshake.left(session, now)
+        elif session.kind.carries_clients:
+            self.attached.carrier_ended(session, error)
         self.flows.session_ended(session, now, wanted=error is None)
         self.publishing.producers.session_ended(session, now)
         self.memory.ended(session)
@@ -617,11 +627,6 @@ class Router:
             if not session.open_rounds and self.publishing.is_settled(session):
                 self._end(session, error_for(errors.SHUTTING_DOWN), now, tell=True)
         return not self.sessions
-
-    def _find_client(self, vpn: str, name: str) -> Session | None:
-        """Find a client; links, and this node's bridges, are none."""
-        found = self.sessions.find(vpn, name)
-        return found if found is not None and found.is_client else None
 
     @property
     def freed_bytes(self) -> int:
@@ -667,7 +672,7 @@ class Router:
     def validate(self) -> None:
         """Check everything that must always hold."""
         rooms = (self.interest, self.egress, self.fast_path, self.effort, self.consumers, self.publishing)
-        for room in (*rooms, self.asks, self.links, self.sessions, self.ground.alarms):
+        for room in (*rooms, self.asks, self.links, self.sessions, self.attached, self.ground.alarms):
             room.validate()
         self.subscriptions.validate(self.sessions)
         self.memory.validate(self.sessions, self.endpoints)
@@ -681,6 +686,8 @@ _OPERATIONS = {
     wire.REQUEST: Router._request,
     wire.IMPORTS: Router._of_links,
     wire.PEERS: Router._of_links,
+    wire.ATTACHED: Router._of_gateways,
+    wire.COUNTED: Router._of_gateways,
     wire.FLOW_CREDIT: Router._flow_credit,
     wire.SETTLE: Router._settle,
     wire.PING: Router._ping,
@@ -688,10 +695,3 @@ _OPERATIONS = {
     wire.BYE: Router._bye,
     wire.HELLO: Router._second_hello,
 }
-#: Counters that are kept per session while it lives and added to the totals at its end.
-SESSION_COUNTERS = (
-    "discard.transmit-congestion",
-    "discard.message-elided",
-    "discard.no-local",
-    "discard.client-not-connected",
-)

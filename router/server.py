@@ -43,6 +43,7 @@ from router.ground.effects import (
 )
 from router.ground.ground import Ground
 from router.router import Router
+from router.sessions.session import is_attached
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,6 +56,7 @@ _log = logging.getLogger("router")
 
 _LAST_FRAME = int(zmq.NOBLOCK)
 _MORE_FRAMES = int(zmq.NOBLOCK | zmq.SNDMORE)
+_NUMBER = wire.ATTACHED_NUMBER_BYTES
 #: Frames taken from one socket before the others get their turn.
 DRAIN_MAX = 200
 #: And so long at most: effects of the first frame must not wait for a hundred dear ones.
@@ -199,7 +201,7 @@ class RouterServer:
         try:
             is_taken = self._router.client_frames(connection.id, frames, now, connection.peer)
         except Exception:  # noqa: BLE001 - a fault of ours that one client can provoke costs that client only
-            self._fault(connection.id, now)
+            self._fault(_sender(connection.id, frames), now)
             is_taken = True
         if self._turn_began is None:
             self._turn_began = now
@@ -238,7 +240,7 @@ class RouterServer:
         while self._verdicts:
             ticket, verdict = self._verdicts.popleft()
             if isinstance(verdict, bool):
-                self._router.password_verified(ticket, time.monotonic(), correct=verdict)
+                self._router.handshake.password_verified(ticket, time.monotonic(), correct=verdict)
             else:
                 self._router.handshake.token_verified(ticket, verdict, time.monotonic())
         self._carry_out()
@@ -277,8 +279,14 @@ class RouterServer:
         routing_id, frames = effect.routing_id, effect.frames
         refusal = self._door.send(routing_id, frames)
         if refusal is not None:
-            is_blocked = refusal is Refusal.BLOCKED
-            self._router.unreachable(routing_id, effect.rows, time.monotonic(), blocked=is_blocked)
+            if is_attached(
+                routing_id
+            ):  # no connection has such an id, so it is looked for where one is missing
+                routing_id, number = routing_id[:-_NUMBER], routing_id[-_NUMBER:]
+                refusal = self._door.send(routing_id, [wire.ATTACHED, number, *frames])
+            if refusal is not None:
+                is_blocked = refusal is Refusal.BLOCKED
+                self._router.unreachable(routing_id, effect.rows, time.monotonic(), blocked=is_blocked)
         elif frames[0] == wire.WELCOME:
             self._door.admit(routing_id)
         elif frames[0] == wire.CLOSED:
@@ -498,6 +506,12 @@ class RouterServer:
         self._process.remove(self._wake_read)
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+
+def _sender(routing_id: bytes, frames: list[bytes]) -> bytes:
+    """Give the routing id of who has sent frames: of a client of a gateway if one names it."""
+    is_inside = frames[:1] == [wire.ATTACHED] and len(frames) > 1 and len(frames[1]) == _NUMBER
+    return routing_id + frames[1] if is_inside else routing_id
 
 
 def _send_parts(socket: zmq.Socket[bytes], frames: list[bytes]) -> None:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from router.access.refusals import Refusals
+from router.sessions.hello import BridgeHello
 
 if TYPE_CHECKING:
     from router.access.login import Ticket
     from router.ground.ground import Ground
     from router.sessions.directory import Directory, Vpn
-    from router.sessions.hello import BridgeHello, Hello
+    from router.sessions.hello import Hello
     from router.sessions.session import Session
 
 
@@ -47,7 +48,7 @@ class BridgeGate:
         Raises:
             ConflictError: it is not the same process, or its successor (40907).
         """
-        if not bridge.may_follow(session.bridge):
+        if not bridge.may_follow(session.carried_for):
             raise error_for(errors.CLIENT_NAME_IN_USE, bridge.client_name)
 
     def judge_far(self, ticket: Ticket, bridge: BridgeHello, now: float) -> None:
@@ -77,10 +78,11 @@ class BridgeGate:
 
     def fault_of(self, session: Session) -> AngariumError | None:
         """Judge a session again after objects have changed."""
-        if session.bridge is None or not session.is_client:
+        bridge = session.carried_for
+        if not isinstance(bridge, BridgeHello) or not session.is_client:
             return None
         try:
-            self._check_ends(session.vpn.name, session.bridge)
+            self._check_ends(session.vpn.name, bridge)
             _check_profile(session.vpn, session.profile_name)
         except AngariumError as error:
             return error

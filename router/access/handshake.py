@@ -6,7 +6,11 @@ compared, names.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
@@ -25,9 +29,9 @@ from router.ground.effects import SendClient, VerifyPassword, VerifyToken
 from router.ground.ground import TokenBucket
 from router.links.gate import is_same
 from router.sessions.hello import Hello, check_version, parse_hello
-from router.sessions.kinds import BRIDGE, LINK
+from router.sessions.kinds import BRIDGE, GATEWAY, LINK
 from router.sessions.queues import EgressQueue
-from router.sessions.session import Session
+from router.sessions.session import Session, is_attached
 from router.subscriptions.subscriptions import INBOX_PREFIX
 
 if TYPE_CHECKING:
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from router.access.login import Authenticator, Ticket
     from router.asking.asks import Asks
     from router.asking.requests import Answer
+    from router.gateways.gate import GatewayGate
     from router.ground.ground import Ground
     from router.links.links import Links
     from router.sessions.directory import Vpn
@@ -70,14 +75,26 @@ class DummyLogin(NamedTuple):
 INBOX_BITS, NAME_BITS = 96, 40
 
 
+#: Credit that is never used up.
+UNLIMITED: Final = 1 << 62
+
+
 class CarrierGate(Protocol):
-    """Judges sessions of a kind that is no client; what they say of themselves is `Neighbour` or `BridgeHello`."""
+    """Judges sessions of a kind that is no client; what one says of itself is `Neighbour`, or of its own kind."""
 
     def judge(self, hello: Hello, now: float, /) -> tuple[Vpn, Any]:
         """Give the Message VPN of a session and what it says of itself, or raise an AngariumError."""
 
     def check_successor(self, session: Session, who: Any, now: float, /) -> None:
         """Raise an AngariumError if this one may not take the place of a session."""
+
+
+class Gates(NamedTuple):
+    """Who judges sessions of kinds that are no clients."""
+
+    links: Links
+    bridges: BridgeGate
+    gateways: GatewayGate
 
 
 class Handshake:
@@ -89,8 +106,7 @@ class Handshake:
         authenticator: Authenticator,
         sessions: SessionTable,
         rights: Rights,
-        links: Links,
-        bridges: BridgeGate,
+        gates: Gates,
         asks: Asks,
         now: float,
     ) -> None:
@@ -105,10 +121,13 @@ class Handshake:
         self._authenticator = authenticator
         self._sessions = sessions
         self._rights = rights
-        self._links = links
-        self._bridges = bridges
+        self._links, self._bridges = gates.links, gates.bridges
         #: Name of a kind that is no client -> who judges those that say they are one.
-        self._gates: dict[str, CarrierGate] = {LINK.name: links.gate, BRIDGE.name: bridges}
+        self._gates: dict[str, CarrierGate] = {
+            LINK.name: gates.links.gate,
+            BRIDGE.name: gates.bridges,
+            GATEWAY.name: gates.gateways,
+        }
         #: Whose tokens are taken; nobody's as long as it is not set.
         self.issuers, self._wall_ms = Issuers(()), ground.wall_ms
         self._granted = GrantedSessions(sessions)
@@ -172,8 +191,12 @@ class Handshake:
             why = error_for(errors.UNAUTHORIZED, "it has not shown that it is a process of this node")
             self._deny(DummyLogin(routing_id, hello, peer.address, why), why, now)
             return
-        if hello.behalf is not None:
-            peer = Peer(hello.behalf.address)
+        behalf = hello.behalf
+        if behalf is not None:
+            peer = Peer(behalf.address, behalf.certificate)
+            if behalf.password_may_be_token and self.issuers.has_made(hello.password or ""):
+                hello = replace(hello, jwt=hello.password, password=None)
+        self._check_attached(routing_id, hello)
         address = peer.address
         if not self._authenticator.has_token(
             hello
@@ -181,7 +204,24 @@ class Handshake:
             self._check_connect_rate(address, now)
         if not kind.is_client:
             self._carrier(kind, routing_id, hello, address, now)
+        else:
+            self._client(routing_id, hello, peer, now)
+
+    def _check_attached(self, routing_id: bytes, hello: Hello) -> None:
+        """Judge what only those may say who come in the session of a gateway, and what they may not."""
+        if not is_attached(routing_id):
             return
+        carrier = self._sessions.carrier_of(routing_id)
+        if not hello.kind.is_client:  # a username that somebody of another protocol made up
+            raise error_for(errors.UNAUTHORIZED)
+        if hello.behalf is None or hello.bridge is not None:
+            raise error_for(errors.MALFORMED_FRAME, "a gateway logs in clients, each on its behalf")
+        if carrier is not None and hello.vpn != carrier.vpn.name:
+            raise error_for(errors.OTHER_VPN, hello.vpn)
+
+    def _client(self, routing_id: bytes, hello: Hello, peer: Peer, now: float) -> None:
+        """Find out whether a client is who it says."""
+        address = peer.address
         if any(ticket.routing_id == routing_id for ticket in self._tickets.values()):
             raise error_for(errors.ALREADY_LOGGED_IN)
         stored: str | None = None
@@ -317,32 +357,24 @@ class Handshake:
             raise error_for(errors.CONNECT_RATE_EXCEEDED, address)
 
     def _welcome(self, ticket: Ticket, now: float) -> None:
-        hello, vpn, bridge = ticket.hello, ticket.vpn, ticket.hello.bridge
+        vpn, bridge = ticket.vpn, ticket.hello.bridge
         if bridge is not None:
             self._bridges.judge_far(ticket, bridge, now)
-        number = self._number()
+        carrier = self._carrier_of(ticket)
         secret = (
             f"{self._random.getrandbits(INBOX_BITS + NAME_BITS):034x}"  # one question to the system for both
         )
-        asked_name = hello.client_name if bridge is None else bridge.client_name
-        client_name = asked_name or f"{self._node}/{vpn.name}/{secret[:10]}"
+        client_name = ticket.client_name or f"{self._node}/{vpn.name}/{secret[:10]}"
         predecessor = self._sessions.find(vpn.name, client_name)
         if predecessor is not None:
-            follows = ticket.resumed or (bridge is not None and bridge.may_follow(predecessor.bridge))
-            if not follows or predecessor.username != ticket.username.name:
+            if not ticket.may_follow(predecessor):
                 self.refuse(ticket.routing_id, error_for(errors.CLIENT_NAME_IN_USE, client_name))
                 return
             self._sessions.replace(predecessor, now)
-        session = Session(number, ticket.routing_id, vpn, ticket.username.name, client_name, now)
-        session.grant = ticket.grant
-        self._furnish(session, hello, ticket.address, now)
-        session.local_priority = hello.local_priority
-        session.network_priority = hello.network_priority
-        session.no_local = hello.no_local
-        session.resumed_inbox = ticket.resumed_inbox
-        session.bridge = bridge
-        session.rounds_max, session.bytes_max = self._config.ingress_rounds, self._config.ingress_bytes
+        session = self._session_of(ticket, client_name, now)
         session.inbox = f"{INBOX_PREFIX}{self._node}/{secret[10:]}"
+        if carrier is not None:
+            _attach(session, carrier)
         if ticket.username.is_guest:
             vpn.guests.setdefault(session.username, ticket.username)
         if not self._rights.grant(session, now):
@@ -355,14 +387,8 @@ class Handshake:
             return
         self._sessions.admit(session)
         self._authenticator.entered(session, len(self._sessions))
-        body = self._welcome_header(
-            session, self._authenticator.token(ticket, session), resumed=ticket.resumed
-        )
-        if bridge is not None:
-            body["link"] = self._links.gate.describe_self(now)
-        if session.grant is not None:
-            self._granted.entered(session)
-            body["token_ms"] = self._ms_left(session, now)
+        self._granted.entered(session)
+        body = self._welcome_body(ticket, session, now)
         self._outbox.send(session, [wire.WELCOME, wire.pack(body)])
         self._counters.count("connects")
         self._outbox.event(
@@ -375,6 +401,36 @@ class Handshake:
             username=session.username,
         )
 
+    def _carrier_of(self, ticket: Ticket) -> Session | None:
+        """Give the session of the gateway that a client is to be attached to; None if it has a connection.
+
+        Raises:
+            AngariumError: 40326 the gateway has another one for the Message VPN that a token names, 41001 it is gone.
+        """
+        if not is_attached(ticket.routing_id):
+            return None
+        carrier = self._sessions.carrier_of(ticket.routing_id)
+        if carrier is None:
+            raise error_for(errors.SESSION_UNKNOWN)
+        if carrier.vpn is not ticket.vpn:
+            raise error_for(errors.OTHER_VPN, ticket.vpn.name)
+        return carrier
+
+    def _session_of(self, ticket: Ticket, client_name: str, now: float) -> Session:
+        """Make the session of a client."""
+        hello = ticket.hello
+        number, username = self._number(), ticket.username.name
+        session = Session(number, ticket.routing_id, ticket.vpn, username, client_name, now)
+        session.grant = ticket.grant
+        self._furnish(session, hello, ticket.address, now)
+        session.local_priority = hello.local_priority
+        session.network_priority = hello.network_priority
+        session.no_local = hello.no_local
+        session.resumed_inbox = ticket.resumed_inbox
+        session.carried_for = hello.bridge
+        session.rounds_max, session.bytes_max = self._config.ingress_rounds, self._config.ingress_bytes
+        return session
+
     def _furnish(self, session: Session, hello: Hello, address: str, now: float) -> None:
         """Give a new session what clients and neighbours both have."""
         session.address = address
@@ -382,7 +438,8 @@ class Handshake:
         session.keepalive_s = max(hello.keepalive_ms, self._config.keepalive_ms) / 1000
         session.granted_messages, session.granted_bytes = hello.credit
         rate = self._config.control_frames_per_second
-        session.bucket = TokenBucket(rate, rate * 2, now)
+        # What a gateway sends is counted for each of its clients.
+        session.bucket = TokenBucket(rate, math.inf if session.kind.carries_clients else rate * 2, now)
 
     def _carrier(self, kind: SessionKind, routing_id: bytes, hello: Hello, address: str, now: float) -> None:
         """Admit who carries messages of others: it has no profile and no rights, and counts as no client."""
@@ -396,7 +453,7 @@ class Handshake:
         self._furnish(session, hello, address, now)
         session.rounds_max, session.bytes_max = kind.rounds_max, kind.bytes_max
         session.egress = EgressQueue(((kind.queue_units, 0),) * 3)
-        session.link, session.bridge = (who, None) if kind.is_neighbour else (None, who)
+        session.link, session.carried_for = (who, None) if kind.is_neighbour else (None, who)
         self._sessions.admit(session)
         body = self._welcome_header(session, b"", resumed=False)
         body["link"] = self._links.gate.describe_self(now)
@@ -404,25 +461,44 @@ class Handshake:
         if session.link is not None:
             self._links.opened(session, session.link)
 
-    def _welcome_header(self, session: Session, token: bytes, *, resumed: bool) -> dict[str, Any]:
-        config = self._config
+    def _welcome_body(self, ticket: Ticket, session: Session, now: float) -> dict[str, Any]:
+        """Give the WELCOME of a client."""
+        token = self._authenticator.token(ticket, session)
+        if session.rights is not None:
+            named = self._named(session, token, resumed=ticket.resumed)
+            return {**named, "rights": to_builtins(session.rights)}
+        body = self._welcome_header(session, token, resumed=ticket.resumed)
+        if session.carried_for is not None:
+            body["link"] = self._links.gate.describe_self(now)
+        if session.grant is not None:
+            body["token_ms"] = self._ms_left(session, now)
+        return body
+
+    def _named(self, session: Session, token: bytes, *, resumed: bool) -> dict[str, Any]:
+        """Give what is of one session alone: of the rest the gateway of an attached one has been told."""
         return {
             "session": f"{session.number}",
             "client_name": session.client_name,
-            "vpn": session.vpn.name,
-            "node": self._node,
             "token": token,
             "resumed": resumed,
+            "inbox": session.inbox,
+            "max_message_bytes": self._config.max_message_bytes,
+        }
+
+    def _welcome_header(self, session: Session, token: bytes, *, resumed: bool) -> dict[str, Any]:
+        config = self._config
+        return {
+            **self._named(session, token, resumed=resumed),
+            "vpn": session.vpn.name,
+            "node": self._node,
             "epoch": self._rights.shards.epoch,
             "slots": self._rights.shards.table,
             "workers": len(self._rights.shards.shards),
             "rounds": session.rounds_max,
             "bytes": session.bytes_max,
             "keepalive_ms": int(session.keepalive_s * 1000),
-            "max_message_bytes": config.max_message_bytes,
             "max_batch_rows": config.max_batch_rows,
             "max_batch_bytes": config.max_batch_bytes,
-            "inbox": session.inbox,
             "guaranteed": True,
             "reports_unmatched": True,
             "producer_bytes": session.kind.producer_bytes or config.producer_window_bytes,
@@ -568,3 +644,10 @@ class Handshake:
         number = self._next_number
         self._next_number += 1
         return number
+
+
+def _attach(session: Session, carrier: Session) -> None:
+    """Make a session one of a client of a gateway, which keeps both alive, and bounds what waits for it."""
+    session.carrier = carrier
+    session.keepalive_s = math.inf
+    session.granted_messages = session.granted_bytes = UNLIMITED

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
-from angarium.errors import error_for
+from angarium.errors import AngariumError, error_for
 from router.tokens.claims import Grant, grant_of, peek
 
 if TYPE_CHECKING:
@@ -88,6 +88,14 @@ class Issuers:
                 errors.UNAUTHORIZED, f"a token signed with {peeked.algorithm[:16]!r}, which is not allowed"
             )
         return issuer, peeked
+
+    def has_made(self, text: str) -> bool:
+        """Tell whether a text is a token of one of them, by what it says itself."""
+        try:
+            self.peek(text)
+        except AngariumError:
+            return False
+        return True
 
     def keys_for(self, issuer: TokenIssuer, peeked: Peeked) -> tuple[Key, ...]:
         """Give the keys that may have signed a token; none if the one that it names is not known."""

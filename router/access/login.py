@@ -71,6 +71,22 @@ class Ticket(NamedTuple):
         """Tell whether a token stood for the password."""
         return bool(self.resumed_inbox)
 
+    @property
+    def client_name(self) -> str:
+        """Give the name that it asks for; empty: one is made up for it."""
+        bridge = self.hello.bridge
+        return self.hello.client_name if bridge is None else bridge.client_name
+
+    def may_follow(self, before: Session) -> bool:
+        """Tell whether it may take the place of the session that has its name now."""
+        bridge, behalf, carrier = self.hello.bridge, self.hello.behalf, before.carrier
+        return before.username == self.username.name and (
+            self.resumed
+            or (bridge is not None and bridge.may_follow(before.carried_for))
+            # Clients of other protocols take a name over; and nobody hears one whose gateway is gone.
+            or (carrier is not None and (carrier.closed or (behalf is not None and behalf.takes_over)))
+        )
+
 
 class Authenticator:
     """Judges logins against the directory; remembers who left and may resume."""
@@ -190,7 +206,8 @@ class Authenticator:
     def _check_node(self, ticket: Ticket, connected: int) -> int:
         """Refuse one client too many; gives how many of those connected make room for this one."""
         # Who resumes before its loss was noticed takes the place of its own dead session.
-        own = int(ticket.resumed and ticket.hello.client_name in ticket.vpn.clients)
+        before = self._sessions.find(ticket.vpn.name, ticket.client_name)
+        own = int(before is not None and ticket.may_follow(before))
         if connected - own >= self._config.max_connections:
             self._alarms.exceeded(NODE_CONNECTIONS, self._alarms.node)
             raise error_for(errors.TOO_MANY_CLIENTS, f"the node serves {self._config.max_connections}")

@@ -47,7 +47,7 @@ class SendWorker(msgspec.Struct, frozen=True):
 
 
 class VerifyPassword(NamedTuple):
-    """Compare a password with a stored hash off the loop; answer with `Router.password_verified`."""
+    """Compare a password with a stored hash off the loop; answer with `Handshake.password_verified`."""
 
     ticket: int
     password: str

@@ -1,13 +1,14 @@
 """HELLO, the first frame of every session: its header, checked, with what processes of nodes say of themselves in it.
 
 A process of this node shows that it is one with `behalf`. It may then log in a client that it speaks for, which is
-judged like any other, by the address at which the process has it; or, under a username of its kind, itself.
+judged like any other, by the address at which the process has it, and what it has shown there; or, under a username of
+its kind, itself.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -15,6 +16,7 @@ from msgspec import Meta
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from angarium.topic import check_topic
+from angarium_server.connections.tls import Certificate  # noqa: TC001 - msgspec reads the types of Hello
 from router.sessions.kinds import CLIENT, KINDS, LINK, SessionKind
 from router.sessions.neighbour import LinkHello  # noqa: TC001 - msgspec reads the types of Hello
 
@@ -30,6 +32,31 @@ class Behalf(msgspec.Struct, frozen=True):
     secret: Annotated[str, Meta(max_length=128)]
     #: IP address of the client that it logs in; empty: it logs in itself.
     address: Annotated[str, Meta(max_length=45)] = ""
+    #: What the client has shown of itself to the process.
+    certificate: Certificate | None = None
+    #: Whether it takes the place of an attached client of the same name and username.
+    takes_over: bool = False
+    #: Whether `password` is taken for a token if an issuer that the node trusts has made it.
+    password_may_be_token: bool = False
+
+
+class GatewayHello(msgspec.Struct, frozen=True):
+    """What a gateway process says of itself."""
+
+    #: Of the protocol that its clients speak.
+    name: Annotated[str, Meta(min_length=1, max_length=32, pattern="^[a-z0-9-]+$")]
+    index: Annotated[int, Meta(ge=0, le=1 << 16)]
+    #: Of the process: its successor has a higher one.
+    incarnation: Annotated[int, Meta(ge=0, le=1 << 62)]
+
+    @property
+    def client_name(self) -> str:
+        """Give the name of its sessions."""
+        return f"{wire.GATEWAY_NAME_PREFIX}{self.name}/{self.index}"
+
+    def may_follow(self, before: CarriedFor | None) -> bool:
+        """Tell whether this is the same gateway process, or its successor, on a new connection."""
+        return isinstance(before, GatewayHello) and self.incarnation >= before.incarnation
 
 
 class BridgeHello(msgspec.Struct, frozen=True):
@@ -47,11 +74,14 @@ class BridgeHello(msgspec.Struct, frozen=True):
         """Give the name of its sessions."""
         return f"{wire.BRIDGE_NAME_PREFIX}{self.node}/{self.vpn}/{self.name}"
 
-    def may_follow(self, before: BridgeHello | None) -> bool:
+    def may_follow(self, before: CarriedFor | None) -> bool:
         """Tell whether this is the same bridge process, or its successor, on a new connection."""
-        return (
-            before is not None and before.node_id == self.node_id and self.incarnation >= before.incarnation
-        )
+        is_bridge = isinstance(before, BridgeHello) and before.node_id == self.node_id
+        return is_bridge and self.incarnation >= before.incarnation  # type: ignore[union-attr]
+
+
+#: For whom a session carries messages that is neither a client's own nor a neighbour's.
+CarriedFor: TypeAlias = BridgeHello | GatewayHello
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -60,7 +90,7 @@ class Hello(msgspec.Struct, frozen=True):
     version: int
     vpn: Annotated[str, Meta(max_length=32)] = "default"
     username: Annotated[str, Meta(max_length=189)] = "default"
-    password: Annotated[str, Meta(max_length=MAX_PASSWORD_CHARACTERS)] | None = None
+    password: str | None = None
     token: Annotated[bytes, Meta(max_length=1024)] | None = None
     jwt: str | None = None
     client_name: str = ""
@@ -72,6 +102,7 @@ class Hello(msgspec.Struct, frozen=True):
     credit: tuple[Annotated[int, Meta(ge=0, le=1 << 62)], Annotated[int, Meta(ge=0, le=1 << 62)]] = (0, 0)
     link: LinkHello | None = None
     bridge: BridgeHello | None = None
+    gateway: GatewayHello | None = None
     behalf: Behalf | None = None
 
     @property
@@ -90,8 +121,11 @@ def parse_hello(header: bytes) -> Hello:
         InvalidRequestError: 40001 wrong shape, 40011 no possible client name.
     """
     hello = wire.decode_header(_decode_hello, header)
-    if hello.behalf is not None:
-        _check_address(hello.kind, hello.behalf.address)
+    behalf = hello.behalf
+    if behalf is not None:
+        _check_address(hello.kind, behalf.address)
+    if len(hello.password or "") > MAX_PASSWORD_CHARACTERS and not (behalf and behalf.password_may_be_token):
+        raise wire.malformed(f"a password has at most {MAX_PASSWORD_CHARACTERS} characters")
     if hello.client_name:
         try:
             check_topic(hello.client_name)

@@ -34,6 +34,8 @@ class SessionKind(NamedTuple):
     producer_bytes: int = 0
     #: What waits for it in each class of service before the oldest is dropped, in work units; 0: as its profile says.
     queue_units: int = 0
+    #: Clients are attached to it, and publish and receive direct messages through it; it has no rate of control frames.
+    carries_clients: bool = False
 
 
 CLIENT: Final = SessionKind("client")
@@ -50,7 +52,15 @@ BRIDGE: Final = SessionKind(
     producer_bytes=wire.LINK_WINDOW_BYTES,
     queue_units=32_768,  # 64 MiB
 )
+#: A gateway, which speaks another protocol with its clients.
+GATEWAY: Final = BRIDGE._replace(
+    name="gateway",
+    username=wire.GATEWAY_USERNAME,
+    match_bits=0,
+    rounds_max=4_096,  # one holds what many clients said in one turn
+    carries_clients=True,
+)
 #: The node on the other side of a link; its process is one of this node, or of that one.
 LINK: Final = BRIDGE._replace(name="link", username=wire.LINK_USERNAME, is_neighbour=True, is_of_node=False)
 #: Username -> kind of those that are no clients.
-KINDS: Final = {kind.username: kind for kind in (LINK, BRIDGE)}
+KINDS: Final = {kind.username: kind for kind in (LINK, BRIDGE, GATEWAY)}

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from angarium import wire
 from angarium_server.shapes import Shapes
 from router.ground.effects import SEALED
 from router.sessions.kinds import CLIENT, SessionKind
 
 if TYPE_CHECKING:
     from angarium_server.access import TopicRules
+    from angarium_server.frames.gateways import Counts, Rights
     from router.ground.ground import TokenBucket
     from router.sessions.burden import Burden
     from router.sessions.directory import Vpn
-    from router.sessions.hello import BridgeHello
+    from router.sessions.hello import CarriedFor
     from router.sessions.interest import Filter
     from router.sessions.neighbour import Neighbour
     from router.sessions.producer import Producer
@@ -78,8 +80,20 @@ def publisher_number(client_name: str) -> int:
     return int.from_bytes(digest, "big") >> 2 or 1
 
 
+#: Counters that are kept per session while it lives and added to the totals at its end.
+SESSION_COUNTERS = (
+    "discard.transmit-congestion",
+    "discard.message-elided",
+    "discard.no-local",
+    "discard.client-not-connected",
+)
 #: So many filters that a client adds or removes count as one frame towards its rate.
 FILTERS_PER_FRAME = 16
+
+
+def is_attached(routing_id: bytes) -> bool:
+    """Tell whether a client has no connection of its own, but a number behind the routing id of its gateway."""
+    return len(routing_id) > wire.ATTACHED_NUMBER_BYTES
 
 
 class Session:
@@ -91,14 +105,16 @@ class Session:
 
     __slots__ = (
         "address",
-        "bridge",
         "bucket",
         "burden",
         "bye_at",
         "bytes_max",
+        "carried_for",
+        "carrier",
         "client_name",
         "closed",
         "connected_at",
+        "counted",
         "counters",
         "egress",
         "eliding",
@@ -143,6 +159,7 @@ class Session:
         "resumed_inbox",
         "retired_round",
         "retired_told",
+        "rights",
         "round_number",
         "rounds_max",
         "routing_id",
@@ -156,6 +173,7 @@ class Session:
         "untold_bytes",
         "username",
         "vpn",
+        "wanted",
     )
 
     def __init__(
@@ -197,8 +215,6 @@ class Session:
         self.bucket: TokenBucket | None = None
         #: What there is about the neighbour that it stands for; None for every other kind.
         self.link: Neighbour | None = None
-        #: What it says of its bridge if it is one of a bridge process.
-        self.bridge: BridgeHello | None = None
         #: Replaced as a whole when its client profile or ACL profile changes.
         self.permissions = NOTHING_ALLOWED
         self.publish_rules_id = 0
@@ -215,9 +231,22 @@ class Session:
         self.full: dict[str, None] = {}
         #: Totals for the operators, by name.
         self.counters: dict[str, int] = {}
+        self._begin_attached()
         self._begin_login()
         self._begin_credit()
         self._begin_guaranteed()
+
+    def _begin_attached(self) -> None:
+        #: What it says of its process if that is a bridge or a gateway.
+        self.carried_for: CarriedFor | None = None
+        #: The session of its gateway if it is attached to one: its frames travel there, inside of others.
+        self.carrier: Session | None = None
+        #: What its gateway was told of its rights.
+        self.rights: Rights | None = None
+        #: What its gateway counted of it, as far as that was told.
+        self.counted: Counts | None = None
+        #: Of a gateway: (text, deliver_always) -> how many of its clients want that through it; no zeros.
+        self.wanted: dict[tuple[str, bool], int] | None = {} if self.kind.carries_clients else None
 
     def _begin_login(self) -> None:
         #: What the token grants that it logged in with; None for a password.
@@ -281,6 +310,21 @@ class Session:
         """Add to one of the session's own counters."""
         self.counters[name] = self.counters.get(name, 0) + amount
 
+    @property
+    def attached_number(self) -> int:
+        """Give the number by which the gateway knows it that it is attached to."""
+        return int.from_bytes(self.routing_id[-wire.ATTACHED_NUMBER_BYTES :], "big")
+
+    def receives(self, a_filter: Filter[Session]) -> Session:
+        """Give the session that gets what one of its filters matches: that of its gateway, which gives it to all.
+
+        What is chosen for one receiver, and what only this one may have, it gets itself.
+        """
+        carrier = self.carrier
+        if carrier is None or a_filter.kind == wire.KIND_SHARED or a_filter.pattern == self.inbox:
+            return self
+        return carrier
+
     def named(self) -> tuple[str, dict[str, Any]]:
         """Give how a sentence calls it, and the fields of events about it."""
         fields = {"scope": "CLIENT", "vpn": self.vpn.name, "client": self.client_name}
@@ -288,7 +332,7 @@ class Session:
 
     def describe(self, now: float) -> dict[str, Any]:
         """Give what `angarium client list` shows of it."""
-        egress = self.egress
+        egress, counted = self.egress, self.counted
         return {
             "name": self.client_name,
             "address": self.address,
@@ -303,8 +347,9 @@ class Session:
             "eliding": self.eliding is not None,
             "eliding_topics": len(self.eliding) if self.eliding is not None else 0,
             "slow": egress is not None and egress.is_slow(now),
-            "queued_messages": egress.messages if egress is not None else 0,
-            "queued_bytes": egress.bytes if egress is not None else 0,
+            "queued_messages": (egress.messages if egress else 0)
+            + (counted.queued_messages if counted else 0),
+            "queued_bytes": (egress.bytes if egress else 0) + (counted.queued_bytes if counted else 0),
             "memory_bytes": self.memory_bytes,
             "local_priority": self.local_priority,
             "network_priority": self.network_priority,
@@ -319,6 +364,8 @@ class Session:
         assert len(self.open_rounds) == self.round_number - self.retired_round
         assert self.unretired_bytes == sum(a_round.bytes for a_round in self.open_rounds)
         assert len(self.pending) <= len(self.open_rounds)
+        assert self.carrier is None or (self.carrier.vpn is self.vpn and self.carrier.kind.carries_clients)
+        assert all(count > 0 for count in (self.wanted or {}).values())
         if self.egress is not None:
             self.egress.validate()
         if self.eliding is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from angarium import wire
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -43,6 +45,15 @@ class SessionTable:
     def find(self, vpn: str, name: str) -> Session | None:
         """Give the connected client of that name."""
         return self._by_name.get((vpn, name))
+
+    def find_client(self, vpn: str, name: str) -> Session | None:
+        """Find a client; links, gateways, and bridges of this node are none."""
+        found = self.find(vpn, name)
+        return found if found is not None and found.is_client else None
+
+    def carrier_of(self, routing_id: bytes) -> Session | None:
+        """Give the session of the gateway that a client with this routing id is attached to, if it is there."""
+        return self.by_routing_id.get(routing_id[: -wire.ATTACHED_NUMBER_BYTES])
 
     def admit(self, session: Session) -> None:
         """A client logged in."""

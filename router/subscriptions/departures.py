@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from router.subscriptions.members import Members
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from router.matching.shards import Shards
     from router.sessions.interest import Filter, Interest
@@ -27,7 +29,7 @@ class Departures:
     def __init__(
         self, interest: Interest[Session], shards: Shards, on_change: Callable[[int, str], None]
     ) -> None:
-        self._interest = interest
+        self._members = Members(interest)
         self._shards = shards
         #: Called with (VPN number, pattern) when a filter goes.
         self._on_change = on_change
@@ -47,6 +49,10 @@ class Departures:
         if session.subscriptions:
             self._left.append((session, list(session.subscriptions.values())))
             session.subscriptions = {}
+
+    def held(self) -> Iterator[tuple[Session, Subscription]]:
+        """Give what is left of all of them."""
+        return ((session, one) for session, left in self._left for one in left)
 
     def step(self, limit: int) -> int:
         """Take away so many subscriptions at most; gives how many."""
@@ -72,6 +78,6 @@ class Departures:
 
     def leave(self, session: Session, subscription: Subscription, removed: list[Filter[Session]]) -> None:
         """Take away one subscription; its filter is added to `removed` if that was the last one."""
-        if self._interest.leave(subscription.filter, session, subscription.text):
+        if self._members.leave(session, subscription):
             removed.append(subscription.filter)
             self._on_change(subscription.filter.vpn_id, subscription.filter.pattern)

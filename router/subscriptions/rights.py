@@ -3,21 +3,27 @@
 And renewed when an operator changes them.
 
 Publish rules are checked by the workers, which know them by a number; the same list of rules has one number
-however many clients publish under it. Everything else is checked here and in `subscriptions`.
+however many clients publish under it. Gateways check them for the clients that are attached to them, and are told what
+those may. Everything else is checked here and in `subscriptions`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from angarium.errors import AngariumError
 from angarium_server.frames import gateways
+from angarium_server.frames.frame import encode
+from angarium_server.frames.gateways import RightsFrame
 from router.sessions.directory import profiles_of
 from router.sessions.queues import EgressQueue
 from router.sessions.session import Permissions
 
 if TYPE_CHECKING:
     from angarium_server.access import TopicRules
+    from router.delivery.egress import Egress
     from router.delivery.eliding import Eliding
     from router.matching.shards import Shards
     from router.sessions.directory import AclProfile, Username, Vpn
@@ -29,7 +35,8 @@ Attributes = dict[str, Any]
 _CLASSES = (1, 2, 3)
 
 
-class Granted(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Granted:
     """What the clients of a username may, and the objects that say so."""
 
     acl: AclProfile
@@ -38,8 +45,9 @@ class Granted(NamedTuple):
     publish: RulesKey
     queues: QueueLimits
 
+    @cached_property
     def for_gateway(self) -> gateways.Rights:
-        """Give what the gateway of such a client has to know."""
+        """What the gateway of such a client has to know: one object for all of them."""
         return gateways.Rights(
             publish_allowed=self.publish[0],
             publish_exceptions=list(self.publish[1]),
@@ -53,9 +61,12 @@ class Granted(NamedTuple):
 class Rights:
     """Gives sessions their rights and keeps the numbers of publish rules."""
 
-    def __init__(self, shards: Shards, eliding: Eliding) -> None:
+    def __init__(self, shards: Shards, eliding: Eliding, egress: Egress) -> None:
         self.shards = shards
         self._eliding = eliding
+        self._egress = egress
+        #: Attached clients that may something else than their gateways know.
+        self._changed: dict[Session, gateways.Rights] = {}
         self._next_id = 1
         #: Rules -> [number, sessions that publish under them]; never zero sessions.
         self._numbers: dict[RulesKey, list[int]] = {}
@@ -80,7 +91,24 @@ class Rights:
         number = self._take(granted.publish)
         self.revoke(session)
         session.publish_rules_id = number
+        if session.carrier is not None:
+            if session.rights not in (None, granted.for_gateway):
+                self._changed[session] = granted.for_gateway
+            session.rights = granted.for_gateway
         return True
+
+    def tell_gateways(self) -> None:
+        """Tell gateways what their clients may from now on: together those who may the same."""
+        changed, self._changed = self._changed, {}
+        packed = {id(rights): encode(rights) for rights in changed.values()}
+        told: dict[tuple[Session, bytes], RightsFrame] = {}
+        for session, rights in changed.items():
+            carrier = session.carrier
+            if not session.closed and carrier is not None and not carrier.closed:
+                frame = told.setdefault((carrier, packed[id(rights)]), RightsFrame(rights, []))
+                frame.numbers.append(session.attached_number)
+        for (carrier, _), frame in told.items():
+            self._egress.answer(carrier, frame.frames())
 
     def _granted(self, vpn: Vpn, username: Username, client_profile: str, acl_profile: str) -> Granted | None:
         """Give what a username may with two profiles; None if they are not there or do not fit it.

@@ -4,7 +4,8 @@ SUBSCRIBE and UNSUBSCRIBE may have hundreds of filters, and so may the operation
 tens of microseconds. So `subscriptions` does some of them in a step, and goes on in the next one.
 Usernames take turns, and the sessions of each: whoever asks for one filter does not wait for those who ask for
 thousands. A session whose request is not done is *busy*: what it sends next is taken afterwards, so its frames keep
-their order, and it has one request here at most.
+their order, and it has one request here at most. One that is attached to a gateway is not: that would hold up all
+others of the gateway, so the gateway waits for each answer, and who asks for more is at fault.
 
 No I/O, no clock.
 """
@@ -13,6 +14,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
+
+from angarium import errors
+from angarium.errors import error_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,11 +87,18 @@ class RequestLine:
         return len(self._users) > 1 or any(len(requests) > 1 for requests in self._users.values())
 
     def push(self, request: Work) -> None:
-        """Put a request behind the others of its username."""
+        """Put a request behind the others of its username.
+
+        Raises:
+            InvalidRequestError: an attached session has one already (40009).
+        """
         actor = request.actor
         assert not actor.is_busy
-        actor.is_busy = True
-        self._users.setdefault((actor.vpn.id, actor.username), OrderedDict())[actor] = request
+        requests = self._users.setdefault((actor.vpn.id, actor.username), OrderedDict())
+        if actor in requests:
+            raise error_for(errors.INGRESS_CREDIT_EXCEEDED, "an attached client has one request under way")
+        actor.is_busy = actor.carrier is None
+        requests[actor] = request
 
     def next(self) -> Work:
         """Give the request whose turn it is; it stays in the line."""
@@ -113,7 +124,7 @@ class RequestLine:
             assert requests
             for actor, request in requests.items():
                 assert request.actor is actor
-                assert actor.is_busy
+                assert actor.is_busy == (actor.carrier is None)
                 assert not request.is_done
 
 

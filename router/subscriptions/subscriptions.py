@@ -26,6 +26,7 @@ from angarium_server.shapes import shape_of, shape_of_filter
 from router.ground.alarms import CLIENT_OVERLAPPING, CLIENT_SUBSCRIPTIONS, VPN_OVERLAPPING, VPN_SUBSCRIPTIONS
 from router.sessions.session import Subscription
 from router.subscriptions.departures import Departures
+from router.subscriptions.members import Members, validate_wanted
 from router.subscriptions.subscribing import PIECE, Request, RequestLine, units_of
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class Subscriptions:
         self.step_max = self._left = STEP_MAX
         #: Whose request is being done; None between two.
         self.served: Session | None = None
+        self._members = Members(interest)
         #: What sessions leave behind.
         self.departures = Departures(interest, shards, on_change)
         #: Subscriptions of all sessions.
@@ -204,7 +206,11 @@ class Subscriptions:
 
     def validate(self, sessions: Iterable[Session]) -> None:
         """Check the sums, given all sessions."""
+        sessions = list(sessions)
         assert self.count == sum(len(one.subscriptions) for one in sessions)
+        held = [(session, one) for session in sessions for one in session.subscriptions.values()]
+        carriers = [session for session in sessions if session.wanted is not None]
+        validate_wanted([*held, *self.departures.held()], carriers)
         self.departures.validate()
         self._line.validate()
 
@@ -222,6 +228,10 @@ class Subscriptions:
         target = self._find_client(manager.vpn.name, name)
         if target is None:
             return error_for(errors.UNKNOWN_CLIENT_NAME, name[:200])
+        if target.carrier is not None:
+            return error_for(
+                errors.SUBSCRIPTION_MANAGER_DENIED, "its gateway knows what it subscribed to itself"
+            )
         return target
 
     def _add(
@@ -250,11 +260,10 @@ class Subscriptions:
         if is_new:
             change.added.append(a_filter)
         change.joined.append(a_filter)
-        self._interest.join(a_filter, session, text)
         origin = "" if actor is session else actor.client_name
-        session.subscriptions[text, deliver_always] = Subscription(
-            text, deliver_always, a_filter, _shared(size), origin
-        )
+        made = Subscription(text, deliver_always, a_filter, _shared(size), origin)
+        session.subscriptions[text, deliver_always] = made
+        self._members.join(session, made)
         session.vpn.subscriptions += 1
         if shape is not None:
             session.shapes.add(shape)

@@ -86,6 +86,7 @@ LINK_WRONG_NODE: Final = 40322
 BRIDGE_NOT_ALLOWED: Final = 40323
 BRIDGE_TO_ITSELF: Final = 40324
 QUEUE_UNFIT: Final = 40325
+OTHER_VPN: Final = 40326
 OBJECT_NOT_FOUND: Final = 40401
 SUBSCRIPTION_NOT_FOUND: Final = 40402
 UNKNOWN_STAGE: Final = 40403
@@ -316,6 +317,7 @@ ERRORS: Final[dict[int, Reason]] = {
         "Queue Unfit For A Bridge",
         "the remote queue needs access_type exclusive, max_redelivery_count 0 and redelivery_enabled true",
     ),
+    OTHER_VPN: Reason("Other Message VPN", "attach where the Message VPN is that the token names"),
     LINK_EXISTS: Reason(
         "Link Is Up Already",
         "an old connection ends by itself; otherwise two nodes have the same name: rename one",

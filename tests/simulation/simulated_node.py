@@ -315,7 +315,7 @@ class SimulatedNode:
 
             def verified() -> None:
                 if self.router is router:
-                    self.act(lambda same: same.password_verified(number, now.now, correct=correct))
+                    self.act(lambda same: same.handshake.password_verified(number, now.now, correct=correct))
 
             self.loop.after(self._rng.random() * PASSWORD_MAX_S, verified)
         elif isinstance(effect, EmitEvent):

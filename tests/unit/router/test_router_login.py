@@ -71,9 +71,9 @@ def test_logins_with_one_password_share_its_comparison_and_no_more(
 ) -> None:
     """A service starts forty clients at once; nobody learns by it whether a username exists."""
     held: list[Any] = []
-    verified = guarded.router.password_verified
+    verified = guarded.router.handshake.password_verified
     monkeypatch.setattr(
-        guarded.router, "password_verified", lambda *call, **value: held.append((call, value))
+        guarded.router.handshake, "password_verified", lambda *call, **value: held.append((call, value))
     )
     logins = [guarded.connection() for _ in range(40)]
     for login in logins:

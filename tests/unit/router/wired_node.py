@@ -256,7 +256,10 @@ class WiredNode:
             if effect.routing_id in self.clients:
                 self.clients[effect.routing_id].received.append(effect.frames)
             else:
-                self.router.unreachable(effect.routing_id, effect.rows, self.now, blocked=False)
+                gone = (
+                    effect.routing_id[: -wire.ATTACHED_NUMBER_BYTES] or effect.routing_id
+                )  # as the shell does
+                self.router.unreachable(gone, effect.rows, self.now, blocked=False)
         elif isinstance(effect, SendWorker):
             if effect.worker in self.paused:
                 is_bundle = effect.frames[0] == wire.BUNDLE
@@ -267,7 +270,7 @@ class WiredNode:
                 self._to_worker(effect.worker, effect.frames)
         elif isinstance(effect, VerifyPassword):
             correct = password_matches(effect.password, effect.stored)
-            self.router.password_verified(effect.ticket, self.now, correct=correct)
+            self.router.handshake.password_verified(effect.ticket, self.now, correct=correct)
         elif isinstance(effect, EmitEvent):
             self.events.append(effect.event)
 

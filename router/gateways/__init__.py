@@ -1,0 +1,1 @@
+"""Gateways, which speak another protocol with their clients, and the clients that are attached to them."""

@@ -1,0 +1,344 @@
+"""Gateways at the router: who may come, whose clients may be attached, and as whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from angarium import errors, wire
+from angarium_server.connections.tls import Certificate
+from cluster.security import passwords
+from tests.unit.router.wired_gateway import IDENTITY, NEAR, FakeAttached, FakeGateway, says
+from tests.unit.router.wired_node import WiredNode, snapshot
+
+FAR = "10.9.9.9"
+STORED = passwords.hash_password("right")
+BRIDGE = {"name": "b", "vpn": "default", "node": "n", "node_id": "id-n", "incarnation": 1}
+ROWS = snapshot(
+    ("vpn", "", "sales", {}),
+    (
+        "acl",
+        "default",
+        "near",
+        {"client_connect_default": "disallow", "client_connect_exceptions": ["10.1.0.0/16"]},
+    ),
+    ("profile", "default", "two", {"max_connection_count_per_client_username": 2}),
+    ("username", "default", "default", {}),
+    ("username", "default", "alice", {"password": STORED}),
+    ("username", "default", "near", {"password": STORED, "acl_profile": "near"}),
+    ("username", "default", "two", {"client_profile": "two"}),
+)
+
+
+@pytest.fixture
+def node() -> Any:
+    made = WiredNode(2, ROWS, identity=IDENTITY)
+    yield made
+    made.validate()
+
+
+@pytest.fixture
+def gateway(node: WiredNode) -> FakeGateway:
+    made = FakeGateway(node)
+    assert made.welcome
+    return made
+
+
+def refused(client: FakeAttached, **fields: Any) -> int | None:
+    client.attach(**fields)
+    return client.closed_with()
+
+
+# -- the session of a gateway --------------------------------------------------------------------------------
+
+
+def test_a_gateway_is_no_client_and_has_large_windows(node: WiredNode) -> None:
+    welcome = FakeGateway(node, index=3).welcome
+    assert welcome["client_name"] == "#gateway/mqtt/3"
+    assert (welcome["rounds"], welcome["bytes"]) == (4_096, wire.LINK_BYTES)
+    assert node.router.operators.clients(None, node.now) == []
+    assert len(node.router.sessions) == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"behalf": {"secret": "guessed"}}, errors.UNAUTHORIZED),
+        ({"behalf": None, "password": "inside"}, errors.UNAUTHORIZED),
+        ({"gateway": None}, errors.MALFORMED_FRAME),
+        ({"gateway": says(name="")}, errors.MALFORMED_FRAME),
+        ({"gateway": says(name="a/b")}, errors.MALFORMED_FRAME),
+        ({"gateway": says(index=-1)}, errors.MALFORMED_FRAME),
+        ({"vpn": "nowhere"}, errors.VPN_NOT_ALLOWED),
+    ],
+)
+def test_which_gateway_may_not_come(node: WiredNode, fields: dict[str, Any], code: int) -> None:
+    client = node.connection("")
+    hello = {
+        "version": 1,
+        "username": wire.GATEWAY_USERNAME,
+        "behalf": {"secret": "inside"},
+        "gateway": says(),
+    }
+    client.send(wire.HELLO, {**hello, **fields})
+    assert client.closed_with() == code
+
+
+def test_no_client_has_the_name_of_a_gateway(node: WiredNode) -> None:
+    client = node.connection()
+    client.send(wire.HELLO, {"version": 1, "client_name": "#gateway/mqtt/0"})
+    assert client.closed_with() == errors.INVALID_CLIENT_NAME
+
+
+def test_a_successor_takes_the_place_of_a_gateway_process(node: WiredNode, gateway: FakeGateway) -> None:
+    assert FakeGateway(node, incarnation=2).welcome
+    assert gateway.closed_with() == errors.KEEPALIVE_TIMEOUT
+    assert FakeGateway(node, incarnation=1).closed_with() == errors.CLIENT_NAME_IN_USE
+    assert FakeGateway(node, index=1).welcome
+    assert FakeGateway(node, "sales").welcome
+
+
+@pytest.mark.parametrize("operation", [wire.ATTACHED, wire.COUNTED])
+def test_nobody_else_speaks_for_clients(node: WiredNode, operation: bytes) -> None:
+    client = node.client()
+    client.send(operation, [])
+    assert client.closed_with() == errors.UNKNOWN_OPERATION
+
+
+def test_the_frames_of_a_gateway_have_no_rate_of_their_own(node: WiredNode, gateway: FakeGateway) -> None:
+    limit = node.config.control_frames_per_second
+    for _ in range(3 * limit):
+        gateway.count()
+    assert gateway.closed_with() is None
+    greedy, modest = gateway.attach(), gateway.attach()
+    for _ in range(3 * limit):
+        greedy.say(wire.PING, [1])
+    assert greedy.closed_with() == errors.CONTROL_RATE_EXCEEDED
+    assert modest.closed_with() is None
+
+
+def test_guaranteed_messages_are_no_gateways_to_publish(gateway: FakeGateway) -> None:
+    gateway.send(wire.REQUEST, [1, "producer.open", {"name": "p"}])
+    operation, (number, code, _) = gateway.take()
+    assert (operation, number, code) == (wire.ANSWER, 1, errors.GUARANTEED_SEND_DENIED)
+
+
+def test_what_clients_publish_goes_out_in_rounds_of_the_gateway(
+    node: WiredNode, gateway: FakeGateway
+) -> None:
+    native = node.client()
+    native.subscribe("t/>")
+    client = gateway.attach()
+    client.subscribe("t/1", deliver_always=True)
+    gateway.publish("t/1", "t/2")
+    assert native.topics() == ["t/1", "t/2"]
+    assert gateway.topics() == ["t/1"]
+
+
+# -- who is attached -----------------------------------------------------------------------------------------
+
+
+def test_an_attached_client_is_a_client_at_its_own_address(node: WiredNode, gateway: FakeGateway) -> None:
+    client = gateway.client()
+    client.attach(NEAR, username="alice", password="right", client_name="c")
+    operation, welcome = client.take()
+    assert operation == wire.WELCOME
+    assert set(welcome) == {
+        "session",
+        "client_name",
+        "inbox",
+        "token",
+        "resumed",
+        "max_message_bytes",
+        "rights",
+    }
+    (row,) = node.router.operators.clients(None, node.now)
+    assert [row[name] for name in ("name", "address", "username", "sdk")] == ["c", NEAR, "alice", "mqtt 5"]
+    assert len(node.router.sessions) == 1
+
+
+def test_it_is_told_what_it_may(gateway: FakeGateway) -> None:
+    client = gateway.client()
+    client.attach()
+    _, welcome = client.take()
+    allowed, exceptions, units, *may = welcome["rights"]
+    assert (allowed, exceptions, may) == (True, [], [True, True, True])
+    assert units == 20_000
+
+
+def test_a_client_without_a_name_is_given_one(gateway: FakeGateway) -> None:
+    names = set()
+    for _ in range(2):
+        client = gateway.client()
+        client.attach()
+        names.add(client.take()[1]["client_name"])
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize(
+    ("address", "fields", "code"),
+    [
+        (NEAR, {"username": "near", "password": "right"}, None),
+        (FAR, {"username": "near", "password": "right"}, errors.UNAUTHORIZED),
+        (NEAR, {"username": "alice", "password": "wrong"}, errors.UNAUTHORIZED),
+        (NEAR, {"username": "nobody", "password": "right"}, errors.UNAUTHORIZED),
+        (NEAR, {}, errors.UNAUTHORIZED),
+        ("127.0.0.1", {}, None),
+        ("127.0.0.1", {"client_name": "a" * 161}, errors.INVALID_CLIENT_NAME),
+        ("127.0.0.1", {"vpn": "sales"}, errors.OTHER_VPN),
+        ("127.0.0.1", {"username": "#bridge", "bridge": BRIDGE}, errors.UNAUTHORIZED),
+        ("127.0.0.1", {"username": "#link"}, errors.UNAUTHORIZED),
+        ("127.0.0.1", {"username": "#gateway", "gateway": says(index=9)}, errors.UNAUTHORIZED),
+        ("127.0.0.1", {"bridge": BRIDGE}, errors.MALFORMED_FRAME),
+        ("127.0.0.1", {"password": "a" * 129}, errors.MALFORMED_FRAME),
+        ("", {}, errors.MALFORMED_FRAME),
+    ],
+)
+def test_it_is_judged_like_any_other(
+    gateway: FakeGateway, address: str, fields: dict[str, Any], code: int | None
+) -> None:
+    client, other = gateway.client(), gateway.attach()
+    client.attach(address, **fields)
+    assert client.closed_with() == code
+    assert other.closed_with() is None
+
+
+def test_a_gateway_shows_for_each_client_that_it_is_one(gateway: FakeGateway) -> None:
+    assert refused(gateway.client(), behalf={"secret": "guessed"}) == errors.UNAUTHORIZED
+    client = gateway.client()
+    client.send(wire.HELLO, {"version": 1})
+    assert client.closed_with() == errors.MALFORMED_FRAME
+
+
+def test_limits_are_told(gateway: FakeGateway) -> None:
+    for name in ("a", "b"):
+        gateway.attach(username="two", client_name=name)
+    assert refused(gateway.client(), username="two", client_name="c") == errors.TOO_MANY_CONNECTIONS
+
+
+def test_connects_count_for_the_address_of_the_client() -> None:
+    node = WiredNode(rows=ROWS, identity=IDENTITY, connects_per_second=1, connect_burst=1)
+    gateway = FakeGateway(node)
+    wish = {"username": "alice", "password": "right"}
+    assert [refused(gateway.client(), address=NEAR, **wish) for _ in range(2)] == [
+        None,
+        errors.CONNECT_RATE_EXCEEDED,
+    ]
+    assert refused(gateway.client(), address=FAR, **wish) is None
+    node.validate()
+
+
+def test_a_client_whose_gateway_died_while_he_logged_in_is_nobody(
+    node: WiredNode, gateway: FakeGateway
+) -> None:
+    client = gateway.client()
+    inside = [
+        wire.HELLO,
+        wire.pack(
+            {
+                "version": 1,
+                "username": "alice",
+                "password": "right",
+                "behalf": {"secret": "inside", "address": NEAR},
+            }
+        ),
+    ]
+    node.router.client_frames(gateway.routing_id, [wire.ATTACHED, client.inside, *inside], node.now)
+    node.router.unreachable(gateway.routing_id, 0, node.now, blocked=False)
+    node.settle()
+    assert client.closed_with() == errors.SESSION_UNKNOWN
+    assert len(node.router.sessions) == 0
+
+
+def test_a_certificate_that_the_gateway_was_shown_names_the_client() -> None:
+    node = WiredNode(rows=ROWS, identity=IDENTITY, tls_username="common-name")
+    gateway = FakeGateway(node)
+    gateway.attach(NEAR, behalf={"certificate": Certificate("alice")}, client_name="c")
+    (row,) = node.router.operators.clients(None, node.now)
+    assert row["username"] == "alice"
+    behalf = {"certificate": Certificate("alice")}
+    assert refused(gateway.client(), behalf=behalf, username="near") == errors.CERTIFICATE_USERNAME
+
+
+# -- newer wins ----------------------------------------------------------------------------------------------
+
+
+def test_a_newer_client_of_the_same_name_takes_over(node: WiredNode, gateway: FakeGateway) -> None:
+    other = FakeGateway(node, index=1)
+    older = gateway.attach(client_name="c")
+    older.subscribe("t", deliver_always=True)
+    newer = other.attach(client_name="c")
+    assert older.closed_with() == errors.TAKEN_OVER
+    assert newer.closed_with() is None
+    assert [row["subscriptions"] for row in node.router.operators.clients(None, node.now)] == [0]
+    assert len(node.router.interest) == 0
+
+
+def test_at_a_limit_it_takes_its_own_place(gateway: FakeGateway) -> None:
+    for name in ("a", "b", "b", "a"):
+        gateway.attach(username="two", client_name=name)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"username": "alice", "password": "right"}, {"behalf": {"takes_over": False}}],
+)
+def test_who_may_not_take_over(gateway: FakeGateway, fields: dict[str, Any]) -> None:
+    older = gateway.attach(client_name="c")
+    assert refused(gateway.client(), client_name="c", **fields) == errors.CLIENT_NAME_IN_USE
+    assert older.closed_with() is None
+
+
+def test_a_native_client_keeps_its_name(node: WiredNode, gateway: FakeGateway) -> None:
+    native = node.client(client_name="c")
+    assert refused(gateway.client(), client_name="c") == errors.CLIENT_NAME_IN_USE
+    native.send(wire.BYE, [])
+    gateway.attach(client_name="c")
+    late = node.connection()
+    late.send(wire.HELLO, {"version": 1, "client_name": "c"})
+    assert late.closed_with() == errors.CLIENT_NAME_IN_USE
+
+
+# -- frames --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frames", [[b""], [b"1234567", wire.PING, b""], [b"123456789", wire.PING, b""]])
+def test_a_frame_that_names_nobody_ends_the_gateway(gateway: FakeGateway, frames: list[bytes]) -> None:
+    gateway.send_raw([wire.ATTACHED, *frames])
+    assert gateway.closed_with() == errors.MALFORMED_FRAME
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        ([wire.PING, wire.pack([1])], errors.SESSION_UNKNOWN),
+        ([wire.SUBSCRIBE, wire.pack([1, [["t", 1]], None])], errors.SESSION_UNKNOWN),
+        ([], errors.SESSION_UNKNOWN),
+        ([wire.HELLO, b"\xc1"], errors.MALFORMED_FRAME),
+    ],
+)
+def test_who_is_not_attached_is_told(gateway: FakeGateway, frames: list[bytes], code: int) -> None:
+    client = gateway.client()
+    gateway.send_raw([wire.ATTACHED, client.inside, *frames])
+    assert client.closed_with() == code
+    assert gateway.closed_with() is not None or gateway.attach()
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        ([], errors.MALFORMED_FRAME),
+        ([wire.PING], errors.MALFORMED_FRAME),
+        ([wire.ATTACHED, b"\0" * 8, wire.PING, b"\x91\1"], errors.UNKNOWN_OPERATION),
+        ([wire.COUNTED, b"\x91\x90"], errors.UNKNOWN_OPERATION),
+        ([wire.HELLO, b"\x80"], errors.ALREADY_LOGGED_IN),
+        ([wire.SUBSCRIBE, b"\xc1"], errors.MALFORMED_FRAME),
+    ],
+)
+def test_what_a_client_says_wrong_ends_it_alone(gateway: FakeGateway, frames: list[bytes], code: int) -> None:
+    client, other = gateway.attach(), gateway.attach()
+    gateway.send_raw([wire.ATTACHED, client.inside, *frames])
+    assert client.closed_with() == code
+    assert other.subscribe("t", deliver_always=True) == [None]
+    assert gateway.closed_with() is None
