@@ -539,6 +539,8 @@ _HEADERS: Final = {
 HEADER_KEYS: Final = {name: key for name, (key, _) in _HEADERS.items()}
 #: The key of the application's own properties.
 USER_PROPERTIES_KEY: Final = _USER_PROPERTIES
+#: The key of what only MQTT says of a message: a map that the gateway for it writes and reads, and nobody else.
+MQTT_KEY: Final = 11
 
 
 def pack_fields(fields: dict[int, Any]) -> bytes | None:
