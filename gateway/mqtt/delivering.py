@@ -1,0 +1,243 @@
+"""Messages on their way to clients of MQTT: who gets a row, as which bytes, once for all who get the same.
+
+A client gets one copy of a message, however many of its subscriptions match, with the identifiers of all of them.
+Copies differ in the version, whether the flag retain is kept, and these identifiers: all that is known per topic and
+kept in its plan. So a row is written once for each kind of copy, and the bytes are shared. Rows that came together are
+handed over together for each client.
+
+Topics that MQTT cannot say are delivered to nobody, and counted; topics of ours that begin with `#` do not exist here,
+but for addresses. One of these per Message VPN. `Egress` has what waits; no I/O here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from angarium import wire
+from gateway.egress import Receiver
+from gateway.fanout import FanOut
+from gateway.mqtt.codec import fields, publish
+from gateway.mqtt.codec.kinds import V5
+from gateway.mqtt.messages import publish_section, sender_of
+from gateway.mqtt.topics import filters_of, mqtt_topic_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from angarium.message import Row
+    from gateway.egress import Egress
+    from gateway.mqtt.codec.subscribe import Subscription
+
+#: Copies that are gathered before they are handed over; the egress bounds what waits there.
+GATHERED_MAX: Final = 4_096
+
+
+class MqttReceiver(Receiver, Protocol):
+    """A client of MQTT; what is said here does not change while it has subscriptions."""
+
+    @property
+    def name(self) -> str:
+        """Its client name."""
+
+    @property
+    def vpn(self) -> str:
+        """The Message VPN in which it is."""
+
+    @property
+    def version(self) -> int:
+        """The version that it speaks."""
+
+    @property
+    def packet_bytes_max(self) -> int:
+        """The largest packet that it takes; 0 if it takes any."""
+
+
+class MqttSubscription(msgspec.Struct, frozen=True, eq=False):
+    """A subscription of a client; another one takes its place if its options change."""
+
+    receiver: MqttReceiver
+    options: Subscription
+    identifier: int | None = None
+
+
+class _Copies(msgspec.Struct, frozen=True):
+    """Clients that get the same bytes."""
+
+    receivers: tuple[MqttReceiver, ...]
+    version: int
+    #: Whether the flag retain is as it was published.
+    keeps_retain: bool
+    #: The properties that only they get.
+    extra: bytes
+    #: The largest packet that all of them take; 0 if they take any.
+    packet_bytes_max: int
+
+    def without(self, name: str) -> _Copies:
+        """Give the same for all but one client."""
+        others = tuple([receiver for receiver in self.receivers if receiver.name != name])
+        return msgspec.structs.replace(self, receivers=others)
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """What happens to rows of a topic."""
+
+    #: As packets have it; None if MQTT cannot say it.
+    topic: bytes | None
+    copies: tuple[_Copies, ...]
+    #: Clients that do not want all that they send themselves, by name: their other subscriptions.
+    own: dict[str, tuple[MqttSubscription, ...]] | None
+
+
+class Delivering:
+    """Deliveries of one Message VPN."""
+
+    def __init__(self, egress: Egress) -> None:
+        """Know no subscription."""
+        self._egress = egress
+        self._fan_out: FanOut[MqttSubscription, _Plan] = FanOut(_plan)
+        #: Packets by client that were not handed over yet; empty between two calls.
+        self._gathered: dict[MqttReceiver, list[bytes]] = {}
+        self._gathered_copies = 0
+
+    def add(self, subscription: MqttSubscription) -> None:
+        """Let a subscription that is not shared get what its filter matches."""
+        for pattern in filters_of(subscription.options.filter):
+            self._fan_out.add(pattern, subscription)
+
+    def remove(self, subscription: MqttSubscription) -> None:
+        """Let it get nothing more.
+
+        Raises:
+            KeyError: it was not added.
+        """
+        for pattern in filters_of(subscription.options.filter):
+            self._fan_out.remove(pattern, subscription)
+
+    def deliver(self, rows: Sequence[Row], now: float) -> None:
+        """Send rows to all clients whose subscriptions match."""
+        find = self._fan_out.find
+        for row in rows:
+            plan = find(row[1])
+            if plan.copies:
+                self._deliver(row, plan, now)
+        self._hand_over(now)
+
+    def deliver_to(self, subscriptions: Sequence[MqttSubscription], rows: Sequence[Row], now: float) -> None:
+        """Send rows to the client of some subscriptions, which may be shared; all of them match."""
+        for row in rows:
+            self._deliver(row, _plan(row[1], subscriptions), now)
+        self._hand_over(now)
+
+    def _deliver(self, row: Row, plan: _Plan, now: float) -> None:
+        """Gather the copies of one row."""
+        copies, topic = plan.copies, plan.topic
+        if topic is None:
+            _count_all(copies, "discard.topic-not-mqtt")
+            return
+        if plan.own is not None:
+            copies = _copies_of_others(row, plan, plan.own)
+        gathered = self._gathered
+        for one in copies:
+            data = _packet(row, topic, one)
+            if one.packet_bytes_max and len(data) > one.packet_bytes_max:
+                one = _takers(one, len(data))
+            for receiver in one.receivers:
+                packets = gathered.get(receiver)
+                if packets is None:
+                    gathered[receiver] = [data]
+                else:
+                    packets.append(data)
+            self._gathered_copies += len(one.receivers)
+        if self._gathered_copies >= GATHERED_MAX:
+            self._hand_over(now)
+
+    def _hand_over(self, now: float) -> None:
+        put = self._egress.put
+        for receiver, packets in self._gathered.items():
+            put(receiver, packets, now)
+        self._gathered.clear()
+        self._gathered_copies = 0
+
+    def sweep(self, now: float) -> None:
+        """Do one step of forgetting topics that nobody publishes to."""
+        self._fan_out.sweep(now)
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert not self._gathered
+        assert not self._gathered_copies
+        self._fan_out.validate()
+
+
+def _plan(topic: str, subscriptions: Sequence[MqttSubscription]) -> _Plan:
+    """Say what happens to rows of a topic that some subscriptions match."""
+    name = mqtt_topic_of(topic)
+    if name is None and topic.startswith("#"):
+        return _Plan(None, (), None)
+    written = None if name is None else fields.text(name)
+    return _Plan(written, _copies(subscriptions), _own(subscriptions) or None)
+
+
+def _own(subscriptions: Sequence[MqttSubscription]) -> dict[str, tuple[MqttSubscription, ...]]:
+    """Give the clients with the option no local, by name, and those of their subscriptions without it."""
+    own: dict[str, list[MqttSubscription]] = {
+        one.receiver.name: [] for one in subscriptions if one.options.no_local
+    }
+    for one in subscriptions if own else ():
+        if one.receiver.name in own and not one.options.no_local:
+            own[one.receiver.name].append(one)
+    return {name: tuple(others) for name, others in own.items()}
+
+
+def _copies(subscriptions: Sequence[MqttSubscription]) -> tuple[_Copies, ...]:
+    """Give the kinds of copies, and who gets them."""
+    by_receiver: dict[MqttReceiver, list[MqttSubscription]] = {}
+    for one in subscriptions:
+        by_receiver.setdefault(one.receiver, []).append(one)
+    kinds: dict[tuple[int, bool, bytes], list[MqttReceiver]] = {}
+    for receiver, matching in by_receiver.items():
+        keeps_retain = any(one.options.retain_as_published for one in matching)
+        identifiers = dict.fromkeys(one.identifier for one in matching if one.identifier)
+        extra = publish.subscription_identifiers(identifiers) if identifiers else b""
+        kinds.setdefault((receiver.version, keeps_retain, extra), []).append(receiver)
+    return tuple([_Copies(tuple(who), *kind, _smallest(who)) for kind, who in kinds.items()])
+
+
+def _smallest(receivers: Sequence[MqttReceiver]) -> int:
+    """Give the size of packets that all of some clients take; 0 if they take any."""
+    return min([one.packet_bytes_max for one in receivers if one.packet_bytes_max], default=0)
+
+
+def _copies_of_others(
+    row: Row, plan: _Plan, own: dict[str, tuple[MqttSubscription, ...]]
+) -> tuple[_Copies, ...]:
+    """Give the copies of a row without those that its sender does not want [MQTT-3.8.3-3]."""
+    sender = sender_of(row)
+    if sender is None or sender not in own:
+        return plan.copies
+    return *[one.without(sender) for one in plan.copies], *_copies(own[sender])
+
+
+def _packet(row: Row, topic: bytes, copies: _Copies) -> bytes:
+    """Write a row as a PUBLISH with QoS 0."""
+    section = publish_section(row) if copies.version == V5 else b""
+    flags = publish.RETAIN if copies.keeps_retain and row[2] & wire.FLAG_RETAIN else 0
+    message = publish.Message(topic, section, row[5], copies.version)
+    return b"".join(publish.frame(message, flags, copies.extra))
+
+
+def _takers(copies: _Copies, size: int) -> _Copies:
+    """Give those who take a packet of a size; to the others it is as if it had been sent [MQTT-3.1.2-25]."""
+    able = [one for one in copies.receivers if not 0 < one.packet_bytes_max < size]
+    for one in copies.receivers:
+        if 0 < one.packet_bytes_max < size:
+            one.count("discard.packet-too-large")
+    return msgspec.structs.replace(copies, receivers=tuple(able))
+
+
+def _count_all(copies: Sequence[_Copies], name: str) -> None:
+    for one in copies:
+        for receiver in one.receivers:
+            receiver.count(name)
