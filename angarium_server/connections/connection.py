@@ -91,9 +91,17 @@ class Connection:
         self.unsent_bytes += size
 
     def queue_bytes(self, data: bytes) -> None:
-        """Have bytes of any protocol leave with the next `flush`; there is at least one."""
-        self._out.append(data)
-        self.unsent_bytes += len(data)
+        """Have bytes of any protocol leave with the next `flush`."""
+        self._append(self.framing.wrap(data))
+
+    def queue_end(self) -> None:
+        """Have leave what the protocol says last."""
+        self._append(self.framing.end())
+
+    def _append(self, data: bytes) -> None:
+        if data:
+            self._out.append(data)
+            self.unsent_bytes += len(data)
 
     def read(self) -> list[Any]:
         """Give the messages that are complete now.
@@ -114,14 +122,15 @@ class Connection:
             raise ConnectionOverError("the connection was closed")
         if self.is_deaf:
             return []
-        messages = self.framing.received(data)
-        if self.framing.replies:
-            self._reply()
-        return messages
+        return self._received(data)
 
-    def _reply(self) -> None:
-        replies, self.framing.replies = self.framing.replies, b""
-        self.queue_bytes(replies)
+    def _received(self, data: bytes) -> list[Any]:
+        try:
+            return self.framing.received(data)
+        finally:
+            if self.framing.replies:
+                self._append(self.framing.replies)
+                self.framing.replies = b""
 
     @property
     def has_more(self) -> bool:
@@ -135,7 +144,7 @@ class Connection:
         if self.untaken:
             untaken, self.untaken = self.untaken, []
             return untaken
-        return self.framing.received(b"") if self.framing.has_more else self.read()
+        return self._received(b"") if self.framing.has_more else self.read()
 
     def _pending(self) -> bool:
         assert isinstance(self._socket, ssl.SSLSocket)

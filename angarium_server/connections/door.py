@@ -30,7 +30,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium_server.access import network_of
 from angarium_server.connections.connection import Connection, ConnectionOverError
-from angarium_server.connections.framing import STRANGER_BYTES_MAX, FramingError, FramingLimits
+from angarium_server.connections.framing import (
+    STRANGER_BYTES_MAX,
+    FramingError,
+    FramingLimits,
+    PeerEndedError,
+)
 from angarium_server.connections.turns import LoginTurns
 from angarium_server.connections.zmtp import ZmtpFraming
 
@@ -307,6 +312,7 @@ class Door:
         connection = self._connections.get(connection_id)
         if connection is not None and not connection.is_finished:
             connection.is_finished = True
+            connection.queue_end()
             self._deafen(connection, now)
             self._unflushed[connection] = None
 
@@ -389,7 +395,7 @@ class Door:
         was_encrypting = connection.is_encrypting
         try:
             messages = read()
-        except ConnectionOverError as over:
+        except (ConnectionOverError, PeerEndedError) as over:
             self._lose(connection, str(over), now)
             return
         except FramingError as error:
@@ -397,6 +403,9 @@ class Door:
             return
         if was_encrypting or connection.unsent_bytes:
             self._unflushed[connection] = None
+            if connection.unsent_bytes > self._limits.unsent_bytes:  # he asks for replies, and takes none
+                self._lose(connection, Refusal.BLOCKED.value, now)
+                return
         for at, message in enumerate(messages):
             is_taken = self._on_message(connection, message, now)
             if connection.is_deaf:
@@ -437,11 +446,11 @@ class Door:
     def _dismiss(self, connection: Connection, reason: str, now: float) -> None:
         """End an unauthenticated connection; operators hear of it."""
         self._on_refused(reason, now)
-        with contextlib.suppress(ConnectionOverError):
-            connection.flush()  # our greeting tells him what he has reached, such as a listener without TLS
         self._lose(connection, reason, now)
 
     def _lose(self, connection: Connection, reason: str, now: float) -> None:
+        with contextlib.suppress(ConnectionOverError):
+            connection.flush()  # our greeting tells a stranger what he has reached, such as a listener without TLS
         was_finished, was_open = connection.is_finished, connection.framing.is_open
         self._drop(connection)
         if was_open and not was_finished:

@@ -55,7 +55,16 @@ class MqttFraming:
         self.is_open = self.is_open or bool(packets)
         return packets
 
+    def wrap(self, data: bytes) -> bytes:
+        """Give bytes as they are."""
+        return data
+
+    def end(self) -> bytes:
+        """Give nothing: the owner has said it."""
+        return b""
+
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        assert self.is_open == (self._parser.version > 0 or self._parser.fault is not None)
+        fault = self._parser.fault
+        assert self.is_open == bool(self._parser.version or (fault and fault.version))
         assert not self.replies

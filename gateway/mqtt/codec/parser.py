@@ -86,10 +86,15 @@ class Parser:
             self._is_over = True
         if self._is_over:
             at = len(data)
-        self.has_more = len(found) == most and at < len(data)
-        self._rest, self._at = (data, at) if self.has_more else (b"", 0)
-        self._waiting = bytearray() if self.has_more else bytearray(data[at:])
+        if at < len(data) or self._waiting or self.has_more:
+            self._hold(data, at, has_more=len(found) == most and at < len(data))
         return found
+
+    def _hold(self, data: bytes, at: int, *, has_more: bool) -> None:
+        """Keep what is behind a place: packets that were not wanted yet, or the beginning of one."""
+        self.has_more = has_more
+        self._rest, self._at = (data, at) if has_more else (b"", 0)
+        self._waiting = bytearray() if has_more else bytearray(data[at:])
 
     def _read_all(self, data: bytes, at: int, found: list[Packet], most: int) -> int:
         """Read packets until one is not whole or there are enough, and say where the next one begins."""
@@ -117,6 +122,8 @@ class Parser:
         """Read the common packets of the path of messages, and say where the first other one begins."""
         while True:
             begin = publish.walk(data, at, self.version, self._seen, self.packet_bytes_max, found, most)
+            if begin == len(data):
+                return begin
             at = acknowledge.walk(data, begin, found, most)
             if at == begin:
                 return at
