@@ -41,7 +41,7 @@ MAX_MODULE_LINES = 700
 MAX_MODULES_OF_A_FOLDER = 12
 MAX_PARAMETERS = 8
 #: State machines and codecs live here, which know neither sockets nor threads nor clocks.
-WITHOUT_IO = ("angarium.client.protocol", "gateway.mqtt.codec")
+WITHOUT_IO = ("angarium.client.protocol", "gateway.mqtt.clients", "gateway.mqtt.codec")
 IO = {"asyncio", "os", "select", "selectors", "socket", "ssl", "threading", "time"}
 #: A module with such a name has no single purpose.
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "core", "base", "misc"}

@@ -82,18 +82,21 @@ _RETURN_CODES: Final = {
 }
 
 
+def reasons_of(kind: PacketType, version: int, sender: Sender | None = None) -> frozenset[int]:
+    """Give the reason codes of a type of packets; without a sender, those of both."""
+    if version == V3:
+        return _RETURN_CODES.get(kind, frozenset())
+    if kind in _REASONS:
+        return _REASONS[kind]
+    senders = [sender] if sender else list(Sender)
+    return frozenset().union(*(_REASONS_OF_SENDER[kind, one] for one in senders))
+
+
 def check_reason(kind: PacketType, code: int, version: int, sender: Sender | None = None) -> None:
     """Refuse a reason code that a packet of this type does not have; without a sender, that none of them may send.
 
     Raises:
         PacketError: it is another packet's, or nobody's.
     """
-    if version == V3:
-        allowed = _RETURN_CODES.get(kind, frozenset())
-    elif kind in _REASONS:
-        allowed = _REASONS[kind]
-    else:
-        senders = [sender] if sender else list(Sender)
-        allowed = frozenset().union(*(_REASONS_OF_SENDER[kind, one] for one in senders))
-    if code not in allowed:
+    if code not in reasons_of(kind, version, sender):
         raise errors.PacketError(errors.REASON, f"0x{code:02x} in {kind.name}", version)

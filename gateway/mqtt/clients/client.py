@@ -1,0 +1,393 @@
+"""One MQTT client: what each of its packets does, when it may come, and how the connection ends.
+
+A client says CONNECT, is logged in at the node, and is here until one of three ends it: itself, the node, or what holds
+its connection. Whoever it is, nothing of it is left at the node or in the fan-out afterwards, and it is told the reason
+if its version has words for it. Packets that come before the login is over wait for that.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from angarium.errors import ERRORS, SESSION_UNKNOWN, error_for
+from gateway.mqtt.clients import rules
+from gateway.mqtt.clients.connecting import UNKNOWN, acceptance, login_of, terms_of
+from gateway.mqtt.clients.keepalive import PATIENCE, KeepAlive
+from gateway.mqtt.clients.publishing import Publishing
+from gateway.mqtt.clients.reasons import fitting, reason_of
+from gateway.mqtt.clients.settings import EARLY_PACKETS_MAX
+from gateway.mqtt.clients.subscribing import Subscribing
+from gateway.mqtt.codec import errors, write
+from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec, PubRel
+from gateway.mqtt.codec.connect import Connect, refusal
+from gateway.mqtt.codec.control import Auth, Disconnect, PingReq, PingResp, farewell
+from gateway.mqtt.codec.errors import PacketError, ReasonCode
+from gateway.mqtt.codec.kinds import V5, PacketType
+from gateway.mqtt.codec.properties import NONE, Properties
+from gateway.mqtt.codec.publish import Publish
+from gateway.mqtt.codec.subscribe import Subscribe, Unsubscribe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from angarium.errors import AngariumError
+    from angarium.message import Row
+    from angarium_server.connections.tls import Certificate
+    from gateway.attached import Attached
+    from gateway.mqtt.clients.host import Host
+    from gateway.mqtt.clients.settings import Settings
+    from gateway.mqtt.codec import Packet
+    from gateway.mqtt.codec.subscribe import SubAck, UnsubAck
+    from gateway.session import AttachedWelcome
+
+#: A client that takes nothing may do so for this long at least, however short its keep alive.
+PATIENCE_LEAST_S: Final = 60.0
+#: When packets are tried again that nobody had room for at first.
+RETRY_S: Final = 0.05
+#: Characters of a reason that are told; a detail may quote what the client sent.
+REASON_MAX: Final = 300
+
+
+class Stage(enum.Enum):
+    """Where a client is."""
+
+    NEW = "before its CONNECT"
+    JOINING = "its login is under way"
+    HERE = "connected"
+    GONE = "over"
+
+
+class Client:
+    """One connection."""
+
+    __slots__ = (
+        "_address",
+        "_certificate",
+        "_early",
+        "_host",
+        "_inbox",
+        "_keepalive",
+        "_publishing",
+        "_settings",
+        "_subscribing",
+        "attached",
+        "connection_id",
+        "name",
+        "stage",
+        "terms",
+        "vpn",
+    )
+
+    def __init__(
+        self,
+        host: Host,
+        settings: Settings,
+        connection_id: bytes,
+        address: str,
+        certificate: Certificate | None,
+        vpn: str,
+        now: float,
+    ) -> None:
+        """Wait for a CONNECT.
+
+        Args:
+            host: the process.
+            settings: what is granted.
+            connection_id: by which the process knows the connection.
+            address: where it comes from.
+            certificate: what its certificate says, as TLS showed it.
+            vpn: the Message VPN of the address that it came to.
+            now: the time.
+        """
+        self.connection_id: Final = connection_id
+        self.vpn: Final = vpn
+        self.stage = Stage.NEW
+        #: What was agreed; nothing before the CONNECT.
+        self.terms = UNKNOWN
+        #: By which the node knows it; empty before it is here.
+        self.name = ""
+        #: It at the node: as long as its login is under way and while it is here.
+        self.attached: Attached | None = None
+        self._host = host
+        self._settings = settings
+        self._address = address
+        self._certificate = certificate
+        self._inbox = ""
+        self._keepalive = KeepAlive(now)
+        #: What it publishes and what it subscribes to, since it is here.
+        self._publishing: Publishing | None = None
+        self._subscribing: Subscribing | None = None
+        #: Packets that came before it was here, and those that nobody had room for then; EARLY_PACKETS_MAX at most.
+        self._early: deque[Packet | PacketError] = deque()
+
+    # -- what the connection says ----------------------------------------------------------------------------
+
+    def packet(self, packet: Packet | PacketError, now: float) -> bool:
+        """Take a packet, or what was wrong with one; false if it is to be offered again."""
+        self._keepalive.heard(now)
+        if self.stage is Stage.JOINING:
+            if len(self._early) >= EARLY_PACKETS_MAX:
+                return False
+            self._early.append(packet)
+            return True
+        if self._early and not self._catch_up(now):
+            return False
+        return self._take(packet, now)
+
+    def heard(self, now: float) -> None:
+        """Note that bytes came, which need not be a whole packet."""
+        self._keepalive.heard(now)
+
+    def _catch_up(self, now: float) -> bool:
+        """Take the packets that came early; false if some have to wait further."""
+        while self._early:
+            if not self._take(self._early[0], now):
+                return False
+            if self._early:  # it may have been the last of this client
+                self._early.popleft()
+        return True
+
+    def _take(self, packet: Packet | PacketError, now: float) -> bool:
+        if self.stage is Stage.GONE:
+            return True
+        try:
+            if isinstance(packet, PacketError):
+                raise packet
+            if self.stage is Stage.NEW and type(packet) is not Connect:
+                raise PacketError(errors.CONNECT_FIRST, type(packet).__name__, self.version)
+            act = _ACTS.get(type(packet))
+            if act is None:
+                raise PacketError(errors.WRONG_SENDER, type(packet).__name__, self.version)
+            return act(self, packet, now) is not False
+        except PacketError as error:
+            self._broken(error, now)
+            return True
+
+    def lost(self, _reason: str, _now: float) -> None:
+        """Note that the connection is gone."""
+        self._forget()
+
+    def tick(self, now: float) -> float:
+        """Look at the time; gives when to come again, unless it is admitted meanwhile."""
+        if self.stage is not Stage.HERE:
+            return math.inf
+        if self._early and not self._catch_up(now):
+            return now + RETRY_S
+        if self._keepalive.deadline <= now:
+            found = f"nothing for {PATIENCE * self.terms.keep_alive_s:g} s"
+            self._broken(PacketError(rules.SILENCE, found, self.version), now)
+        return self._keepalive.deadline if self.stage is Stage.HERE else math.inf
+
+    # -- its packets -----------------------------------------------------------------------------------------
+
+    def _connect(self, connect: Connect, now: float) -> None:
+        if self.stage is not Stage.NEW:
+            raise PacketError(errors.SECOND_CONNECT, "another one", self.version)
+        self.terms = terms_of(connect, self._settings)
+        login = login_of(connect, self._settings, self._address, self._certificate)
+        self.stage = Stage.JOINING
+        self.attached = self._host.attach(self, login, self.vpn, now)
+
+    def _publish(self, packet: Publish, _now: float) -> bool:
+        assert self._publishing is not None
+        return self._publishing.take(packet)
+
+    def _subscribe(self, packet: Subscribe | Unsubscribe, _now: float) -> bool:
+        assert self._subscribing is not None
+        return self._subscribing.take(packet)
+
+    def _ping(self, _packet: PingReq, _now: float) -> None:
+        self._send(PingResp())
+
+    def _authenticate(self, packet: Auth, _now: float) -> None:
+        raise PacketError(rules.NO_METHOD, f"0x{packet.code:02x}", self.version)
+
+    def _disconnect(self, packet: Disconnect, now: float) -> None:
+        expiry_s = packet.properties.session_expiry_interval
+        if expiry_s and not self.terms.session_expiry_s:
+            raise PacketError(rules.SESSION_EXPIRY, f"{expiry_s} s", self.version)
+        self._finish(b"", "the client has disconnected", now)
+
+    def _settled(self, _packet: PubAck | PubComp, _now: float) -> None:
+        """Nothing was sent that this could be an answer to; it may be one of an earlier connection."""
+
+    def _received(self, packet: PubRec, _now: float) -> None:
+        self._send(PubRel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+
+    def _released(self, packet: PubRel, _now: float) -> None:
+        self._send(PubComp(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+
+    # -- what the node says ----------------------------------------------------------------------------------
+
+    def welcomed(self, welcome: AttachedWelcome, now: float) -> None:
+        """Be here."""
+        assert self.stage is Stage.JOINING
+        assert self.attached is not None
+        try:
+            self._send(acceptance(self.terms, self._settings, welcome))
+        except PacketError as error:
+            self._broken(error, now)
+            return
+        self.stage = Stage.HERE
+        self.name = welcome.client_name
+        self._inbox = welcome.inbox
+        self._publishing = Publishing(self.attached, self._settings, self.version)
+        self._subscribing = Subscribing(
+            self, self.attached, self._host, self._settings.capabilities, self._answer
+        )
+        self._keepalive.interval_s = self.terms.keep_alive_s
+        self._keepalive.heard(now)
+        self._host.admitted(self.connection_id)
+        self._catch_up(now)
+
+    def refused(self, error: AngariumError, now: float) -> None:
+        """Be told that the node does not let it in."""
+        self.attached = None
+        self.end(error, now)
+
+    def ended(self, error: AngariumError | None, now: float) -> None:
+        """Be told that its session at the node is over."""
+        self.attached = None
+        self.end(error or error_for(SESSION_UNKNOWN), now)
+
+    def answered(self, codes: Sequence[int], now: float) -> None:
+        """Be told what became of filters."""
+        assert self._subscribing is not None
+        try:
+            self._subscribing.answered(codes)
+        except PacketError as error:
+            self._broken(error, now)
+
+    def delivered(self, rows: Sequence[Row], share: str | None, now: float) -> None:
+        """Get messages that came for this client alone."""
+        assert self._subscribing is not None
+        subscriptions = self._subscribing.needing(share or self._inbox)
+        if subscriptions:
+            self._host.deliver(subscriptions, rows, now)
+
+    def _answer(self, packet: SubAck | UnsubAck, refusal_code: int) -> None:
+        """Answer a packet; the reason why something in it was refused comes with it if there is room for it."""
+        if refusal_code and self.version == V5:
+            told = msgspec.structs.replace(packet, properties=self._reason(ERRORS[refusal_code].text))
+            if self._takes(write(told, V5)):
+                packet = told
+        self._send(packet)
+
+    # -- what it is told, and the end ------------------------------------------------------------------------
+
+    def _send(self, packet: Packet) -> None:
+        data = write(packet, self.version)
+        if not self._takes(data):
+            found = f"{type(packet).__name__} of {len(data)} bytes"
+            raise PacketError(rules.ANSWER_SIZE, found, self.version)
+        self._host.send(self.connection_id, data)
+
+    def _takes(self, data: bytes) -> bool:
+        """Tell whether a packet is not larger than the client allows [MQTT-3.1.2-24]."""
+        return not self.packet_bytes_max or len(data) <= self.packet_bytes_max
+
+    def _reason(self, text: str) -> Properties:
+        """Give a reason in words, if the client wants words."""
+        if not self.terms.wants_reasons:
+            return NONE
+        legal = text.replace("\0", "").encode(errors="replace").decode()
+        return Properties(reason_string=legal[:REASON_MAX])
+
+    def _broken(self, error: PacketError, now: float) -> None:
+        """End it because of what it did [MQTT-4.13.1-1] [MQTT-4.8.0-1]."""
+        self._end(error.code, str(error), self.version or error.version, now)
+
+    def end(self, error: AngariumError, now: float) -> None:
+        """End it because of what happened to it, in the node or in this process."""
+        self._end(reason_of(error.code), error.describe(), self.version, now)
+
+    def _end(self, reason: ReasonCode, text: str, version: int, now: float) -> None:
+        if self.stage is Stage.GONE:
+            return
+        is_here = self.stage is Stage.HERE
+        kind, write_last = (PacketType.DISCONNECT, farewell) if is_here else (PacketType.CONNACK, refusal)
+        code = fitting(reason, kind, version)
+        last = (write_last(code, version, given) for given in (self._reason(text), NONE))
+        self._finish(next(filter(self._takes, last), b""), text, now)
+
+    def _finish(self, last: bytes, reason: str, now: float) -> None:
+        self._host.finish(self.connection_id, last, reason, now)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.stage = Stage.GONE
+        self._early.clear()
+        if self._subscribing is not None:
+            self._subscribing.clear()
+        if self.attached is not None:
+            self.attached.leave()
+            self.attached = None
+
+    # -- what others ask of it -------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """The version that it speaks; 0 before its CONNECT."""
+        return self.terms.version
+
+    @property
+    def packet_bytes_max(self) -> int:
+        """The largest packet that it takes; 0 if it takes any."""
+        return self.terms.packet_bytes_max
+
+    @property
+    def patience_s(self) -> float:
+        """How long it may take nothing while something waits for it."""
+        return max(PATIENCE_LEAST_S, PATIENCE * self.terms.keep_alive_s)
+
+    @property
+    def queue_units(self) -> int:
+        """What may wait for it, in work units."""
+        return self.attached.rights.queue_units if self.attached else 0
+
+    @property
+    def queued(self) -> tuple[int, int]:
+        """Messages and bytes that wait for it in this process."""
+        return self.attached.queued if self.attached else (0, 0)
+
+    @queued.setter
+    def queued(self, queued: tuple[int, int]) -> None:
+        if self.attached:
+            self.attached.queued = queued
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Count what happened to it, for operators."""
+        if self.attached:
+            self.attached.count(name, amount)
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        is_here = self.stage is Stage.HERE
+        assert (self.attached is not None) == (self.stage in (Stage.JOINING, Stage.HERE))
+        assert bool(self.version) or self.stage in (Stage.NEW, Stage.GONE)
+        assert not is_here or (self.name and self._publishing and self._subscribing)
+        assert len(self._early) <= EARLY_PACKETS_MAX
+        assert not self._early or self.stage in (Stage.JOINING, Stage.HERE)
+        if self._subscribing is not None:
+            self._subscribing.validate()
+
+
+#: What each packet of a client does; false if it is to come again.
+_ACTS: Final[dict[type, Callable[[Client, Any, float], bool | None]]] = {
+    Connect: Client._connect,
+    Publish: Client._publish,
+    PubAck: Client._settled,
+    PubRec: Client._received,
+    PubRel: Client._released,
+    PubComp: Client._settled,
+    Subscribe: Client._subscribe,
+    Unsubscribe: Client._subscribe,
+    PingReq: Client._ping,
+    Disconnect: Client._disconnect,
+    Auth: Client._authenticate,
+}

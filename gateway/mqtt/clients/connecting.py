@@ -1,0 +1,147 @@
+"""CONNECT and CONNACK: what a client asks for, what it is granted, and how the node is asked to log it in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from angarium import wire
+from gateway.attached import Login
+from gateway.mqtt.clients import rules
+from gateway.mqtt.codec.connect import ConnAck, Connect
+from gateway.mqtt.codec.errors import PacketError
+from gateway.mqtt.codec.kinds import V3, V5
+from gateway.mqtt.codec.properties import NONE, Properties
+from gateway.mqtt.topics import mqtt_topic_of
+
+if TYPE_CHECKING:
+    from angarium_server.connections.tls import Certificate
+    from gateway.mqtt.clients.settings import Settings
+    from gateway.mqtt.codec.connect import Will
+    from gateway.session import AttachedWelcome
+
+#: Who gives no username is this one, as with our own clients.
+DEFAULT_USERNAME: Final = "default"
+#: Longer ones do not exist.
+USERNAME_BYTES_MAX: Final = 189
+#: These are of processes of nodes: a client that names one asks to be taken for one.
+_PROCESSES: Final = (wire.GATEWAY_USERNAME, wire.LINK_USERNAME, wire.BRIDGE_USERNAME)
+_NAMES: Final = {V3: "mqtt 3.1.1", V5: "mqtt 5"}
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What holds for a connection, from its CONNECT on.
+
+    Attributes:
+        version: of the protocol.
+        client_id: as the client gave it; empty if the server is to give it one.
+        keep_alive_s: what counts; it is another one than the client asked for if `is_keep_alive_told`.
+        session_expiry_s: what the client asked for.
+        packet_bytes_max: larger packets it does not take; 0 if it takes all.
+        receive_max: messages with QoS 1 and 2 that it takes without having acknowledged them.
+        topic_alias_max: topic aliases that it takes.
+        wants_reasons: whether it is told more than codes.
+        wants_inbox: whether it is told which topic is for responses to it alone.
+    """
+
+    version: int
+    client_id: str
+    keep_alive_s: int
+    is_keep_alive_told: bool
+    session_expiry_s: int
+    packet_bytes_max: int
+    receive_max: int
+    topic_alias_max: int
+    wants_reasons: bool
+    wants_inbox: bool
+
+
+#: Before a CONNECT.
+UNKNOWN: Final = Terms(0, "", 0, False, 0, 0, 0, 0, False, False)  # noqa: FBT003 - nothing is known yet
+
+
+def terms_of(connect: Connect, settings: Settings) -> Terms:
+    """Give what holds with a client."""
+    given = connect.properties
+    keep_alive_s, longest = connect.keep_alive, settings.keepalive_max_s
+    # 3.1.1 cannot be told another one.
+    is_told = connect.version == V5 and bool(longest) and not 0 < keep_alive_s <= longest
+    return Terms(
+        version=connect.version,
+        client_id=connect.client_id,
+        keep_alive_s=longest if is_told else keep_alive_s,
+        is_keep_alive_told=is_told,
+        session_expiry_s=given.session_expiry_interval or 0,
+        packet_bytes_max=given.maximum_packet_size or 0,
+        receive_max=given.receive_maximum or 65_535,
+        topic_alias_max=given.topic_alias_maximum or 0,
+        wants_reasons=given.request_problem_information != 0,
+        wants_inbox=given.request_response_information == 1,
+    )
+
+
+def login_of(connect: Connect, settings: Settings, address: str, certificate: Certificate | None) -> Login:
+    """Give how a client logs in at the node.
+
+    Raises:
+        PacketError: it asks for what there is not, or its username or password are none.
+    """
+    version = connect.version
+    if connect.properties.authentication_method is not None:
+        raise PacketError(rules.METHOD, connect.properties.authentication_method, version)
+    if connect.will is not None:
+        _check_will(connect.will, settings, version)
+    username = DEFAULT_USERNAME if connect.username is None else connect.username
+    if username in _PROCESSES or len(username.encode()) > USERNAME_BYTES_MAX:
+        raise PacketError(rules.USERNAME, repr(username), version)
+    return Login(
+        username=username,
+        password=_password_of(connect),
+        client_name=connect.client_id,
+        address=address,
+        certificate=certificate,
+        sdk=_NAMES[version],
+    )
+
+
+def _check_will(will: Will, settings: Settings, version: int) -> None:
+    capabilities = settings.capabilities
+    if will.qos > capabilities.qos_max and version == V5:
+        raise PacketError(rules.WILL_QOS, f"{will.qos}", version)
+    if will.retain and not capabilities.retain and version == V5:
+        raise PacketError(rules.WILL_RETAIN, "one", version)
+    if not capabilities.wills:
+        raise PacketError(rules.NO_WILL, "one", version)
+
+
+def _password_of(connect: Connect) -> str | None:
+    if connect.password is None:
+        return None
+    try:
+        return connect.password.decode()
+    except UnicodeDecodeError:
+        raise PacketError(rules.PASSWORD, "other bytes", connect.version) from None
+
+
+def acceptance(terms: Terms, settings: Settings, welcome: AttachedWelcome) -> ConnAck:
+    """Give the CONNACK of a client that is logged in; its session is a new one."""
+    return ConnAck(properties=_granted(terms, settings, welcome) if terms.version == V5 else NONE)
+
+
+def _granted(terms: Terms, settings: Settings, welcome: AttachedWelcome) -> Properties:
+    """Say what 5.0 is told; a property is left out where the client would assume the same without it."""
+    can = settings.capabilities
+    expiry_s = min(terms.session_expiry_s, settings.session_expiry_granted_s)
+    return Properties(
+        session_expiry_interval=expiry_s if expiry_s != terms.session_expiry_s else None,
+        receive_maximum=settings.receive_max,
+        maximum_qos=can.qos_max if can.qos_max < 2 else None,
+        retain_available=None if can.retain else 0,
+        maximum_packet_size=min(settings.packet_bytes_max, welcome.max_message_bytes),
+        assigned_client_identifier=None if terms.client_id else welcome.client_name,
+        topic_alias_maximum=settings.topic_alias_max or None,
+        shared_subscription_available=None if can.shared_subscriptions and welcome.rights.may_share else 0,
+        server_keep_alive=terms.keep_alive_s if terms.is_keep_alive_told else None,
+        response_information=mqtt_topic_of(welcome.inbox) if terms.wants_inbox else None,
+    )

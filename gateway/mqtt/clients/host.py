@@ -1,0 +1,37 @@
+"""What an MQTT client wants of the process that holds its connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from angarium.message import Row
+    from gateway.attached import Attached, Guest, Login
+    from gateway.mqtt.delivering import MqttSubscription
+
+
+class Host(Protocol):
+    """The process, to all of its clients."""
+
+    def attach(self, guest: Guest, login: Login, vpn: str, now: float) -> Attached:
+        """Log a client in at the node; what comes of it is told to the guest, later."""
+
+    def send(self, connection_id: bytes, data: bytes) -> None:
+        """Send a packet that is never dropped."""
+
+    def admitted(self, connection_id: bytes) -> None:
+        """Take larger packets from now on, and call `Client.tick`: the client has logged in."""
+
+    def finish(self, connection_id: bytes, farewell: bytes, reason: str, now: float) -> None:
+        """Drop what waits for a connection, send the last packet, which may be none, and close it."""
+
+    def add(self, subscription: MqttSubscription) -> None:
+        """Fan out to a subscription, which is not shared, from now on."""
+
+    def remove(self, subscription: MqttSubscription) -> None:
+        """Fan out to it no more."""
+
+    def deliver(self, subscriptions: Sequence[MqttSubscription], rows: Sequence[Row], now: float) -> None:
+        """Send what came for one client alone, for these of its subscriptions."""

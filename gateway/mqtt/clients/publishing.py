@@ -1,0 +1,83 @@
+"""What an MQTT client publishes: judged, and given to the node with what others publish.
+
+What a client may not publish with QoS 0 is dropped and counted: MQTT has no answer to it. What no client of this server
+may publish ends the connection, as the specification demands.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from angarium import errors
+from gateway.mqtt.clients import rules
+from gateway.mqtt.codec.errors import PacketError
+from gateway.mqtt.messages import row_of
+from gateway.mqtt.topics import topic_of
+
+if TYPE_CHECKING:
+    from gateway.attached import Attached
+    from gateway.mqtt.clients.settings import Settings
+    from gateway.mqtt.codec.publish import Publish
+
+#: How dropped messages are counted, by what was wrong with them; as in the node.
+_DISCARDS: Final = {
+    errors.PUBLISH_DENIED: "discard.publish-topic-acl",
+    errors.INVALID_TOPIC: "discard.topic-parse-error",
+    errors.RESERVED_TOPIC: "discard.topic-reserved",
+}
+
+
+class Publishing:
+    """The messages of one client, from its CONNACK on."""
+
+    __slots__ = ("_aliases", "_attached", "_settings", "_version")
+
+    def __init__(self, attached: Attached, settings: Settings, version: int) -> None:
+        self._attached = attached
+        self._settings = settings
+        self._version = version
+        #: Topic alias -> topic; of this connection alone [MQTT-3.3.2-7]. None before the first one.
+        self._aliases: dict[int, str] | None = None
+
+    def take(self, publish: Publish) -> bool:
+        """Publish a message; false if there is no room for it now.
+
+        Raises:
+            PacketError: it breaks what was agreed.
+        """
+        attached = self._attached
+        if not attached.has_room():
+            return False
+        self._check(publish)
+        alias = publish.properties.topic_alias
+        topic = topic_of(self._aliased(publish.topic, alias) if alias else publish.topic)
+        flags, meta, properties = row_of(publish, attached.name)
+        code = attached.refusal_of(topic, len(publish.payload) + len(properties or b""))
+        if not code:
+            attached.publish(topic, flags, meta, properties, publish.payload)
+        elif code == errors.MESSAGE_TOO_LARGE:
+            raise PacketError(rules.MESSAGE_SIZE, f"{len(publish.payload)} bytes of payload", self._version)
+        else:
+            attached.count(_DISCARDS.get(code, f"discard.refused-{code}"))
+        return True
+
+    def _check(self, publish: Publish) -> None:
+        capabilities = self._settings.capabilities
+        if publish.qos > capabilities.qos_max:
+            raise PacketError(rules.QOS, f"{publish.qos}", self._version)
+        if publish.retain and not capabilities.retain:
+            raise PacketError(rules.RETAIN, "a message that is to be", self._version)
+
+    def _aliased(self, topic: str, alias: int) -> str:
+        """Give the topic that an alias stands for, which one with a topic changes (5.0 section 3.3.2.3.4)."""
+        if alias > self._settings.topic_alias_max:
+            raise PacketError(rules.ALIAS, f"{alias}", self._version)
+        if self._aliases is None:
+            self._aliases = {}
+        if topic:
+            self._aliases[alias] = topic
+            return topic
+        known = self._aliases.get(alias)
+        if known is None:
+            raise PacketError(rules.UNKNOWN_ALIAS, f"{alias}", self._version)
+        return known

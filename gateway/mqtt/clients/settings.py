@@ -1,0 +1,42 @@
+"""What a gateway grants its MQTT clients: what is built, and what operators have configured."""
+
+from __future__ import annotations
+
+import msgspec
+
+#: Filters of one SUBSCRIBE that are looked at; the others are answered with "quota exceeded".
+FILTERS_MAX = 1_000
+#: SUBSCRIBEs and UNSUBSCRIBEs of a client that wait for the one before; after that nothing is taken of it.
+REQUESTS_MAX = 16
+#: Packets that wait for the answer to their CONNECT: clients need not wait for it (5.0 section 3.1.4).
+EARLY_PACKETS_MAX = 8
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What is built; 5.0 tells its clients."""
+
+    #: The highest QoS of a message, and of a subscription.
+    qos_max: int = 0
+    retain: bool = False
+    wills: bool = False
+    #: Whether a session may outlive its connection.
+    sessions: bool = False
+    shared_subscriptions: bool = True
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What is configured, for all clients of a process."""
+
+    packet_bytes_max: int = 1 << 20
+    #: Messages with QoS 1 and 2 of a client that may be unacknowledged.
+    receive_max: int = 128
+    topic_alias_max: int = 32
+    session_expiry_max_s: int = 604_800
+    #: Clients that would be silent for longer are told this; 0: as they like.
+    keepalive_max_s: int = 0
+    capabilities: Capabilities = Capabilities()
+
+    @property
+    def session_expiry_granted_s(self) -> int:
+        """Give for how long a session may outlive its connection."""
+        return self.session_expiry_max_s if self.capabilities.sessions else 0

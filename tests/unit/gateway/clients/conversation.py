@@ -1,0 +1,269 @@
+"""One MQTT client in a conversation: the test says its packets as bytes, and plays the node and the process.
+
+What the client is answered is read by the codec, which refuses what a server may not say, as a packet that is larger
+than the client takes, or a reason that its packet does not have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from angarium import wire
+from angarium.errors import error_for
+from angarium_server.frames.gateways import Rights
+from gateway.mqtt.clients.client import Client, Stage
+from gateway.mqtt.clients.settings import Settings
+from gateway.mqtt.codec import Parser, Sender, write
+from gateway.mqtt.codec.connect import ConnAck, Connect
+from gateway.mqtt.codec.kinds import V5
+from gateway.mqtt.codec.properties import NONE
+from gateway.rights import KnownRights
+from gateway.session import AttachedWelcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from angarium.message import Meta, Row
+    from gateway.attached import Guest, Login
+    from gateway.mqtt.codec import Packet, PacketError
+    from gateway.mqtt.codec.errors import ReasonCode
+    from gateway.mqtt.codec.properties import Properties
+    from gateway.mqtt.delivering import MqttSubscription
+
+INBOX = "#P2P/INB/n/0123456789ab"
+RIGHTS = Rights(
+    publish_allowed=True,
+    publish_exceptions=["secret/>"],
+    queue_units=100,
+    may_share=True,
+    may_send_guaranteed=True,
+    may_receive_guaranteed=True,
+)
+
+
+class FakeAttached:
+    """A client at the node, whose answers the test gives."""
+
+    def __init__(self, login: Login) -> None:
+        self.login = login
+        self.name = ""
+        self.rights = KnownRights().find(RIGHTS)
+        self.queued = (0, 0)
+        self.message_bytes_max = 1 << 20
+        self.is_full = False
+        #: Whether it has said BYE, and whether it is at the node no more.
+        self.has_left = False
+        self.is_over = False
+        #: What it was asked and has not answered; one request at a time.
+        self.asked: tuple[bytes, list[str]] | None = None
+        #: Filters that the node has.
+        self.in_force: set[str] = set()
+        self.published: list[tuple[str, int, Meta | None, bytes | None, bytes]] = []
+        self.counts: Counter[str] = Counter()
+
+    def _ask(self, operation: bytes, filters: Sequence[tuple[str, int]]) -> None:
+        assert not self.is_over
+        assert self.asked is None, "one request at a time"
+        assert filters
+        assert all(flags == wire.SUBSCRIBE_DELIVER_ALWAYS for _, flags in filters)
+        self.asked = operation, [text for text, _ in filters]
+
+    def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
+        assert not self.in_force & {text for text, _ in filters}, "it is in force"
+        self._ask(wire.SUBSCRIBE, filters)
+
+    def unsubscribe(self, filters: Sequence[tuple[str, int]]) -> None:
+        assert {text for text, _ in filters} <= self.in_force, "it is not in force"
+        self._ask(wire.UNSUBSCRIBE, filters)
+
+    def answer(self, refused: dict[str, int]) -> list[int]:
+        """Do what was asked, but for what is refused, and give the codes."""
+        assert self.asked is not None
+        operation, filters = self.asked
+        self.asked = None
+        for one in filters:
+            if one not in refused:
+                (self.in_force.add if operation == wire.SUBSCRIBE else self.in_force.discard)(one)
+        return [refused.get(one, 0) for one in filters]
+
+    def refusal_of(self, topic: str, size: int) -> int:
+        return self.rights.refusal_of(topic) or (40007 if size > self.message_bytes_max else 0)
+
+    def has_room(self) -> bool:
+        return not self.is_full
+
+    def publish(
+        self, topic: str, flags: int, meta: Meta | None, properties: bytes | None, payload: bytes
+    ) -> None:
+        assert not self.is_over
+        assert self.has_room()
+        assert not self.refusal_of(topic, len(payload))
+        self.published.append((topic, flags, meta, properties, payload))
+
+    def count(self, name: str, amount: int = 1) -> None:
+        self.counts[name] += amount
+
+    def leave(self) -> None:
+        assert not self.is_over
+        self.has_left = self.is_over = True
+
+
+class Conversation:
+    """A client with its process and its node, both of which the test plays."""
+
+    def __init__(self, version: int = V5, settings: Settings | None = None) -> None:
+        self.version = version
+        self.now = 1_000.0
+        self.settings = settings or Settings()
+        self.client = Client(self, self.settings, b"12345678", "192.0.2.1", None, "default", self.now)  # type: ignore[arg-type]
+        self.attached: FakeAttached | None = None
+        self.is_admitted = False
+        #: How the process was told that the connection is over; None as long as it is not.
+        self.finished: str | None = None
+        self.fanned_out: set[MqttSubscription] = set()
+        self.delivered: list[tuple[list[str], list[str]]] = []
+        self._said = Parser(Sender.CLIENT)
+        self._heard = Parser(Sender.SERVER, version=version)
+        self._taken: list[Packet] = []
+
+    # The process, to the client.
+
+    def attach(self, guest: Guest, login: Login, vpn: str, now: float) -> FakeAttached:
+        assert guest is self.client
+        assert (vpn, now) == ("default", self.now)
+        self.attached = FakeAttached(login)
+        return self.attached
+
+    def send(self, connection_id: bytes, data: bytes) -> None:
+        assert connection_id == b"12345678"
+        assert self.finished is None
+        self._hear(data)
+
+    def _hear(self, data: bytes) -> None:
+        self._taken += self._heard.feed(data)
+        if self._heard.fault:
+            raise self._heard.fault
+        assert not self._heard.waiting_bytes
+
+    def admitted(self, connection_id: bytes) -> None:
+        assert not self.is_admitted
+        self.is_admitted = True
+
+    def finish(self, connection_id: bytes, farewell: bytes, reason: str, now: float) -> None:
+        assert self.finished is None, "a connection ends once"
+        assert self.attached is None or not self.attached.has_left, "counts would not reach the node"
+        assert reason
+        if farewell:
+            self._hear(farewell)
+        self.finished = reason
+
+    def add(self, subscription: MqttSubscription) -> None:
+        assert subscription not in self.fanned_out
+        self.fanned_out.add(subscription)
+
+    def remove(self, subscription: MqttSubscription) -> None:
+        self.fanned_out.remove(subscription)
+
+    def deliver(self, subscriptions: Sequence[MqttSubscription], rows: Sequence[Row], now: float) -> None:
+        self.delivered.append(([one.options.filter for one in subscriptions], [row[1] for row in rows]))
+
+    # What the test says.
+
+    @property
+    def node(self) -> FakeAttached:
+        assert self.attached is not None
+        return self.attached
+
+    def says(self, *packets: Packet) -> list[bool]:
+        """Have the client say packets, and tell which were taken."""
+        return self.says_bytes(b"".join(write(one, self.version) for one in packets))
+
+    def says_bytes(self, data: bytes) -> list[bool]:
+        found: list[Packet | PacketError] = [*self._said.feed(data)]
+        if self._said.fault:
+            found.append(self._said.fault)
+        return [self.offers(one) for one in found]
+
+    def offers(self, packet: Packet | PacketError) -> bool:
+        is_taken = self.client.packet(packet, self.now)
+        self.client.validate()
+        return is_taken
+
+    def connect(self, **fields: Any) -> Conversation:
+        fields = {"version": self.version, "client_id": "c", **fields}
+        self.expect(fields.get("properties", NONE))
+        self.says(Connect(**fields))
+        return self
+
+    def expect(self, given: Properties) -> None:
+        """Take no larger packets than the client has said that it does."""
+        if given.maximum_packet_size:
+            self._heard.packet_bytes_max = given.maximum_packet_size
+
+    def welcome(self, name: str = "c", **fields: Any) -> ConnAck:
+        """Log the client in, and give the CONNACK."""
+        self.node.name = name
+        rights = fields.pop("rights", RIGHTS)
+        self.node.rights = KnownRights().find(rights)
+        welcome = AttachedWelcome(
+            session="s",
+            client_name=name,
+            inbox=INBOX,
+            token=b"",
+            resumed=False,
+            max_message_bytes=self.node.message_bytes_max,
+            rights=rights,
+        )
+        self.client.welcomed(welcome, self.now)
+        self.client.validate()
+        first = self._taken.pop(0)
+        assert isinstance(first, ConnAck)
+        return first
+
+    def here(self, **fields: Any) -> Conversation:
+        """Connect and log in."""
+        self.connect(**fields)
+        assert self.welcome().code == 0
+        assert self.client.stage is Stage.HERE
+        return self
+
+    def node_answers(self, refused: dict[str, int] | None = None) -> None:
+        self.client.answered(self.node.answer(refused or {}), self.now)
+        self.client.validate()
+
+    def node_does_all(self) -> None:
+        while self.node.asked:
+            self.node_answers()
+
+    def node_refuses(self, code: int, detail: str = "") -> None:
+        self.node.is_over = True
+        self.client.refused(error_for(code, detail), self.now)
+        self.client.validate()
+
+    def node_ends(self, code: int, detail: str = "") -> None:
+        self.node.is_over = True
+        self.client.ended(error_for(code, detail), self.now)
+        self.client.validate()
+
+    def hears(self) -> list[Packet]:
+        """Take what the client was told."""
+        taken, self._taken = self._taken, []
+        return taken
+
+    def hears_one(self) -> Any:
+        (packet,) = self.hears()
+        return packet
+
+    def ends_with(self, code: ReasonCode | None) -> None:
+        """Check that the connection is over, and that the client was told that reason last; None: told nothing."""
+        assert self.finished is not None, "the connection is not over"
+        assert self.client.stage is Stage.GONE
+        assert not self.fanned_out
+        assert self.attached is None or self.attached.is_over
+        told = [one.code for one in self.hears()[-1:] if hasattr(one, "code")]
+        assert told == ([] if code is None else [code])
+
+
+def filters_of(subscriptions: Iterable[MqttSubscription]) -> list[str]:
+    return sorted(one.options.filter for one in subscriptions)

@@ -1,0 +1,289 @@
+"""SUBSCRIBE and UNSUBSCRIBE: what the specifications demand of a server; 5.0 where no version is named."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from angarium import errors, wire
+from gateway.mqtt.clients.settings import FILTERS_MAX, REQUESTS_MAX, Capabilities, Settings
+from gateway.mqtt.codec.control import PingReq, PingResp
+from gateway.mqtt.codec.errors import ReasonCode
+from gateway.mqtt.codec.kinds import V3, V5
+from gateway.mqtt.codec.properties import NONE, Properties
+from gateway.mqtt.codec.publish import Publish
+from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe
+from tests.unit.gateway.clients.conversation import INBOX, RIGHTS, Conversation, filters_of
+
+R = ReasonCode
+BOTH = pytest.mark.parametrize("version", [V3, V5])
+
+
+def subscribe(*filters: str, packet_id: int = 1, qos: int = 0, properties: Properties = NONE) -> Subscribe:
+    return Subscribe(packet_id, tuple(Subscription(one, qos) for one in filters), properties)
+
+
+def subscribed(talk: Conversation, *filters: str) -> Conversation:
+    """Subscribe to topic filters that are granted."""
+    talk.says(subscribe(*filters))
+    talk.node_does_all()
+    assert set(talk.hears_one().codes) == {0}
+    return talk
+
+
+@BOTH
+def test_a_subscribe_is_answered_when_it_is_in_force(version: int) -> None:
+    """[MQTT-3.8.4-1] [MQTT-3.8.4-2]; 3.1.1 the same."""
+    talk = Conversation(version).here()
+    talk.says(subscribe("a/+", packet_id=77))
+    assert talk.node.asked == (wire.SUBSCRIBE, ["a/*"])
+    assert talk.hears() == []
+    assert talk.fanned_out == set()
+    talk.node_answers()
+    assert talk.hears() == [SubAck(77, (0,))]
+    assert filters_of(talk.fanned_out) == ["a/+"]
+
+
+@BOTH
+def test_each_topic_filter_has_its_code_in_its_place(version: int) -> None:
+    """[MQTT-3.8.4-6] [MQTT-3.9.3-1] [MQTT-3.8.4-5]; 3.1.1 [MQTT-3.8.4-4] [MQTT-3.9.3-1]."""
+    talk = Conversation(version).here()
+    talk.says(subscribe("a", "b", "c", "d*"))
+    talk.node_answers({"b": errors.SUBSCRIBE_DENIED, "c": errors.MAX_SUBSCRIPTIONS_EXCEEDED})
+    if version == V5:
+        expected: tuple[int, ...] = (0, R.NOT_AUTHORIZED, R.QUOTA_EXCEEDED, R.TOPIC_FILTER_INVALID)
+    else:
+        expected = (0, 0x80, 0x80, 0x80)
+    assert talk.hears_one().codes == expected
+    assert filters_of(talk.fanned_out) == ["a"]
+    assert talk.node.in_force == {"a"}
+
+
+@BOTH
+@pytest.mark.parametrize("asked", [0, 1, 2])
+@pytest.mark.parametrize("qos_max", [0, 1, 2])
+def test_what_is_granted_is_the_least_of_what_is_asked_and_what_there_is(
+    version: int, asked: int, qos_max: int
+) -> None:
+    """[MQTT-3.8.4-7] [MQTT-3.8.4-8] [MQTT-3.2.2-10]; 3.1.1 [MQTT-3.8.4-6]."""
+    talk = Conversation(version, Settings(capabilities=Capabilities(qos_max=qos_max))).here()
+    talk.says(subscribe("a", qos=asked))
+    talk.node_answers()
+    assert talk.hears_one().codes == (min(asked, qos_max),)
+    (subscription,) = talk.fanned_out
+    assert subscription.options.qos == min(asked, qos_max)
+
+
+@pytest.mark.parametrize("refused", ["a", "a/>"])
+def test_a_wildcard_below_a_level_is_two_filters_of_the_node_both_or_neither(refused: str) -> None:
+    talk = Conversation().here()
+    talk.says(subscribe("a/#"))
+    assert talk.node.asked == (wire.SUBSCRIBE, ["a", "a/>"])
+    talk.node_answers({refused: errors.SUBSCRIBE_DENIED})
+    assert talk.hears_one().codes == (R.NOT_AUTHORIZED,)
+    assert talk.node.asked == (wire.UNSUBSCRIBE, [({"a", "a/>"} - {refused}).pop()])
+    talk.node_answers()
+    assert talk.node.in_force == set()
+    assert talk.fanned_out == set()
+    assert talk.hears() == []
+
+
+def test_what_is_given_back_is_not_what_another_topic_filter_needs() -> None:
+    talk = subscribed(Conversation().here(), "a")
+    talk.says(subscribe("a/#"))
+    assert talk.node.asked == (wire.SUBSCRIBE, ["a/>"])
+    talk.node_answers({"a/>": errors.SUBSCRIBE_DENIED})
+    assert talk.node.asked is None
+    assert talk.node.in_force == {"a"}
+    assert filters_of(talk.fanned_out) == ["a"]
+
+
+def test_a_filter_of_the_node_stays_as_long_as_some_topic_filter_needs_it() -> None:
+    talk = subscribed(Conversation().here(), "a", "a/#")
+    talk.says(Unsubscribe(2, ("a",)))
+    assert talk.hears_one().codes == (0,)
+    assert talk.node.in_force == {"a", "a/>"}
+    talk.says(Unsubscribe(3, ("a/#",)))
+    talk.node_answers()
+    assert talk.node.in_force == set()
+
+
+def test_the_same_topic_filter_twice_in_a_packet_is_granted_twice_and_there_once() -> None:
+    """[MQTT-3.8.4-5]: as if they had come one after the other."""
+    talk = Conversation().here()
+    talk.says(Subscribe(1, (Subscription("a", no_local=True), Subscription("a"))))
+    assert talk.node.asked == (wire.SUBSCRIBE, ["a"])
+    talk.node_answers()
+    assert talk.hears_one().codes == (0, 0)
+    (subscription,) = talk.fanned_out
+    assert not subscription.options.no_local
+
+
+@BOTH
+def test_subscribing_again_replaces_the_subscription(version: int) -> None:
+    """[MQTT-3.8.4-3]; 3.1.1 the same."""
+    talk = subscribed(Conversation(version).here(), "a/#")
+    again = Subscription("a/#", retain_as_published=version == V5)
+    given = Properties(subscription_identifiers=(9,)) if version == V5 else NONE
+    talk.says(Subscribe(2, (again,), given))
+    assert talk.node.asked is None
+    assert talk.hears() == [SubAck(2, (0,))]
+    (subscription,) = talk.fanned_out
+    assert (subscription.options, subscription.identifier) == (again, 9 if version == V5 else None)
+
+
+def test_an_identifier_is_of_all_topic_filters_of_its_packet() -> None:
+    """[MQTT-3.8.2-1] and section 3.8.2.1.2."""
+    talk = Conversation().here()
+    talk.says(subscribe("a", "b", properties=Properties(subscription_identifiers=(7,))))
+    talk.node_answers()
+    assert [one.identifier for one in talk.fanned_out] == [7, 7]
+
+
+def test_without_an_identifier_the_one_before_is_gone() -> None:
+    talk = Conversation().here()
+    talk.says(subscribe("a", properties=Properties(subscription_identifiers=(7,))))
+    talk.node_answers()
+    talk.says(subscribe("a"))
+    assert [one.identifier for one in talk.fanned_out] == [None]
+
+
+@BOTH
+def test_an_unsubscribe_stops_at_once_and_is_answered_when_the_node_has_stopped(version: int) -> None:
+    """[MQTT-3.10.4-1] [MQTT-3.10.4-2] [MQTT-3.10.4-4]; 3.1.1 the same."""
+    talk = subscribed(Conversation(version).here(), "a", "A")
+    talk.says(Unsubscribe(8, ("a",)))
+    assert filters_of(talk.fanned_out) == ["A"]
+    assert talk.hears() == []
+    talk.node_answers()
+    assert talk.hears() == [UnsubAck(8, (0,) if version == V5 else ())]
+
+
+@BOTH
+def test_an_unsubscribe_from_nothing_is_answered_too(version: int) -> None:
+    """[MQTT-3.10.4-5] [MQTT-3.11.3-1] [MQTT-3.10.4-6]."""
+    talk = subscribed(Conversation(version).here(), "b")
+    talk.says(Unsubscribe(8, ("a", "b", "b", "b*")))
+    talk.node_answers()
+    answer = talk.hears_one()
+    none = R.NO_SUBSCRIPTION_EXISTED
+    assert answer.packet_id == 8
+    assert answer.codes == ((none, 0, none, none) if version == V5 else ())
+
+
+def test_an_unsubscribe_that_the_node_does_not_do_says_so() -> None:
+    talk = subscribed(Conversation().here(), "a")
+    talk.says(Unsubscribe(8, ("a",)))
+    talk.node_answers({"a": errors.CONTROLLER_UNAVAILABLE})
+    assert talk.hears_one().codes == (R.IMPLEMENTATION_SPECIFIC_ERROR,)
+    assert talk.fanned_out == set()
+
+
+@BOTH
+def test_packets_are_done_one_after_the_other_in_their_order(version: int) -> None:
+    talk = Conversation(version).here()
+    talk.says(subscribe("a", packet_id=1), Unsubscribe(2, ("a",)), subscribe("a", packet_id=3))
+    assert talk.hears() == []
+    talk.node_does_all()
+    assert [one.packet_id for one in talk.hears()] == [1, 2, 3]  # type: ignore[union-attr]
+    assert filters_of(talk.fanned_out) == ["a"]
+    assert talk.node.in_force == {"a"}
+
+
+def test_only_some_of_them_wait_here_and_the_others_on_the_connection() -> None:
+    talk = Conversation().here()
+    packets = [subscribe(f"t{number}", packet_id=number + 1) for number in range(REQUESTS_MAX + 2)]
+    assert talk.says(*packets) == [True] * (REQUESTS_MAX + 1) + [False]
+    assert talk.says(PingReq()) == [True]
+    assert talk.hears() == [PingResp()]
+    talk.node_answers()
+    assert talk.offers(packets[-1])
+    talk.node_does_all()
+    assert [one.packet_id for one in talk.hears()] == [one.packet_id for one in packets]  # type: ignore[union-attr]
+
+
+def test_others_of_its_packets_do_not_wait_for_a_subscribe() -> None:
+    """[MQTT-3.12.4-1]."""
+    talk = Conversation().here()
+    talk.says(subscribe("a"), PingReq(), Publish("t", b"x"))
+    assert talk.hears() == [PingResp()]
+    assert len(talk.node.published) == 1
+
+
+def test_of_one_packet_only_so_many_topic_filters_are_looked_at() -> None:
+    talk = Conversation().here()
+    talk.says(subscribe(*[f"t{number}" for number in range(FILTERS_MAX + 2)]))
+    talk.node_answers()
+    assert talk.hears_one().codes == (0,) * FILTERS_MAX + (R.QUOTA_EXCEEDED,) * 2
+
+
+def test_a_shared_subscription_is_joined_by_the_client_itself() -> None:
+    """[MQTT-4.8.2-1] [MQTT-4.8.2-3]: the node chooses among all who share."""
+    talk = Conversation().here()
+    talk.says(subscribe("$share/g/a/#"))
+    assert talk.node.asked == (wire.SUBSCRIBE, ["#share/g/a", "#share/g/a/>"])
+    talk.node_answers()
+    assert talk.hears_one().codes == (0,)
+    assert talk.fanned_out == set()
+    talk.client.delivered([(0, "a/b", 0, None, None, b"x")], "#share/g/a/>", talk.now)
+    assert talk.delivered == [(["$share/g/a/#"], ["a/b"])]
+
+
+def test_messages_of_a_shared_subscription_that_is_left_are_given_to_nobody() -> None:
+    talk = subscribed(Conversation().here(), "$share/g/a")
+    talk.says(Unsubscribe(2, ("$share/g/a",)))
+    talk.client.delivered([(0, "a", 0, None, None, b"x")], "#share/g/a", talk.now)
+    assert talk.delivered == []
+
+
+def test_messages_to_the_inbox_are_for_who_subscribed_to_it() -> None:
+    talk = Conversation().here()
+    talk.client.delivered([(0, INBOX, 0, None, None, b"x")], None, talk.now)
+    assert talk.delivered == []
+    subscribed(talk, "$P2P/INB/n/0123456789ab")
+    talk.client.delivered([(0, INBOX, 0, None, None, b"x")], None, talk.now)
+    assert talk.delivered == [(["$P2P/INB/n/0123456789ab"], [INBOX])]
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_where_nothing_may_be_shared_it_is_refused_as_such(is_built: bool) -> None:
+    """Section 3.2.2.3.13: 0x9E."""
+    talk = Conversation(settings=Settings(capabilities=Capabilities(shared_subscriptions=is_built))).connect()
+    talk.welcome(rights=msgspec.structs.replace(RIGHTS, may_share=not is_built))
+    talk.says(subscribe("$share/g/a"))
+    assert talk.hears_one().codes == (R.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,)
+    assert talk.node.asked is None
+
+
+@pytest.mark.parametrize(("wants", "is_told"), [(None, True), (0, False)])
+def test_the_reason_of_a_refusal_is_told_in_words_to_who_wants_them(wants: int | None, is_told: bool) -> None:
+    """[MQTT-3.1.2-29]."""
+    talk = Conversation().here(properties=Properties(request_problem_information=wants))
+    talk.says(subscribe("a"))
+    talk.node_answers({"a": errors.SUBSCRIBE_DENIED})
+    assert talk.hears_one().properties.reason_string == ("Subscription ACL Denied" if is_told else None)
+
+
+def test_the_words_are_left_out_where_the_answer_would_be_too_large() -> None:
+    """[MQTT-3.9.2-1]."""
+    talk = Conversation().here(client_id="c", properties=Properties(maximum_packet_size=25))
+    talk.says(subscribe("a"))
+    talk.node_answers({"a": errors.SUBSCRIBE_DENIED})
+    assert talk.hears() == [SubAck(1, (R.NOT_AUTHORIZED,))]
+
+
+def test_an_answer_that_is_too_large_without_them_ends_the_connection() -> None:
+    """[MQTT-3.1.2-24]."""
+    talk = Conversation().here(properties=Properties(maximum_packet_size=25))
+    talk.says(subscribe(*[f"t{number}" for number in range(30)]))
+    talk.node_answers()
+    talk.ends_with(R.PACKET_TOO_LARGE)
+
+
+@BOTH
+def test_who_leaves_takes_its_subscriptions_along(version: int) -> None:
+    talk = subscribed(Conversation(version).here(), "a", "b/#")
+    talk.says(subscribe("c"), Unsubscribe(3, ("a",)))
+    talk.client.lost("the connection was closed", talk.now)
+    assert talk.fanned_out == set()
+    assert talk.node.is_over
