@@ -98,7 +98,7 @@ def covers(operation: Operation, place: Place, at: float) -> bool:
 
 def _was_replaced(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored, at: float) -> bool:
     if endpoint.retains:
-        return _was_superseded(index, stored, at)
+        return _was_superseded(index, endpoint, stored, at)
     if not any(one.get("max_spool_usage_mb") == 0 for one in endpoint.possible(0.0, at)):
         return False
     # A newer one that is not synced may replace it before it is on disk itself, and never get there.
@@ -106,20 +106,31 @@ def _was_replaced(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stor
     return any(place[0] == lane and place[1] > position for place in (*index.stored, *index.emitted))
 
 
-def _was_superseded(index: GuaranteedIndex, stored: Stored, at: float) -> bool:
-    """Tell whether a message that is retained ended its topic, or a newer one of it was on disk by then."""
+def _was_superseded(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored, at: float) -> bool:
+    """Tell whether a message that is retained ended its topic, or a newer one of it was on disk or over by then."""
     own = index.kept.get(stored.what)
     lane, position = stored.place
     if own is None or own.is_empty:
         return own is not None
-    if any(
-        place > position and other.at <= at for place, other in index.retained_at(lane, own.topic).items()
-    ):
+    on_disk = index.retained_at(lane, own.topic)
+    if any(place > position and other.at <= at for place, other in on_disk.items()):
         return True
-    # What ends a topic goes with what it ended, perhaps before it is written.
-    return any(
-        one.is_empty and (one.vpn, one.topic) == (own.vpn, own.topic) and one.sent_at <= at
+    newer = [
+        one
         for one in index.kept.values()
+        if (one.vpn, one.topic) == (own.vpn, own.topic) and one.sent_at <= at and not one.precedes(own)
+    ]
+    # What ends a topic goes with what it ended, perhaps before it is written.
+    if any(one.is_empty for one in newer):
+        return True
+    # What replaces before it is written may expire before, and is never on disk; what it replaced is not back then.
+    stored_ever = {other.what for other in on_disk.values()}
+    until = index.history.wall_ms(at) + CLOCK_MS
+    return index.history.is_relaxed(endpoint) and any(
+        one.ttl_ms
+        and index.history.wall_ms(one.sent_at) + one.ttl_ms <= until
+        and one.what not in stored_ever
+        for one in newer
     )
 
 

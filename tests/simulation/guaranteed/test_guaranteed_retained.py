@@ -151,6 +151,38 @@ def test_a_message_that_goes_before_the_one_that_replaces_it_is_on_disk_is_found
     assert kept.rules() == ["vanished"]
 
 
+@pytest.mark.parametrize(
+    ("durability", "ttl_ms", "passed_s", "rules"),
+    [
+        ("relaxed", 50, 0.1, []),
+        ("relaxed", 50, 0.01, ["vanished"]),
+        ("relaxed", 0, 0.1, ["vanished"]),
+        ("synced", 50, 0.1, ["lost", "vanished"]),
+    ],
+)
+def test_a_message_may_go_when_its_successor_expired_before_it_was_written(
+    durability: str, ttl_ms: int, passed_s: float, rules: list[str]
+) -> None:
+    """Where messages are acknowledged, and replace others, before they are on disk; not earlier, and nowhere else."""
+    kept = Kept()
+    kept.written.change(kept.queue, durability=durability)
+    kept.written.publish(TOPIC, flags=RETAINED, ttl_ms=ttl_ms)
+    kept.written.now += passed_s - 0.1
+    kept.written.gone(place_of(kept.queue, 2))
+    assert kept.rules() == rules
+
+
+def test_an_older_message_without_payload_is_no_reason_to_go() -> None:
+    written = Written()
+    queue = written.queue(wire.RETAINED_QUEUE)
+    written.history.drained.clear()
+    written.publish(TOPIC, queue, flags=RETAINED, is_empty=True)
+    written.publish(TOPIC, queue, flags=RETAINED)
+    written.gone(place_of(queue, 1))
+    written.gone(place_of(queue, 2))
+    assert written.rules() == ["vanished"]
+
+
 # -- nodes with a fault ----------------------------------------------------------------------------------------
 
 
