@@ -85,8 +85,8 @@ SPOOL_OF_WORKER: Final = Metrics(
      operators
     moves_under_way, jobs_running | gauge | number | of them, now
     lanes_adopted, messages_adopted | counter | number | taken over from workers that left
-    lanes_importing, messages_importing | gauge | number | being taken over, and messages of these that are still to
-     come
+    lanes_importing, messages_importing | gauge | number | being taken over, or still in the spool that they came from;
+     messages that are still to come
     leases, leased_messages | gauge | number | lanes that reader groups have leased, and messages that they have
      planned and not acknowledged
     leases_taken, leases_timed_out, lease_questions | counter | number | leases since the start; those that ended

@@ -201,11 +201,14 @@ class Home:
             self.handle(self._early.popleft(), now, wall_ms)
 
     def _go_on_importing(self) -> None:
-        """Begin imports again that were not complete when the process before ended."""
-        importing = [held for held in self.lanes if held.importing]
-        elsewhere = self.parts.adoptions.search([held.lane_id for held in importing])
-        for held in importing:
+        """Begin imports again that were not complete when the process before ended, or end them."""
+        unfinished = [held for held in self.lanes if held.importing or held.is_doubled]
+        elsewhere = self.parts.adoptions.search([held.lane_id for held in unfinished])
+        for held in unfinished:
             old = elsewhere.get(held.lane_id)
+            if held.is_doubled:
+                self.parts.adoptions.end(held, old)
+                continue
             if old is not None:
                 self.parts.adoptions.begin(held, old)
                 continue
@@ -541,7 +544,7 @@ class Home:
             self._flows.work(now, wall_ms)
         if parts.moves.busy:
             parts.moves.work(now, wall_ms)
-        if parts.adoptions.imports:
+        if parts.adoptions.has_work:
             parts.adoptions.work(now, wall_ms)
         if parts.leases.waiting:
             parts.leases.work(now, wall_ms)
@@ -588,7 +591,7 @@ class Home:
             self._reports.next_due(),
             self.writing.next_due() if self.writing.out is None else None,
             parts.repacking.next_due() if self._may_repack else None,
-            parts.adoptions.next_due() if parts.adoptions.imports else None,
+            parts.adoptions.next_due() if parts.adoptions.has_work else None,
         )
         return min((due for due in dues if due is not None), default=None)
 

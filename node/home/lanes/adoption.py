@@ -7,8 +7,9 @@ worker does not run any more, its messages are counted, so that the figures of t
 known which positions it gave, and what waits gets the next ones, in one transaction: positions stay dense, and nobody
 has seen a provisional one. What comes from then on gets its position at once. Then the old messages are copied in
 steps, with positions, ages, attempts, spool files, records of producers and moves under way; the row of the
-lane without the mark of an import comes last. Then the old messages are delivered, and after them the new
-ones, and the row of the lane in the old spool is deleted.
+lane says last that all of it is here. Then the old messages are delivered, and after them the new
+ones, and the row of the lane in the old spool is deleted as soon as there is room for that. Until then the row here
+says that the lane is doubled, so that the next process goes on with it.
 
 An interrupted import begins again: what was copied lies below the position that the mark names, and is
 deleted like any segment that belongs to nobody. A lane that was created again meanwhile (another generation) brings its
@@ -178,6 +179,9 @@ class Adoptions:
         self._outbox = outbox
         #: Lane -> its import.
         self.imports: dict[int, _Import] = {}
+        #: Lanes that are here with all they have -> the spool where they are to be deleted; and when that is tried.
+        self._doubled: dict[HeldLane, str] = {}
+        self._next_deletion = 0.0
         #: The spool that is open now; imports take turns.
         self._source: Spool | None = None
         self._source_name = ""
@@ -197,6 +201,11 @@ class Adoptions:
     def is_busy(self) -> bool:
         """Whether records of producers may be missing, because a lane is not taken over yet."""
         return bool(self.imports)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `work` has something to do, perhaps not yet."""
+        return bool(self.imports or self._doubled)
 
     def is_claimed(self, lane_id: int) -> bool:
         """Tell whether another worker waits for a lane that we do not serve any more."""
@@ -237,6 +246,14 @@ class Adoptions:
         self._neighbours.claim(old.name, held.lane_id)
         self.imports[held.lane_id] = _Import(held, old.name, self._writing.buried)
 
+    def end(self, held: HeldLane, old: Old | None) -> None:
+        """Go on with a lane that is here with all it has, and is perhaps still where it was copied from."""
+        if old is not None and old.row.handovers + 1 == held.handovers:
+            self._doubled[held] = old.name
+        else:
+            held.is_doubled = False
+            self._lanes.rows[held] = None
+
     def let_go(self, held: HeldLane) -> None:
         """Take a lane over no further; the next start goes on, for the old spool has it and its claim."""
         if self.imports.pop(held.lane_id, None) is not None:
@@ -253,6 +270,7 @@ class Adoptions:
             self._writing.discard(segment, now)
         self._forget_count(one)
         self._neighbours.unclaim(one.name, held.lane_id)
+        self._close_unneeded()
         text = f"lane {held.lane_id} was deleted before it came from spool {one.name}"
         self._outbox.event("warning", "lane_not_adopted", text)
 
@@ -262,13 +280,18 @@ class Adoptions:
         """Give when the next step is to be done; None while one is under way, or if nothing is imported."""
         if any(one.is_under_way for one in self.imports.values()):
             return None
-        return min((one.next_try for one in self.imports.values()), default=None)
+        times = [one.next_try for one in self.imports.values()]
+        if self._doubled:
+            times.append(self._next_deletion)
+        return min(times, default=None)
 
     def work(self, now: float, wall_ms: int) -> None:
         """Do the next step; what is not counted yet comes first, because the router may wait for it."""
         self._now, self._wall_ms = now, wall_ms
         if any(one.is_under_way for one in self.imports.values()):
             return
+        if self._doubled and self._next_deletion <= now:
+            self._delete_doubled()
         due = [one for one in self.imports.values() if one.next_try <= now]
         one = min(due, key=lambda one: one.next_count is None, default=None)
         if one is None:
@@ -450,14 +473,9 @@ class Adoptions:
         held = one.held
         if held.is_gone:
             return
-        try:
-            self._release(one)
-        except SpoolFullError:
-            # The last step comes again when there is room: it ends with the old spool, or that would be there for ever.
-            one.is_under_way, one.next_try = False, self._now + RETRY_S
-            return
         del self.imports[held.lane_id]
-        held.importing = 0
+        held.importing, held.is_doubled = 0, True
+        self._doubled[held] = one.name
         if one.lease is not None:
             # It may have gone on after it was looked at, as long as the old worker ran.
             held.lane.leasing.load(layout.unpack_lease(one.lease), self._now)
@@ -503,34 +521,57 @@ class Adoptions:
             block.size = sum(segment.sizes)
             self._blocks.count(block)
 
-    def _release(self, one: _Import) -> None:
-        """Delete the lane in the old spool, and the spool with its last lane."""
-        assert self._source is not None
+    def _delete_doubled(self) -> None:
+        """Delete the next lane that is here in the spool that it came from, and the spool with its last lane."""
         assert self._neighbours is not None
-        lane_id = one.held.lane_id
-        self._source.commit([(Table.LANES, key, None) for key in layout.keys_of_lane(lane_id)])
-        self._neighbours.unclaim(one.name, lane_id)
-        is_empty = not self._source.count(Table.LANES)
-        if is_empty or not any(other.name == one.name for other in self.imports.values() if other is not one):
+        held, name = next(iter(self._doubled.items()))
+        del self._doubled[held]
+        source = self._open(name)
+        if source is None or not _try_to_delete(source, held.lane_id):
+            self._doubled[held] = name
+            self._next_deletion = self._now + RETRY_S
+            return
+        self._neighbours.unclaim(name, held.lane_id)
+        if not source.count(Table.LANES):
             self._close()
-        if is_empty:
-            self._neighbours.remove(one.name)
+            self._neighbours.remove(name)
+        self._close_unneeded()
+        held.is_doubled = False
+        if not held.is_gone:
+            self._lanes.rows[held] = None
+
+    def _close_unneeded(self) -> None:
+        """Close the spool that is open if nothing is to be done there any more: its worker may start again."""
+        name = self._source_name
+        if name not in self._doubled.values() and all(one.name != name for one in self.imports.values()):
+            self._close()
 
     def stats(self) -> dict[str, int]:
         """Give counters, how many lanes are being taken over, and how many messages of these are still to come."""
+        importing = len(self.imports) + len(self._doubled)
         left = sum(one.counted[0] - one.copied for one in self.imports.values())
-        return {**self._counts, "lanes_importing": len(self.imports), "messages_importing": left}
+        return {**self._counts, "lanes_importing": importing, "messages_importing": left}
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         for lane_id, one in self.imports.items():
             assert self._lanes.get(lane_id) is one.held
             assert one.held.importing
+        assert all(held.is_doubled for held in self._doubled)
+
+
+def _try_to_delete(spool: Spool, lane_id: int) -> bool:
+    """Delete a lane in a spool; False if there is no room for that."""
+    try:
+        spool.commit([(Table.LANES, key, None) for key in layout.keys_of_lane(lane_id)])
+    except SpoolFullError:
+        return False
+    return True
 
 
 def _last_changes(one: _Import) -> list[Change]:
     """Give the changes that make an import complete."""
-    changes = [one.held.row_change(importing=0)]
+    changes = [one.held.row_change(importing=layout.COPIED)]
     if one.moves is not None:
         changes.append((Table.MOVES, layout.number_key(one.held.lane_id), one.moves))
     if one.lease is not None:

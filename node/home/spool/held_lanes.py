@@ -56,6 +56,7 @@ class HeldLane:
         "given",
         "handovers",
         "importing",
+        "is_doubled",
         "is_gone",
         "is_retiring",
         "lane",
@@ -109,6 +110,8 @@ class HeldLane:
         #: While the lane is taken over from another spool: new messages have positions above this one, and wait.
         self.importing = 0
         self.waiting: list[Segment] = []
+        #: Whether all of it is here and the spool that it came from still has it, or had it when the process started.
+        self.is_doubled = False
         #: Messages and spool bytes of it in that spool; None until they were counted, and if it is not taken over.
         self.left: tuple[int, int] | None = None
         #: What is on its way to another endpoint and still in the figures: the first sequence of the MOVE, messages
@@ -218,11 +221,13 @@ class HeldLane:
 
     def row_change(self, *, importing: int | None = None, floor: int | None = None) -> Change:
         """Give the change that stores the row of the lane, as it is or with these."""
+        if importing is None:
+            importing = layout.COPIED if self.is_doubled else self.importing
         row = layout.LaneRow(
             self.lane.generation,
             self.floor if floor is None else floor,
             self.handovers,
-            self.importing if importing is None else importing,
+            importing,
             settings_map(self.lane.settings),
         )
         return Table.LANES, layout.number_key(self.lane_id), layout.pack_lane(row)
@@ -261,6 +266,7 @@ class HeldLane:
         assert self.lane.unacked >= 0
         assert 1 <= self.floor <= self.tail + 1
         assert self.importing or (not self.waiting and self.left is None)
+        assert not (self.importing and self.is_doubled)
         assert self.added[0] - self.lost[0] >= self.lane.messages + self.staged[0]
         assert self.added[1] - self.lost[1] >= self.lane.bytes + self.staged[1]
         assert min(self.staged) >= 0

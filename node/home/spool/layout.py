@@ -39,6 +39,8 @@ KEY_STORED: Final = b"stored"
 KEY_CLEAN: Final = b"clean"
 
 _LANE_FORMAT: Final = 1
+#: The mark of an import that is complete, until the lane is deleted in the spool that it came from.
+COPIED: Final = -1
 _BLOCK_HEAD: Final = struct.Struct(">QI")
 _CRC_BYTES: Final = 4
 #: Bytes of a block before its batch.
@@ -75,7 +77,7 @@ class LaneRow(NamedTuple):
     floor: int
     #: How often the lane went from one home to another.
     handovers: int
-    #: Segments below this position are an import that is not complete; 0: there is none.
+    #: Segments below this position are an import that is not complete; 0: there is none; COPIED: all of it is here.
     importing: int
     settings: dict[str, Any]
 

@@ -106,12 +106,14 @@ class Recovery:
             tail = max(known.given, row.floor - 1)
             tried = 0 if self.was_clean else known.delivered
             settings = settings_from(row.settings)
+            is_doubled = row.importing == layout.COPIED
+            importing = 0 if is_doubled else row.importing
             # What is taken over comes below what is here.
-            first = known.given + 1 if row.importing else tail + 1
+            first = known.given + 1 if importing else tail + 1
             start = LaneStart(first, known.delivered, tried)
             lane = self._make_lane(lane_id, row.generation, settings, start)
-            held = HeldLane(lane, max(tail, row.importing - 1), row.floor)
-            held.handovers, held.importing = row.handovers, row.importing
+            held = HeldLane(lane, max(tail, importing - 1), row.floor)
+            held.handovers, held.importing, held.is_doubled = row.handovers, importing, is_doubled
             held.note_positions(known)
             held.gaps, held.unsure = list(known.gaps), known.delivered
             if lane_id in leases:

@@ -66,20 +66,76 @@ def test_messages_come_with_positions_ages_and_attempts() -> None:
     assert folder.claims == {}
 
 
-def test_a_lane_waits_for_room_to_leave_its_old_spool() -> None:
+def test_a_lane_is_here_before_there_is_room_to_delete_it_in_its_old_spool() -> None:
     disk = left_behind()
     driven, folder = new_home(disk)
     disk.is_full = True
     driven.lanes(LANES)
     flow = driven.bind(LANE)
     driven.settle_down(1.0)
-    assert received(driven, flow) == []
-    assert driven.home.stats()["lanes_importing"] == 2
+    assert received(driven, flow) == [b"m%d" % i for i in range(4, 30)]
+    assert driven.home.stats()["lanes_importing"] == 2, (
+        "the number of workers does not change before that is over"
+    )
     disk.is_full = False
     driven.settle_down(1.0)
-    assert received(driven, flow) == [b"m%d" % i for i in range(4, 30)]
+    assert driven.home.stats()["lanes_importing"] == 0
     assert folder.names() == []
     assert folder.claims == {}
+
+
+@pytest.mark.parametrize("is_orderly", [False, True])
+def test_a_lane_that_is_still_in_its_old_spool_is_deleted_there_by_the_next_process(is_orderly: bool) -> None:
+    """Else the old spool, with its claim, would be there for ever."""
+    disk = left_behind()
+    driven, folder = new_home(disk)
+    disk.is_full = True
+    driven.lanes(LANES)
+    flow = driven.bind(LANE)
+    driven.settle_down(1.0)
+    driven.settle(flow, (5, 20))
+    driven.settle_down(1.0)
+    folder.opened = None
+    if is_orderly:
+        driven.restart()
+    else:
+        driven.kill()
+    driven.start(ROUTER, LANES)
+    # The row of a lane is written for other reasons, too.
+    driven.lanes({LANE: settings_of("q", max_unacked=7)})
+    driven.settle_down(1.0)
+    folder.opened = None
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    disk.is_full = False
+    driven.settle_down(1.0)
+    assert folder.names() == []
+    assert folder.claims == {}
+    assert [driven.totals[lane][0] for lane in LANES] == [10, 30]
+    driven.kill()
+    del folder.disks["0"]
+    driven.start(ROUTER, LANES)
+    assert [event["event"] for event in driven.told if event["event"] == "lane_not_adopted"] == []
+    flow = driven.bind(LANE)
+    driven.settle_down()
+    assert received(driven, flow) == [b"m%d" % i for i in range(20, 30)]
+
+
+def test_an_old_spool_that_could_not_be_read_when_its_lanes_were_given_up_keeps_them() -> None:
+    """Nothing of it was copied: who gets it back finds its messages."""
+    driven, folder = new_home(left_behind(), runs=True)
+    driven.lanes(LANES)
+    driven.settle_down()
+    away = folder.disks.pop("1")
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    folder.disks["1"] = away
+    folder.running.clear()
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    driven.settle_down(1.0)
+    assert away.get(Table.LANES, layout.number_key(LANE)) is not None
+    assert away.count(Table.SEGMENTS) == 6
 
 
 def test_after_an_unclean_end_everything_that_may_have_been_sent_is_marked() -> None:
@@ -340,6 +396,7 @@ def test_a_lane_that_is_deleted_while_it_is_taken_over_leaves_nothing_here() -> 
     tables = (Table.LANES, Table.BLOCKS, Table.SEGMENTS, Table.STATES, Table.RECORDS)
     assert [driven.disk.count(table) for table in tables] == [0] * 5
     assert folder.claims == {}
+    assert folder.opened is None, "its worker may start again"
 
 
 def test_a_purge_during_an_import_removes_what_comes_too() -> None:
