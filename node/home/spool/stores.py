@@ -391,7 +391,10 @@ class PendingStores:
                 yield from store.segments
 
     def pick(self, now: float) -> list[Store]:
-        """Give what the next write takes, in order."""
+        """Give what the next write takes, in order.
+
+        A STORE of which no lane gets anything goes with it: what was dropped must not come again, behind others.
+        """
         if len(self._unstored) > RELAXED_MAX:
             return list(self._unstored.values())
         picked = []
@@ -399,6 +402,7 @@ class PendingStores:
         for store in reversed(self._unstored.values()):
             if (
                 not store.is_relaxed
+                or not store.segments
                 or store.due <= now
                 or store.serial <= self._flush_upto
                 or any(held.lane_id in lanes for held, _ in store.segments)

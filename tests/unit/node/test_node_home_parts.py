@@ -6,10 +6,16 @@ import pytest
 
 from angarium import errors, wire
 from angarium_server.frames.homes import StoreFrame
+from angarium_server.frames.settings import LaneSettings
+from node.backlog.segment import make_segment
+from node.endpoints.effort import Effort
+from node.endpoints.lane import Lane, Sources
 from node.home.lanes.outbox import runs_of
 from node.home.spool import layout
 from node.home.spool.blocks import SpoolFiles
+from node.home.spool.held_lanes import HeldLane
 from node.home.spool.stores import RELAXED_MAX, PendingStores, Store
+from tests.unit.node.lane_driver import Driver, row
 
 # -- spool files ---------------------------------------------------------------------------------------------
 
@@ -51,7 +57,17 @@ def test_the_router_is_told_which_files_came_and_went() -> None:
 
 
 def store(number: int, *, relaxed: bool = False, router: int = 7) -> Store:
-    return Store(StoreFrame(router, number, relaxed, None, [], [], 0))
+    """A STORE with a message for a lane of its own."""
+    made = dropped(number, router=router)
+    made.is_relaxed = relaxed
+    lane = Lane(number, 1, LaneSettings(), Sources(Driver().read_row, Effort()))
+    made.segments = [(HeldLane(lane, 0), make_segment(number, 1, 1, [row()], None, 1_000))]
+    return made
+
+
+def dropped(number: int, *, router: int = 7) -> Store:
+    """A STORE of which no lane gets anything."""
+    return Store(StoreFrame(router, number, True, None, [], [], 0))
 
 
 def streaming(row: layout.StoredRow | None = None) -> PendingStores:
@@ -112,6 +128,17 @@ def test_a_flush_takes_everything() -> None:
     assert stream.wants_write(0.0)
     assert write(stream, 0.0) == [1, 2]
     assert not stream.wants_write(0.0)
+
+
+def test_what_was_dropped_is_a_number_and_goes_with_any_write() -> None:
+    stream = streaming()
+    stream.take(store(1, relaxed=True), 0.0)
+    stream.take(dropped(2), 0.0)
+    assert not stream.wants_write(0.0)
+    stream.take(store(3), 0.0)
+    picked = stream.pick(0.0)
+    assert [one.number for one in picked] == [2, 3]
+    assert stream.row_with(picked, 5) == layout.StoredRow(7, 3, (1,), 5)
 
 
 def test_too_many_relaxed_ones_do_not_wait() -> None:

@@ -539,6 +539,20 @@ def test_promoted_messages_are_dropped_when_too_much_waits_for_the_disk() -> Non
     assert driven.home.stats()["home_rows_promoted_dropped"] == 3
 
 
+def test_promoted_messages_that_were_dropped_do_not_come_back_behind_what_came_later() -> None:
+    """Not even if the process dies before the time at which they would have been written."""
+    driven = started(HomeLimits(unwritten_bytes_max=1_000))
+    driven.store(([LANE], [row_of(0, bytes(2_000))]), relaxed=True, producer=None)
+    dropped = driven.store(([LANE], rows_of(3)), relaxed=True, producer=None)
+    driven.store(([LANE], rows_of(1)))
+    driven.settle_down()
+    driven.kill()
+    driven.start(ROUTER, {LANE: settings_of("q"), OTHER: settings_of("other")})
+    driven.store(([LANE], rows_of(3)), relaxed=True, producer=None, number=dropped)
+    driven.settle_down(1.0)
+    assert driven.totals[LANE][0] == 2
+
+
 def test_a_lane_that_never_was_cannot_be_bound() -> None:
     driven = started()
     flow = driven.bind(DMQ)
