@@ -215,7 +215,8 @@ class WorkerServer:
                 "undelivered_answers": self._undelivered,
                 "in_use_bytes": in_use_bytes(),
             }
-            return stats if home is None else {**stats, "home": home.stats()}
+            # While the spool is read nobody knows what is being taken over.
+            return stats if home is None or not home.is_ready else {**stats, "home": home.stats()}
         if home is not None and home.answers_to(operation):
             return home.request(operation, arguments)
         raise errors.error_for(errors.UNKNOWN_OPERATION, f"{operation!r} is no operation of this worker")

@@ -456,9 +456,9 @@ class Controller:
         number is durable with the homes: a controller that dies here has a successor that asks the supervisor.
 
         One change at a time: a worker that is wanted back before its lanes were taken over would keep them from those
-        who have them now, so another change is refused until all of the last one is done. So is one while a worker that
-        would leave has not confirmed its lanes: the new home of a lane looks for it on the disk of the old one, and
-        makes a new lane if it is not there yet.
+        who have them now, so another change is refused until all of the last one is done. So is one while a worker has
+        not confirmed its lanes: one that stays may not have begun to take some over; and of one that would leave the
+        new home of a lane looks for it on the disk, and makes a new lane if it is not there yet.
         """
         board, lanes = self._board, self._catalog.placement.lanes_from(request.workers)
         gathering = board.gather_view(None, now)
@@ -471,8 +471,11 @@ class Controller:
 
         def finish(answers: dict[int, Any]) -> None:
             homes = {index: (answers.get(number) or {}).get("home", {}) for index, number in numbers.items()}
-            importing = any(home.get("lanes_importing") for home in homes.values())
+            has_lanes = [index for index in homes if self._catalog.placement.lanes[index]]
             leaving = [index for index in homes if index >= request.workers]
+            # Of a home that reads its spool nobody knows what it takes over, or keeps aside.
+            is_unread = any(not homes[index] for index in (*has_lanes, *leaving))
+            importing = is_unread or any(home.get("lanes_importing") for home in homes.values())
             if any(homes[index].get("lanes_kept_aside") for index in leaving):
                 detail = "a worker that would leave keeps lanes aside; 'angarium spool aside list' shows them"
                 board.refuse(asker, errors.OBJECT_IN_USE, detail)
@@ -481,7 +484,7 @@ class Controller:
             wanted = min(board.node.get("workers") or 0, request.workers)
             is_down = any(index not in numbers for index in range(wanted))
             settled = (answers.get(told) or {}).get("spool", {}).get("homes_settled", ())
-            is_behind = any(index in lanes and index not in settled for index in leaving)
+            is_behind = any(index not in settled for index in has_lanes)
             is_behind = is_behind or lanes != self._catalog.placement.lanes_from(request.workers)
             if importing or is_down or is_behind or len(answers) < asked or self._is_scaling():
                 detail = (

@@ -267,7 +267,8 @@ def _wait_for_workers(admin: AdminOptions, workers: int, deadline: float) -> Non
 def _has_workers(rows: list[dict[str, Any]], workers: int) -> bool:
     """Tell whether so many workers run, and none still takes over what one that left had."""
     is_importing = _sum_of_homes(rows, "lanes_importing") > 0
-    return len(rows) == workers and all(row["state"] == "ready" for row in rows) and not is_importing
+    are_ready = all(row["state"] == "ready" and row.get("home") for row in rows)
+    return len(rows) == workers and are_ready and not is_importing
 
 
 def _sum_of_homes(rows: list[dict[str, Any]], metric: str) -> int:

@@ -267,6 +267,36 @@ def test_a_worker_leaves_when_the_lane_that_it_got_last_is_on_its_disk(
     assert stage.finish() == []
 
 
+@pytest.mark.requirement("R190")
+def test_a_worker_is_not_wanted_back_while_a_home_reads_in_its_spool_what_it_takes_over(seed: str) -> None:
+    """It would have its old spool open, and the lanes that are to come from there would come nowhere."""
+    stage = Stage(seed, workers=2, orders={"subscriptions": ["t/>"]})
+    assert stage.homes("orders") == [1]
+    sent = stage.publish(stage.producer(), *FIFTY)
+    stage.wait()
+    stage.slow_disk(4.0, index=0)
+    stage.scale(1)
+    stage.wait(1.5)
+    node = stage.scenario.node
+    assert list(node.supervisor.workers) == [0]
+    assert node.homes[0].home.stats()["lanes_importing"] == 1
+    stage.kill_worker(0)
+    answers: list[bool] = []
+    for _ in range(1_000):
+        stage.wait(0.001)
+        if node.supervisor.workers.get(0) is not None:
+            if node.homes[0].is_ready:
+                break
+            arguments = {"workers": 2}
+            node.controller.admin("workers.scale", arguments, lambda ok, _: answers.append(ok))
+    stage.wait(5.0)
+    assert answers
+    assert not any(answers)
+    assert node.homes[0].home.stats()["lanes_importing"] == 0
+    assert stage.on_disk("orders") == names(sent)
+    assert stage.finish() == []
+
+
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_a_purge_whose_sync_fails_is_not_remembered(
     seed: str, is_lost: bool, monkeypatch: pytest.MonkeyPatch

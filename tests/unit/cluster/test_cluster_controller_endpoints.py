@@ -416,6 +416,19 @@ def test_a_second_change_waits_until_the_lanes_of_the_first_are_taken_over(serve
     assert [effect for effect in refused if isinstance(effect, c.ScaleNode)] == []
 
 
+def test_a_change_waits_until_a_home_that_reads_its_spool_knows_what_it_takes_over(served: World) -> None:
+    seen = served.call("workers.scale", workers=4)
+    assert code_of(served.answer(seen, {}, *told(seen)[1:])) == errors.OBJECT_IN_USE
+    assert [effect for effect in scale(served, 4) if isinstance(effect, c.ScaleNode)]
+
+
+def test_a_change_waits_until_a_home_has_heard_what_it_is_to_take_over(served: World) -> None:
+    """Else a worker that comes back keeps what the home looks for too late."""
+    seen = served.call("workers.scale", workers=4)
+    assert code_of(served.answer(seen, *told(seen, settled=(1,)))) == errors.OBJECT_IN_USE
+    assert [effect for effect in scale(served, 4) if isinstance(effect, c.ScaleNode)]
+
+
 def test_a_worker_does_not_leave_before_it_has_confirmed_its_lanes(served: World) -> None:
     """Else who is to take one over does not find it, and makes a new one."""
     seen = served.call("workers.scale", workers=1)
