@@ -16,7 +16,7 @@ from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from angarium_server.access import network_of
 from angarium_server.connections.tls import Peer
-from router.access.certified import certified
+from router.access.certified import UNSAID, certified
 from router.access.connect_rates import ConnectRates
 from router.access.failed_logins import FailedLogins
 from router.access.granted import GrantedSessions, Renewal
@@ -195,7 +195,8 @@ class Handshake:
         if behalf is not None:
             peer = Peer(behalf.address, behalf.certificate)
             if behalf.password_may_be_token and self.issuers.has_made(hello.password or ""):
-                hello = replace(hello, jwt=hello.password, password=None)
+                username = "" if hello.username == UNSAID else hello.username
+                hello = replace(hello, jwt=hello.password, password=None, username=username)
         self._check_attached(routing_id, hello)
         address = peer.address
         if not self._authenticator.has_token(

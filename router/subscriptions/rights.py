@@ -155,7 +155,8 @@ class Rights:
         return entry[0]
 
     def _set_eliding(self, session: Session, profile: Attributes, now: float) -> None:
-        if not profile["eliding"]:
+        # A gateway cannot hold back what is for one of its clients: it gets it for all of them.
+        if not profile["eliding"] or session.carrier is not None:
             self._eliding.stop(session, now)
             return
         delay_ms, topics_max = int(str(profile["eliding_delay_ms"])), int(str(profile["eliding_max_topics"]))

@@ -89,6 +89,16 @@ def test_it_gets_nothing_more_when_the_last_one_wants_nothing(node: WiredNode, g
     assert members(node) == {}
 
 
+def test_nothing_is_elided_for_it(node: WiredNode, gateway: FakeGateway) -> None:
+    put(node, "profile", "default", eliding=True, eliding_delay_ms=1_000)
+    client = gateway.attach()
+    client.subscribe("#share/g/t")
+    publisher = node.client()
+    for _ in range(3):
+        publisher.publish("t")
+    assert client.topics() == ["t"] * 3
+
+
 def test_two_gateways_both_get_it(node: WiredNode, gateway: FakeGateway) -> None:
     other = made_gateway(node, index=1)
     for one in (gateway, other):

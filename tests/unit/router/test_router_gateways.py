@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from angarium import errors, wire
 from angarium_server.connections.tls import Certificate
+from cluster import objects
 from cluster.security import passwords
+from router.access.issuers import Issuers
+from router.tokens.config import TokenIssuer
+from router.tokens.keys import load_rows, read_document
+from tests.token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade
 from tests.unit.router.wired_gateway import IDENTITY, NEAR, FakeAttached, FakeGateway, says
 from tests.unit.router.wired_node import WiredNode, snapshot
 
@@ -25,6 +31,7 @@ ROWS = snapshot(
     ),
     ("profile", "default", "two", {"max_connection_count_per_client_username": 2}),
     ("username", "default", "default", {}),
+    ("username", "sales", "default", {}),
     ("username", "default", "alice", {"password": STORED}),
     ("username", "default", "near", {"password": STORED, "acl_profile": "near"}),
     ("username", "default", "two", {"client_profile": "two"}),
@@ -259,6 +266,79 @@ def test_a_certificate_that_the_gateway_was_shown_names_the_client() -> None:
     assert row["username"] == "alice"
     behalf = {"certificate": Certificate("alice")}
     assert refused(gateway.client(), behalf=behalf, username="near") == errors.CERTIFICATE_USERNAME
+
+
+# -- tokens --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trusting(node: WiredNode) -> TokenMaker:
+    """Give who makes tokens that the node trusts; they may name a Message VPN."""
+    maker = TokenMaker()
+    settings: dict[str, Any] = {
+        "name": "login",
+        "issuer": ISSUER,
+        "audience": [AUDIENCE],
+        "keys_file": "keys",
+        "vpn_claim": "vpn",
+        "vpns": ["*"],
+    }
+    issuers = node.router.handshake.issuers = Issuers([TokenIssuer(**settings)])
+    issuers.put_keys({"login": load_rows(read_document(maker.pem))})
+    node.router.ground.wall_offset_ms = int((time.time() - node.now) * 1000)
+    return maker
+
+
+@pytest.mark.parametrize("username", ["default", "alice"])
+def test_a_password_may_be_a_token(
+    node: WiredNode, gateway: FakeGateway, trusting: TokenMaker, username: str
+) -> None:
+    client = gateway.client()
+    token = trusting.token(vpn="default")
+    assert len(token) > 128
+    client.attach(NEAR, {"password_may_be_token": True}, username=username, password=token, client_name="c")
+    assert client.take()[0] == wire.WELCOME
+    assert node.router.operators.client("default", "c", node.now)["username"] == "alice"
+    node.router.ground.wall_offset_ms += 700_000
+    node.advance(1)
+    assert client.closed_with() == errors.TOKEN_EXPIRED
+
+
+@pytest.mark.parametrize(
+    ("fields", "changed", "code"),
+    [
+        ({"username": "near"}, {}, errors.UNAUTHORIZED),
+        ({"behalf": {}}, {}, errors.MALFORMED_FRAME),
+        ({}, {"iss": "https://elsewhere.example"}, errors.UNAUTHORIZED),
+        ({}, {"exp": 1}, errors.UNAUTHORIZED),
+        ({}, {"vpn": "sales", "sub": "default"}, errors.OTHER_VPN),
+        ({}, {"vpn": "nowhere"}, errors.UNAUTHORIZED),
+    ],
+)
+@pytest.mark.usefixtures("node")
+def test_a_token_that_is_not_good_here(
+    gateway: FakeGateway, trusting: TokenMaker, fields: dict[str, Any], changed: dict[str, Any], code: int
+) -> None:
+    token = trusting.token(**{"vpn": "default", **changed})
+    wish = {"behalf": {"password_may_be_token": True}, "password": token, **fields}
+    assert refused(gateway.client(), address=NEAR, **wish) == code
+
+
+def test_a_password_that_only_looks_like_a_token_is_compared(
+    node: WiredNode, gateway: FakeGateway, trusting: TokenMaker
+) -> None:
+    password = handmade({"alg": "none"}, {"iss": "me"})
+    stored = {"password": passwords.hash_password(password)}
+    node.router.operators.put_object(
+        "username", "default", "odd", objects.complete("username", stored), node.now
+    )
+    behalf = {"password_may_be_token": True}
+    assert trusting
+    assert refused(gateway.client(), address=NEAR, behalf=behalf, username="odd", password=password) is None
+    assert (
+        refused(gateway.client(), address=NEAR, behalf=behalf, username="odd", password=password * 9)
+        is not None
+    )
 
 
 # -- newer wins ----------------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from cluster import objects
 from node.config import WorkerConfig
 from node.matching.worker import Worker
 from router.ground.config import Identity, RouterConfig, SpoolLimits
-from router.ground.effects import Effect, EmitEvent, SendClient, SendWorker, VerifyPassword
+from router.ground.effects import Effect, EmitEvent, SendClient, SendWorker, VerifyPassword, VerifyToken
 from router.ground.ground import Ground
 from router.router import Router
 from router.server import password_matches
+from router.tokens.verification import signed_payload
 
 BIG = 1 << 40
 
@@ -271,6 +272,9 @@ class WiredNode:
         elif isinstance(effect, VerifyPassword):
             correct = password_matches(effect.password, effect.stored)
             self.router.handshake.password_verified(effect.ticket, self.now, correct=correct)
+        elif isinstance(effect, VerifyToken):
+            payload = signed_payload(effect.token, effect.algorithm, effect.keys)
+            self.router.handshake.token_verified(effect.ticket, payload, self.now)
         elif isinstance(effect, EmitEvent):
             self.events.append(effect.event)
 
