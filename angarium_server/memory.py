@@ -154,7 +154,7 @@ def give_back() -> None:
     The interpreter keeps freed objects of some types for the next ones, and each keeps a megabyte around it. Only a
     full collection empties these lists; with everything frozen it looks at nothing else, so it takes no time. Its cache
     of what types have keeps a text for each time that C code asked for an attribute by name: each opening of a spool
-    leaves one among what is in use then, and three of four arenas were kept by nothing else.
+    leaves one among what is in use then, and two of three arenas were kept by nothing else.
     """
     gc.freeze()
     gc.collect()
