@@ -13,6 +13,7 @@ while they are told something.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -46,8 +47,6 @@ BACKOFF_MAX_S: Final = 2.0
 IDLE_S: Final = 60.0
 #: How long the router may take to say that it has heard BYE.
 LEAVE_S: Final = 5.0
-#: The router is on this host: silence is a fault sooner than elsewhere.
-KEEPALIVE_MS: Final = 1_000
 #: What leaves in one turn, so that others get theirs.
 TURN_ROWS_MAX: Final = 2_000
 TURN_BYTES_MAX: Final = 1 << 20
@@ -58,6 +57,7 @@ ENDINGS_PER_TURN: Final = 200
 #: Refusals of the carrier that would not be others at the next try.
 _FINAL: Final = (errors.VPN_NOT_ALLOWED, errors.VPN_UNAVAILABLE)
 
+_log = logging.getLogger("gateway")
 _NEVER: Final = float("inf")
 _NO_RIGHTS: Final = Rights(
     publish_allowed=False,
@@ -123,7 +123,7 @@ class Identity(msgspec.Struct, frozen=True):
         """Give the HELLO of a carrier."""
         gateway = {"name": self.name, "index": self.index, "incarnation": self.incarnation}
         more: dict[str, Any] = {"behalf": {"secret": self.secret}, "gateway": gateway}
-        return Hello(vpn, wire.GATEWAY_USERNAME, keepalive_ms=KEEPALIVE_MS, more=more)
+        return Hello(vpn, wire.GATEWAY_USERNAME, more=more)
 
 
 class Surroundings(NamedTuple):
@@ -314,7 +314,7 @@ class Carrier:
         elif client.stage is Stage.GREETING:
             client.rights = self._around.rights.find(event.welcome.rights)
             bytes_max = min(event.welcome.max_message_bytes, self.gathering.message_bytes_max)
-            client.welcomed(event.welcome, bytes_max, now)
+            self._tell(client, client.welcomed, event.welcome, bytes_max, now)
 
     def _ended(self, event: Ended, now: float) -> None:
         client = self._clients.pop(event.number, None)
@@ -322,24 +322,34 @@ class Carrier:
             return
         self.counting.forget(client)
         if client.stage is Stage.OPEN:
-            client.end(event.error, now)
+            self._tell(client, client.end, event.error, now)
         elif client.stage is Stage.GREETING:
-            client.refuse(event.error or error_for(errors.SESSION_UNKNOWN), now)
+            error = event.error or error_for(errors.SESSION_UNKNOWN)
+            self._tell(client, client.refuse, error, now)
 
     def _judged(self, event: Judged, now: float) -> None:
         if client := self._clients.get(event.number):
-            client.judged(event.codes, now)
+            self._tell(client, client.judged, event.codes, now)
 
     def _brought(self, event: Brought, now: float) -> None:
         self.discarded += event.dropped
         if client := self._clients.get(event.number):
-            client.brought(event, now)
+            self._tell(client, client.brought, event, now)
 
     def _rights_changed(self, event: RightsChanged, _now: float) -> None:
         rights = self._around.rights.find(event.rights)
         for number in event.numbers:
             if client := self._clients.get(number):
                 client.rights = rights
+
+    def _tell(self, client: Attached, tell: Callable[..., None], *what: Any) -> None:
+        """Tell a client something; a fault of ours that one client can provoke costs that client only."""
+        try:
+            tell(*what)
+        except Exception:  # noqa: BLE001 - see above
+            _log.exception("what a client was told led to a fault of the gateway")
+            if client.stage is Stage.OPEN:
+                self.throw_out(client, error_for(errors.INTERNAL))
 
     # Beginning and end.
 
@@ -397,7 +407,7 @@ class Carrier:
         waiting, self._waiting = self._waiting, deque()
         for client in waiting:
             if client.stage is Stage.WAITING:
-                client.refuse(error, now)
+                self._tell(client, client.refuse, error, now)
 
     def _refuse_overdue(self, now: float) -> None:
         """Refuse those that have waited for too long, and forget those that have left."""
@@ -407,13 +417,13 @@ class Carrier:
             if client.stage is Stage.WAITING:
                 why = "it does not answer" if self._error is None else str(self._error)
                 detail = f"the gateway has no session with the router: {why}"
-                client.refuse(error_for(errors.VPN_UNAVAILABLE, detail), now)
+                self._tell(client, client.refuse, error_for(errors.VPN_UNAVAILABLE, detail), now)
 
     def _tell_endings(self, now: float) -> None:
         for _ in range(min(len(self._ending), ENDINGS_PER_TURN)):
             client, error = self._ending.popleft()
             if client.stage is Stage.ENDING:
-                client.end(error, now)
+                self._tell(client, client.end, error, now)
 
     def stop(self) -> None:
         """Let nobody in any more, and leave when what clients brought has left."""

@@ -223,6 +223,31 @@ def test_a_guest_may_call_whatever_it_likes_while_it_is_told(gateway: Gateway) -
     assert others[0][1].take() == [("welcomed", "other")]
 
 
+@pytest.mark.parametrize("at", ["welcomed", "answered", "ended"])
+def test_a_fault_of_ours_costs_the_client_that_provoked_it_only(gateway: Gateway, at: str) -> None:
+    _, other = gateway.opened("other")
+    client, guest = gateway.attach("c")
+
+    def fail() -> None:
+        if guest.told[-1][0] == at:
+            raise RuntimeError
+
+    guest.then = fail
+    gateway.turn()
+    gateway.welcome_client(client.number)
+    client.subscribe(filters("a"))
+    gateway.turn()
+    for number, operation, head in gateway.sent_of():
+        if operation == wire.SUBSCRIBE:
+            gateway.says_to(number, wire.SUBACK, (head[0], [None]))
+    if at == "ended":
+        gateway.says_to(client.number, wire.CLOSED, (errors.TAKEN_OVER, ""))
+    gateway.turn()
+    assert guest.take()[-1] == ("ended", errors.TAKEN_OVER if at == "ended" else errors.INTERNAL)
+    assert other.take() == []
+    assert gateway.carrier.describe()["clients"] == 1
+
+
 _STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("subscribe"), st.integers(0, 2), st.integers(1, 40)),
@@ -519,7 +544,7 @@ def test_messages_under_way_when_it_is_lost_are_counted(gateway: Gateway) -> Non
 def test_a_router_that_is_silent_is_given_up(gateway: Gateway) -> None:
     _, guest = gateway.opened()
     for _ in range(10):
-        gateway.now += 0.5
+        gateway.now += 1.0
         gateway.turn()
     assert guest.take() == [("ended", errors.KEEPALIVE_TIMEOUT)]
     assert gateway.line.closed
