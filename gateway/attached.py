@@ -82,6 +82,10 @@ class Guest(Protocol):
 class Carrying(Protocol):
     """What a client wants of its carrier (`gateway.carrier`)."""
 
+    @property
+    def vpn(self) -> str:
+        """Give its Message VPN."""
+
     gathering: Gathering
     counting: Counting
     #: Of those who may do nothing yet.
@@ -137,6 +141,7 @@ class Attached:
         "_queued",
         "_requests",
         "_totals",
+        "has_moved",
         "login",
         "name",
         "number",
@@ -149,6 +154,8 @@ class Attached:
         self._carrier = carrier
         self._guest = guest
         self.login: Final = login
+        #: Whether its token named another Message VPN than that where it came.
+        self.has_moved = False
         #: How long it waits for its carrier at most.
         self.wait_until: Final = wait_until
         self.stage = Stage.WAITING
@@ -167,6 +174,11 @@ class Attached:
         self._is_asking = False
         self._totals: dict[str, int] = {}
         self._queued = (0, 0)
+
+    @property
+    def vpn(self) -> str:
+        """Give the Message VPN that it is in; another one than where it came if its token says so."""
+        return self._carrier.vpn
 
     # What the protocol says.
 
@@ -257,6 +269,12 @@ class Attached:
             self._carrier.has_asked(self)
         if is_done:
             self._guest.answered(request.codes, now)
+
+    def move(self, carrier: Carrying) -> None:
+        """Wait for another carrier."""
+        self._carrier = carrier
+        self.has_moved = True
+        self.stage, self.number = Stage.WAITING, 0
 
     def welcomed(self, welcome: AttachedWelcome, message_bytes_max: int, now: float) -> None:
         """Be open."""

@@ -45,6 +45,8 @@ BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_MAX_S: Final = 2.0
 #: How long it stays open without clients, so that one that comes and goes does not open it each time.
 IDLE_S: Final = 60.0
+#: The clock is looked at so often, and not in every turn.
+LOOK_S: Final = 0.05
 #: How long the router may take to say that it has heard BYE.
 LEAVE_S: Final = 5.0
 #: What leaves in one turn, so that others get theirs.
@@ -137,6 +139,8 @@ class Surroundings(NamedTuple):
     #: Of the clients of the process: they rise.
     numbers: Iterator[int]
     rights: KnownRights
+    #: Attaches a client in the Message VPN that its token names.
+    move: Callable[[Attached, str], None]
 
 
 class Carrier:
@@ -144,7 +148,7 @@ class Carrier:
 
     def __init__(self, vpn: str, around: Surroundings) -> None:
         """Wait for the first client."""
-        self._vpn: Final = vpn
+        self.vpn: Final = vpn
         self._around: Final = around
         self.no_rights = around.rights.find(_NO_RIGHTS)
         #: The session and its connection; None between two of them.
@@ -173,6 +177,8 @@ class Carrier:
         #: Since when it has no clients; None while it has some. And until when it waits for the answer to its BYE.
         self._idle_since: float | None = None
         self._leave_until = 0.0
+        #: When the clock is looked at next.
+        self._look_at = 0.0
         self._is_stopping = False
         #: Direct messages that the router refused by error code, those that it discarded for want of room here, and
         #: those that may be lost because the carrier was.
@@ -187,7 +193,15 @@ class Carrier:
         client = Attached(self, guest, login, now + WAIT_S)
         self._waiting.append(client)
         self._idle_since = None
+        if self._is_stopping:  # it is refused before it is let in
+            self._look_at = now
         return client
+
+    def adopt(self, client: Attached) -> None:
+        """Log a client in that was elsewhere before."""
+        client.move(self)
+        self._waiting.appendleft(client)
+        self._idle_since = None
 
     def has_room(self) -> bool:
         """Tell whether another message of a client is taken."""
@@ -215,20 +229,20 @@ class Carrier:
 
     # Out.
 
-    def flush(self, now: float) -> None:
-        """End a turn: send what it brought."""
-        self._tell_endings(now)
+    def _flush(self, now: float) -> None:
         session = self._session
-        if session is None and now >= self._open_at and self._waiting:
-            session = self._open(now)
         if session is None:
-            return
-        if session.is_open:
-            self._send_rounds(session)
-            self._send_leaving(session)
-            self._send_requests(session)
-            self._send_hellos(session)
-            self._send_counted(session, now)
+            if self._waiting and now >= self._open_at:
+                self._open(now)
+        elif session.is_open:
+            if self.gathering.rows:
+                self._send_rounds(session)
+            if self._leaving or self._asking or self._waiting:
+                self._send_leaving(session)
+                self._send_requests(session)
+                self._send_hellos(session)
+            if self.counting.wake_at(now) <= now:
+                self._send_counted(session, now)
         self._send()
 
     def _send(self) -> None:
@@ -271,7 +285,7 @@ class Carrier:
                 client.stage = Stage.GREETING
                 client.number = next(self._around.numbers)
                 self._clients[client.number] = client
-                session.greet(client.number, client.login.hello(self._vpn, self._around.identity.secret))
+                session.greet(client.number, client.login.hello(self.vpn, self._around.identity.secret))
 
     def _send_counted(self, session: GatewaySession, now: float) -> None:
         if _has_room(session) and (frame := self.counting.frame(now)):
@@ -293,7 +307,7 @@ class Carrier:
     def _delivered(self, event: Delivered, now: float) -> None:
         self.discarded += event.dropped
         for delivery in event.deliveries:
-            self._around.on_rows(self._vpn, delivery.rows, now)
+            self._around.on_rows(self.vpn, delivery.rows, now)
         assert self._session is not None
         self._session.passed_on()
 
@@ -325,7 +339,10 @@ class Carrier:
             self._tell(client, client.end, event.error, now)
         elif client.stage is Stage.GREETING:
             error = event.error or error_for(errors.SESSION_UNKNOWN)
-            self._tell(client, client.refuse, error, now)
+            if error.code == errors.OTHER_VPN and not client.has_moved:
+                self._around.move(client, error.detail)
+            else:
+                self._tell(client, client.refuse, error, now)
 
     def _judged(self, event: Judged, now: float) -> None:
         if client := self._clients.get(event.number):
@@ -353,10 +370,9 @@ class Carrier:
 
     # Beginning and end.
 
-    def _open(self, now: float) -> GatewaySession:
-        session = self._session = GatewaySession(self._around.identity.hello(self._vpn), now)
+    def _open(self, now: float) -> None:
+        self._session = GatewaySession(self._around.identity.hello(self.vpn), now)
         self._line = self._around.connect(self._received, self._send, self._line_lost)
-        return session
 
     def _opened(self, event: Opened, _now: float) -> None:
         self._pause_s = BACKOFF_FIRST_S
@@ -382,7 +398,7 @@ class Carrier:
             self._error = error
             self._open_at = now + self._around.random.uniform(self._pause_s / 2, self._pause_s)
             self._pause_s = min(self._pause_s * 2, BACKOFF_MAX_S)
-        self.lost += session.unretired_rows() + self.gathering.rows
+        self.lost += session.unretired_rows() + len(self.gathering.rows)
         self.gathering = Gathering()
         self._end_clients(error)
         if session.welcome is None and error.code in _FINAL:
@@ -428,6 +444,7 @@ class Carrier:
     def stop(self) -> None:
         """Let nobody in any more, and leave when what clients brought has left."""
         self._is_stopping = True
+        self._look_at = 0.0
 
     @property
     def is_gone(self) -> bool:
@@ -436,19 +453,27 @@ class Carrier:
 
     # Time.
 
-    def tick(self, now: float) -> float:
-        """Do what is due, and end a turn; gives when to call again."""
+    def tick(self, now: float) -> None:
+        """Do what is due, and end a turn: send what it brought."""
+        if self._line is not None and self._line.wake_at <= now:
+            self._line.tick(now)
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._look(now)
+        self._tell_endings(now)
+        self._flush(now)
+
+    def _look(self, now: float) -> None:
+        """Do what time brings."""
         if self._session is not None:
             self._act(self._session.tick(now), now)
-        for line in (*self._closing, *([] if self._line is None else [self._line])):
+        for line in self._closing:
             line.tick(now)
         self._closing = [line for line in self._closing if not line.is_gone]
         if self._is_stopping:
             self._refuse_waiting(error_for(errors.SHUTTING_DOWN), now)
         self._refuse_overdue(now)
         self._close_idle(now)
-        self.flush(now)
-        return self._wake_at(now)
 
     def _close_idle(self, now: float) -> None:
         """Leave when there have been no clients for a while."""
@@ -467,25 +492,34 @@ class Carrier:
             session.leave()
             self._leave_until = now + LEAVE_S
 
-    def _wake_at(self, now: float) -> float:
+    def wake_at(self, now: float) -> float:
+        """Give when `tick` is wanted."""
         session, line = self._session, self._line
-        wake = now if self._ending else _NEVER
-        if self._waiting:
-            wake = min(wake, self._waiting[0].wait_until)
-        for other in self._closing:
-            wake = min(wake, other.wake_at)
+        if self._ending:
+            return now
         if session is None or line is None:
-            return min(wake, self._open_at if self._waiting else _NEVER)
-        wake = min(wake, line.wake_at, now + session.tick_interval_s)
+            return min(self._time_at(now), self._open_at if self._waiting else _NEVER)
         if not session.is_open:
-            return wake
+            return min(self._time_at(now), line.wake_at)
         if self.gathering.rows and session.can_publish():
             return now
-        if _has_room(session):
-            if self._waiting or self._asking or self._leaving:
-                return now
-            wake = min(wake, self.counting.wake_at(now))
-        return wake if self._idle_since is None else min(wake, self._idle_since + IDLE_S)
+        wake = min(self._time_at(now), line.wake_at)
+        if not _has_room(session):
+            return wake
+        if self._waiting or self._asking or self._leaving:
+            return now
+        return min(wake, self.counting.wake_at(now))
+
+    def _time_at(self, now: float) -> float:
+        """Give when time brings something."""
+        at = _NEVER if self._session is None else now + self._session.tick_interval_s
+        if self._idle_since is not None:
+            at = min(at, self._idle_since + IDLE_S)
+        if self._waiting:
+            at = min(at, self._waiting[0].wait_until)
+        for line in self._closing:
+            at = min(at, line.wake_at)
+        return max(at, self._look_at)
 
     # Telling.
 
@@ -493,11 +527,11 @@ class Carrier:
         """Give what metrics and operators are told of it."""
         session = self._session
         return {
-            "vpn": self._vpn,
+            "vpn": self.vpn,
             "is_open": session is not None and session.is_open,
             "clients": len(self._clients),
             "waiting": len(self._waiting),
-            "gathered_messages": self.gathering.rows,
+            "gathered_messages": len(self.gathering.rows),
             "refused": {str(code): count for code, count in sorted(self.refused.items())},
             "discarded": self.discarded,
             "lost": self.lost,
@@ -551,22 +585,31 @@ class VpnCarriers:
         random: random.Random,
     ) -> None:
         """Begin without any."""
-        self._around = Surroundings(identity, connect, on_rows, random, itertools.count(1), KnownRights())
+        numbers = itertools.count(1)
+        self._around = Surroundings(identity, connect, on_rows, random, numbers, KnownRights(), self._move)
         self._by_vpn: dict[str, Carrier] = {}
         self._is_stopping = False
 
     def attach(self, vpn: str, guest: Guest, login: Login, now: float) -> Attached:
         """Log a client in; its guest is told `welcomed` or `refused` later."""
+        return self._find(vpn).attach(guest, login, now)
+
+    def _move(self, client: Attached, vpn: str) -> None:
+        self._find(vpn).adopt(client)
+
+    def _find(self, vpn: str) -> Carrier:
         carrier = self._by_vpn.get(vpn)
         if carrier is None:
             carrier = self._by_vpn[vpn] = Carrier(vpn, self._around)
             if self._is_stopping:
                 carrier.stop()
-        return carrier.attach(guest, login, now)
+        return carrier
 
     def tick(self, now: float) -> float:
         """Do what is due, and end a turn: send what it brought; gives when to call again."""
-        return min((carrier.tick(now) for carrier in [*self._by_vpn.values()]), default=_NEVER)
+        for carrier in [*self._by_vpn.values()]:
+            carrier.tick(now)
+        return min((carrier.wake_at(now) for carrier in self._by_vpn.values()), default=_NEVER)
 
     def stop(self) -> None:
         """Let nobody in any more, and leave when what clients brought has left; see `is_gone`."""

@@ -24,6 +24,7 @@ from angarium.message import Message, Row, check_payload, pack_rows, row_size
 from angarium.topic import SLOTS, check_topic, slot_of
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Iterable, Iterator, Sequence
 
 #: A slot's owner is one byte in the table.
@@ -291,6 +292,22 @@ class RowGatherer:
         finally:
             self.rows, self.size_bytes = rows, size
         return None
+
+    def fill_rows(self, waiting: deque[Row]) -> None:
+        """Add rows from the left of a queue until there is no room; the caller knows that each would be taken."""
+        parts, owners, rows, size = self._parts, self._owners, self.rows, self.size_bytes
+        rows_max, size_max = self._rows_max, self._batch_bytes_max
+        while waiting:
+            row = waiting[0]
+            more = row_size(row) + ROW_OVERHEAD_BYTES
+            if rows and (rows >= rows_max or size + more > size_max):
+                break
+            topic = row[1]
+            parts[owners[topic]].append((rows, topic, row[2], row[3], row[4], row[5]))
+            rows += 1
+            size += more
+            waiting.popleft()
+        self.rows, self.size_bytes = rows, size
 
     def take(self) -> Round:
         """Give what is gathered as a round, and start over."""

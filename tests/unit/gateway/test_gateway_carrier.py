@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,9 @@ from gateway.attached import FILTERS_WAITING_MAX
 from gateway.carrier import ENDINGS_PER_TURN, IDLE_S, LEAVE_S, OUTGOING_FULL, TURN_ROWS_MAX, WAIT_S
 from gateway.gathering import GATHERED_BYTES_MAX
 from tests.unit.gateway.played_router import FakeGuest, Gateway
+
+if TYPE_CHECKING:
+    from gateway.attached import Attached
 
 
 @pytest.fixture
@@ -151,6 +154,28 @@ def test_hellos_wait_while_the_socket_is_full(gateway: Gateway) -> None:
     assert len(gateway.sent_of()) == len(clients)
 
 
+def test_whose_token_names_another_message_vpn_is_attached_there_once_more(gateway: Gateway) -> None:
+    gateway.opened("other")
+    client, guest = gateway.attach("c")
+    gateway.turn()
+    first = client.number
+    gateway.line.says(
+        [wire.ATTACHED, first.to_bytes(8, "big"), wire.CLOSED, wire.pack((errors.OTHER_VPN, "b"))], 100.0
+    )
+    assert gateway.carriers.tick(gateway.now) <= gateway.now + 1.5
+    there = gateway.lines[1]
+    assert wire.unpack(there.sent[0][1])["vpn"] == "b"
+    assert client.vpn == "b"
+    there.says([wire.WELCOME, wire.pack(gateway._welcome)], gateway.now)
+    gateway.carriers.tick(gateway.now)
+    hello = there.sent[-1]
+    assert (wire.unpack(hello[3])["vpn"], hello[1]) == ("b", client.number.to_bytes(8, "big"))
+    assert client.number > first
+    assert guest.take() == []
+    there.says([wire.ATTACHED, hello[1], wire.CLOSED, wire.pack((errors.OTHER_VPN, "c"))], gateway.now)
+    assert guest.take() == [("refused", errors.OTHER_VPN)]
+
+
 # Asking.
 
 
@@ -284,8 +309,14 @@ def test_one_request_of_a_client_is_under_way_and_answers_come_in_order(
                 assert 0 < len(header[1]) <= 16
                 under_way[place] = header
 
+    def answer(client: Attached) -> None:
+        place = places[client.number]
+        request, asked, _ = under_way[place]
+        under_way[place] = None
+        gateway.says_to(client.number, wire.SUBACK, (request, [(40000 + int(text), "") for text, _ in asked]))
+
     for step, place, count in steps:
-        client, guest = clients[place]
+        client, _ = clients[place]
         if step == "answer" and under_way[place] is not None and client.number in places:
             request, asked, _ = under_way[place]
             under_way[place] = None
@@ -300,11 +331,18 @@ def test_one_request_of_a_client_is_under_way_and_answers_come_in_order(
                 expected[place].append([40000 + text for text in texts])
         elif step == "leave":
             client.leave()
-        if step == "turn" or step == "answer":
+        if step in ("turn", "answer"):
             look()
-    for (_, guest), codes in zip(clients, expected, strict=True):
+    look()
+    while any(under_way):
+        for (client, _), asked in zip(clients, [*under_way], strict=True):
+            if asked is not None:
+                answer(client)
+        look()
+    for (client, guest), codes in zip(clients, expected, strict=True):
         told = [what[1] for what in guest.take()]
         assert told == codes[: len(told)]
+        assert len(told) == len(codes) or client.number not in places
 
 
 # Publishing.
@@ -585,15 +623,15 @@ def test_stopping_lets_nobody_in_and_leaves_behind_what_was_published(gateway: G
     publish(client, "last")
     client.leave()
     gateway.carriers.stop()
+    gateway.turn()
     _, late = gateway.attach("late")
-    gateway.turn()
-    gateway.turn()
+    gateway.advance(0.1)
     assert [frames[0] for frames in gateway.sent()] == [wire.PUBLISH, wire.ATTACHED, wire.BYE]
     assert late.take() == [("refused", errors.SHUTTING_DOWN)]
     assert guest.take() == []
     assert not gateway.carriers.is_gone
     gateway.says(wire.CLOSED, (0, "bye"))
-    gateway.turn()
+    gateway.advance(0.1)
     assert gateway.carriers.is_gone
 
 

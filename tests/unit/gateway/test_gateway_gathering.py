@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from angarium import slots, wire
 from angarium.client.protocol.events import Welcome
+from angarium.topic import slot_of
 from gateway.gathering import GATHERED_BYTES_MAX, Gathering
 
 
@@ -39,6 +40,14 @@ def topics_of(batch: slots.Round) -> list[str]:
     return [row[1] for row in rows]
 
 
+def is_cut_by(batch: slots.Round, workers: int) -> bool:
+    table = slots.slot_table(workers)
+    return all(
+        {table[slot_of(row[1])] for row in wire.unpack(rows)} == {worker}
+        for (worker, _), rows in zip(batch.parts, batch.batches, strict=True)
+    )
+
+
 _STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.sampled_from([0, 1_000, 200_000])),
@@ -56,14 +65,15 @@ def test_rows_leave_in_the_order_in_which_they_came(steps: list[tuple[str, int]]
     gathering.open(welcome())
     came: list[str] = []
     left: list[str] = []
-    epoch = 1
+    epoch = workers = 1
     for step, value in steps:
         if step == "table":
-            epoch += 1
+            epoch, workers = epoch + 1, value
             gathering.cut_by(epoch, slots.slot_table(value))
         elif step == "take":
             batch = gathering.take()
-            assert batch.rows == 0 or batch.epoch == epoch
+            assert batch.epoch == epoch
+            assert is_cut_by(batch, workers)
             left += topics_of(batch)
         else:
             for _ in range(value if step == "many" else 1):
