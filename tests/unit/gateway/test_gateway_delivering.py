@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -23,6 +24,8 @@ from tests.unit.gateway.clients_of_tests import FakeClient, FakeOutlet
 from tests.unit.gateway.streams import begun
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from angarium.message import Row
 
 
@@ -308,3 +311,34 @@ def sender_in(one: Row) -> str:
     packed = one[4]
     assert packed is not None
     return packed[3:].decode()
+
+
+def no_identifier(number: int) -> int | None:
+    return None
+
+
+def own_identifier(number: int) -> int | None:
+    return number + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clients", [1, 200])
+@pytest.mark.parametrize("identifier", [no_identifier, own_identifier])
+@pytest.mark.parametrize("no_local", [False, True])
+def test_plans_take_what_they_are_charged_for(
+    clients: int, identifier: Callable[[int], int | None], no_local: bool
+) -> None:
+    bench, topics = Bench(), [f"a/{number:06}" for number in range(1_000 // clients + 10)]
+    for number in range(clients):
+        bench.subscribe(FakeClient(number), "a/#", identifier=identifier(number), no_local=no_local)
+        bench.subscribe(FakeClient(number), "a/+", identifier=identifier(number))
+    find, cache = bench.delivering._fan_out.find, bench.delivering._fan_out._cache
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for topic in topics:
+            find(topic)
+        taken = tracemalloc.get_traced_memory()[0] - before + sum(topic.__sizeof__() for topic in topics)
+    finally:
+        tracemalloc.stop()
+    assert taken / 1.4 < cache.bytes < taken * 1.4
