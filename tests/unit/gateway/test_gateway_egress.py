@@ -178,6 +178,16 @@ def test_who_takes_a_little_is_slow_and_stays() -> None:
     assert bench.egress.tick(511.0) == [client]
 
 
+def test_who_takes_all_at_once_has_all_his_patience_again() -> None:
+    client = FakeClient()
+    bench = Bench(client)
+    bench.egress.put(client, [FULL, FULL, b"a"], 0.0)
+    bench.room(50.0)
+    assert client.queued[0] == 1
+    assert bench.egress.tick(109.0) == []
+    assert bench.egress.tick(110.5) == [client]
+
+
 def test_that_more_is_said_to_him_does_not_look_as_if_he_took_something() -> None:
     client = FakeClient()
     bench = Bench(client)

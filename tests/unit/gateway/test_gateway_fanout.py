@@ -111,3 +111,4 @@ def test_who_left_is_not_held_by_the_plans_of_topics_that_nobody_publishes_to() 
     for _ in range(10):
         fan_out.sweep(0.0)
     assert len(fan_out._cache) == 0
+    assert fan_out._cache.bytes == 0
