@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import enum
 import math
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from angarium.errors import ERRORS, SESSION_UNKNOWN, error_for
+from angarium.errors import ERRORS, OTHER_VPN, SESSION_UNKNOWN, error_for
 from gateway.mqtt.clients import rules
 from gateway.mqtt.clients.connecting import UNKNOWN, acceptance, login_of, terms_of
 from gateway.mqtt.clients.keepalive import PATIENCE, KeepAlive
@@ -72,6 +71,7 @@ class Client:
         "_host",
         "_inbox",
         "_keepalive",
+        "_may_move",
         "_publishing",
         "_settings",
         "_subscribing",
@@ -101,11 +101,12 @@ class Client:
             connection_id: by which the process knows the connection.
             address: where it comes from.
             certificate: what its certificate says, as TLS showed it.
-            vpn: the Message VPN of the address that it came to.
+            vpn: the Message VPN of the address that it came to; a token may send it to another one.
             now: the time.
         """
         self.connection_id: Final = connection_id
-        self.vpn: Final = vpn
+        #: The Message VPN that it is in, or asks to be let into.
+        self.vpn = vpn
         self.stage = Stage.NEW
         #: What was agreed; nothing before the CONNECT.
         self.terms = UNKNOWN
@@ -118,12 +119,14 @@ class Client:
         self._address = address
         self._certificate = certificate
         self._inbox = ""
+        #: Whether it may still be sent to another Message VPN; once.
+        self._may_move = True
         self._keepalive = KeepAlive(now)
         #: What it publishes and what it subscribes to, since it is here.
         self._publishing: Publishing | None = None
         self._subscribing: Subscribing | None = None
         #: Packets that came before it was here, and those that nobody had room for then; EARLY_PACKETS_MAX at most.
-        self._early: deque[Packet | PacketError] = deque()
+        self._early: list[Packet | PacketError] = []
 
     # -- what the connection says ----------------------------------------------------------------------------
 
@@ -149,20 +152,16 @@ class Client:
             if not self._take(self._early[0], now):
                 return False
             if self._early:  # it may have been the last of this client
-                self._early.popleft()
+                del self._early[0]
         return True
 
     def _take(self, packet: Packet | PacketError, now: float) -> bool:
         if self.stage is Stage.GONE:
             return True
+        act = _ACTS.get(type(packet), Client._stray)
         try:
-            if isinstance(packet, PacketError):
-                raise packet
-            if self.stage is Stage.NEW and type(packet) is not Connect:
+            if self.stage is Stage.NEW and act not in _FIRST:
                 raise PacketError(errors.CONNECT_FIRST, type(packet).__name__, self.version)
-            act = _ACTS.get(type(packet))
-            if act is None:
-                raise PacketError(errors.WRONG_SENDER, type(packet).__name__, self.version)
             return act(self, packet, now) is not False
         except PacketError as error:
             self._broken(error, now)
@@ -213,6 +212,12 @@ class Client:
             raise PacketError(rules.SESSION_EXPIRY, f"{expiry_s} s", self.version)
         self._finish(b"", "the client has disconnected", now)
 
+    def _fault(self, error: PacketError, _now: float) -> None:
+        raise error
+
+    def _stray(self, packet: Packet, _now: float) -> None:
+        raise PacketError(errors.WRONG_SENDER, type(packet).__name__, self.version)
+
     def _settled(self, _packet: PubAck | PubComp, _now: float) -> None:
         """Nothing was sent that this could be an answer to; it may be one of an earlier connection."""
 
@@ -246,9 +251,14 @@ class Client:
         self._catch_up(now)
 
     def refused(self, error: AngariumError, now: float) -> None:
-        """Be told that the node does not let it in."""
-        self.attached = None
-        self.end(error, now)
+        """Be told that the node does not let it in, at least not here: a token may be for another Message VPN."""
+        refused, self.attached = self.attached, None
+        if refused is not None and error.code == OTHER_VPN and self._may_move:
+            self._may_move = False
+            self.vpn = error.detail
+            self.attached = self._host.attach(self, refused.login, self.vpn, now)
+        else:
+            self.end(error, now)
 
     def ended(self, error: AngariumError | None, now: float) -> None:
         """Be told that its session at the node is over."""
@@ -390,4 +400,7 @@ _ACTS: Final[dict[type, Callable[[Client, Any, float], bool | None]]] = {
     PingReq: Client._ping,
     Disconnect: Client._disconnect,
     Auth: Client._authenticate,
+    PacketError: Client._fault,
 }
+#: What may come first.
+_FIRST: Final = (Client._connect, Client._fault)

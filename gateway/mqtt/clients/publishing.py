@@ -48,7 +48,8 @@ class Publishing:
         attached = self._attached
         if not attached.has_room():
             return False
-        self._check(publish)
+        if publish.qos or publish.retain:
+            self._check(publish)
         alias = publish.properties.topic_alias
         topic = topic_of(self._aliased(publish.topic, alias) if alias else publish.topic)
         flags, meta, properties = row_of(publish, attached.name)

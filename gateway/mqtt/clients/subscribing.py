@@ -7,7 +7,6 @@ more. A topic filter is granted if all of its filters are; what was granted besi
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -66,7 +65,7 @@ class Subscribing:
         #: Filter of the node -> the topic filters in `_granted` that need it. All of them are in force there.
         self._users: dict[str, tuple[str, ...]] = {}
         #: Packets that wait for the one that is under way; REQUESTS_MAX at most, and none if none is.
-        self._requests: deque[Subscribe | Unsubscribe] = deque()
+        self._requests: list[Subscribe | Unsubscribe] = []
         #: What the node is asked, and what is done with its answers; None if it is asked nothing.
         self._asked: tuple[str, ...] = ()
         self._then: Callable[[_Answers], None] | None = None
@@ -81,7 +80,7 @@ class Subscribing:
 
     def _go_on(self) -> None:
         while self._requests and self._then is None:
-            packet = self._requests.popleft()
+            packet = self._requests.pop(0)
             if isinstance(packet, Subscribe):
                 self._subscribe(packet)
             else:
@@ -211,8 +210,8 @@ class Subscribing:
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        users = {(one, text) for text in self._granted for one in filters_of(text)}
-        assert users == {(one, text) for one, texts in self._users.items() for text in texts}
+        users = sorted((one, text) for text in self._granted for one in filters_of(text))
+        assert users == sorted((one, text) for one, texts in self._users.items() for text in texts)
         assert len(self._requests) <= REQUESTS_MAX
         assert self._then is not None or not self._requests
 

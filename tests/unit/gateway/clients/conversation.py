@@ -118,6 +118,8 @@ class Conversation:
         self.settings = settings or Settings()
         self.client = Client(self, self.settings, b"12345678", "192.0.2.1", None, "default", self.now)  # type: ignore[arg-type]
         self.attached: FakeAttached | None = None
+        #: The Message VPNs that it asked to be let into.
+        self.vpns: list[str] = []
         self.is_admitted = False
         #: How the process was told that the connection is over; None as long as it is not.
         self.finished: str | None = None
@@ -131,7 +133,8 @@ class Conversation:
 
     def attach(self, guest: Guest, login: Login, vpn: str, now: float) -> FakeAttached:
         assert guest is self.client
-        assert (vpn, now) == ("default", self.now)
+        assert now == self.now
+        self.vpns.append(vpn)
         self.attached = FakeAttached(login)
         return self.attached
 
@@ -217,9 +220,7 @@ class Conversation:
         )
         self.client.welcomed(welcome, self.now)
         self.client.validate()
-        first = self._taken.pop(0)
-        assert isinstance(first, ConnAck)
-        return first
+        return self.hears_first()
 
     def here(self, **fields: Any) -> Conversation:
         """Connect and log in."""
@@ -250,6 +251,12 @@ class Conversation:
         """Take what the client was told."""
         taken, self._taken = self._taken, []
         return taken
+
+    def hears_first(self) -> ConnAck:
+        """Take the CONNACK, whatever came behind it."""
+        first = self._taken.pop(0)
+        assert isinstance(first, ConnAck)
+        return first
 
     def hears_one(self) -> Any:
         (packet,) = self.hears()

@@ -139,6 +139,24 @@ def test_who_is_not_let_in_is_told_why_and_closed(
         talk.ends_with(expected)  # type: ignore[arg-type]
 
 
+def test_a_token_of_another_message_vpn_is_shown_there_once() -> None:
+    talk = Conversation().connect(username="alice", password=b"token")
+    shown = talk.node.login
+    talk.node_refuses(errors.OTHER_VPN, "sales")
+    assert talk.vpns == ["default", "sales"]
+    assert talk.node.login == shown
+    assert talk.welcome().code == 0
+    assert talk.client.vpn == "sales"
+
+
+def test_it_is_not_sent_from_one_to_the_next() -> None:
+    talk = Conversation().connect()
+    talk.node_refuses(errors.OTHER_VPN, "sales")
+    talk.node_refuses(errors.OTHER_VPN, "default")
+    assert talk.vpns == ["default", "sales"]
+    talk.ends_with(R.NOT_AUTHORIZED)
+
+
 @BOTH
 def test_nothing_is_done_of_what_a_refused_client_sent_behind_its_connect(version: int) -> None:
     """[MQTT-3.1.4-6]; 3.1.1 [MQTT-3.1.4-5]."""
@@ -184,6 +202,16 @@ def test_packets_that_came_early_wait_for_room_and_later_ones_for_them() -> None
     assert talk.client.tick(talk.now) == math.inf
     assert talk.says(Publish("a", b"3")) == [True]
     assert [row[4] for row in talk.node.published] == [b"1", b"2", b"3"]
+
+
+def test_a_later_packet_finds_room_for_the_early_ones_first() -> None:
+    talk = Conversation().connect()
+    talk.says(Publish("a", b"1"))
+    talk.node.is_full = True
+    talk.welcome()
+    talk.node.is_full = False
+    talk.says(Publish("a", b"2"))
+    assert [row[4] for row in talk.node.published] == [b"1", b"2"]
 
 
 @BOTH

@@ -190,6 +190,15 @@ def test_packets_are_done_one_after_the_other_in_their_order(version: int) -> No
     assert talk.node.in_force == {"a"}
 
 
+def test_those_for_which_the_node_is_asked_nothing_hold_nobody_up() -> None:
+    talk = Conversation().here()
+    talk.says(
+        subscribe("a"), Unsubscribe(2, ("x",)), subscribe("y*", packet_id=3), subscribe("a", packet_id=4)
+    )
+    talk.node_answers()
+    assert [one.packet_id for one in talk.hears()] == [1, 2, 3, 4]  # type: ignore[union-attr]
+
+
 def test_only_some_of_them_wait_here_and_the_others_on_the_connection() -> None:
     talk = Conversation().here()
     packets = [subscribe(f"t{number}", packet_id=number + 1) for number in range(REQUESTS_MAX + 2)]
