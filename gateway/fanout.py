@@ -21,6 +21,9 @@ P = TypeVar("P")
 #: Topics of which the plan is kept, and what all plans take together.
 KNOWN_TOPICS_MAX: Final = 100_000
 KNOWN_BYTES_MAX: Final = 64 << 20
+#: What a plan takes, and more for each value that went into it.
+PLAN_BYTES: Final = 600
+VALUE_BYTES: Final = 16
 #: Topics that one step of `sweep` looks at.
 _SWEPT_PER_STEP: Final = 256
 
@@ -35,15 +38,13 @@ class _Entry(CacheEntry, eq=False):
 class FanOut(Generic[V, P]):
     """Values by filter, and for each topic the plan that is made of those that match it."""
 
-    def __init__(self, plan: Callable[[str, tuple[V, ...]], P], bytes_of: Callable[[P], int]) -> None:
+    def __init__(self, plan: Callable[[str, tuple[V, ...]], P]) -> None:
         """Know no filter.
 
         Args:
             plan: makes the plan for a topic of the values that match it, each once.
-            bytes_of: says what a plan takes.
         """
         self._plan = plan
-        self._bytes_of = bytes_of
         self._trie: FilterTrie[V] = FilterTrie()
         self._cache: TopicCache[_Entry] = TopicCache(
             self._dropped, KNOWN_TOPICS_MAX, KNOWN_BYTES_MAX, CACHED_TOPIC_BYTES
@@ -79,8 +80,7 @@ class FanOut(Generic[V, P]):
 
     def _look_up(self, topic: str) -> _Entry:
         values = tuple(dict.fromkeys(self._trie.match(topic)))
-        plan = self._plan(topic, values)
-        entry = _Entry(plan=plan, bytes=self._bytes_of(plan))
+        entry = _Entry(plan=self._plan(topic, values), bytes=PLAN_BYTES + VALUE_BYTES * len(values))
         self._cache.bytes += entry.bytes
         self._cache.put(topic, entry)
         return entry

@@ -42,6 +42,7 @@ class Connection:
         "_out",
         "_socket",
         "address",
+        "came_to",
         "descriptor",
         "framing",
         "id",
@@ -62,6 +63,8 @@ class Connection:
         self.address = address
         #: The same with what he has shown in the handshake of TLS.
         self.peer = Peer(address)
+        #: The address of ours to which he came; the door says it.
+        self.came_to = ""
         self.framing = framing
         self._socket = sock
         self._is_secure = isinstance(sock, ssl.SSLSocket)

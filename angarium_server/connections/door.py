@@ -188,10 +188,11 @@ class Door:
         """
         scheme, _, place = url.partition("://")
         made = _listen_ipc(place) if scheme == "ipc" else _listen_tcp(place, shares_port=shares_port)
-        listener = _Listener(made, context, speak)
+        bound = url if scheme == "ipc" else f"{scheme}://{_place_of(made)}"
+        listener = _Listener(made, bound, context, speak)
         self._listeners[made.fileno()] = listener
         self._watcher.add(made.fileno(), lambda: self._accept(listener))
-        return url if scheme == "ipc" else f"{scheme}://{_place_of(made)}"
+        return bound
 
     def encrypt_with(self, context: ssl.SSLContext) -> None:
         """Encrypt otherwise from now on, where it is encrypted; connections that are there stay as they are."""
@@ -248,6 +249,7 @@ class Door:
         self._next_id += 1
         framing = listener.speak(_STRANGER)
         connection = Connection(sock, self._next_id.to_bytes(8, "big"), address, framing)
+        connection.came_to = listener.url
         self._connections[connection.id] = connection
         self._unauthenticated[connection] = now + self._limits.login_s
         self._networks[network] = self._networks.get(network, 0) + 1
@@ -506,8 +508,12 @@ class Door:
 class _Listener:
     """A socket that listens, what encrypts its connections, and what is spoken on them."""
 
-    def __init__(self, listening: socket.socket, context: ssl.SSLContext | None, speak: Speak) -> None:
+    def __init__(
+        self, listening: socket.socket, url: str, context: ssl.SSLContext | None, speak: Speak
+    ) -> None:
         self.socket = listening
+        #: With the port that it got.
+        self.url = url
         #: None for plain connections.
         self.context = context
         self.speak = speak

@@ -15,7 +15,8 @@ from cluster.configuration.keys import about, within
 if TYPE_CHECKING:
     from router.ground.config import RouterConfig
 
-SCHEMES: Final = ("tcp", "tls")
+#: Each with the one that is below it.
+SCHEMES: Final = {"tcp": "tcp", "tls": "tls", "ws": "tcp", "wss": "tls"}
 
 
 class MqttSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,7 +25,7 @@ class MqttSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     listen: Annotated[
         list[str],
         about(
-            "Addresses for clients: tcp://HOST:PORT[/VPN] (port 0: chosen once and kept), tls://HOST:PORT[/VPN]; the"
+            "Addresses for clients: tcp://HOST:PORT[/VPN] (port 0: chosen once and kept), tls://, ws:// or wss://; the"
             " certificate is the router's. Empty: none, and no process."
         ),
     ] = []
@@ -65,24 +66,27 @@ class MqttSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class MqttAddress(NamedTuple):
-    """An address for clients, and the Message VPN in which they are there."""
+    """An address for clients, and what is there."""
 
-    #: Without the Message VPN.
+    #: As the router has them: tcp:// or tls://.
     url: str
     vpn: str
+    is_websocket: bool
 
 
 def address_of(entry: str) -> MqttAddress:
-    """Take an entry of `listen` apart: tcp://HOST:PORT/orders is the Message VPN orders."""
+    """Take an entry of `listen` apart: wss://HOST:PORT/orders is the Message VPN orders, over WebSocket and TLS."""
     scheme, separator, rest = entry.partition("://")
     place, _, vpn = rest.partition("/")
-    return MqttAddress(f"{scheme}{separator}{place}", vpn or objects.DEFAULT_NAME)
+    carried = SCHEMES.get(scheme, scheme)
+    return MqttAddress(f"{carried}{separator}{place}", vpn or objects.DEFAULT_NAME, carried != scheme)
 
 
-def with_url(entry: str, url: str) -> str:
-    """Give an entry of `listen` with another URL and the same Message VPN."""
-    _, slash, vpn = entry.partition("://")[2].partition("/")
-    return f"{url}{slash}{vpn}"
+def with_port(entry: str, url: str) -> str:
+    """Give an entry of `listen` with the port of a URL."""
+    scheme, _, rest = entry.partition("://")
+    place, slash, vpn = rest.partition("/")
+    return f"{scheme}://{place.rpartition(':')[0]}:{url.rpartition(':')[2]}{slash}{vpn}"
 
 
 def faults_of(section: MqttSection, router: RouterConfig) -> list[str]:
@@ -99,10 +103,10 @@ def faults_of(section: MqttSection, router: RouterConfig) -> list[str]:
 
 
 def _entry_faults(entry: str, router: RouterConfig) -> list[str]:
-    url, vpn = address_of(entry)
-    if url.partition("://")[0] not in SCHEMES:
+    url, vpn, _ = address_of(entry)
+    if entry.partition("://")[0] not in SCHEMES:
         return [
-            f"mqtt.listen: {entry!r} is no address: write tcp://HOST:PORT or tls://HOST:PORT, and /VPN if need be"
+            f"mqtt.listen: {entry!r} is no address: write tcp, tls, ws or wss, and ://HOST:PORT or ://HOST:PORT/VPN"
         ]
     try:
         objects.check_name(objects.kind_of("vpn"), vpn)

@@ -14,7 +14,15 @@ METRICS: Final = Metrics(
     connections | gauge | number | open ones
     unauthenticated | gauge | number | of them, whose clients have not logged in
     unauthenticated_put_off | counter | number | times that one of these had to wait for its turn
-    refused | counter by reason | number | connections that ended before a login
+    refused | counter | number | connections that ended without a word of MQTT: too many of them, too late, no TLS
+    clients, waiting | gauge | number | clients that are attached to the router, or about to be; those that wait until
+     the router is there
+    carriers | gauge | number | Message VPNs in which the process has a session with the router
+    gathered_messages | gauge | messages | of clients, that wait for the router
+    refused_messages | counter by code | messages | of clients, refused by the router
+    discarded | counter | messages | for clients, discarded by the router because the process was slow
+    lost | counter | messages | of clients, that may be lost because the router was
+    queued_bytes | gauge | bytes | that wait for slow clients
     in_use_bytes | gauge | bytes | memory that objects of the process have
     """,
 )

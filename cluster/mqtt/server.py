@@ -1,46 +1,74 @@
-"""The shell of a gateway process of MQTT: the connections of its clients, and the clock; it decides nothing."""
+"""The shell of a gateway process of MQTT: sockets and the clock, and who gets what comes from them; it decides nothing.
+
+A door with the connections of clients, and a connection to the router for each Message VPN that has any. What one turn
+of the loop brings from all of them leaves at its end: in one round for the router, in one piece for each client.
+"""
 
 from __future__ import annotations
 
 import logging
+import random
+import time
+from collections import Counter
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
+from angarium.errors import error_for
 from angarium_server.connections.addresses import is_tls
 from angarium_server.connections.descriptors import raise_descriptors
-from angarium_server.connections.door import Door, DoorLimits
+from angarium_server.connections.door import Door, DoorLimits, Refusal
 from angarium_server.connections.framing import FramingLimits
 from angarium_server.connections.tls import make_context
 from angarium_server.memory import collect_rarely, in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.mqtt.config import MqttRuntime
-from gateway.mqtt.codec import V3, ReasonCode, write
-from gateway.mqtt.codec.connect import ConnAck, Connect
-from gateway.mqtt.codec.errors import RETURN_CODES
+from cluster.mqtt.deadlines import Deadlines
+from cluster.relay.connection import Connection as RouterConnection
+from cluster.relay.names import Names
+from gateway.carrier import Identity, VpnCarriers
+from gateway.egress import Egress
+from gateway.mqtt.clients.client import Client
+from gateway.mqtt.clients.settings import Settings
 from gateway.mqtt.codec.publish import Seen
+from gateway.mqtt.delivering import Delivering
 from gateway.mqtt.framing import MqttFraming
+from gateway.mqtt.websocket import WebSocketFraming
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from angarium.errors import AngariumError
+    from angarium.message import Row
     from angarium_server.connections.connection import Connection
+    from angarium_server.connections.framing import Speak
     from cluster.configuration.mqtt import MqttAddress
+    from gateway.attached import Attached, Guest, Login
+    from gateway.carrier import Line
     from gateway.mqtt.codec import Packet, PacketError
+    from gateway.mqtt.delivering import MqttSubscription
 
 ROLE: Final = "mqtt"
 #: What was sent last may take so long to leave.
 LINGER_S: Final = 0.5
-#: What may wait for a connection beside the largest message.
+#: What may wait for a connection beside the largest message: acknowledgements, and messages that came before it.
 UNSENT_BYTES: Final = 1 << 20
 #: Descriptors that are no connections of clients.
 OTHER_DESCRIPTORS: Final = 200
+#: While nothing of a client is taken, because there is no room for it, it is offered again so often.
+HELD_S: Final = 0.001
+#: Topics that nobody publishes to are forgotten in steps, each after so long.
+SWEEP_S: Final = 1.0
+#: A process that stops says goodbye to so many clients in a turn, and looks so often whether all have left.
+GOODBYES_PER_TURN: Final = 500
+GOODBYE_S: Final = 0.005
 
 _log = logging.getLogger(ROLE)
 
 
 class MqttServer:
-    """One gateway process."""
+    """One gateway process; to its clients it is what `gateway.mqtt.clients.host` describes."""
 
     def __init__(self, process: Process) -> None:
         """Listen where we are told.
@@ -54,45 +82,152 @@ class MqttServer:
         )
         self._process = process
         self._tls = runtime.tls
+        self._settings = settings_of(runtime)
+        self._names = Names(process)
+        #: Those that have said something, by connection.
+        self._clients: dict[bytes, Client] = {}
+        self._deadlines = Deadlines(self._clients, self._clients.__len__)
+        #: Connections that went because they did not read.
+        self._dropped: list[bytes] = []
         #: Connections that ended before a login.
         self._refused = 0
+        #: Whether a client said something in this turn that nobody had room for.
+        self._is_held = False
+        self._sweep_at = 0.0
         self._door = Door(
             process,
             door_limits(runtime),
             self._packet,
-            lambda _id, _reason, _now: None,
-            lambda connection_id, _reason, now: self._door.finish(connection_id, now),
+            self._lost,
+            self._broken,
             self._unwanted,
             lambda _network, _now: True,
+            lambda connection_id, now: self._egress.on_room(connection_id, now),
+        )
+        self._egress = Egress(self._door, runtime.settings.egress_memory_bytes)
+        #: The Message VPN of each address.
+        self._vpns: dict[str, str] = {}
+        #: By Message VPN.
+        self._deliveries: dict[str, Delivering] = {}
+        self._carriers = VpnCarriers(
+            Identity(runtime.local_secret, ROLE, process.index, process.incarnation),
+            self._connect,
+            self._deliver,
+            random.Random(),  # noqa: S311 - pauses are no secret
         )
         seen = Seen()
-        self._urls = [self._listen(address, seen) for address in runtime.addresses]
+        urls = [self._listen(address, seen) for address in runtime.addresses]
         process.on_request(self._request)
-        process.ready({"urls": self._urls})
+        process.ready({"urls": urls})
 
     def _listen(self, address: MqttAddress, seen: Seen) -> str:
-        speak = partial(MqttFraming, seen=seen)
+        speak: Speak = partial(MqttFraming, seen=seen)
+        if address.is_websocket:
+            speak = partial(WebSocketFraming, speak=speak)
+        context = make_context(self._tls) if is_tls(address.url) else None
         try:
-            context = make_context(self._tls) if is_tls(address.url) else None
-            return self._door.listen(address.url, context, speak=speak, shares_port=True)
+            url = self._door.listen(address.url, context, speak=speak, shares_port=True)
         except OSError as error:
             detail = f"mqtt.listen: {address.url}: {error.strerror or error}"
             advice = "end what listens there, or listen elsewhere: --mqtt, or mqtt.listen in the file"
-            raise errors.error_for(errors.INVALID_CONFIGURATION, detail, advice) from None
+            raise error_for(errors.INVALID_CONFIGURATION, detail, advice) from None
+        self._vpns[url] = address.vpn
+        return url
 
-    # -- clients ---------------------------------------------------------------------------------------------
+    # -- what connections say --------------------------------------------------------------------------------
 
-    def _packet(self, connection: Connection, packet: Packet | PacketError, now: float) -> None:
-        if isinstance(packet, Connect):
-            reason = ReasonCode.SERVER_UNAVAILABLE
-            code = RETURN_CODES[reason] if packet.version == V3 else reason
-            self._door.send_bytes(connection.id, write(ConnAck(code), packet.version))
-        self._door.finish(connection.id, now)
+    def _packet(self, connection: Connection, packet: Packet | PacketError, now: float) -> bool:
+        client = self._clients.get(connection.id) or self._make_client(connection, now)
+        try:
+            is_taken = client.packet(packet, now)
+        except Exception:  # noqa: BLE001 - a fault of ours that one client can provoke costs that client only
+            _log.exception("a packet of a client led to a fault of the gateway")
+            client.end(error_for(errors.INTERNAL), now)
+            return True
+        self._is_held = self._is_held or not is_taken
+        return is_taken
+
+    def _make_client(self, connection: Connection, now: float) -> Client:
+        vpn, certificate = self._vpns[connection.came_to], connection.peer.certificate
+        made = Client(self, self._settings, connection.id, connection.address, certificate, vpn, now)
+        self._clients[connection.id] = made
+        return made
+
+    def _lost(self, connection_id: bytes, reason: str, now: float) -> None:
+        self._egress.forget(connection_id)
+        client = self._clients.pop(connection_id, None)
+        if client is not None:
+            client.lost(reason, now)
+
+    def _broken(self, connection_id: bytes, reason: str, now: float) -> None:
+        """End one that broke off what encrypts its connection: there is no way to tell it anything."""
+        self._door.finish(connection_id, now)
+        self._lost(connection_id, reason, now)
 
     def _unwanted(self, reason: str, _now: float) -> None:
         """Note that a connection ended before a login."""
         self._refused += 1
         _log.debug("a connection was refused: %s", reason)
+
+    # -- what clients want -----------------------------------------------------------------------------------
+
+    def attach(self, guest: Guest, login: Login, vpn: str, now: float) -> Attached:
+        """Log a client in at the node; what comes of it is told to the guest, later."""
+        return self._carriers.attach(vpn, guest, login, now)
+
+    def send(self, connection_id: bytes, data: bytes) -> None:
+        """Send a packet that is never dropped."""
+        if self._door.send_bytes(connection_id, data) is Refusal.BLOCKED:
+            self._dropped.append(connection_id)
+
+    def admitted(self, connection_id: bytes) -> None:
+        """Take larger packets from now on: the client has logged in."""
+        self._door.admit(connection_id)
+        self._deadlines.add(connection_id, 0.0)
+
+    def finish(self, connection_id: bytes, farewell: bytes, reason: str, now: float) -> None:
+        """Drop what waits for a connection, send the last packet, which may be none, and close it."""
+        _log.debug("the connection of a client ends: %s", reason)
+        self._egress.forget(connection_id)
+        self._clients.pop(connection_id, None)
+        if farewell:
+            self._door.send_bytes(connection_id, farewell)
+        self._door.finish(connection_id, now)
+
+    def add(self, subscription: MqttSubscription) -> None:
+        """Fan out to a subscription, which is not shared, from now on."""
+        self._delivering(subscription).add(subscription)
+
+    def remove(self, subscription: MqttSubscription) -> None:
+        """Fan out to it no more."""
+        self._delivering(subscription).remove(subscription)
+
+    def deliver(self, subscriptions: Sequence[MqttSubscription], rows: Sequence[Row], now: float) -> None:
+        """Send what came for one client alone, for these of its subscriptions."""
+        self._delivering(subscriptions[0]).deliver_to(subscriptions, rows, now)
+
+    def _delivering(self, subscription: MqttSubscription) -> Delivering:
+        vpn = subscription.receiver.vpn
+        found = self._deliveries.get(vpn)
+        if found is None:
+            found = self._deliveries[vpn] = Delivering(self._egress)
+        return found
+
+    # -- the router ------------------------------------------------------------------------------------------
+
+    def _connect(
+        self,
+        on_message: Callable[[list[bytes], float], None],
+        on_drained: Callable[[], None],
+        on_lost: Callable[[AngariumError, float], None],
+    ) -> Line:
+        place = f"ipc://{self._process.runtime_dir}/links"
+        return RouterConnection(self._process, self._names, place, None, on_message, on_drained, on_lost)
+
+    def _deliver(self, vpn: str, rows: list[Row], now: float) -> None:
+        delivering = self._deliveries.get(vpn)
+        if delivering is not None:
+            delivering.deliver(rows, now)
 
     # -- the controller --------------------------------------------------------------------------------------
 
@@ -103,15 +238,27 @@ class MqttServer:
             case "tls_reload":
                 return self._reload_certificate()
             case _:
-                raise errors.error_for(errors.UNKNOWN_OPERATION, operation)
+                raise error_for(errors.UNKNOWN_OPERATION, operation)
 
     def stats(self) -> dict[str, Any]:
         """Give the metrics."""
+        carriers = self._carriers.describe()
+        refused: Counter[str] = Counter()
+        for one in carriers:
+            refused.update(one["refused"])
         return {
             "connections": len(self._door),
             "unauthenticated": self._door.unauthenticated,
             "unauthenticated_put_off": self._door.put_off_total,
             "refused": self._refused,
+            "clients": sum(one["clients"] for one in carriers),
+            "waiting": sum(one["waiting"] for one in carriers),
+            "carriers": sum(one["is_open"] for one in carriers),
+            "gathered_messages": sum(one["gathered_messages"] for one in carriers),
+            "refused_messages": dict(refused),
+            "discarded": sum(one["discarded"] for one in carriers),
+            "lost": sum(one["lost"] for one in carriers),
+            "queued_bytes": self._egress.bytes,
             "in_use_bytes": in_use_bytes(),
         }
 
@@ -122,28 +269,67 @@ class MqttServer:
 
     # -- life ------------------------------------------------------------------------------------------------
 
-    def tick(self, now: float) -> float | None:
-        """Let time pass; gives the seconds until the next call is wanted, nothing if there is no hurry."""
+    def tick(self, now: float) -> float:
+        """End a turn; gives the seconds until the next call is wanted."""
         self._door.tick(now)
+        self._is_held = False
         has_more = self._door.read_rest()
+        self._end_slow(now)
+        self._look_at_clients(now)
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_S
+            for delivering in self._deliveries.values():
+                delivering.sweep(now)
+        wake = min(self._carriers.tick(now), self._deadlines.next)
         self._door.flush()
-        return 0.0 if has_more else None
+        if has_more:
+            return HELD_S if self._is_held else 0.0
+        return GOODBYE_S if self._process.stopping else wake - now
+
+    def _end_slow(self, now: float) -> None:
+        """End clients that do not read."""
+        dropped, self._dropped = self._dropped, []
+        for connection_id in dropped:
+            self._lost(connection_id, Refusal.BLOCKED.value, now)
+        for receiver in self._egress.tick(now):
+            if client := self._clients.get(receiver.connection_id):
+                client.end(error_for(errors.EGRESS_BLOCKED), now)
+
+    def _look_at_clients(self, now: float) -> None:
+        for connection_id in self._deadlines.take(now):
+            if client := self._clients.get(connection_id):
+                self._deadlines.add(connection_id, client.tick(now))
 
     def drained(self) -> bool:
-        """Asked while stopping: true when nobody is owed anything."""
-        return True
+        """Asked while stopping: true when everybody has heard that we leave, and what they said before has left."""
+        self._carriers.stop()
+        now = time.monotonic()
+        for client in list(islice(self._clients.values(), GOODBYES_PER_TURN)):
+            client.end(error_for(errors.SHUTTING_DOWN), now)
+        return not self._clients and self._carriers.is_gone
 
     def close(self) -> None:
         """Free what the process does not own."""
         self._door.close(LINGER_S)
 
 
+def settings_of(runtime: MqttRuntime) -> Settings:
+    """Give what clients are granted."""
+    return Settings(
+        packet_bytes_max=packet_bytes_max(runtime), keepalive_max_s=runtime.settings.keepalive_max_s
+    )
+
+
+def packet_bytes_max(runtime: MqttRuntime) -> int:
+    """Give the size of the largest packet that is taken."""
+    return min(runtime.settings.max_packet_bytes, runtime.max_message_bytes)
+
+
 def door_limits(runtime: MqttRuntime) -> DoorLimits:
     """Give what connections may cost."""
     settings = runtime.settings
-    packet_bytes = min(settings.max_packet_bytes, runtime.max_message_bytes)
     return DoorLimits(
-        framing=FramingLimits(packet_bytes, packet_bytes),
+        framing=FramingLimits(packet_bytes_max(runtime), packet_bytes_max(runtime)),
         unsent_bytes=runtime.max_message_bytes + UNSENT_BYTES,
         login_s=settings.login_timeout_ms / 1000,
         unauthenticated=settings.pending_connections_max,

@@ -45,7 +45,7 @@ from angarium_server.process import (
     utc_now,
 )
 from cluster.configuration.config import NodeConfig, cluster_secret
-from cluster.configuration.mqtt import address_of, with_url
+from cluster.configuration.mqtt import address_of, with_port
 from cluster.configuration.secret_files import exposed
 from cluster.data.data_dir import DataDirectory, RuntimeDirectory, write_durably
 from cluster.data.node_file import NODE_FILE, process_start
@@ -153,7 +153,7 @@ class Server:
         stores.prepare(data, self._workers, accept_loss=options.accept_loss)
         self._files = RuntimeFiles(data, runtime, cluster_secret(config.cluster))
         self._ports = Ports()
-        mqtt = [with_url(entry, self._ports.hold(address_of(entry).url)) for entry in mqtt]
+        mqtt = [with_port(entry, self._ports.hold(address_of(entry).url)) for entry in mqtt]
         data.save(mqtt=dict(zip(config.mqtt.listen, mqtt, strict=True)))
         self._config = msgspec.structs.replace(
             config,

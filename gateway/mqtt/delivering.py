@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 
 #: Copies that are gathered before they are handed over; the egress bounds what waits there.
 GATHERED_MAX: Final = 4_096
-#: What a plan takes, and more for each kind of copies, for each receiver, and for each client with the option no local.
-_PLAN_BYTES: Final = 60
-_KIND_BYTES: Final = 160
-_RECEIVER_BYTES: Final = 8
-_OWN_BYTES: Final = 80
 
 
 class MqttReceiver(Receiver, Protocol):
@@ -94,12 +89,6 @@ class _Plan(msgspec.Struct, frozen=True):
     #: Clients that do not want all that they send themselves, by name: their other subscriptions.
     own: dict[str, tuple[MqttSubscription, ...]] | None
 
-    def bytes(self) -> int:
-        """Give what it takes while it is kept."""
-        receivers = sum([len(one.receivers) for one in self.copies])
-        own = sum([_OWN_BYTES + _RECEIVER_BYTES * len(others) for others in (self.own or {}).values()])
-        return _PLAN_BYTES + _KIND_BYTES * len(self.copies) + _RECEIVER_BYTES * receivers + own
-
 
 class Delivering:
     """Deliveries of one Message VPN."""
@@ -107,7 +96,7 @@ class Delivering:
     def __init__(self, egress: Egress) -> None:
         """Know no subscription."""
         self._egress = egress
-        self._fan_out: FanOut[MqttSubscription, _Plan] = FanOut(_plan, _Plan.bytes)
+        self._fan_out: FanOut[MqttSubscription, _Plan] = FanOut(_plan)
         #: Packets by client that were not handed over yet; empty between two calls.
         self._gathered: dict[MqttReceiver, list[bytes]] = {}
         self._gathered_copies = 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-import socket
 import urllib.request
 from typing import TYPE_CHECKING
 
@@ -13,28 +13,17 @@ import pytest
 from angarium import errors
 from angarium_server.testing import Node, Row
 from cluster.supervisor.starting import UpOptions, effective_config, refuse_taken
-from gateway.mqtt.codec import Parser, Sender, write
-from gateway.mqtt.codec.connect import ConnAck, Connect
+from gateway.mqtt.codec import ReasonCode
+from gateway.mqtt.codec.control import Disconnect, PingReq, PingResp
+from gateway.mqtt.codec.publish import Publish
+from tests.integration.mqtt_clients import Raw, place_of
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from gateway.mqtt.codec import Packet
-
 pytestmark = pytest.mark.slow
-
-
-def answer_to_connect(url: str) -> Packet:
-    """Say CONNECT, and give what comes first."""
-    host, _, port = url.removeprefix("tcp://").partition("/")[0].rpartition(":")
-    with socket.create_connection((host, int(port)), 10) as made:
-        made.sendall(write(Connect(client_id="c"), 5))
-        parser = Parser(Sender.SERVER, version=5)
-        while data := made.recv(4096):
-            if packets := parser.feed(data):
-                return packets[0]
-    raise AssertionError("the connection was closed without a word")
 
 
 def metric(node: Node, name: str) -> dict[str, float]:
@@ -49,15 +38,21 @@ def metric(node: Node, name: str) -> dict[str, float]:
 def test_a_port_is_kept_over_deaths_and_over_restarts_of_the_node(tmp_path: Path) -> None:
     with Node(tmp_path / "data", workers=1, mqtt="tcp://127.0.0.1:0") as node:
         url = node.mqtt_url
-        assert isinstance(answer_to_connect(url), ConnAck)
+        assert is_let_in(url)
         assert node.status()["mqtt"] == [url]
         killed = node.kill("mqtt")
         node.wait_for("another gateway", lambda status: gateway(status) not in (0, killed))
         node.wait_for("it is ready", lambda status: state(status) == "ready")
-        assert isinstance(answer_to_connect(url), ConnAck)
+        assert is_let_in(url)
         node.restart()
         assert node.mqtt_url == url
-        assert isinstance(answer_to_connect(url), ConnAck)
+        assert is_let_in(url)
+
+
+def is_let_in(url: str) -> bool:
+    """Connect as a client, and tell whether that is let in."""
+    with Raw(url) as client:
+        return client.connect("c").code == 0
 
 
 def gateway(status: Row) -> int:
@@ -70,23 +65,59 @@ def state(status: Row) -> str:
     return str(found)
 
 
-def test_processes_share_a_port_and_who_comes(tmp_path: Path) -> None:
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Node]:
+    """Give a node with two gateway processes."""
     file = tmp_path / "node.toml"
     file.write_text("[mqtt]\nlisten = ['tcp://127.0.0.1:0', 'tcp://127.0.0.1:0/orders']\nprocesses = 2\n")
     with Node(tmp_path / "data", workers=1, config=file) as node:
-        first, second = node.status()["mqtt"]
-        assert first.startswith("tcp://127.0.0.1:")
-        assert second.endswith("/orders")
-        assert first.partition("/orders")[0] != second.partition("/orders")[0]
-        port = int(first.rpartition(":")[2])
-        held = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(40)]
-        try:
-            shares = wait_for(lambda: metric(node, "connections"), lambda seen: sum(seen.values()) == 40)
-            assert min(shares.values()) > 0
-        finally:
-            for one in held:
-                one.close()
-        wait_for(lambda: metric(node, "connections"), lambda seen: set(seen.values()) == {0})
+        yield node
+
+
+@pytest.mark.requirement("R232")
+def test_processes_share_their_addresses_and_who_comes(pair: Node) -> None:
+    first, second = pair.status()["mqtt"]
+    assert first.startswith("tcp://127.0.0.1:")
+    assert second.endswith("/orders")
+    assert place_of(first) != place_of(second)
+    with contextlib.ExitStack() as stack:
+        many = [stack.enter_context(Raw(first)) for _ in range(40)]
+        for number, one in enumerate(many):
+            one.connect(f"c{number}")
+        shares = wait_for(lambda: metric(pair, "clients"), lambda seen: sum(seen.values()) == 40)
+        assert min(shares.values()) > 0
+        for one in many:
+            one.subscribe("all/#", "$share/crew/work")
+        many[0].say(Publish("all/1", b"x"))
+        assert [next(iter(one.payloads())) for one in many] == [b"x"] * 40
+        # Who comes again may come to the other process; his first connection ends all the same.
+        again = [stack.enter_context(Raw(first)) for _ in range(40)]
+        for number, one in enumerate(again):
+            assert one.connect(f"c{number}").code == 0
+        for one in many:
+            told = one.next()
+            assert isinstance(told, Disconnect)
+            assert told.code == ReasonCode.SESSION_TAKEN_OVER
+    wait_for(lambda: metric(pair, "connections"), lambda seen: set(seen.values()) == {0})
+
+
+def test_a_process_that_is_killed_takes_its_own_clients_only(pair: Node) -> None:
+    with contextlib.ExitStack() as stack:
+        many = [stack.enter_context(Raw(pair.mqtt_url)) for _ in range(20)]
+        for number, one in enumerate(many):
+            one.connect(f"c{number}")
+        shares = wait_for(lambda: metric(pair, "clients"), lambda seen: sum(seen.values()) == 20)
+        killed = pair.kill("mqtt", 1)
+        wait_for(
+            lambda: pair.process("mqtt", 1), lambda row: row["state"] == "ready" and row["pid"] != killed
+        )
+        alive = 0
+        for one in many:
+            with contextlib.suppress(ConnectionError):
+                one.say(PingReq())
+                alive += isinstance(one.next(), PingResp)
+        assert alive == shares["0"]
+    wait_for(lambda: metric(pair, "connections"), lambda seen: set(seen.values()) == {0})
 
 
 def test_a_second_node_is_refused_where_gateways_listen(tmp_path: Path) -> None:

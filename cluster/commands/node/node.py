@@ -68,7 +68,7 @@ _AGO_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 @click.option(
     "--mqtt",
     multiple=True,
-    help="Address for clients of MQTT, tcp://host:port or tls://host:port, with /VPN for another Message VPN than"
+    help="Address for clients of MQTT, tcp://host:port, tls://, ws:// or wss://, with /VPN for another Message VPN than"
     " default; port 0 is chosen once and kept.  [default: that of the configuration, else none]",
 )
 @click.option(

@@ -119,8 +119,14 @@ def test_keys_of_the_file_override_defaults(tmp_path: Path) -> None:
             "mqtt.listen: tls://127.0.0.1:8883: it needs a certificate",
         ),
         ("[mqtt]\nlisten = ['127.0.0.1:1883']", "mqtt.listen: '127.0.0.1:1883' is no address"),
-        ("[mqtt]\nlisten = ['ipc:///run/mqtt']", "'ipc:///run/mqtt' is no address: write tcp://HOST:PORT"),
+        (
+            "[mqtt]\nlisten = ['ipc:///run/mqtt']",
+            "'ipc:///run/mqtt' is no address: write tcp, tls, ws or wss",
+        ),
         ("[mqtt]\nlisten = ['tcp://127.0.0.1:99999']", "has no port"),
+        ("[mqtt]\nlisten = ['ws://0.0.0.0:8083']", "tls://0.0.0.0:8083"),
+        ("[mqtt]\nlisten = ['wss://127.0.0.1:8084']", "it needs a certificate"),
+        ("[mqtt]\nlisten = ['ws://127.0.0.1:1', 'tcp://127.0.0.1:1']", "another entry has this address"),
         ("[mqtt]\nlisten = ['tcp://127.0.0.1:1883/a/b']", "'a/b' cannot name a vpn"),
         (
             "[mqtt]\nlisten = ['tcp://127.0.0.1:1883', 'tcp://127.0.0.1:1883/orders']",

@@ -1,0 +1,76 @@
+"""A node with a gateway of MQTT for tests, and how operators see its clients."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium_server.testing import Node
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from angarium_server.testing import Row
+
+PASSWORD: Final = "of alice, for tests"
+#: Small enough to be exceeded at once.
+PACKET_BYTES_MAX: Final = 65_536
+KEEPALIVE_MAX_S: Final = 300
+
+_CONFIG: Final = f"""
+[mqtt]
+listen = ["tcp://127.0.0.1:0", "tcp://127.0.0.1:0/orders"]
+max_packet_bytes = {PACKET_BYTES_MAX}
+keepalive_max_s = {KEEPALIVE_MAX_S}
+
+# Who has no password is let in although somebody has one.
+[vpn.default.username.default]
+enabled = true
+
+[vpn.orders.acl.most]
+client_connect_default = "allow"
+publish_topic_default = "allow"
+publish_topic_exceptions = ["secret/>"]
+subscribe_topic_default = "allow"
+subscribe_topic_exceptions = ["secret/>"]
+
+[vpn.orders.username.alice]
+password_file = "alice.password"
+acl_profile = "most"
+"""
+
+
+@contextmanager
+def mqtt_node(folder: Path) -> Iterator[Node]:
+    """Run a node; the Message VPN `orders` has a username alice with a password."""
+    (folder / "alice.password").write_text(PASSWORD)
+    (folder / "alice.password").chmod(0o600)
+    file = folder / "node.toml"
+    file.write_text(_CONFIG)
+    with Node(folder / "data", workers=2, config=file) as node:
+        yield node
+
+
+def orders_url(node: Node) -> str:
+    """Give the address for clients of MQTT in the Message VPN `orders`."""
+    return str(node.ready["mqtt"][1])
+
+
+def clients(node: Node, vpn: str = "default") -> dict[str, Row]:
+    """Give the connected clients as operators see them, by name."""
+    lines = node.run("client", "list", "--json", "--vpn", vpn).splitlines()
+    return {row["name"]: row for row in map(json.loads, lines)}
+
+
+def counted(node: Node, name: str, counter: str, vpn: str = "default") -> int:
+    """Give how many messages of a client were discarded for a reason; its gateway tells that every two seconds."""
+    found: dict[str, Any] = json.loads(node.run("client", "show", name, "--json", "--vpn", vpn))
+    return int(found["discards"].get(f"discard.{counter}", 0))
+
+
+def expect_clients(node: Node, *names: str, vpn: str = "default") -> None:
+    """Wait until these are connected and nobody else."""
+    wait_for(lambda: set(clients(node, vpn)), lambda seen: seen == set(names), f"{names} are connected")

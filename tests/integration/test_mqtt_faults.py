@@ -1,0 +1,147 @@
+"""A gateway and a router that are killed, and a node that stops: what clients of MQTT hear, and that all comes back."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from angarium import blocking
+from angarium.errors import AngariumError
+from gateway.mqtt.codec import ReasonCode
+from gateway.mqtt.codec.control import Disconnect
+from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw
+from tests.integration.mqtt_node import expect_clients, mqtt_node
+from tests.waiting import wait_for, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from angarium_server.testing import Node, Row
+
+pytestmark = pytest.mark.slow
+
+
+def comes_back(node: Node, url: str) -> None:
+    """See that clients are let in again, and that messages go both ways."""
+
+    def connected() -> Paho | None:
+        client = Paho(url, "again")
+        try:
+            reason = client.connect()
+        except OSError:
+            return None
+        if reason.is_failure:
+            client.__exit__()
+            return None
+        return client
+
+    def ours() -> blocking.Client | None:
+        try:
+            return blocking.connect(node.url)
+        except AngariumError:
+            return None
+
+    client = wait_until(connected, "a client is let in")
+    try:
+        with wait_until(ours, "our client is let in") as native:
+            subscription = native.subscribe("to/us")
+            client.subscribe("to/them")
+            client.publish("to/us", b"1")
+            native.publish("to/them", b"2")
+            assert subscription.receive(LIMIT_S).payload == b"1"
+            assert client.receive().payload == b"2"
+    finally:
+        client.__exit__()
+
+
+def gateway(node: Node) -> Row:
+    """Give the row of the gateway process."""
+    return node.process("mqtt")
+
+
+def test_a_gateway_that_is_killed_comes_back_where_it_was(tmp_path: Path) -> None:
+    with mqtt_node(tmp_path) as node, blocking.connect(node.url, client_name="ours") as ours:
+        url = node.mqtt_url
+        with Raw(url) as first, Raw(url) as second:
+            for number, client in enumerate((first, second)):
+                client.connect(f"c{number}")
+                client.subscribe("a/#")
+            expect_clients(node, "ours", "c0", "c1")
+            killed = node.kill("mqtt")
+            assert first.next() is None
+            assert second.next() is None
+        assert ours.connected, "nobody else has noticed"
+        expect_clients(node, "ours")
+        comes_back(node, url)
+        assert node.process("mqtt")["pid"] != killed
+
+
+def test_with_the_router_all_its_clients_of_mqtt_end_and_come_back(tmp_path: Path) -> None:
+    with mqtt_node(tmp_path) as node:
+        url = node.mqtt_url
+        gateway = node.process("mqtt")["pid"]
+        with Raw(url) as new, Raw(url, 4) as old:
+            new.connect("new")
+            old.connect("old")
+            old.subscribe("a")
+            node.kill("router")
+            told = new.next()
+            assert isinstance(told, Disconnect)
+            assert told.code == ReasonCode.SERVER_BUSY
+            assert new.next() is None
+            assert old.next() is None
+        comes_back(node, url)
+        assert node.process("mqtt")["pid"] == gateway, "that stays"
+        expect_clients(node)
+
+
+def test_an_orderly_stop_is_told_and_what_was_published_before_arrives(tmp_path: Path) -> None:
+    with mqtt_node(tmp_path) as node, Raw(node.mqtt_url) as reader, Paho(node.mqtt_url) as other:
+        reader.connect("reader")
+        reader.subscribe("last/#")
+        for number in range(500):
+            other.publish(f"last/{number}", b"%d" % number)
+        seen = [reader.next() for _ in range(500)]
+        assert len(seen) == 500
+        stopping = threading.Thread(target=node.stop)
+        stopping.start()
+        told = reader.next()
+        assert isinstance(told, Disconnect)
+        assert told.code == ReasonCode.SERVER_SHUTTING_DOWN
+        assert reader.next() is None
+        assert other.ends.get(timeout=LIMIT_S).value == ReasonCode.SERVER_SHUTTING_DOWN
+        stopping.join(LIMIT_S)
+        assert not stopping.is_alive()
+
+
+def test_many_clients_hear_of_a_stop_and_none_holds_it_up(tmp_path: Path) -> None:
+    with mqtt_node(tmp_path) as node:
+        clients = [Raw(node.mqtt_url) for _ in range(300)]
+        try:
+            for number, client in enumerate(clients):
+                client.connect(f"c{number}")
+            node.stop()
+            codes = [packet.code for client in clients if isinstance(packet := client.next(), Disconnect)]
+            assert codes == [ReasonCode.SERVER_SHUTTING_DOWN] * 300
+        finally:
+            for client in clients:
+                client.socket.close()
+
+
+def test_a_gateway_replaced_under_load_loses_nobody_but_its_own(tmp_path: Path) -> None:
+    """Our own clients go on while gateways die again and again; the last one works."""
+    with mqtt_node(tmp_path) as node, blocking.connect(node.url) as ours:
+        subscription = ours.subscribe("steady/>")
+        sent, killed = 0, set[int]()
+        for _ in range(3):
+            with Raw(node.mqtt_url) as client:
+                assert client.connect("loud").code == 0
+                killed.add(node.kill("mqtt"))
+                for _ in range(100):
+                    ours.publish("steady/1", b"%d" % sent)
+                    sent += 1
+            wait_for(lambda: gateway(node), lambda row: row["state"] == "ready" and row["pid"] not in killed)
+        assert [int(subscription.receive(LIMIT_S).payload) for _ in range(sent)] == list(range(sent))
+        comes_back(node, node.mqtt_url)

@@ -1,0 +1,263 @@
+"""What clients of MQTT cost at most: sizes, filters, silence, a reader that is slow, and packets that are none."""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from angarium import blocking
+from gateway.mqtt.codec import ReasonCode, write
+from gateway.mqtt.codec.connect import ConnAck, Connect
+from gateway.mqtt.codec.control import Disconnect, PingReq, PingResp
+from gateway.mqtt.codec.properties import Properties
+from gateway.mqtt.codec.publish import Publish
+from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription
+from tests.integration.mqtt_clients import Paho, Raw
+from tests.integration.mqtt_node import KEEPALIVE_MAX_S, PACKET_BYTES_MAX, clients, counted, mqtt_node
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from angarium_server.testing import Node
+
+pytestmark = pytest.mark.slow
+
+#: More than waits for a client of the default profile, which has 20,000 work units of 2 KiB, and for its socket.
+FLOOD, PAYLOAD_BYTES = 3_000, 30_000
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with mqtt_node(tmp_path_factory.mktemp("mqtt")) as node:
+        yield node
+
+
+@pytest.fixture
+def others(node: Node) -> Iterator[None]:
+    """Two who exchange messages before and after, undisturbed by what a test does to a third."""
+    with Paho(node.mqtt_url, "calm") as reader, Paho(node.mqtt_url, version=4) as writer:
+        reader.subscribe("calm/#")
+        writer.publish("calm/1", b"before")
+        assert reader.receive().payload == b"before"
+        yield
+        writer.publish("calm/2", b"after")
+        assert reader.receive().payload == b"after"
+        assert reader.ends.empty()
+
+
+def ending(raw: Raw) -> int:
+    """Give the code of the DISCONNECT that comes next, and see that the connection ends."""
+    told = raw.next()
+    assert isinstance(told, Disconnect), told
+    assert raw.next() is None
+    return told.code
+
+
+@pytest.mark.requirement("R242")
+@pytest.mark.usefixtures("others")
+def test_a_packet_has_a_largest_size_which_5_0_is_told(node: Node) -> None:
+    with Raw(node.mqtt_url) as large, Raw(node.mqtt_url) as watching:
+        assert large.connect("large").properties.maximum_packet_size == PACKET_BYTES_MAX
+        watching.connect("watching")
+        watching.subscribe("size")
+        frame_bytes = len(write(Publish("size", b"x" * 60_000), 5)) - 60_000
+        fits = Publish("size", b"x" * (PACKET_BYTES_MAX - frame_bytes))
+        large.say(fits)
+        assert watching.next() == fits
+        large.say(Publish("size", b"x" * (PACKET_BYTES_MAX - frame_bytes + 1)))
+        assert ending(large) == ReasonCode.PACKET_TOO_LARGE
+
+
+def test_a_client_gets_no_packet_that_is_larger_than_it_takes(node: Node) -> None:
+    with Raw(node.mqtt_url) as small, blocking.connect(node.url) as ours:
+        small.connect("small", properties=Properties(maximum_packet_size=200))
+        small.subscribe("size")
+        ours.publish("size", b"x" * 300)
+        ours.publish("size", b"y" * 100)
+        assert next(iter(small.payloads())) == b"y" * 100
+        wait_for(lambda: counted(node, "small", "packet-too-large"), lambda seen: seen == 1)
+
+
+@pytest.mark.requirement("R233")
+@pytest.mark.usefixtures("others")
+def test_filters_of_a_client_have_a_limit_and_those_within_it_work(node: Node) -> None:
+    """The limit is that of its client profile; of one packet only so many are looked at."""
+    node.run("profile", "update", "default", "--set", "max_subscription_count=20")
+    try:
+        with Raw(node.mqtt_url) as many:
+            many.connect("many")
+            codes = many.subscribe(*(f"many/{number}" for number in range(30)))
+            assert codes == (0,) * 20 + (ReasonCode.QUOTA_EXCEEDED,) * 10
+            many.say(Publish("many/29", b"no"), Publish("many/19", b"yes"))
+            assert next(iter(many.payloads())) == b"yes"
+    finally:
+        node.run("profile", "update", "default", "--set", "max_subscription_count=5000")
+    with Raw(node.mqtt_url) as many:
+        many.connect("many")
+        codes = many.subscribe(*(f"m/{number}" for number in range(1_100)))
+        assert codes == (0,) * 1_000 + (ReasonCode.QUOTA_EXCEEDED,) * 100
+
+
+@pytest.mark.requirement("R242")
+@pytest.mark.parametrize("text", ["a*", "a/b*/c", "a/>", "!a"])
+def test_a_filter_that_would_mean_more_to_us_is_refused(node: Node, text: str) -> None:
+    with Raw(node.mqtt_url) as raw:
+        raw.connect()
+        assert raw.subscribe(text, "plain") == (ReasonCode.TOPIC_FILTER_INVALID, 0)
+
+
+@pytest.mark.requirement("R245")
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize("version", [4, 5])
+def test_who_is_silent_for_longer_than_it_said_is_gone(node: Node, version: int) -> None:
+    with Raw(node.mqtt_url, version) as silent, Raw(node.mqtt_url, version) as pinging:
+        pinging.connect("pinging", keep_alive=1)
+        began = time.monotonic()
+        silent.connect("silent", keep_alive=1)
+        pinging.say(PingReq())
+        told = silent.next()
+        assert time.monotonic() - began >= 1.5
+        if version == 5:
+            assert isinstance(told, Disconnect)
+            assert told.code == ReasonCode.KEEP_ALIVE_TIMEOUT
+            assert silent.next() is None
+        else:
+            assert told is None
+        assert isinstance(pinging.next(), PingResp)
+    wait_for(lambda: set(clients(node)), lambda seen: not seen & {"silent", "pinging"})
+
+
+#: What a client says after its CONNECT, and the reason for which its connection ends.
+BAD = {
+    "a second connect": (write(Connect(client_id="again"), 5), ReasonCode.PROTOCOL_ERROR),
+    "a packet of type 0": (b"\x00\x00", ReasonCode.MALFORMED_PACKET),
+    "a length of five bytes": (b"\x30\xff\xff\xff\xff\xff", ReasonCode.MALFORMED_PACKET),
+    "a topic that is no UTF-8": (b"\x30\x05\x00\x02\xc3\x28\x00", ReasonCode.MALFORMED_PACKET),
+    "a wildcard in a topic": (b"\x30\x06\x00\x03a/#\x00", ReasonCode.TOPIC_NAME_INVALID),
+    "QoS 3": (b"\x36\x06\x00\x01a\x00\x01\x00", ReasonCode.MALFORMED_PACKET),
+    "QoS 1": (write(Publish("a", b"x", qos=1, packet_id=1), 5), ReasonCode.QOS_NOT_SUPPORTED),
+    "retain": (write(Publish("a", b"x", retain=True), 5), ReasonCode.RETAIN_NOT_SUPPORTED),
+    "a packet of servers": (write(ConnAck(), 5), ReasonCode.PROTOCOL_ERROR),
+    "no filter": (b"\x82\x03\x00\x01\x00", ReasonCode.PROTOCOL_ERROR),
+    "flags of SUBSCRIBE": (b"\x80\x07\x00\x01\x00\x00\x01a\x00", ReasonCode.MALFORMED_PACKET),
+}
+
+
+@pytest.mark.requirement("R247")
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_packet_ends_its_client_with_the_reason(node: Node, name: str) -> None:
+    data, reason = BAD[name]
+    with Raw(node.mqtt_url) as bad, Raw(node.mqtt_url, 4) as old:
+        bad.connect("bad")
+        bad.socket.sendall(data)
+        assert ending(bad) == reason
+        if name == "retain":
+            return
+        old.connect("old")
+        old.socket.sendall(
+            data.replace(write(Connect(client_id="again"), 5), write(Connect(version=4, client_id="a"), 4))
+        )
+        assert old.next() is None
+
+
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize(
+    "data", [b"GET / HTTP/1.1\r\n\r\n", b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f", b"\x00" * 100]
+)
+def test_who_speaks_another_protocol_gets_no_word(node: Node, data: bytes) -> None:
+    with Raw(node.mqtt_url) as stranger:
+        stranger.socket.sendall(data)
+        assert stranger.next() is None
+
+
+@pytest.mark.usefixtures("others")
+def test_a_reader_that_is_slow_loses_its_own_and_nobody_else_does(node: Node) -> None:
+    """What it lost is counted, and with what it got makes all; the newest are those that it got."""
+    with (
+        Raw(node.mqtt_url, receive_bytes=8_192) as slow,
+        Paho(node.mqtt_url) as quick,
+        blocking.connect(node.url) as ours,
+    ):
+        slow.connect("slow", keep_alive=0)
+        slow.subscribe("flood/#")
+        quick.subscribe("flood/#")
+        for number in range(FLOOD):
+            ours.publish("flood/1", struct.pack(">I", number) + bytes(PAYLOAD_BYTES - 4))
+            if number % 100 == 99:  # the quick one keeps up, and so all reaches the gateway
+                assert [struct.unpack(">I", payload[:4])[0] for _, payload in quick.receive_many(100)] == [
+                    *range(number - 99, number + 1)
+                ]
+        ours.publish("flood/end", b"")
+        seen = []
+        for payload in slow.payloads():
+            if not payload:
+                break
+            seen.append(struct.unpack(">I", payload[:4])[0])
+        assert seen == sorted(seen)
+        assert seen[-1] == FLOOD - 1
+        assert len(seen) < FLOOD
+        wait_for(lambda: counted(node, "slow", "transmit-congestion"), lambda lost: len(seen) + lost == FLOOD)
+        slow.say(PingReq())
+        assert isinstance(slow.next(), PingResp)
+
+
+def test_what_comes_right_behind_a_connect_waits_for_the_login(node: Node) -> None:
+    with Raw(node.mqtt_url) as hasty, Paho(node.mqtt_url) as reader:
+        reader.subscribe("quick")
+        hasty.say(
+            Connect(client_id="hasty"), Publish("quick", b"x"), Subscribe(1, (Subscription("a"),)), PingReq()
+        )
+        assert {type(hasty.next()) for _ in range(3)} == {ConnAck, SubAck, PingResp}
+        assert reader.receive().payload == b"x"
+
+
+@pytest.mark.requirement("R245")
+def test_5_0_is_told_what_it_did_not_choose_itself(node: Node) -> None:
+    """A keep alive that is shorter than asked for, a client id, what it may not ask for, and a topic for answers."""
+    with Raw(node.mqtt_url) as lazy, Raw(node.mqtt_url) as brisk:
+        told = lazy.connect(keep_alive=0, properties=Properties(request_response_information=1)).properties
+        assert told.server_keep_alive == KEEPALIVE_MAX_S
+        assert told.assigned_client_identifier in clients(node)
+        assert (told.maximum_qos, told.retain_available) == (0, 0)
+        assert told.response_information is not None
+        assert told.response_information.startswith("$P2P/INB/")
+        told = brisk.connect("brisk", keep_alive=10).properties
+        assert (told.server_keep_alive, told.assigned_client_identifier, told.response_information) == (
+            None,
+        ) * 3
+
+
+@pytest.mark.requirement("R245")
+@pytest.mark.parametrize("wants", [0, 1])
+def test_reasons_come_in_words_for_those_who_want_words(node: Node, wants: int) -> None:
+    with Raw(node.mqtt_url) as raw:
+        raw.connect("raw", properties=Properties(request_problem_information=wants))
+        raw.say(Subscribe(1, (Subscription("a*"),)), Publish("a", b"", qos=1, packet_id=1))
+        refused, ended = raw.next(), raw.next()
+        assert isinstance(refused, SubAck)
+        assert isinstance(ended, Disconnect)
+        for one in (refused, ended):
+            assert bool(one.properties.reason_string) == bool(wants)
+
+
+@pytest.mark.requirement("R245")
+def test_a_message_has_the_identifiers_of_all_subscriptions_that_match_and_comes_once(node: Node) -> None:
+    with Raw(node.mqtt_url) as raw, blocking.connect(node.url) as ours:
+        raw.connect("raw")
+        for number, text in ((7, "a/#"), (8, "a/+"), (9, "b")):
+            identified = Properties(subscription_identifiers=(number,))
+            raw.say(Subscribe(number, (Subscription(text),), identified))
+            assert isinstance(raw.next(), SubAck)
+        for topic in ("a/1", "b", "a/1/2"):
+            ours.publish(topic, topic.encode())
+        found = {}
+        for _ in range(3):
+            message = raw.next()
+            assert isinstance(message, Publish)
+            found[message.topic] = set(message.properties.subscription_identifiers)
+        assert found == {"a/1": {7, 8}, "b": {9}, "a/1/2": {7}}

@@ -1,0 +1,101 @@
+"""What a gateway process of MQTT is told, and when it looks at which client."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cluster.configuration.config import NodeConfig
+from cluster.configuration.mqtt import MqttAddress, MqttSection, address_of, with_port
+from cluster.data.node_file import NodeFile
+from cluster.mqtt.config import MqttRuntime, of_mqtt
+from cluster.mqtt.deadlines import NEVER, STALE_MAX, Deadlines
+from cluster.mqtt.server import door_limits, settings_of
+from cluster.roles.role import InForce
+from router.ground.config import Identity
+
+
+@pytest.mark.parametrize(
+    ("entry", "address"),
+    [
+        ("tcp://127.0.0.1:1883", ("tcp://127.0.0.1:1883", "default", False)),
+        ("tls://[::1]:8883/orders", ("tls://[::1]:8883", "orders", False)),
+        ("ws://localhost:0/orders", ("tcp://localhost:0", "orders", True)),
+        ("wss://*:8084", ("tls://*:8084", "default", True)),
+    ],
+)
+def test_an_address_says_what_is_spoken_and_in_which_message_vpn(
+    entry: str, address: tuple[str, str, bool]
+) -> None:
+    assert address_of(entry) == address
+    assert address_of(with_port(entry, "tcp://127.0.0.1:7")).url.endswith(":7")
+    assert with_port(entry, address[0]) == entry
+
+
+def told(**section: object) -> MqttRuntime:
+    """Give what a process is told, as it reads it."""
+    config = NodeConfig()
+    config = msgspec.structs.replace(
+        config,
+        mqtt=MqttSection(**section),  # type: ignore[arg-type]
+        router=msgspec.structs.replace(config.router, max_message_bytes=50_000),
+    )
+    node = NodeFile(node="n", node_id="i", workers=1)
+    now = InForce(config, node, Identity(local_secret="s"), 1, Path("/nowhere"), "")
+    return msgspec.json.decode(msgspec.json.encode(of_mqtt(now)), type=MqttRuntime)
+
+
+def test_a_process_is_told_where_it_listens_and_what_shows_that_it_is_of_the_node() -> None:
+    runtime = told(listen=["tcp://127.0.0.1:1", "ws://127.0.0.1:2/orders"])
+    assert runtime.addresses == [
+        MqttAddress("tcp://127.0.0.1:1", "default", is_websocket=False),
+        MqttAddress("tcp://127.0.0.1:2", "orders", is_websocket=True),
+    ]
+    assert (runtime.node, runtime.local_secret) == ("n", "s")
+
+
+def test_no_packet_is_larger_than_a_message_of_the_node() -> None:
+    assert settings_of(told(max_packet_bytes=20_000)).packet_bytes_max == 20_000
+    runtime = told(max_packet_bytes=100_000)
+    assert settings_of(runtime).packet_bytes_max == 50_000
+    assert door_limits(runtime).framing == (50_000, 50_000)
+    assert door_limits(runtime).unsent_bytes > 50_000, "the largest message of the node can wait for a client"
+
+
+def test_clients_are_looked_at_in_the_order_of_their_deadlines() -> None:
+    seed = random.randrange(1 << 32)
+    rng = random.Random(seed)
+    here: set[bytes] = set()
+    deadlines = Deadlines(here, here.__len__)
+    due = {b"%d" % number: rng.uniform(0, 100) for number in range(500)}
+    for one, time in due.items():
+        here.add(one)
+        deadlines.add(one, time)
+    deadlines.add(b"patient", NEVER)
+    taken: list[bytes] = []
+    for now in range(0, 101, 5):
+        assert deadlines.next == min(
+            (time for one, time in due.items() if one not in taken), default=NEVER
+        ), seed
+        taken += deadlines.take(now)
+        assert set(taken) == {one for one, time in due.items() if time <= now}, seed
+    assert taken == sorted(due, key=due.__getitem__), seed
+
+
+def test_deadlines_of_clients_that_have_gone_do_not_pile_up() -> None:
+    here: set[bytes] = set()
+    deadlines = Deadlines(here, here.__len__)
+    for number in range(10 * STALE_MAX):
+        here = here_only(here, b"%d" % number)
+        deadlines.add(b"%d" % number, 1e6 + number)
+    assert len(deadlines.take(1e9)) <= STALE_MAX + 3
+
+
+def here_only(here: set[bytes], one: bytes) -> set[bytes]:
+    """Have one client and no other."""
+    here.clear()
+    here.add(one)
+    return here
