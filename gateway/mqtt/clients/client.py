@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from angarium.errors import ERRORS, OTHER_VPN, SESSION_UNKNOWN, error_for
+from angarium.errors import ERRORS, SESSION_UNKNOWN, error_for
 from gateway.mqtt.clients import rules
 from gateway.mqtt.clients.connecting import UNKNOWN, acceptance, login_of, terms_of
 from gateway.mqtt.clients.keepalive import PATIENCE, KeepAlive
@@ -71,7 +71,6 @@ class Client:
         "_host",
         "_inbox",
         "_keepalive",
-        "_may_move",
         "_publishing",
         "_settings",
         "_subscribing",
@@ -105,7 +104,7 @@ class Client:
             now: the time.
         """
         self.connection_id: Final = connection_id
-        #: The Message VPN that it is in, or asks to be let into.
+        #: The Message VPN that it asks to be let into, and when it is here, the one that it is in.
         self.vpn = vpn
         self.stage = Stage.NEW
         #: What was agreed; nothing before the CONNECT.
@@ -119,8 +118,6 @@ class Client:
         self._address = address
         self._certificate = certificate
         self._inbox = ""
-        #: Whether it may still be sent to another Message VPN; once.
-        self._may_move = True
         self._keepalive = KeepAlive(now)
         #: What it publishes and what it subscribes to, since it is here.
         self._publishing: Publishing | None = None
@@ -240,6 +237,7 @@ class Client:
             return
         self.stage = Stage.HERE
         self.name = welcome.client_name
+        self.vpn = self.attached.vpn
         self._inbox = welcome.inbox
         self._publishing = Publishing(self.attached, self._settings, self.version)
         self._subscribing = Subscribing(
@@ -251,14 +249,9 @@ class Client:
         self._catch_up(now)
 
     def refused(self, error: AngariumError, now: float) -> None:
-        """Be told that the node does not let it in, at least not here: a token may be for another Message VPN."""
-        refused, self.attached = self.attached, None
-        if refused is not None and error.code == OTHER_VPN and self._may_move:
-            self._may_move = False
-            self.vpn = error.detail
-            self.attached = self._host.attach(self, refused.login, self.vpn, now)
-        else:
-            self.end(error, now)
+        """Be told that the node does not let it in."""
+        self.attached = None
+        self.end(error, now)
 
     def ended(self, error: AngariumError | None, now: float) -> None:
         """Be told that its session at the node is over."""

@@ -45,8 +45,9 @@ RIGHTS = Rights(
 class FakeAttached:
     """A client at the node, whose answers the test gives."""
 
-    def __init__(self, login: Login) -> None:
+    def __init__(self, login: Login, vpn: str) -> None:
         self.login = login
+        self.vpn = vpn
         self.name = ""
         self.rights = KnownRights().find(RIGHTS)
         self.queued = (0, 0)
@@ -118,8 +119,6 @@ class Conversation:
         self.settings = settings or Settings()
         self.client = Client(self, self.settings, b"12345678", "192.0.2.1", None, "default", self.now)  # type: ignore[arg-type]
         self.attached: FakeAttached | None = None
-        #: The Message VPNs that it asked to be let into.
-        self.vpns: list[str] = []
         self.is_admitted = False
         #: How the process was told that the connection is over; None as long as it is not.
         self.finished: str | None = None
@@ -134,8 +133,7 @@ class Conversation:
     def attach(self, guest: Guest, login: Login, vpn: str, now: float) -> FakeAttached:
         assert guest is self.client
         assert now == self.now
-        self.vpns.append(vpn)
-        self.attached = FakeAttached(login)
+        self.attached = FakeAttached(login, vpn)
         return self.attached
 
     def send(self, connection_id: bytes, data: bytes) -> None:
