@@ -133,8 +133,9 @@ class Surroundings(NamedTuple):
 
     identity: Identity
     connect: Connect
-    #: Takes the rows that came for plain subscriptions, in order: Message VPN, rows, time.
-    on_rows: Callable[[str, list[Row], float], None]
+    #: Takes the rows that came for plain subscriptions, in order: Message VPN, rows, time. False if some are not passed
+    #: on yet; `VpnCarriers.passed_on` follows.
+    on_rows: Callable[[str, list[Row], float], bool]
     random: random.Random
     #: Of the clients of the process: they rise.
     numbers: Iterator[int]
@@ -282,7 +283,6 @@ class Carrier:
         while waiting and _has_room(session):
             client = waiting.popleft()
             if client.stage is Stage.WAITING:
-                assert client.login is not None
                 client.stage = Stage.GREETING
                 client.number = next(self._around.numbers)
                 self._clients[client.number] = client
@@ -307,10 +307,16 @@ class Carrier:
 
     def _delivered(self, event: Delivered, now: float) -> None:
         self.discarded += event.dropped
+        is_passed_on = True
         for delivery in event.deliveries:
-            self._around.on_rows(self.vpn, delivery.rows, now)
-        assert self._session is not None
-        self._session.passed_on()
+            is_passed_on = self._around.on_rows(self.vpn, delivery.rows, now) and is_passed_on
+        if is_passed_on:
+            self.passed_on()
+
+    def passed_on(self) -> None:
+        """Take note that all rows that came have been passed on: more may come."""
+        if self._session is not None:
+            self._session.passed_on()
 
     def _noticed(self, event: Noticed, _now: float) -> None:
         self.refused[event.code] += event.messages
@@ -582,7 +588,7 @@ class VpnCarriers:
         self,
         identity: Identity,
         connect: Connect,
-        on_rows: Callable[[str, list[Row], float], None],
+        on_rows: Callable[[str, list[Row], float], bool],
         random: random.Random,
     ) -> None:
         """Begin without any."""
@@ -605,6 +611,10 @@ class VpnCarriers:
             if self._is_stopping:
                 carrier.stop()
         return carrier
+
+    def passed_on(self, vpn: str) -> None:
+        """Take note that all rows that came in a Message VPN have been passed on, after `on_rows` gave false."""
+        self._by_vpn[vpn].passed_on()
 
     def tick(self, now: float) -> float:
         """Do what is due, and end a turn: send what it brought; gives when to call again."""

@@ -21,11 +21,9 @@ P = TypeVar("P")
 #: Topics of which the plan is kept, and what all plans take together.
 KNOWN_TOPICS_MAX: Final = 100_000
 KNOWN_BYTES_MAX: Final = 64 << 20
-#: What a plan takes, and more for each value that went into it.
-PLAN_BYTES: Final = 600
-VALUE_BYTES: Final = 16
-#: Topics that one step of `sweep` looks at.
+#: Topics that one step of `sweep` looks at: so many, or this part of all.
 _SWEPT_PER_STEP: Final = 256
+_SWEPT_PART: Final = 32
 
 
 class _Entry(CacheEntry, eq=False):
@@ -38,13 +36,15 @@ class _Entry(CacheEntry, eq=False):
 class FanOut(Generic[V, P]):
     """Values by filter, and for each topic the plan that is made of those that match it."""
 
-    def __init__(self, plan: Callable[[str, tuple[V, ...]], P]) -> None:
+    def __init__(self, plan: Callable[[str, tuple[V, ...]], P], bytes_of: Callable[[P], int]) -> None:
         """Know no filter.
 
         Args:
             plan: makes the plan for a topic of the values that match it, each once.
+            bytes_of: says what a plan takes.
         """
         self._plan = plan
+        self._bytes_of = bytes_of
         self._trie: FilterTrie[V] = FilterTrie()
         self._cache: TopicCache[_Entry] = TopicCache(
             self._dropped, KNOWN_TOPICS_MAX, KNOWN_BYTES_MAX, CACHED_TOPIC_BYTES
@@ -80,7 +80,8 @@ class FanOut(Generic[V, P]):
 
     def _look_up(self, topic: str) -> _Entry:
         values = tuple(dict.fromkeys(self._trie.match(topic)))
-        entry = _Entry(plan=self._plan(topic, values), bytes=PLAN_BYTES + VALUE_BYTES * len(values))
+        plan = self._plan(topic, values)
+        entry = _Entry(plan=plan, bytes=self._bytes_of(plan))
         self._cache.bytes += entry.bytes
         self._cache.put(topic, entry)
         return entry
@@ -93,7 +94,7 @@ class FanOut(Generic[V, P]):
         if now >= self._age_at:
             self._age_at = now + AGE_INTERVAL_S
             self._cache.age()
-        self._cache.sweep(_SWEPT_PER_STEP)
+        self._cache.sweep(max(_SWEPT_PER_STEP, len(self._cache) // _SWEPT_PART))
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""

@@ -224,10 +224,24 @@ class MqttServer:
         place = f"ipc://{self._process.runtime_dir}/links"
         return RouterConnection(self._process, self._names, place, None, on_message, on_drained, on_lost)
 
-    def _deliver(self, vpn: str, rows: list[Row], now: float) -> None:
+    def _deliver(self, vpn: str, rows: list[Row], now: float) -> bool:
+        """Deliver what came in a Message VPN; false if some of it waits for the next turn."""
         delivering = self._deliveries.get(vpn)
-        if delivering is not None:
-            delivering.deliver(rows, now)
+        if delivering is None:
+            return True
+        delivering.deliver(rows, now)
+        return not delivering.is_behind
+
+    def _deliver_rest(self, now: float) -> bool:
+        """Go on with what waits since the last turn; true if some of it still does."""
+        is_behind = False
+        for vpn, delivering in self._deliveries.items():
+            was_behind = delivering.is_behind
+            if delivering.begin_turn(now):
+                is_behind = True
+            elif was_behind:
+                self._carriers.passed_on(vpn)
+        return is_behind
 
     # -- the controller --------------------------------------------------------------------------------------
 
@@ -274,6 +288,7 @@ class MqttServer:
         self._door.tick(now)
         self._is_held = False
         has_more = self._door.read_rest()
+        is_behind = self._deliver_rest(now)
         self._end_slow(now)
         self._look_at_clients(now)
         if now >= self._sweep_at:
@@ -282,6 +297,8 @@ class MqttServer:
                 delivering.sweep(now)
         wake = min(self._carriers.tick(now), self._deadlines.next)
         self._door.flush()
+        if is_behind:
+            return 0.0
         if has_more:
             return HELD_S if self._is_held else 0.0
         return GOODBYE_S if self._process.stopping else wake - now

@@ -5,12 +5,16 @@ Copies differ in the version, whether the flag retain is kept, and these identif
 kept in its plan. So a row is written once for each kind of copy, and the bytes are shared. Rows that came together are
 handed over together for each client.
 
+One row for ten thousand clients is much work, so a turn of the loop has a limit; the rest waits for the next turns, and
+whoever brings rows is to bring no more meanwhile.
+
 Topics that MQTT cannot say are delivered to nobody, and counted; topics of ours that begin with `#` do not exist here,
 but for addresses. One of these per Message VPN. `Egress` has what waits; no I/O here.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -24,14 +28,21 @@ from gateway.mqtt.messages import publish_section, sender_of
 from gateway.mqtt.topics import filters_of, mqtt_topic_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from angarium.message import Row
     from gateway.egress import Egress
     from gateway.mqtt.codec.subscribe import Subscription
 
-#: Copies that are gathered before they are handed over; the egress bounds what waits there.
-GATHERED_MAX: Final = 4_096
+#: A turn ends behind so many copies, about 5 ms, if it had so many rows: what is handed over to a client is sent by one
+#: system call, which costs as much as 20 copies.
+TURN_COPIES: Final = 16_384
+TURN_ROWS: Final = 32
+#: What a plan takes, and more for each kind of copies, for each receiver, and for each client with the option no local.
+_PLAN_BYTES: Final = 60
+_KIND_BYTES: Final = 160
+_RECEIVER_BYTES: Final = 8
+_OWN_BYTES: Final = 80
 
 
 class MqttReceiver(Receiver, Protocol):
@@ -89,6 +100,12 @@ class _Plan(msgspec.Struct, frozen=True):
     #: Clients that do not want all that they send themselves, by name: their other subscriptions.
     own: dict[str, tuple[MqttSubscription, ...]] | None
 
+    def bytes(self) -> int:
+        """Give what it takes while it is kept."""
+        receivers = sum([len(one.receivers) for one in self.copies])
+        own = sum([_OWN_BYTES + _RECEIVER_BYTES * len(others) for others in (self.own or {}).values()])
+        return _PLAN_BYTES + _KIND_BYTES * len(self.copies) + _RECEIVER_BYTES * receivers + own
+
 
 class Delivering:
     """Deliveries of one Message VPN."""
@@ -96,10 +113,13 @@ class Delivering:
     def __init__(self, egress: Egress) -> None:
         """Know no subscription."""
         self._egress = egress
-        self._fan_out: FanOut[MqttSubscription, _Plan] = FanOut(_plan)
+        self._fan_out: FanOut[MqttSubscription, _Plan] = FanOut(_plan, _Plan.bytes)
         #: Packets by client that were not handed over yet; empty between two calls.
         self._gathered: dict[MqttReceiver, list[bytes]] = {}
-        self._gathered_copies = 0
+        #: What this turn has done.
+        self._turn_rows = self._turn_copies = 0
+        #: Rows for which it had no time, in their order, each iterator at its first one.
+        self._waiting: deque[Iterator[Row]] = deque()
 
     def add(self, subscription: MqttSubscription) -> None:
         """Let a subscription that is not shared get what its filter matches."""
@@ -115,24 +135,50 @@ class Delivering:
         for pattern in filters_of(subscription.options.filter):
             self._fan_out.remove(pattern, subscription)
 
-    def deliver(self, rows: Sequence[Row], now: float) -> None:
-        """Send rows to all clients whose subscriptions match."""
+    def deliver(self, rows: Iterable[Row], now: float) -> None:
+        """Send rows to all clients whose subscriptions match; perhaps not all of them in this turn."""
+        self._waiting.append(iter(rows))
+        if len(self._waiting) == 1:
+            self._go_on(now)
+
+    def begin_turn(self, now: float) -> bool:
+        """Go on with the rows for which the last turn had no time; true if some may wait for the next one."""
+        self._turn_rows = self._turn_copies = 0
+        return self.is_behind and self._go_on(now)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether rows wait, or did until just now."""
+        return bool(self._waiting)
+
+    def _go_on(self, now: float) -> bool:
+        """Send what waits, as far as the turn goes; true if that is not all."""
         find = self._fan_out.find
-        for row in rows:
-            plan = find(row[1])
-            if plan.copies:
-                self._deliver(row, plan, now)
+        while self._waiting and not self._is_over():
+            for row in self._waiting[0]:
+                plan = find(row[1])
+                if plan.copies:
+                    self._gather(row, plan)
+                    if self._turn_copies >= TURN_COPIES and self._is_over():
+                        break
+            else:
+                self._waiting.popleft()
         self._hand_over(now)
+        return self.is_behind
+
+    def _is_over(self) -> bool:
+        return self._turn_copies >= TURN_COPIES and self._turn_rows >= TURN_ROWS
 
     def deliver_to(self, subscriptions: Sequence[MqttSubscription], rows: Sequence[Row], now: float) -> None:
         """Send rows to the client of some subscriptions, which may be shared; all of them match."""
         for row in rows:
-            self._deliver(row, _plan(row[1], subscriptions), now)
+            self._gather(row, _plan(row[1], subscriptions))
         self._hand_over(now)
 
-    def _deliver(self, row: Row, plan: _Plan, now: float) -> None:
+    def _gather(self, row: Row, plan: _Plan) -> None:
         """Gather the copies of one row."""
         copies, topic = plan.copies, plan.topic
+        self._turn_rows += 1
         if topic is None:
             _count_all(copies, "discard.topic-not-mqtt")
             return
@@ -149,16 +195,13 @@ class Delivering:
                     gathered[receiver] = [data]
                 else:
                     packets.append(data)
-            self._gathered_copies += len(one.receivers)
-        if self._gathered_copies >= GATHERED_MAX:
-            self._hand_over(now)
+            self._turn_copies += len(one.receivers)
 
     def _hand_over(self, now: float) -> None:
         put = self._egress.put
         for receiver, packets in self._gathered.items():
             put(receiver, packets, now)
         self._gathered.clear()
-        self._gathered_copies = 0
 
     def sweep(self, now: float) -> None:
         """Do one step of forgetting topics that nobody publishes to."""
@@ -167,7 +210,6 @@ class Delivering:
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         assert not self._gathered
-        assert not self._gathered_copies
         self._fan_out.validate()
 
 

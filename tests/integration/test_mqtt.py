@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
+from itertools import islice
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 import angarium
 from angarium import blocking
-from tests.integration.mqtt_clients import LIMIT_S, Paho, place_of, properties_of, publish_properties
+from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw, place_of, properties_of, publish_properties
 from tests.integration.mqtt_node import PASSWORD, mqtt_node, orders_url
 from tests.waiting import wait_for
 
@@ -196,3 +198,16 @@ def test_a_client_of_asyncio_works_as_well(node: Node) -> None:
         raise AssertionError
 
     assert sorted(asyncio.run(asyncio.wait_for(run(), LIMIT_S))) == [b"1", b"2"]
+
+
+def test_much_for_many_clients_takes_several_turns_and_stays_in_order(node: Node) -> None:
+    expected = [b"%d" % number for number in range(MANY)]
+    with blocking.connect(node.url) as ours, ExitStack() as ends:
+        theirs = [ends.enter_context(Raw(node.mqtt_url)) for _ in range(12)]
+        for one in theirs:
+            one.connect()
+            assert one.subscribe("much/#") == (0,)
+        for _ in range(2):
+            ours.publish_many(("much/1", payload) for payload in expected)
+            for one in theirs:
+                assert [*islice(one.payloads(), MANY)] == expected

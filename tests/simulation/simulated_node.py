@@ -21,7 +21,6 @@ from router.ground.ground import Ground
 from router.links.exports import SUBSCRIPTION_COST
 from router.router import Router
 from router.sessions.directory import AclProfile
-from router.sessions.session import is_attached
 from router.subscriptions.subscriptions import STEP_MAX
 from tests.simulation.event_history import FOREVER, Rights
 from tests.simulation.simulated_network import Connection, Endpoint, Frames, Loop
@@ -331,20 +330,16 @@ class SimulatedNode:
         """Carry out what concerns guaranteed messages; here nobody answers."""
 
     def _send_client(self, router: Router, effect: SendClient) -> None:
-        routing_id, frames = effect.routing_id, effect.frames
-        if is_attached(routing_id):
-            number = routing_id[-wire.ATTACHED_NUMBER_BYTES :]
-            routing_id, frames = routing_id[: -wire.ATTACHED_NUMBER_BYTES], [wire.ATTACHED, number, *frames]
-        link = self.links.get(routing_id)
+        link = self.links.get(effect.routing_id)
         if link is None or link.is_gone or link.connection is None:
-            router.unreachable(routing_id, effect.rows, self.loop.now, blocked=False)
+            router.unreachable(effect.routing_id, effect.rows, self.loop.now, blocked=False)
         elif (
             link.connection.down.stalled
             and link.connection.down.waiting_bytes > self.settings.router.send_queue_bytes
         ):
-            router.unreachable(routing_id, effect.rows, self.loop.now, blocked=True)
+            router.unreachable(effect.routing_id, effect.rows, self.loop.now, blocked=True)
         else:
-            link.connection.down.send(frames)
+            link.connection.down.send(effect.frames)
 
     # Clients.
 

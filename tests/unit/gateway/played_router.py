@@ -109,6 +109,8 @@ class Gateway:
         self.now = 100.0
         self.rows: list[tuple[str, list[Row]]] = []
         self.lines: list[FakeLine] = []
+        #: Whether rows are passed on at once.
+        self.passes_on = True
         self.carriers = VpnCarriers(IDENTITY, self._connect, self._take_rows, random.Random(1))
         self._welcome = {
             "session": "1",
@@ -134,8 +136,9 @@ class Gateway:
         self.lines.append(FakeLine(*callbacks))
         return self.lines[-1]
 
-    def _take_rows(self, vpn: str, rows: list[Row], now: float) -> None:
+    def _take_rows(self, vpn: str, rows: list[Row], now: float) -> bool:
         self.rows.append((vpn, rows))
+        return self.passes_on
 
     @property
     def line(self) -> FakeLine:

@@ -13,7 +13,7 @@ from angarium.errors import error_for
 from gateway.attached import FILTERS_WAITING_MAX
 from gateway.carrier import ENDINGS_PER_TURN, IDLE_S, LEAVE_S, OUTGOING_FULL, TURN_ROWS_MAX, WAIT_S
 from gateway.gathering import GATHERED_BYTES_MAX
-from tests.unit.gateway.played_router import Gateway
+from tests.unit.gateway.played_router import FakeGuest, Gateway
 
 if TYPE_CHECKING:
     from gateway.attached import Attached
@@ -440,6 +440,22 @@ def test_rows_for_plain_subscriptions_are_passed_on_and_credit_is_given_back(gat
     assert gateway.carrier.describe()["discarded"] == 5
 
 
+def test_credit_is_given_back_when_the_last_row_has_been_passed_on(gateway: Gateway) -> None:
+    gateway.opened()
+    gateway.sent()
+    gateway.passes_on = False
+    batch = wire.pack([[0, "a", 0, None, None, bytes(12 << 20)]])
+    for _ in range(2):
+        gateway.says(wire.DELIVER, (0, [(1, None)], 0), batch)
+        gateway.turn()
+    assert gateway.sent() == []
+    gateway.carriers.passed_on("default")
+    gateway.turn()
+    ((operation, header),) = gateway.sent()
+    assert operation == wire.CREDIT
+    assert wire.unpack(header)[1] == (32 << 20) + 2 * len(batch)
+
+
 def test_rows_of_a_share_go_to_their_client_in_order_of_the_round(gateway: Gateway) -> None:
     client, guest = gateway.opened()
     batches = [wire.pack([[index, f"{index}", 0, None, None, b""]]) for index in (1, 0)]
@@ -636,8 +652,7 @@ def test_stopping_lets_nobody_in_and_leaves_behind_what_was_published(gateway: G
 
 
 def test_each_message_vpn_has_a_carrier_of_its_own(gateway: Gateway) -> None:
-    gateway.attach()
-    gateway.attach(vpn="a")
+    gateway.carriers.attach("a", FakeGuest(), gateway.attach()[0].login, gateway.now)
     gateway.carriers.tick(gateway.now)
     vpns = [wire.unpack(line.sent[0][1])["vpn"] for line in gateway.lines]
     assert vpns == ["default", "a"]

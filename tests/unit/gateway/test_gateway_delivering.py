@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -23,6 +24,8 @@ from tests.unit.gateway.clients_of_tests import FakeClient, FakeOutlet
 from tests.unit.gateway.streams import begun
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from angarium.message import Row
 
 
@@ -140,17 +143,18 @@ def test_properties_are_told_to_those_who_know_them() -> None:
     assert bench.got(three) == [Publish("a/b", b"p")]
 
 
+@pytest.mark.requirement("R243")
 def test_who_takes_small_packets_only_goes_without_a_large_one() -> None:
-    bench, small, large = Bench(), FakeClient(1), FakeClient(2)
-    small.packet_bytes_max = 20
-    for client in (small, large):
+    bench, small, larger, large = Bench(), FakeClient(1), FakeClient(2), FakeClient(3)
+    small.packet_bytes_max, larger.packet_bytes_max = 20, 21
+    for client in (small, larger, large):
         bench.subscribe(client, "a/#")
     fits = 20 - len(b"\x30\x00\x00\x03a/b\x00")
     bench.deliver(row(payload=b"x" * fits), row(payload=b"x" * (fits + 1)))
     assert [packet.payload for packet in bench.got(small)] == [b"x" * fits]
-    assert len(bench.got(large)) == 2
+    assert len(bench.got(larger)) == len(bench.got(large)) == 2
     assert small.counts == {"discard.packet-too-large": 1}
-    assert large.counts == {}
+    assert larger.counts == large.counts == {}
 
 
 @pytest.mark.requirement("R242")
@@ -177,24 +181,54 @@ def test_what_comes_for_one_client_alone_goes_to_it_with_all_identifiers() -> No
     assert client.counts == {"discard.topic-not-mqtt": 1}
 
 
-def test_copies_are_handed_over_before_too_many_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivering, "GATHERED_MAX", 10)
+def test_a_turn_has_a_limit_and_the_next_ones_go_on_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivering, "TURN_COPIES", 10)
+    monkeypatch.setattr(delivering, "TURN_ROWS", 2)
     bench, clients = Bench(), [FakeClient(number) for number in range(1, 4)]
-    largest = 0
-    put = bench.delivering._egress.put
-
-    def noted(receiver: FakeClient, messages: list[bytes], now: float) -> None:
-        nonlocal largest
-        largest = max(largest, len(messages))
-        put(receiver, messages, now)
-
-    monkeypatch.setattr(bench.delivering._egress, "put", noted)
     for client in clients:
-        bench.subscribe(client, "#")
-    bench.deliver(*[row(payload=bytes([number])) for number in range(100)])
-    assert largest == 4
+        bench.subscribe(client, "a/#")
+    numbered = [row(payload=bytes([number])) for number in range(10)]
+    seen: list[list[int]] = []
+
+    def payloads() -> list[int]:
+        found = [[packet.payload[0] for packet in bench.got(client)] for client in clients]
+        assert found[0] == found[1] == found[2]
+        return found[0]
+
+    bench.deliver(*numbered[:3], row("b"))
+    assert not bench.delivering.is_behind
+    bench.deliver(*numbered[3:5])
+    assert bench.delivering.is_behind
+    bench.deliver(*numbered[5:])
+    seen.append(payloads())
+    while bench.delivering.begin_turn(0.0):
+        seen.append(payloads())
+    seen.append(payloads())
+    assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert not bench.delivering.is_behind
+
+
+def test_a_turn_of_few_rows_for_very_many_is_worth_its_system_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivering, "TURN_COPIES", 10)
+    bench, clients = Bench(), [FakeClient(number) for number in range(1, 31)]
     for client in clients:
-        assert [packet.payload for packet in bench.got(client)] == [bytes([number]) for number in range(100)]
+        bench.subscribe(client, "a/#")
+    bench.deliver(*[row() for _ in range(delivering.TURN_ROWS + 5)])
+    assert {len(bench.got(client)) for client in clients} == {delivering.TURN_ROWS}
+    assert not bench.delivering.begin_turn(0.0)
+    assert {len(bench.got(client)) for client in clients} == {5}
+
+
+def test_what_comes_for_one_client_alone_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivering, "TURN_COPIES", 1)
+    monkeypatch.setattr(delivering, "TURN_ROWS", 1)
+    bench, client = Bench(), FakeClient()
+    subscription = bench.subscribe(client, "a/#")
+    bench.deliver(row(payload=b"1"), row(payload=b"2"))
+    bench.delivering.deliver_to([subscription], [row(payload=b"3"), row(payload=b"4")], 0.0)
+    assert [packet.payload for packet in bench.got(client)] == [b"1", b"3", b"4"]
+    bench.delivering.begin_turn(0.0)
+    assert [packet.payload for packet in bench.got(client)] == [b"2"]
 
 
 def test_all_who_get_the_same_share_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,3 +341,34 @@ def sender_in(one: Row) -> str:
     packed = one[4]
     assert packed is not None
     return packed[3:].decode()
+
+
+def no_identifier(number: int) -> int | None:
+    return None
+
+
+def own_identifier(number: int) -> int | None:
+    return number + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clients", [1, 200])
+@pytest.mark.parametrize("identifier", [no_identifier, own_identifier])
+@pytest.mark.parametrize("no_local", [False, True])
+def test_plans_take_what_they_are_charged_for(
+    clients: int, identifier: Callable[[int], int | None], no_local: bool
+) -> None:
+    bench, topics = Bench(), [f"a/{number:06}" for number in range(1_000 // clients + 10)]
+    for number in range(clients):
+        bench.subscribe(FakeClient(number), "a/#", identifier=identifier(number), no_local=no_local)
+        bench.subscribe(FakeClient(number), "a/+", identifier=identifier(number))
+    find, cache = bench.delivering._fan_out.find, bench.delivering._fan_out._cache
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for topic in topics:
+            find(topic)
+        taken = tracemalloc.get_traced_memory()[0] - before + sum(topic.__sizeof__() for topic in topics)
+    finally:
+        tracemalloc.stop()
+    assert taken / 1.7 < cache.bytes < taken * 1.7, cache.bytes / taken

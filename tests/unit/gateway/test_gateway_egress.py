@@ -75,6 +75,7 @@ def test_no_more_than_a_connection_takes_is_given_to_it_at_once() -> None:
     assert client.counts == {}
 
 
+@pytest.mark.requirement("R246")
 def test_who_is_behind_loses_his_oldest_and_another_loses_nothing() -> None:
     slow, fast = FakeClient(1, queue_units=1), FakeClient(2, queue_units=1)
     bench = Bench(slow, fast)
@@ -177,6 +178,16 @@ def test_who_takes_a_little_is_slow_and_stays() -> None:
     assert bench.egress.tick(511.0) == [client]
 
 
+def test_who_takes_all_at_once_has_all_his_patience_again() -> None:
+    client = FakeClient()
+    bench = Bench(client)
+    bench.egress.put(client, [FULL, FULL, b"a"], 0.0)
+    bench.room(50.0)
+    assert client.queued[0] == 1
+    assert bench.egress.tick(109.0) == []
+    assert bench.egress.tick(110.5) == [client]
+
+
 def test_that_more_is_said_to_him_does_not_look_as_if_he_took_something() -> None:
     client = FakeClient()
     bench = Bench(client)
@@ -263,6 +274,7 @@ puts = st.tuples(st.integers(0, 2), st.lists(st.integers(0, 900), min_size=1, ma
 
 
 @pytest.mark.slow
+@pytest.mark.requirement("R246")
 @given(puts=st.lists(puts, max_size=25), units=st.lists(st.integers(0, 3), min_size=3, max_size=3))
 @settings(max_examples=300)
 def test_who_loses_what_is_as_by_brute_force(

@@ -29,11 +29,15 @@ def plan(topic: str, values: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     return topic, values
 
 
+def bytes_of(plan: tuple[str, tuple[int, ...]]) -> int:
+    return 16 * len(plan[1])
+
+
 @pytest.mark.slow
 @given(steps=steps)
 @settings(max_examples=200)
 def test_a_plan_is_of_what_matches_now(steps: list[tuple[str, Any]]) -> None:
-    fan_out = FanOut(plan)
+    fan_out = FanOut(plan, bytes_of)
     there: set[tuple[str, int]] = set()
     now = 0.0
     for what, argument in steps:
@@ -61,7 +65,7 @@ def test_a_plan_is_made_once_until_a_filter_that_matches_changes() -> None:
         made.append(topic)
         return values
 
-    fan_out = FanOut(counted)
+    fan_out = FanOut(counted, len)
     fan_out.add("a/>", 1)
     fan_out.add("a/>", 2)
     assert fan_out.find("a/b") == fan_out.find("a/b") == (1, 2)
@@ -74,7 +78,7 @@ def test_a_plan_is_made_once_until_a_filter_that_matches_changes() -> None:
 
 
 def test_what_is_not_there_cannot_be_removed() -> None:
-    fan_out = FanOut(plan)
+    fan_out = FanOut(plan, bytes_of)
     fan_out.add("a/>", 1)
     for pattern, value in (("a/>", 2), ("a", 1), ("b/>", 1)):
         with pytest.raises(KeyError):
@@ -84,9 +88,9 @@ def test_what_is_not_there_cannot_be_removed() -> None:
 
 def test_plans_are_bounded_in_number_and_by_what_went_into_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fanout, "KNOWN_TOPICS_MAX", 50)
-    few = FanOut(plan)
+    few = FanOut(plan, bytes_of)
     monkeypatch.setattr(fanout, "KNOWN_BYTES_MAX", 100_000)
-    small = FanOut(plan)
+    small = FanOut(plan, bytes_of)
     for value in range(1_000):
         small.add(">", value)
     for number in range(200):
@@ -95,11 +99,11 @@ def test_plans_are_bounded_in_number_and_by_what_went_into_them(monkeypatch: pyt
     few.validate()
     small.validate()
     assert len(few._cache) == 50
-    assert 1 <= len(small._cache) <= 100_000 // (1_000 * fanout.VALUE_BYTES)
+    assert 1 <= len(small._cache) <= 100_000 // 16_000
 
 
 def test_who_left_is_not_held_by_the_plans_of_topics_that_nobody_publishes_to() -> None:
-    fan_out = FanOut(plan)
+    fan_out = FanOut(plan, bytes_of)
     fan_out.add("a/>", 1)
     for number in range(1_000):
         fan_out.find(f"a/{number}")
@@ -107,3 +111,4 @@ def test_who_left_is_not_held_by_the_plans_of_topics_that_nobody_publishes_to() 
     for _ in range(10):
         fan_out.sweep(0.0)
     assert len(fan_out._cache) == 0
+    assert fan_out._cache.bytes == 0

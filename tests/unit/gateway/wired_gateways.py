@@ -124,8 +124,9 @@ class WiredGateway:
         self.lines.append(WiredLine(self.node, on_message, on_lost))
         return self.lines[-1]
 
-    def _take(self, vpn: str, rows: list[Row], now: float) -> None:
+    def _take(self, vpn: str, rows: list[Row], now: float) -> bool:
         self.rows += [(vpn, row) for row in rows]
+        return True
 
     def settle(self) -> None:
         """Have turns until nothing moves."""

@@ -1,1 +1,0 @@
-"""Gateways with attached clients, at one node of real state machines that is disturbed."""
