@@ -383,6 +383,16 @@ def test_a_native_client_keeps_its_name(node: WiredNode, gateway: FakeGateway) -
 # -- frames --------------------------------------------------------------------------------------------------
 
 
+def test_a_fault_of_ours_that_a_client_led_to_costs_that_client(
+    node: WiredNode, gateway: FakeGateway
+) -> None:
+    """The shell names who has sent what led to it."""
+    client, other = gateway.attach(), gateway.attach()
+    node.router.fail(client.routing_id, errors.error_for(errors.INTERNAL), node.now)
+    node.settle()
+    assert (client.closed_with(), other.closed_with(), gateway.closed_with()) == (errors.INTERNAL, None, None)
+
+
 @pytest.mark.parametrize("frames", [[b""], [b"1234567", wire.PING, b""], [b"123456789", wire.PING, b""]])
 def test_a_frame_that_names_nobody_ends_the_gateway(gateway: FakeGateway, frames: list[bytes]) -> None:
     gateway.send_raw([wire.ATTACHED, *frames])
