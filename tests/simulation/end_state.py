@@ -116,7 +116,7 @@ def _broken_sums(router: Router) -> Iterator[str]:
     rules: dict[int, int] = {}
     subscriptions: dict[str, int] = {}
     clients: dict[str, list[str]] = {}
-    for session in (one for one in router.sessions if one.link is None):
+    for session in (one for one in router.sessions if one.is_client):
         if session.publish_rules_id:
             rules[session.publish_rules_id] = rules.get(session.publish_rules_id, 0) + 1
         vpn = session.vpn.name
@@ -138,7 +138,7 @@ def _broken_sums(router: Router) -> Iterator[str]:
 
 def standing_faults(router: Router) -> Iterator[str]:
     """Say what must not be at any time, whatever is under way."""
-    for session in (one for one in router.sessions if one.link is None):
+    for session in (one for one in router.sessions if one.is_client):
         username = session.vpn.usernames.get(session.username)
         if username is None or not username.enabled or not session.vpn.enabled:
             yield f"{session.client_name} is connected though its username or VPN is shut down"

@@ -21,6 +21,7 @@ from router.ground.ground import Ground
 from router.links.exports import SUBSCRIPTION_COST
 from router.router import Router
 from router.sessions.directory import AclProfile
+from router.sessions.session import is_attached
 from router.subscriptions.subscriptions import STEP_MAX
 from tests.simulation.event_history import FOREVER, Rights
 from tests.simulation.simulated_network import Connection, Endpoint, Frames, Loop
@@ -330,16 +331,20 @@ class SimulatedNode:
         """Carry out what concerns guaranteed messages; here nobody answers."""
 
     def _send_client(self, router: Router, effect: SendClient) -> None:
-        link = self.links.get(effect.routing_id)
+        routing_id, frames = effect.routing_id, effect.frames
+        if is_attached(routing_id):
+            number = routing_id[-wire.ATTACHED_NUMBER_BYTES :]
+            routing_id, frames = routing_id[: -wire.ATTACHED_NUMBER_BYTES], [wire.ATTACHED, number, *frames]
+        link = self.links.get(routing_id)
         if link is None or link.is_gone or link.connection is None:
-            router.unreachable(effect.routing_id, effect.rows, self.loop.now, blocked=False)
+            router.unreachable(routing_id, effect.rows, self.loop.now, blocked=False)
         elif (
             link.connection.down.stalled
             and link.connection.down.waiting_bytes > self.settings.router.send_queue_bytes
         ):
-            router.unreachable(effect.routing_id, effect.rows, self.loop.now, blocked=True)
+            router.unreachable(routing_id, effect.rows, self.loop.now, blocked=True)
         else:
-            link.connection.down.send(effect.frames)
+            link.connection.down.send(frames)
 
     # Clients.
 

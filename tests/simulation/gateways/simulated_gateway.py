@@ -1,0 +1,240 @@
+"""A gateway of the simulation: its clients come, want things, take each other's names and leave; and it dies at times.
+
+It keeps the rules that the router relies on: numbers rise, and a client has one request under way. It writes down what
+it is told, and what comes for its clients.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import wire
+from tests.simulation.simulated_network import Connection, Endpoint, Frames
+
+if TYPE_CHECKING:
+    import random
+
+    from tests.simulation.simulated_network import Loop
+    from tests.simulation.simulated_node import SimulatedNode
+
+SECRET: Final = "of this run"
+PASSWORD: Final = "right"
+#: Whoever has a name has its username.
+USERNAMES: Final = {"c0": "app", "c1": "app", "c2": "guarded", "c3": "narrow", "c4": "narrow", "c5": "narrow"}
+PLAIN: Final = ["t/1", "t/*", "t/>", ">", "#noexport/t/2", "u/1"]
+SHARED: Final = ["#share/g/t/>", "#share/h/t/1"]
+TOPICS: Final = ["t/1", "t/2", "t/3/4", "u/1", "v"]
+KEEPALIVE_S: Final = 0.15
+RETURN_MAX_S: Final = 0.4
+PACE_S: Final = 0.03
+
+
+class Guest:
+    """One client of a gateway."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_attached = False
+        #: He has left before he was attached.
+        self.is_leaving = False
+        self.rights: list[Any] = []
+        #: Filters that are in force.
+        self.held: set[str] = set()
+        #: The request under way: its operation and filters.
+        self.asked: tuple[bytes, list[str]] | None = None
+        #: Share text and number of each message that came for him alone.
+        self.messages: list[tuple[str, int]] = []
+
+
+class SimulatedGateway:
+    """One gateway process after another, of one index."""
+
+    def __init__(self, loop: Loop, rng: random.Random, node: SimulatedNode, index: int) -> None:
+        self._loop, self._rng, self._node, self.index = loop, rng, node, index
+        self._connection: Connection | None = None
+        self.is_open = False
+        #: Whether clients act.
+        self.is_busy = True
+        self._incarnation, self._numbers, self._round, self._published = 1, 0, 0, 0
+        self.guests: dict[int, Guest] = {}
+        #: What broke a rule.
+        self.broken: list[str] = []
+        #: Sessions that it began.
+        self._sessions = 0
+        #: Index of a gateway and number of its session -> number of the newest message of it.
+        self._newest: dict[tuple[int, int], int] = {}
+        #: (index of a gateway, number) of what came for its clients together, since it was last cleared.
+        self.messages: Counter[tuple[int, int]] = Counter()
+
+    # -- the connection --------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Connect if need be, keep alive, and let clients do something."""
+        if self._connection is None:
+            self._connect()
+        elif self.is_open and self.is_busy:
+            self._act()
+        self._loop.after(self._rng.expovariate(1 / PACE_S), self.run)
+
+    def keep_alive(self) -> None:
+        """Say something now and then."""
+        if self.is_open:
+            self._send([wire.PING, wire.pack([1])])
+        self._loop.after(KEEPALIVE_S, self.keep_alive)
+
+    def _connect(self) -> None:
+        if not self._node.is_listening:
+            return
+        connection: Connection | None = None
+
+        def arrived(frames: Frames) -> None:
+            if connection is not None and connection is self._connection:
+                self._receive(frames)
+
+        def ended() -> None:
+            if connection is not None and connection is self._connection:
+                self._forget()
+
+        self._sessions += 1
+        connection = self._connection = self._node.accept(Endpoint(arrived, ended), "")
+        who = {"name": "test", "index": self.index, "incarnation": self._incarnation}
+        hello = {
+            "version": 1,
+            "username": wire.GATEWAY_USERNAME,
+            "gateway": who,
+            "behalf": {"secret": SECRET},
+        }
+        self._send([wire.HELLO, wire.pack({**hello, "credit": [1 << 40, 1 << 40], "keepalive_ms": 500})])
+
+    def _forget(self) -> None:
+        self._connection, self.is_open, self._round = None, False, 0
+        self.guests = {}
+
+    def die(self) -> None:
+        """End without a word; another process comes."""
+        if self._connection is not None:
+            self._connection.close_near(is_noticed=self._rng.random() < 0.7)
+        self._forget()
+        self._incarnation += 1
+        self._numbers = 0
+
+    def _send(self, frames: Frames) -> None:
+        assert self._connection is not None
+        self._connection.up.send(frames)
+
+    # -- clients ---------------------------------------------------------------------------------------------
+
+    def _act(self) -> None:
+        rng, choice = self._rng, self._rng.random()
+        free = [number for number, guest in self.guests.items() if guest.is_attached and guest.asked is None]
+        if choice < 0.15 or not free:
+            self._attach(rng.choice(list(USERNAMES)))
+        elif choice < 0.22:
+            self._leave(rng.choice(list(self.guests)))
+        elif choice < 0.6:
+            self._ask(rng.choice(free))
+        elif choice < 0.62:
+            self.die()
+        else:
+            self.publish(rng.choices(TOPICS, k=rng.randint(1, 4)))
+
+    def _say(self, number: int, operation: bytes, header: Any) -> None:
+        self._send([wire.ATTACHED, number.to_bytes(8, "big"), operation, wire.pack(header)])
+
+    def _attach(self, name: str) -> None:
+        self._numbers += 1
+        self.guests[self._numbers] = Guest(name)
+        behalf = {"secret": SECRET, "address": "127.0.0.1", "takes_over": True}
+        login = {"username": USERNAMES[name], "password": PASSWORD, "client_name": name, "behalf": behalf}
+        self._say(self._numbers, wire.HELLO, {"version": 1, **login})
+
+    def _leave(self, number: int) -> None:
+        guest = self.guests[number]
+        if guest.is_attached:
+            self._say(number, wire.BYE, [])
+            del self.guests[number]
+        else:
+            guest.is_leaving = True
+
+    def _ask(self, number: int) -> None:
+        guest, rng = self.guests[number], self._rng
+        operation = rng.choice([wire.SUBSCRIBE, wire.SUBSCRIBE, wire.UNSUBSCRIBE])
+        texts = rng.choices(PLAIN + SHARED, k=rng.randint(1, 4))
+        guest.asked = operation, texts
+        self._say(number, operation, [1, [[text, wire.SUBSCRIBE_DELIVER_ALWAYS] for text in texts], None])
+
+    def publish(self, topics: list[str]) -> list[int]:
+        """Publish for clients, and give the numbers of the messages."""
+        numbers = list(range(self._published + 1, self._published + 1 + len(topics)))
+        self._published += len(topics)
+        self._round += 1
+        payloads = [wire.pack([self.index, self._sessions, number]) for number in numbers]
+        rows = [[place, topic, 0, None, None, payloads[place]] for place, topic in enumerate(topics)]
+        self._send([wire.PUBLISH, wire.pack([self._round, 0, True, [[0, len(rows)]]]), wire.pack(rows)])
+        return numbers
+
+    # -- what it is told -------------------------------------------------------------------------------------
+
+    def _receive(self, frames: Frames) -> None:
+        operation = frames[0]
+        if operation == wire.WELCOME:
+            self.is_open = True
+        elif operation == wire.CLOSED:
+            assert self._connection is not None
+            self._connection.close_near(is_noticed=True)
+            self._forget()
+        elif operation == wire.PING:
+            self._send([wire.PONG, frames[1]])
+        elif operation == wire.DELIVER:
+            self._delivered(frames)
+        elif operation == wire.RIGHTS:
+            rights, numbers = wire.unpack(frames[1])
+            for number in numbers:
+                if number in self.guests:
+                    self.guests[number].rights = rights
+        elif operation == wire.ATTACHED:
+            number = int.from_bytes(frames[1], "big")
+            if number in self.guests:
+                self._told(number, self.guests[number], frames[2:])
+
+    def _delivered(self, frames: Frames) -> None:
+        flags, parts, _ = wire.unpack(frames[1])
+        rows = [one for batch in frames[2:] for one in wire.unpack(batch)]
+        if flags & wire.DELIVER_UNSORTED:
+            rows.sort(key=lambda one: one[wire.ROW_INDEX])
+        if any(share is not None for _, share in parts):
+            self.broken.append(f"gateway {self.index} is given what was chosen for one client")
+        for one in rows:
+            publisher, session, number = wire.unpack(one[wire.ROW_PAYLOAD])
+            if number <= self._newest.get((publisher, session), 0):
+                self.broken.append(
+                    f"gateway {self.index} is given message {number} of {publisher} twice, or late"
+                )
+            self._newest[publisher, session] = number
+            self.messages[publisher, number] += 1
+
+    def _told(self, number: int, guest: Guest, frames: Frames) -> None:
+        operation = frames[0]
+        if operation == wire.CLOSED:
+            del self.guests[number]
+        elif operation == wire.WELCOME:
+            guest.is_attached, guest.rights = True, wire.unpack(frames[1])["rights"]
+            if guest.is_leaving:
+                self._leave(number)
+        elif operation == wire.SUBACK:
+            self._answered(guest, wire.unpack(frames[1])[1])
+        elif operation == wire.DELIVER:
+            for (_, share), batch in zip(wire.unpack(frames[1])[1], frames[2:], strict=True):
+                for one in wire.unpack(batch):
+                    publisher, _, message = wire.unpack(one[wire.ROW_PAYLOAD])
+                    guest.messages.append((share, publisher << 32 | message))
+
+    def _answered(self, guest: Guest, codes: list[Any]) -> None:
+        assert guest.asked is not None
+        (operation, texts), guest.asked = guest.asked, None
+        for text, code in zip(texts, codes, strict=True):
+            if operation == wire.UNSUBSCRIBE:
+                guest.held.discard(text)
+            elif code is None:
+                guest.held.add(text)
