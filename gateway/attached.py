@@ -8,7 +8,6 @@ so a guest may call whatever it likes while it is told something.
 from __future__ import annotations
 
 import enum
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium import errors, wire
@@ -153,7 +152,8 @@ class Attached:
     def __init__(self, carrier: Carrying, guest: Guest, login: Login, wait_until: float) -> None:
         self._carrier = carrier
         self._guest = guest
-        self.login: Final = login
+        #: None once it is open: it has a password in it.
+        self.login: Login | None = login
         #: Whether its token named another Message VPN than that where it came.
         self.has_moved = False
         #: How long it waits for its carrier at most.
@@ -167,7 +167,7 @@ class Attached:
         self.rights: ClientRights = carrier.no_rights
         self._message_bytes_max = 0
         #: What it asked for, the oldest first; only of that one some filters may be answered or under way.
-        self._requests: deque[_Request] = deque()
+        self._requests: list[_Request] = []
         #: Filters in them without an answer, at most FILTERS_WAITING_MAX.
         self._filters_waiting = 0
         #: Whether some are under way.
@@ -264,7 +264,7 @@ class Attached:
         request.codes += codes
         is_done = len(request.codes) == len(request.filters)
         if is_done:
-            self._requests.popleft()
+            del self._requests[0]
         if self._requests:
             self._carrier.has_asked(self)
         if is_done:
@@ -279,6 +279,7 @@ class Attached:
     def welcomed(self, welcome: AttachedWelcome, message_bytes_max: int, now: float) -> None:
         """Be open."""
         self.stage = Stage.OPEN
+        self.login = None
         self.name = welcome.client_name
         self._message_bytes_max = message_bytes_max
         self._guest.welcomed(welcome, now)
@@ -313,7 +314,7 @@ class Attached:
         """Check what the comments of the attributes promise."""
         waiting = sum(len(request.filters) - len(request.codes) for request in self._requests)
         assert self._filters_waiting == waiting <= FILTERS_WAITING_MAX
-        assert all(not request.codes for request in [*self._requests][1:])
+        assert all(not request.codes for request in self._requests[1:])
         assert self._requests or not self._is_asking or self.stage is not Stage.OPEN
         assert self.number or self.stage in (Stage.WAITING, Stage.OVER)
         assert bool(self.name) or self.stage is not Stage.OPEN

@@ -283,6 +283,7 @@ class Carrier:
         while waiting and _has_room(session):
             client = waiting.popleft()
             if client.stage is Stage.WAITING:
+                assert client.login is not None
                 client.stage = Stage.GREETING
                 client.number = next(self._around.numbers)
                 self._clients[client.number] = client

@@ -13,7 +13,7 @@ from angarium.errors import error_for
 from gateway.attached import FILTERS_WAITING_MAX
 from gateway.carrier import ENDINGS_PER_TURN, IDLE_S, LEAVE_S, OUTGOING_FULL, TURN_ROWS_MAX, WAIT_S
 from gateway.gathering import GATHERED_BYTES_MAX
-from tests.unit.gateway.played_router import FakeGuest, Gateway
+from tests.unit.gateway.played_router import Gateway
 
 if TYPE_CHECKING:
     from gateway.attached import Attached
@@ -652,7 +652,8 @@ def test_stopping_lets_nobody_in_and_leaves_behind_what_was_published(gateway: G
 
 
 def test_each_message_vpn_has_a_carrier_of_its_own(gateway: Gateway) -> None:
-    gateway.carriers.attach("a", FakeGuest(), gateway.attach()[0].login, gateway.now)
+    gateway.attach()
+    gateway.attach(vpn="a")
     gateway.carriers.tick(gateway.now)
     vpns = [wire.unpack(line.sent[0][1])["vpn"] for line in gateway.lines]
     assert vpns == ["default", "a"]

@@ -10,6 +10,7 @@ from angarium import errors, wire
 from angarium_server.connections.tls import Certificate
 from cluster import objects
 from cluster.security import passwords
+from gateway.attached import Login
 from gateway.carrier import IDLE_S
 from tests.unit.gateway.wired_gateways import NodeOfGateways, WiredGateway
 from tests.unit.router.wired_node import snapshot
@@ -119,10 +120,11 @@ def test_a_newer_client_of_the_same_name_takes_over_also_from_another_process(ga
 def test_who_leaves_is_gone_and_so_is_who_leaves_before_he_is_in(gateway: WiredGateway) -> None:
     client, guest = gateway.open("c")
     client.leave()
-    early, told = gateway.carriers.attach("default", guest, client.login, gateway.node.now), guest
+    login = Login("default", None, "d", "127.0.0.1", None, "mqtt 5")
+    early = gateway.carriers.attach("default", guest, login, gateway.node.now)
     early.leave()
     gateway.settle()
-    assert told.take() == []
+    assert guest.take() == []
     assert gateway.node.router.operators.clients(None, gateway.node.now) == []
 
 
