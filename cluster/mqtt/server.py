@@ -58,6 +58,8 @@ UNSENT_BYTES: Final = 1 << 20
 OTHER_DESCRIPTORS: Final = 200
 #: While nothing of a client is taken, because there is no room for it, it is offered again so often.
 HELD_S: Final = 0.001
+#: Deadlines, and whether clients read, are looked at so often.
+LOOK_S: Final = 0.05
 #: Topics that nobody publishes to are forgotten in steps, each after so long.
 SWEEP_S: Final = 1.0
 #: A process that stops says goodbye to so many clients in a turn, and looks so often whether all have left.
@@ -93,7 +95,7 @@ class MqttServer:
         self._refused = 0
         #: Whether a client said something in this turn that nobody had room for.
         self._is_held = False
-        self._sweep_at = 0.0
+        self._look_at = self._sweep_at = 0.0
         self._door = Door(
             process,
             door_limits(runtime),
@@ -160,7 +162,7 @@ class MqttServer:
             client.lost(reason, now)
 
     def _broken(self, connection_id: bytes, reason: str, now: float) -> None:
-        """End one that broke off what encrypts its connection: there is no way to tell it anything."""
+        """End one that broke the rules of what carries MQTT, such as WebSocket: it is told in those."""
         self._door.finish(connection_id, now)
         self._lost(connection_id, reason, now)
 
@@ -285,23 +287,31 @@ class MqttServer:
 
     def tick(self, now: float) -> float:
         """End a turn; gives the seconds until the next call is wanted."""
-        self._door.tick(now)
+        if now >= self._look_at:
+            self._look(now)
         self._is_held = False
         has_more = self._door.read_rest()
         is_behind = self._deliver_rest(now)
-        self._end_slow(now)
-        self._look_at_clients(now)
-        if now >= self._sweep_at:
-            self._sweep_at = now + SWEEP_S
-            for delivering in self._deliveries.values():
-                delivering.sweep(now)
-        wake = min(self._carriers.tick(now), self._deadlines.next)
+        wake = min(self._carriers.tick(now), max(self._deadlines.next, self._look_at))
         self._door.flush()
         if is_behind:
             return 0.0
         if has_more:
             return HELD_S if self._is_held else 0.0
         return GOODBYE_S if self._process.stopping else wake - now
+
+    def _look(self, now: float) -> None:
+        """Do what is not for every message."""
+        self._look_at = now + LOOK_S
+        self._door.tick(now)
+        self._end_slow(now)
+        for connection_id in self._deadlines.take(now):
+            if client := self._clients.get(connection_id):
+                self._deadlines.add(connection_id, client.tick(now))
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_S
+            for delivering in self._deliveries.values():
+                delivering.sweep(now)
 
     def _end_slow(self, now: float) -> None:
         """End clients that do not read."""
@@ -311,11 +321,6 @@ class MqttServer:
         for receiver in self._egress.tick(now):
             if client := self._clients.get(receiver.connection_id):
                 client.end(error_for(errors.EGRESS_BLOCKED), now)
-
-    def _look_at_clients(self, now: float) -> None:
-        for connection_id in self._deadlines.take(now):
-            if client := self._clients.get(connection_id):
-                self._deadlines.add(connection_id, client.tick(now))
 
     def drained(self) -> bool:
         """Asked while stopping: true when everybody has heard that we leave, and what they said before has left."""
