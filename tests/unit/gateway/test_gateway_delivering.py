@@ -143,7 +143,6 @@ def test_properties_are_told_to_those_who_know_them() -> None:
     assert bench.got(three) == [Publish("a/b", b"p")]
 
 
-@pytest.mark.requirement("R243")
 def test_who_takes_small_packets_only_goes_without_a_large_one() -> None:
     bench, small, larger, large = Bench(), FakeClient(1), FakeClient(2), FakeClient(3)
     small.packet_bytes_max, larger.packet_bytes_max = 20, 21

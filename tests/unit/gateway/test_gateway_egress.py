@@ -75,7 +75,6 @@ def test_no_more_than_a_connection_takes_is_given_to_it_at_once() -> None:
     assert client.counts == {}
 
 
-@pytest.mark.requirement("R246")
 def test_who_is_behind_loses_his_oldest_and_another_loses_nothing() -> None:
     slow, fast = FakeClient(1, queue_units=1), FakeClient(2, queue_units=1)
     bench = Bench(slow, fast)
@@ -274,7 +273,6 @@ puts = st.tuples(st.integers(0, 2), st.lists(st.integers(0, 900), min_size=1, ma
 
 
 @pytest.mark.slow
-@pytest.mark.requirement("R246")
 @given(puts=st.lists(puts, max_size=25), units=st.lists(st.integers(0, 3), min_size=3, max_size=3))
 @settings(max_examples=300)
 def test_who_loses_what_is_as_by_brute_force(
