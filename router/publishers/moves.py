@@ -182,7 +182,7 @@ class Moves:
         target = self._target(move)
         stores: dict[int, Store] = {}
         if target is None:
-            verdict = _refuse_all(move, errors.UNKNOWN_ENDPOINT)
+            verdict = _refuse(move, move.rows, errors.UNKNOWN_ENDPOINT)
         elif move.target[0] == LANE_HOME:
             verdict, stores = self._rehome(memory, move, target)
         else:
@@ -243,17 +243,10 @@ class Moves:
         add_group(stores, targets, encode_rows(rows), len(rows), spool_bytes(rows), origins)
 
     def _rehome(self, memory: Memory, move: Move, target: Endpoint) -> tuple[Verdict, dict[int, Store]]:
-        """Give rows of a partition that is closed to the others: the endpoint holds them already."""
-        transit = self._usage.transits.find(move.lane_id, move.first)
-        if (
-            move.file is None
-            or transit is None
-            or not transit.is_whole
-            or not self._usage.files.fits(move.file)
-        ):
-            return _refuse_all(move, errors.SPOOL_OVER_QUOTA), {}
-        if any(lane.home in self._usage.full_homes for lane in target.lanes):
-            return _refuse_all(move, errors.DISK_FULL), {}
+        """Give rows of a partition that is closed to the others: the endpoint holds them already.
+
+        What one of these has from before is never refused: the source would ask for it again with another sequence.
+        """
         account = self._usage.account(target)
         groups: dict[Any, list[Row]] = {}
         for row in move.rows:
@@ -261,10 +254,27 @@ class Moves:
             hashed = partition_hash(row, salt_of(memory.id, sequence))
             if not memory.is_held(sequence, target.id, hashed):
                 groups.setdefault(lane_of(target, hashed), []).append(row)
+        code = self._obstacle(move, target)
+        if groups and code:
+            missing = {row.index for rows in groups.values() for row in rows}
+            return _refuse(move, [row for row in move.rows if row.index in missing], code), {}
         stores: dict[int, Store] = {}
         for lane, mine in groups.items():
             self._add(stores, move, [(account, lane)], mine)
         return Verdict(), stores
+
+    def _obstacle(self, move: Move, target: Endpoint) -> int:
+        """Give the code of what keeps rows from another partition; 0 for nothing."""
+        transit = self._usage.transits.find(move.lane_id, move.first)
+        if (
+            move.file is None
+            or transit is None
+            or not transit.is_whole
+            or not self._usage.files.fits(move.file)
+        ):
+            return errors.SPOOL_OVER_QUOTA
+        is_full = any(lane.home in self._usage.full_homes for lane in target.lanes)
+        return errors.DISK_FULL if is_full else 0
 
     def _hand_on(
         self,
@@ -330,10 +340,10 @@ class Moves:
         assert all(move in waiting for move in self._held)
 
 
-def _refuse_all(move: Move, code: int) -> Verdict:
-    """There is no such endpoint, or no room at all."""
+def _refuse(move: Move, rows: Iterable[Row], code: int) -> Verdict:
+    """There is no such endpoint, or no room for rows."""
     verdict = Verdict()
-    for row in move.rows:
+    for row in rows:
         verdict.refuse(row, Nack(move.first + row.index, code, ""), ())
     return verdict
 

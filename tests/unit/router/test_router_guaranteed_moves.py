@@ -231,6 +231,25 @@ def test_what_comes_from_a_closed_partition_keeps_its_past_and_is_stored_once_wh
     assert sorted(node.payloads("q")) == sorted(payloads)
 
 
+@pytest.mark.parametrize("full", [1, 2])
+def test_what_a_partition_holds_from_a_closed_one_is_not_refused_because_its_disk_is_full(
+    make_publish_node: Any, full: int
+) -> None:
+    """Else its source would ask for it again, with other sequences, and it would be there twice."""
+    node: PublishNode = make_publish_node(3)
+    node.queue("q", "a", home=[1, 2, 0], partition_count=3, access_type="non-exclusive")
+    payloads = [b"k%d" % n for n in range(40)]
+    node.publisher().publish(*[("a", key, MODE, [0, 0, None, key.decode()]) for key in payloads])
+    closed, home = node.payloads("q", 2), node.homes[0]
+    home.loses = (wire.MOVED,)
+    node.change("q", partition_count=2)
+    node.homes[full].disk.spool.room_bytes = 0
+    node.restart_router()
+    assert node.router.stats()["spool"]["homes_full"] == [full]
+    assert [body[2:] for body in node.homes[0].moved] == [[1, len(closed), []]]
+    assert sorted(node.payloads("q")) == sorted(payloads)
+
+
 def test_a_move_that_is_held_in_part_is_refused_the_rest_and_does_not_wait(make_publish_node: Any) -> None:
     """One partition of the target stored its row, the other one lost it with the router, and takes none now."""
     node: PublishNode = make_publish_node(3)
