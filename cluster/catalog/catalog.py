@@ -191,7 +191,7 @@ class Catalog:
 
     def _created(self, key: Key, given: objects.Attributes) -> list[Entry]:
         kind, _, name = key
-        objects.check_name(objects.kind_of(kind), name)
+        node_queues.check_name(kind, name, given)
         attributes = objects.complete(kind, given)
         self._check(key, attributes)
         if kind == "link" and name == self._node:
@@ -226,17 +226,22 @@ class Catalog:
                 changes.append(Change("queue", vpn, name, made))
         return [*changes, Counter(COUNTER, self._next_endpoint_id + len(changes))] if changes else []
 
-    def new_endpoint(self, key: Key, attributes: objects.Attributes) -> list[Entry]:
+    def new_endpoint(
+        self, key: Key, attributes: objects.Attributes, *, replaces: objects.Attributes | None = None
+    ) -> list[Entry]:
         """Give the changes that create an endpoint with these complete attributes; it gets an id and homes.
+
+        With `replaces` it takes the place of the one of its name, which changes before these delete.
 
         Raises:
             ConflictError: it exists (40901).
             UnavailableError: its Message VPN has all the endpoints that it may have (50318).
         """
         vpn, number = key[1], self._next_endpoint_id
-        self.check_new(key)
+        if replaces is None:
+            self.check_new(key)
         limit = self._objects["vpn", "", vpn]["max_endpoint_count"]
-        if self.placement.in_vpn[vpn] >= limit:
+        if replaces is None and self.placement.in_vpn[vpn] >= limit:
             detail = f"Message VPN {vpn!r} has {limit}, its max_endpoint_count"
             raise errors.error_for(errors.TOO_MANY_ENDPOINTS, detail)
         homes = self.placement.homes(_lanes(attributes))
@@ -320,9 +325,7 @@ class Catalog:
         """
         before = self._get(key)
         attributes = {**before, **given}
-        if node_queues.is_retained(key[0], key[2]) and not given.keys() <= {*node_queues.RETAINED_SWITCHES}:
-            detail = f"{_title(key)} follows from max_retained_mb of its Message VPN: update that"
-            raise errors.error_for(errors.OBJECT_IN_USE, detail)
+        node_queues.check_switches(key[0], key[2], given)
         if "homes" in before:
             # Homes of partitions that are no more are kept: their messages have to be moved from there.
             attributes["homes"] = self.placement.homes(_lanes(attributes), attributes["homes"])
@@ -411,8 +414,7 @@ class Catalog:
             if before is None:
                 made = trial._created(key, given)
             else:
-                identity = {attribute.name for attribute in objects.identity_of(kind)}
-                made = trial.updated(key, {name: given[name] for name in given if name not in identity})
+                made = trial.updated(key, node_queues.without_fixed(kind, name, given))
             made = passwordless.follow(trial, key, given, made)
             default = trial._objects.get(passwordless.DEFAULT_USER)
             trial.take(made)

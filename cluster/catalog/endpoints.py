@@ -94,15 +94,14 @@ class ClientEndpoints:
         existing = self._catalog.get(*key)
         if existing is not None:
             return self._existing(key, existing, given, wish)
-        profile = self._profile(wish.vpn, wish.username)
-        template = self._template(key, profile)
+        template = self.template_for(key, wish.username)
         attributes, durable = _combined(wish, given, template)
         if durable:
             objects.check_name(objects.kind_of(wish.kind), wish.name)
         else:
             objects.check_temporary_name(objects.kind_of(wish.kind), wish.name)
         objects.check_together(wish.kind, attributes)
-        self._check_limit(wish, profile)
+        self.check_limit(wish.vpn, wish.username)
         return Created(self._catalog.new_endpoint(key, attributes), created=True)
 
     def delete(self, vpn: str, kind: str, name: str, endpoint: int | None = None) -> list[Entry]:
@@ -120,6 +119,14 @@ class ClientEndpoints:
             raise errors.error_for(errors.OPERATOR_ENDPOINT, f"{kind} {name!r}")
         return [Change(*key, None)]
 
+    def expire(self, vpn: str, kind: str, name: str, endpoint: int) -> list[Entry]:
+        """Give the changes that delete an endpoint that had no flow for long; nothing if it may stay, or is gone."""
+        key = _key(vpn, kind, name)
+        attributes = self._catalog.get(*key)
+        if attributes is None or attributes["id"] != endpoint or not attributes.get("max_idle_s"):
+            return []
+        return [Change(*key, None)]
+
     def subscribe(self, vpn: str, name: str, add: list[str], remove: list[str]) -> Subscribed:
         """Give the change of what a client added to a queue, with a verdict for each filter.
 
@@ -133,7 +140,7 @@ class ClientEndpoints:
         operators: list[str] = before["subscriptions"]
         clients: dict[str, None] = dict.fromkeys(before["client_subscriptions"])
         limit = MAX_LINK_SUBSCRIPTIONS if node_of(name) else objects.MAX_QUEUE_SUBSCRIPTIONS
-        overlap = None if node_of(name) else self._overlap(vpn, [*operators, *clients], len(add))
+        overlap = None if node_of(name) else self.overlap(vpn, [*operators, *clients], len(add))
         added = [self._add(text, operators, clients, limit, overlap) for text in add]
         removed = [_remove(text, operators, clients) for text in remove]
         after = {**before, "client_subscriptions": list(clients)}
@@ -169,7 +176,7 @@ class ClientEndpoints:
         given = objects.convert(wish.kind, wish.attributes)
         texts = given.get("subscriptions", ())
         self._catalog.check_exceptions(texts)
-        overlap = self._overlap(wish.vpn, [], len(texts))
+        overlap = self.overlap(wish.vpn, [], len(texts))
         if overlap is not None and not all(map(overlap.add, texts)):
             detail = f"max_overlapping_filters_per_queue is {overlap.limit}"
             raise errors.error_for(errors.OVERLAPPING_FILTERS, detail)
@@ -199,15 +206,26 @@ class ClientEndpoints:
             raise errors.error_for(errors.VPN_UNAVAILABLE, vpn)
         return profile
 
-    def _template(self, key: Key, profile: objects.Attributes) -> objects.Attributes | None:
+    def template_for(self, key: Key, username: str) -> objects.Attributes | None:
+        """Give the template from which an endpoint of a client is made.
+
+        Raises:
+            NotFoundError: its profile names one that is missing (40401).
+        """
         kind, vpn, name = key
+        profile = self._profile(vpn, username)
         known = {one: attributes for (_, one), attributes in self._catalog.of_kind("template", vpn).items()}
         return templates.choose(known, kind, name, profile)
 
-    def _check_limit(self, wish: CreateWish, profile: objects.Attributes) -> None:
-        limit = profile["max_endpoint_count_per_username"]
-        if self._catalog.placement.of_creator[wish.vpn, objects.creator(wish.username)] >= limit:
-            detail = f"clients of username {wish.username!r} created {limit}, max_endpoint_count_per_username"
+    def check_limit(self, vpn: str, username: str) -> None:
+        """Refuse one endpoint more than clients of a username may create.
+
+        Raises:
+            UnavailableError: so it is (50318).
+        """
+        limit = self._profile(vpn, username)["max_endpoint_count_per_username"]
+        if self._catalog.placement.of_creator[vpn, objects.creator(username)] >= limit:
+            detail = f"clients of username {username!r} created {limit}, max_endpoint_count_per_username"
             raise errors.error_for(errors.TOO_MANY_ENDPOINTS, detail)
 
     def _get(self, key: Key) -> objects.Attributes:
@@ -216,11 +234,11 @@ class ClientEndpoints:
             raise errors.error_for(errors.UNKNOWN_ENDPOINT, f"{key[0]} {key[2]!r}")
         return attributes
 
-    def _overlap(self, vpn: str, texts: list[str], more: int) -> _Overlap | None:
+    def overlap(self, vpn: str, texts: list[str], more: int) -> Overlap | None:
         """Give the kinds of filters that a queue has; None if some more cannot be too many."""
         limits = self._catalog.get("vpn", "", vpn)
         limit = limits["max_overlapping_filters_per_queue"] if limits else 0
-        return _Overlap(limit, texts) if limits and len(texts) + more > limit else None
+        return Overlap(limit, texts) if limits and len(texts) + more > limit else None
 
     def _add(
         self,
@@ -228,7 +246,7 @@ class ClientEndpoints:
         operators: Iterable[str],
         clients: dict[str, None],
         limit: int,
-        overlap: _Overlap | None,
+        overlap: Overlap | None,
     ) -> Verdict:
         if text in operators or text in clients:
             return None
@@ -245,7 +263,7 @@ class ClientEndpoints:
         return None
 
 
-class _Overlap:
+class Overlap:
     """The kinds of filters that a queue has, and how many it may have."""
 
     def __init__(self, limit: int, texts: Iterable[str]) -> None:

@@ -12,21 +12,35 @@ happens once.
     #retained           the newest message of each topic that was published to be retained
 
 This one is there while its Message VPN may retain anything (`max_retained_mb`), which is its quota.
+
+    #mqtt/NAME          the session of an MQTT client (`cluster.catalog.sessions`)
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from angarium import wire
+from angarium import errors, wire
 from cluster import objects
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: How long a message waits that was refused: by then a consumer may have made room.
 RETRY_DELAY_S: Final = 5
 #: Subscriptions that the endpoints of one neighbour may have in one Message VPN.
 MAX_LINK_SUBSCRIPTIONS: Final = 100_000
 #: What operators may set of the queue for retained messages; all else follows from its Message VPN.
-RETAINED_SWITCHES: Final = ("ingress_enabled", "egress_enabled")
+SWITCHES: Final = ("ingress_enabled", "egress_enabled")
+
+#: What operators may set of the queue of a session, but for the switches above; templates say it of new ones.
+SESSION_SETTINGS: Final = (
+    "durability",
+    "max_message_bytes",
+    "max_spool_usage_mb",
+    "max_ttl_s",
+    "reject_to_sender",
+)
 
 
 def names_of(node: str) -> tuple[str, str, str]:
@@ -72,3 +86,50 @@ def retained_queue(vpn: objects.Attributes) -> objects.Attributes | None:
 def is_retained(kind: str, name: str) -> bool:
     """Tell whether an object is the queue for retained messages of its Message VPN."""
     return kind == "queue" and name == wire.RETAINED_QUEUE
+
+
+def check_switches(kind: str, name: str, given: Iterable[str]) -> None:
+    """Refuse to change what of a queue of the node's own follows from something else.
+
+    Raises:
+        ConflictError: it does (40902).
+    """
+    if is_retained(kind, name) and not {*given} <= {*SWITCHES}:
+        detail = f"queue {name!r} follows from max_retained_mb of its Message VPN: update that"
+        raise errors.error_for(errors.OBJECT_IN_USE, detail)
+    other = [one for one in given if one not in (*SWITCHES, *SESSION_SETTINGS)]
+    if is_session(kind, name) and other:
+        settings = ", ".join(sorted((*SWITCHES, *SESSION_SETTINGS)))
+        detail = (
+            f"queue {name!r} is the session of an MQTT client, which sets {other[0]}; you may set {settings}"
+        )
+        raise errors.error_for(errors.OBJECT_IN_USE, detail)
+
+
+def without_fixed(kind: str, name: str, given: objects.Attributes) -> objects.Attributes:
+    """Give what a backup may change of an object that is there: no identity, and of a session what operators may."""
+    fixed = {attribute.name for attribute in objects.identity_of(kind)}
+    if is_session(kind, name):
+        fixed |= given.keys() - {*SWITCHES, *SESSION_SETTINGS}
+    return {one: value for one, value in given.items() if one not in fixed}
+
+
+def is_session(kind: str, name: str) -> bool:
+    """Tell whether an object is the queue of the session of an MQTT client."""
+    return kind == "queue" and name.startswith(wire.SESSION_QUEUE_PREFIX)
+
+
+def check_name(kind: str, name: str, given: objects.Attributes) -> None:
+    """Refuse a name that operators cannot give an object; a session of a backup keeps its own.
+
+    Raises:
+        InvalidRequestError: the kind does not allow it (40018, 40022), or the queue of a session has another (40015).
+    """
+    if given.get("session") is None:
+        objects.check_name(objects.kind_of(kind), name)
+        return
+    client = name.removeprefix(wire.SESSION_QUEUE_PREFIX)
+    if not is_session(kind, name) or "/" in client:
+        detail = f"{kind} {name!r} has a session: its name is {wire.SESSION_QUEUE_PREFIX}CLIENT"
+        raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
+    objects.check_name(objects.kind_of(kind), client)

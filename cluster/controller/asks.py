@@ -17,6 +17,10 @@ itself has confirmed the `config_set` that came before it.
     endpoint.delete      vpn, kind, name, id=None                                         None
     endpoint.subscribe   vpn, name, add=[], remove=[]                                     {"added", "removed"}: verdicts
     endpoint.set_topic   vpn, name, topic, selector                                       {"generation"}
+    endpoint.expire      vpn, kind, name, id                                              None
+    session.open         vpn, name, username, client, clean, expiry_s, version            {"present", "filters"}
+    session.change       vpn, name, username, client, put={}, drop=[], expiry_s=None,     verdicts
+                         temporary=False
     cluster.join         wish, address                                                    what JOINED says
 """
 
@@ -28,6 +32,7 @@ import msgspec
 
 from angarium import errors
 from cluster.catalog.endpoints import ClientEndpoints, CreateWish
+from cluster.catalog.sessions import ChangeWish, ClientSessions, OpenWish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +50,7 @@ SHARE_EVENT_S: Final = 600
 SHARE_EVENTS_MAX: Final = 1_000
 
 
-class OpenWish(msgspec.Struct):
+class ProducerWish(msgspec.Struct):
     """Of `producer.open`."""
 
     vpn: str
@@ -89,6 +94,15 @@ class TopicWish(msgspec.Struct):
     name: str
     topic: str | None
     selector: str | None = None
+
+
+class ExpireWish(msgspec.Struct):
+    """Of `endpoint.expire`."""
+
+    vpn: str
+    kind: str
+    name: str
+    id: int
 
 
 class StageWish(msgspec.Struct):
@@ -149,6 +163,7 @@ class Asks:
         self._board = board
         self._catalog, self._producers, self._stages, _ = registries
         self._endpoints = ClientEndpoints(self._catalog)
+        self._sessions = ClientSessions(self._catalog, self._endpoints)
         self._changes = changes
         #: (Message VPN, username) -> when operators were told that a share is used up, the oldest first.
         self._told_s: dict[tuple[str, str], int] = {}
@@ -181,7 +196,7 @@ class Asks:
             del self._told_s[next(iter(self._told_s))]
         self._board.record_system("warning", "SYSTEM_AD_SHARE_EXCEEDED", text)
 
-    def _open(self, wish: OpenWish, asker: ProcessAsker) -> None:
+    def _open(self, wish: ProducerWish, asker: ProcessAsker) -> None:
         key = (wish.vpn, wish.username, wish.name)
         today = self._board.today()
         number, entries = self._producers.open(
@@ -245,6 +260,20 @@ class Asks:
         changes = self._endpoints.delete(wish.vpn, wish.kind, wish.name, wish.id)
         self._changes.make(changes, asker, "deleted by a client", lambda: None)
 
+    def _expire(self, wish: ExpireWish, asker: ProcessAsker) -> None:
+        changes = self._endpoints.expire(wish.vpn, wish.kind, wish.name, wish.id)
+        self._changes.make(changes, asker, "deleted after max_idle_s without a flow", lambda: None)
+
+    def _open_session(self, wish: OpenWish, asker: ProcessAsker) -> None:
+        opened = self._sessions.open(wish)
+        answer = {"present": opened.present, "filters": opened.filters}
+        verb = f"opened by client username {wish.username!r}"
+        self._changes.make(opened.changes, asker, verb, lambda: answer)
+
+    def _change_session(self, wish: ChangeWish, asker: ProcessAsker) -> None:
+        changed = self._sessions.change(wish)
+        self._changes.make(changed.changes, asker, "changed by its client", lambda: changed.verdicts)
+
     def _subscribe(self, wish: SubscribeWish, asker: ProcessAsker) -> None:
         made = self._endpoints.subscribe(wish.vpn, wish.name, wish.add, wish.remove)
         answer = {"added": made.added, "removed": made.removed}
@@ -265,7 +294,7 @@ class Asks:
 
 
 _OPERATIONS: Final[dict[str, tuple[type[msgspec.Struct], Callable[..., None]]]] = {
-    "producer.open": (OpenWish, Asks._open),
+    "producer.open": (ProducerWish, Asks._open),
     "producer.forget": (ForgetWish, Asks._forget),
     "stage.open": (StageWish, Asks._open_stage),
     "stage.commit": (CommitWish, Asks._commit),
@@ -277,4 +306,7 @@ _OPERATIONS: Final[dict[str, tuple[type[msgspec.Struct], Callable[..., None]]]] 
     "endpoint.delete": (DeleteWish, Asks._delete),
     "endpoint.subscribe": (SubscribeWish, Asks._subscribe),
     "endpoint.set_topic": (TopicWish, Asks._set_topic),
+    "endpoint.expire": (ExpireWish, Asks._expire),
+    "session.open": (OpenWish, Asks._open_session),
+    "session.change": (ChangeWish, Asks._change_session),
 }

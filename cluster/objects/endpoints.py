@@ -67,6 +67,8 @@ NO_ACCESS: Final = "no-access"
 NO_ACCESS_SYNONYM: Final = "none"
 _DeadMessageQueue = Annotated[str, Meta(max_length=MAX_ENDPOINT_NAME_BYTES)]
 _Subscriptions = Annotated[list[str], Meta(max_length=MAX_QUEUE_SUBSCRIPTIONS)]
+#: Subscription identifiers of MQTT have 28 bits.
+SessionNumber = Annotated[int, Meta(ge=0, lt=1 << 28)]
 
 
 class _Handling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -222,6 +224,9 @@ class Queue(_Endpoint, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(ge=1, le=2_592_000),
         own("Longest time that a reader group may keep it leased without using the lease."),
     ] = 3_600
+    max_idle_s: Annotated[
+        Count, own("Time without a flow after which it is deleted with what it holds; 0: never.")
+    ] = 0
 
 
 class TopicEndpoint(_Endpoint, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -256,7 +261,19 @@ class Template(_Handling, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = "none"
 
 
-class QueueIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an MQTT client subscribes to in its session, in its own words; its queue has the filters of the node."""
+
+    client: Annotated[str, Meta(min_length=1)]
+    #: Of its protocol, as it says it in CONNECT.
+    version: SessionNumber = 0
+    #: MQTT filter -> its filters at the queue, subscription options, subscription identifier or 0.
+    filters: Annotated[
+        dict[str, tuple[list[str], SessionNumber, SessionNumber]], Meta(max_length=MAX_QUEUE_SUBSCRIPTIONS)
+    ] = {}
+
+
+class _Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the node sets and operators see."""
 
     id: Annotated[int, own("Number that no other endpoint of the node ever had.")] = 0
@@ -270,7 +287,15 @@ class QueueIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = []
 
 
-class TopicEndpointIdentity(QueueIdentity, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class QueueIdentity(_Identity, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The same of a queue."""
+
+    session: Annotated[
+        Session | None, own("The MQTT client whose session it keeps, and what that is subscribed to.")
+    ] = None
+
+
+class TopicEndpointIdentity(_Identity, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The same of a topic endpoint."""
 
     topic: Annotated[str | None, own("Topic that its consumer gave at bind.")] = None

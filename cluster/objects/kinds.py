@@ -151,7 +151,7 @@ _LISTS: Final = (
     "remote_deliver_always_subscriptions",
 )
 #: What of an identity a backup holds: ids and homes belong to the node that gave them.
-_RESTORED: Final = ("created_by", "client_subscriptions", "topic", "selector")
+_RESTORED: Final = ("created_by", "client_subscriptions", "session", "topic", "selector")
 
 
 def kind_of(name: str) -> ObjectKind:
@@ -360,6 +360,8 @@ def _type_texts(kind: Any) -> tuple[str, str]:
             return "list", "any" if kind.max_length is None else f"at most {kind.max_length} entries"
         case msgspec.inspect.StrType():
             return "string", "any" if kind.max_length is None else f"at most {kind.max_length} characters"
+        case msgspec.inspect.UnionType(types=(msgspec.inspect.StructType(), *_)):
+            return "map", "any, or none"
         case msgspec.inspect.UnionType():
             return "string", "any, or none"
     raise AssertionError(f"no text for {kind!r}")

@@ -19,6 +19,7 @@ from router.guaranteed.endpoints import Endpoints
 from router.guaranteed.filter_checks import do_at_once
 from router.guaranteed.lanes import Lanes
 from router.guaranteed.provisioning import CreateArguments, FilterArguments, NameArguments, Provisioning
+from router.guaranteed.sessions import ChangeArguments, CloseArguments, KeptSessions, OpenArguments
 from router.guaranteed.temporaries import Temporaries
 
 if TYPE_CHECKING:
@@ -94,6 +95,10 @@ class Consumers:
         requests.register("endpoint.subscribe", FilterArguments, provisioning.subscribe)
         requests.register("endpoint.unsubscribe", FilterArguments, provisioning.unsubscribe)
         requests.register("endpoint.show", NameArguments, provisioning.show)
+        sessions = KeptSessions(self.endpoints, asks, self.alarms.endpoint_refused, memory, self._begin)
+        requests.register("session.open", OpenArguments, sessions.open)
+        requests.register("session.change", ChangeArguments, sessions.change)
+        requests.register("session.close", CloseArguments, sessions.close)
         Groups(self.endpoints, self.questions).register(requests)
 
     def _begin(self, work: Work) -> None:
@@ -127,6 +132,8 @@ class Consumers:
         if before is None:
             self.temporaries.made(endpoint, now)
             self.alarms.made(endpoint)
+        else:
+            self.temporaries.changed(endpoint, before, now)
         self.flows.endpoint_changed(endpoint, before, now)
         self.alarms.look(endpoint)
 

@@ -161,6 +161,7 @@ class Endpoint:
         "holders",
         "id",
         "is_gone",
+        "is_session",
         "kind",
         "lanes",
         "link",
@@ -183,6 +184,8 @@ class Endpoint:
         self.link = link_of(kind, name)
         #: Whether it is the queue for retained messages of its Message VPN.
         self.retains = kind == QUEUE and name == wire.RETAINED_QUEUE
+        #: Whether it keeps the session of a client of a gateway.
+        self.is_session = kind == QUEUE and name.startswith(wire.SESSION_QUEUE_PREFIX)
         self.durable = bool(attributes["durable"])
         #: `operator` or `client:<username>`.
         self.created_by = str(attributes["created_by"])
@@ -227,7 +230,7 @@ class Endpoint:
     @property
     def address(self) -> str:
         """Give the topic that is its own, if it has one: to queues of the node's own nobody publishes by name."""
-        is_own = self.link or self.retains
+        is_own = self.link or self.retains or self.is_session
         return "" if self.kind != QUEUE or is_own else wire.QUEUE_TOPIC_PREFIX + self.name
 
     @property

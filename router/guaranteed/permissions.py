@@ -10,7 +10,7 @@ level includes the ones before it:
     modify-topic  change the subscriptions of a queue, the topic of a topic endpoint
     delete     delete it, if no operator created it (R132)
 
-A temporary endpoint is for the client that made it alone (R105).
+A temporary endpoint is for the client that made it alone (R105), and so is the queue of its session at a gateway.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from angarium.topic import POINT_TO_POINT_PREFIX, parse_filter
 from router.guaranteed.endpoint_filters import EXCEPTION_MARK
 from router.guaranteed.endpoints import QUEUE, Endpoint
 from router.sessions.directory import profiles_of
+from router.sessions.session import session_queue
 
 if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoints
@@ -82,6 +83,10 @@ def level_of(session: Session, endpoint: Endpoint) -> Level:
     if not session.is_client:
         return Level.NO_ACCESS
     owner = endpoint.attributes["owner"]
+    if endpoint.is_session:
+        is_attached = session.carrier is not None and owner == session.username
+        own = is_attached and endpoint.name == session_queue(session.client_name)
+        return Level.CONSUME if own else Level.NO_ACCESS
     if owner and owner == session.username:
         return Level.DELETE
     username = session.vpn.account_of(session.username)

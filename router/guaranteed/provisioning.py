@@ -179,7 +179,7 @@ class Provisioning:
             AngariumError: it is not there (40404), it may not be changed (40315), that was too much (42902), or no
                 memory is left for it (50325).
         """
-        _charge(session, wish, now)
+        charge_filters(session, len(wish.filters), now)
         self._find_changeable(session, wish)
         verdicts: dict[str, list[Any] | None] = {}
 
@@ -202,7 +202,7 @@ class Provisioning:
         Raises:
             AngariumError: it is not there (40404), it may not be changed (40315), or that was too much (42902).
         """
-        _charge(session, wish, now)
+        charge_filters(session, len(wish.filters), now)
         self._find_changeable(session, wish)
         self._change(session, wish, "remove", "removed", dict.fromkeys(wish.filters), answer)
 
@@ -268,15 +268,13 @@ class Provisioning:
         demand(session, endpoint, Level.MODIFY_TOPIC, "changing the subscriptions of")
 
 
-def _charge(session: Session, wish: FilterArguments, now: float) -> None:
+def charge_filters(session: Session, count: int, now: float) -> None:
     """Count filters towards the rate of a client.
 
     Raises:
         RateLimitError: the client may not change more at the moment (42902).
     """
     assert session.bucket is not None
-    if not session.bucket.take(now, len(wish.filters) / FILTERS_PER_FRAME):
-        detail = (
-            f"{len(wish.filters)} filters are more than the rate of control frames allows now; try again soon"
-        )
+    if not session.bucket.take(now, count / FILTERS_PER_FRAME):
+        detail = f"{count} filters are more than the rate of control frames allows now; try again soon"
         raise error_for(errors.CONTROL_RATE_EXCEEDED, detail)

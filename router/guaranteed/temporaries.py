@@ -1,9 +1,11 @@
-"""The life of temporary endpoints: they end with their consumer, or a minute after they lost it.
+"""Endpoints that end without a consumer: temporary ones, and durable queues with `max_idle_s`.
 
 R102 to R107: a temporary endpoint goes when its client unbinds or disconnects cleanly; after an
 unexpected disconnect it is kept for 60 s, in which the resumed session can bind again, and takes messages meanwhile.
-A router that starts knows no sessions, so every temporary endpoint has that time from then. The controller deletes;
-it is asked again until it has. Time is a parameter.
+A router that starts knows no sessions, so every temporary endpoint has that time from then.
+
+A queue with `max_idle_s` goes when it had no flow for so long, since the last one, the start of the router, or a
+change of that time. The controller deletes; it is asked again until it has. Time is a parameter.
 """
 
 from __future__ import annotations
@@ -13,30 +15,38 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from router.asking.asks import Asks
     from router.guaranteed.endpoints import Endpoint
+    from router.sessions.directory import Attributes
 
-#: How long one without consumer is kept.
+#: How long a temporary one without consumer is kept.
 KEPT_S: Final = 60.0
 #: Between two questions to a controller that did not delete it.
 AGAIN_S: Final = 5.0
+#: Between two looks at all of them: there may be a hundred thousand.
+LOOK_S: Final = 1.0
 
 
 class Temporaries:
-    """Temporary endpoints without consumer."""
+    """Endpoints without consumer that do not stay."""
 
     def __init__(self, asks: Asks) -> None:
         self._asks = asks
         #: Endpoint -> when it is deleted.
         self._unbound: dict[Endpoint, float] = {}
-        #: No later than the earliest of those; infinite if there are none.
+        #: When to look at them, within LOOK_S of the earliest of those; infinite if there are none.
         self._wake = float("inf")
 
     def __len__(self) -> int:
         return len(self._unbound)
 
     def made(self, endpoint: Endpoint, now: float) -> None:
-        """An endpoint came; one that is temporary is bound soon, or not at all."""
-        if not endpoint.durable:
-            self._keep_until(endpoint, now + KEPT_S)
+        """An endpoint came; its consumer is there soon, or not at all."""
+        self._keep(endpoint, now)
+
+    def changed(self, endpoint: Endpoint, before: Attributes, now: float) -> None:
+        """An endpoint has other attributes."""
+        if endpoint.durable and before.get("max_idle_s") != endpoint.attributes.get("max_idle_s"):
+            self._unbound.pop(endpoint, None)
+            self._keep(endpoint, now)
 
     def bound(self, endpoint: Endpoint) -> None:
         """Its consumer is there."""
@@ -44,12 +54,12 @@ class Temporaries:
 
     def unbound(self, endpoint: Endpoint, now: float, *, wanted: bool) -> None:
         """Its consumer is gone, because it wanted to or not."""
-        if endpoint.durable or endpoint.is_gone or endpoint.flows:
+        if endpoint.is_gone:
             return
-        if wanted:
+        if wanted and not endpoint.durable and not endpoint.flows:
             self._delete(endpoint, now)
         else:
-            self._keep_until(endpoint, now + KEPT_S)
+            self._keep(endpoint, now)
 
     def gone(self, endpoint: Endpoint) -> None:
         """It was deleted."""
@@ -60,8 +70,14 @@ class Temporaries:
         if now >= self._wake:
             for endpoint in [one for one, at in self._unbound.items() if at <= now]:
                 self._delete(endpoint, now)
-            self._wake = min(self._unbound.values(), default=float("inf"))
+            self._wake = max(min(self._unbound.values(), default=float("inf")), now + LOOK_S)
         return self._wake
+
+    def _keep(self, endpoint: Endpoint, now: float) -> None:
+        """Begin the time of one without consumer, if it has one."""
+        kept_s = KEPT_S if not endpoint.durable else int(endpoint.attributes.get("max_idle_s") or 0)
+        if kept_s and not endpoint.flows:
+            self._keep_until(endpoint, now + kept_s)
 
     def _keep_until(self, endpoint: Endpoint, at: float) -> None:
         self._unbound[endpoint] = at
@@ -75,15 +91,16 @@ class Temporaries:
             "name": endpoint.name,
             "id": endpoint.id,
         }
-        self._asks.ask("endpoint.delete", arguments, _nothing)
+        operation = "endpoint.expire" if endpoint.durable else "endpoint.delete"
+        self._asks.ask(operation, arguments, _nothing)
 
     def validate(self) -> None:
         """Check that none of these is in use."""
         for endpoint, at in self._unbound.items():
-            assert not endpoint.durable
+            assert not endpoint.durable or endpoint.attributes["max_idle_s"]
             assert not endpoint.is_gone
             assert not endpoint.flows
-            assert at >= self._wake
+            assert at + LOOK_S >= self._wake
 
 
 def _nothing(_ok: bool, _value: Any, _now: float) -> None:  # noqa: FBT001 - the form of an answer

@@ -5,6 +5,7 @@ And its credit in both directions.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -80,6 +81,21 @@ def publisher_number(client_name: str) -> int:
     return int.from_bytes(digest, "big") >> 2 or 1
 
 
+def session_queue(client_name: str) -> str:
+    """Give the name of the queue that keeps the session of a client of a gateway; no two clients have one.
+
+    What names of queues cannot have, and `#` and `%`, is written as %XX; of a name that gets too long it is a hash.
+    """
+    name = _UNNAMEABLE.sub(lambda found: f"%{ord(found[0]):02X}", client_name)
+    if len(name.encode()) > _SESSION_NAME_BYTES_MAX:
+        name = f"%~{blake2b(client_name.encode(), digest_size=24).hexdigest()}"
+    return wire.SESSION_QUEUE_PREFIX + name
+
+
+#: Characters that the name of a queue, or one level of it, cannot have, and those with a meaning here.
+_UNNAMEABLE: Final = re.compile(r"[%#/*?'<>&;\x00-\x1f\x7f]")
+#: Bytes of the name of a durable queue, without the prefix.
+_SESSION_NAME_BYTES_MAX: Final = 200 - len(wire.SESSION_QUEUE_PREFIX)
 #: Counters that are kept per session while it lives and added to the totals at its end.
 SESSION_COUNTERS = (
     "discard.transmit-congestion",

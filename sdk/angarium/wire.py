@@ -214,6 +214,8 @@ BRIDGE_NAME_PREFIX: Final = "#bridge/"
 #: The username of the sessions of gateways, and what their client names begin with.
 GATEWAY_USERNAME: Final = "#gateway"
 GATEWAY_NAME_PREFIX: Final = "#gateway/"
+#: What the names of the queues begin with that keep the sessions of MQTT clients.
+SESSION_QUEUE_PREFIX: Final = "#mqtt/"
 #: Bytes of the number of an attached client, behind the operation `ATTACHED`.
 ATTACHED_NUMBER_BYTES: Final = 8
 #: Bridges that a message may cross, however high the limit of a bridge is set.

@@ -100,7 +100,7 @@ class Changes:
         change = self._uncommitted.pop(number)
         told = [one for one in change.changes if isinstance(one, Change) and not self._is_temporary(one)]
         changed = [entry for entry in change.changes if isinstance(entry, Change)]
-        requests = [_request_of(one, self._catalog.get(*one[:3])) for one in changed]
+        requests = [request_of(one, self._catalog.get(*one[:3])) for one in changed]
         self._catalog.take(change.changes)
         self._producers.take(change.changes)
         self._stages.take(change.changes)
@@ -144,7 +144,8 @@ class Changes:
         """Tell the router all objects; what is missing is deleted only if its deletion is told before."""
         if len(self.deletions):
             self._board.ask(ROUTER, "deletions", self.deletions.ids, gathering)
-        return self._board.ask(ROUTER, "config_snapshot", self._catalog.snapshot(), gathering)
+        told = [[*key, _told(attributes)] for *key, attributes in self._catalog.snapshot()]
+        return self._board.ask(ROUTER, "config_snapshot", told, gathering)
 
     def tick(self, now: float) -> None:
         """Remove the records of deletions that are complete, if it is time for that."""
@@ -197,15 +198,21 @@ class Changes:
         assert not self._uncommitted, "changes were not committed between two events"
 
 
-def _request_of(change: Change, before: Attributes | None) -> tuple[str, list[Any]]:
+def request_of(change: Change, before: Attributes | None) -> tuple[str, list[Any]]:
     """Give what tells the router a change; of subscriptions, which may be thousands, what came and what went."""
     kind, vpn, name, after = change
     if after is None:
         return "config_delete", [kind, vpn, name]
-    edits = None if before is None else _edits_of(before, after)
+    after = _told(after)
+    edits = None if before is None else _edits_of(_told(before), after)
     if edits is not None:
         return "config_edit", [kind, vpn, name, edits]
     return "config_set", [kind, vpn, name, after]
+
+
+def _told(attributes: Attributes) -> Attributes:
+    """Give what the router is told of an object: a session concerns it by its filters, and may be large."""
+    return {**attributes, "session": None} if attributes.get("session") else attributes
 
 
 def _edits_of(before: Attributes, after: Attributes) -> dict[str, list[list[str]]] | None:

@@ -20,6 +20,7 @@ OURS = {
     "max_overlapping_filters_per_queue",
     "max_memory_bytes",
     "max_retained_mb",
+    "max_idle_s",
     "max_memory_bytes_per_client_username",
     "max_egress_flow_count_per_client_username",
     "max_ingress_flow_count_per_client_username",

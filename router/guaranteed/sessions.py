@@ -1,0 +1,227 @@
+"""The sessions of clients that are attached to a gateway: the operations session.* of REQUEST.
+
+A session that outlives its connection is a durable queue of its client, one that does not is a temporary queue, made
+with the first filter that needs one. Nobody else names, sees or consumes it. The client's right is that of receiving
+guaranteed messages; filters are judged like its own subscriptions. The controller keeps what a session holds
+(`cluster.catalog.sessions`) and writes only what changes.
+
+    session.open     clean, expiry_s, version            {name, present, temporary, filters}
+    session.change   put, drop, expiry_s, temporary      [nil | [code, detail], ...], one for each that was put
+    session.close                                        nil
+
+The client binds a flow to the queue as soon as it is open: the session ends `expiry_s` after the last one, by
+`max_idle_s`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from angarium import errors
+from angarium.errors import AngariumError, error_for
+from router.asking.asks import refusal
+from router.guaranteed.endpoints import QUEUE, Endpoint
+from router.guaranteed.filter_checks import FilterChecks
+from router.guaranteed.permissions import Level, check_filter, demand, demand_receive
+from router.guaranteed.provisioning import charge_filters
+from router.sessions.session import FILTERS_PER_FRAME, session_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from router.asking.asks import Asks
+    from router.asking.requests import Answer
+    from router.asking.work import Work
+    from router.guaranteed.endpoints import Endpoints
+    from router.guaranteed.memory_accounts import MemoryAccounts
+    from router.sessions.session import Session
+
+#: Filters of a queue that one filter of another protocol comes to.
+MEANINGS_MAX: Final = 4
+_Text = Annotated[str, Meta(max_length=600)]
+_Seconds = Annotated[int, Meta(ge=0, lt=1 << 32)]
+#: Filters of the queue, subscription options, subscription identifier or 0: the last two are the gateway's business.
+_Subscribed = tuple[
+    Annotated[list[_Text], Meta(max_length=MEANINGS_MAX)],
+    Annotated[int, Meta(ge=0, le=255)],
+    Annotated[int, Meta(ge=0, lt=1 << 28)],
+]
+
+
+class OpenArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of session.open; one that expires after 0 s ends with its connection."""
+
+    clean: bool
+    expiry_s: _Seconds
+    #: Of the client's protocol.
+    version: Annotated[int, Meta(ge=0, le=255)] = 0
+
+
+class ChangeArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of session.change."""
+
+    put: Annotated[dict[_Text, _Subscribed], Meta(max_length=FILTERS_PER_FRAME)] = {}
+    drop: Annotated[list[_Text], Meta(max_length=FILTERS_PER_FRAME)] = []
+    expiry_s: Annotated[int, Meta(ge=1, lt=1 << 32)] | None = None
+    #: What session.open said: the queue is made if it is not there.
+    temporary: bool = False
+
+
+class CloseArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of session.close."""
+
+
+class KeptSessions:
+    """Opens, changes and closes sessions for clients of gateways."""
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        asks: Asks,
+        on_refused: Callable[[Session, int], None],
+        memory: MemoryAccounts,
+        begin_work: Callable[[Work], None],
+    ) -> None:
+        self._endpoints = endpoints
+        self._asks = asks
+        #: Told the session and the code when the controller refuses.
+        self._on_refused = on_refused
+        #: Who asks is charged until the answer comes; then the queue has what it costs.
+        self._memory = memory
+        self._begin_work = begin_work
+
+    def open(self, session: Session, wish: OpenArguments, answer: Answer, _now: float) -> None:
+        """Go on with the session of a client, or begin a new one.
+
+        Raises:
+            AngariumError: it is attached to no gateway (40002), may not receive (40313); 50325 no memory is left.
+        """
+        endpoint = self._find(session)
+        name = session_queue(session.client_name)
+
+        def opened(value: Any) -> None:
+            is_temporary = not (value["present"] or wish.expiry_s)
+            answer.give({"name": name, "temporary": is_temporary, **value})
+
+        if endpoint is None and not wish.expiry_s:
+            opened({"present": False, "filters": {}})
+            return
+        size = self._endpoints.would_cost((), 1) if endpoint is None else 0
+        self._ask("session.open", session, msgspec.structs.asdict(wish), answer, opened, size)
+
+    def change(self, session: Session, wish: ChangeArguments, answer: Answer, now: float) -> None:
+        """Put and drop filters of a session, and change its time.
+
+        Raises:
+            AngariumError: what `open` raises; there is none (40404), or it is not his (40315); 42902 that was too much.
+        """
+        charge_filters(session, len(wish.put) + len(wish.drop), now)
+        self._check(session, wish)
+        refused: dict[str, list[Any]] = {}
+
+        def judge(text: str) -> None:
+            try:
+                check_filter(session, QUEUE, text, exceptions=False)
+            except AngariumError as error:
+                refused[text] = [error.code, error.detail]
+
+        def then() -> None:
+            self._change(session, wish, self._check(session, wish), refused, answer)
+
+        texts = list(dict.fromkeys(text for one in wish.put.values() for text in one[0]))
+        self._begin_work(FilterChecks(answer, texts, judge, then))
+
+    def _check(self, session: Session, wish: ChangeArguments) -> Endpoint | None:
+        """Give the queue that is to be changed, None if it is to be made."""
+        endpoint = self._find(session)
+        if endpoint is not None:
+            demand(session, endpoint, Level.CONSUME, "changing")
+        elif not wish.temporary:
+            raise error_for(errors.UNKNOWN_ENDPOINT, f"queue {session_queue(session.client_name)}")
+        return endpoint
+
+    def _change(
+        self,
+        session: Session,
+        wish: ChangeArguments,
+        endpoint: Endpoint | None,
+        refused: dict[str, list[Any]],
+        answer: Answer,
+    ) -> None:
+        """Ask for what was not refused; the answer names the verdicts of the controller too."""
+        verdicts = {text: _first(refused, one[0]) for text, one in wish.put.items()}
+        put = {text: wish.put[text] for text, verdict in verdicts.items() if verdict is None}
+        if not (put or wish.drop or wish.expiry_s):
+            answer.give(list(verdicts.values()))
+            return
+
+        def changed(value: Any) -> None:
+            verdicts.update(zip(put, value, strict=True))
+            answer.give(list(verdicts.values()))
+
+        arguments = {"put": put, "drop": wish.drop, "expiry_s": wish.expiry_s, "temporary": endpoint is None}
+        texts = [text for one in put.values() for text in one[0]]
+        size = self._endpoints.would_cost(texts, 1 if endpoint is None else 0)
+        self._ask("session.change", session, arguments, answer, changed, size)
+
+    def close(self, session: Session, _wish: CloseArguments, answer: Answer, _now: float) -> None:
+        """End the session of a client with what it holds.
+
+        Raises:
+            AngariumError: what `open` raises; it is that of another username (40315).
+        """
+        endpoint = self._find(session)
+        if endpoint is None:
+            answer.give(None)
+            return
+        demand(session, endpoint, Level.CONSUME, "ending")
+        arguments = {"kind": QUEUE, "id": endpoint.id}
+        self._ask("endpoint.delete", session, arguments, answer, answer.give)
+
+    def _find(self, session: Session) -> Endpoint | None:
+        """Give the queue of the session of a client.
+
+        Raises:
+            AngariumError: it is attached to no gateway (40002), or may not receive guaranteed messages (40313).
+        """
+        if session.carrier is None:
+            raise error_for(errors.UNKNOWN_OPERATION, "sessions are for clients of gateways")
+        demand_receive(session)
+        return self._endpoints.find(session.vpn.name, QUEUE, session_queue(session.client_name))
+
+    def _ask(
+        self,
+        operation: str,
+        session: Session,
+        arguments: dict[str, Any],
+        answer: Answer,
+        then: Callable[[Any], None],
+        size: int = 0,
+    ) -> None:
+        """Ask the controller for something that costs so much memory."""
+        self._memory.charge(session, size)
+
+        def done(ok: bool, value: Any, _at: float) -> None:  # noqa: FBT001 - the form of an answer
+            self._memory.refund(session, size)
+            if ok:
+                then(value)
+                return
+            error = refusal(value)
+            self._on_refused(session, error.code)
+            answer.refuse(error)
+
+        whose = {
+            "vpn": session.vpn.name,
+            "name": session_queue(session.client_name),
+            "username": session.username,
+            "client": session.client_name,
+        }
+        self._asks.ask(operation, {**whose, **arguments}, done, session)
+
+
+def _first(refused: dict[str, list[Any]], texts: Sequence[str]) -> list[Any] | None:
+    """Give the verdict on the first one of these that was refused."""
+    return next((refused[text] for text in texts if text in refused), None)
