@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium import errors, wire
 from angarium.client.protocol.session import Hello
+from angarium.message import row_size
 from angarium_server.frames.gateways import Counts
 from gateway.session import FILTERS_MAX
 
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
     from angarium_server.connections.tls import Certificate
     from gateway.counting import Counting
     from gateway.gathering import Gathering
+    from gateway.producing import Producing, Settled
     from gateway.rights import ClientRights
     from gateway.session import AttachedWelcome, Brought
 
 #: Filters that may wait for their turn; who has more of them does not wait for answers.
 FILTERS_WAITING_MAX: Final = 10_000
+#: Of guaranteed messages of a client so much may be unacknowledged; one more message always fits. So one that floods
+#: does not fill what all clients share.
+UNACKNOWLEDGED_BYTES_MAX: Final = 2 << 20
 
 
 class Login(NamedTuple):
@@ -74,6 +79,12 @@ class Guest(Protocol):
     def answered(self, codes: Sequence[int], now: float, /) -> None:
         """One subscribe() or unsubscribe() is in force: 0 or an error code per filter; in the order of asking."""
 
+    def acknowledged(self, answers: Sequence[tuple[int, int]], now: float, /) -> None:
+        """Guaranteed messages are stored, or refused: what it calls each, and 0 or an error code, in their order.
+
+        NO_SUBSCRIPTION_MATCH is no refusal: nobody wanted the message.
+        """
+
     def delivered(self, rows: Sequence[Row], share: str | None, now: float, /) -> None:
         """Messages came for this client alone: of a shared subscription, or without one to its inbox."""
 
@@ -86,12 +97,16 @@ class Carrying(Protocol):
         """Give its Message VPN."""
 
     gathering: Gathering
+    producing: Producing[Attached]
     counting: Counting
     #: Of those who may do nothing yet.
     no_rights: ClientRights
 
     def has_room(self) -> bool:
         """Tell whether another message of a client is taken."""
+
+    def has_room_guaranteed(self) -> bool:
+        """Tell whether another guaranteed message of a client is taken."""
 
     def has_asked(self, client: Attached, /) -> None:
         """Take note that a client has something to ask for, and nothing under way."""
@@ -140,12 +155,14 @@ class Attached:
         "_queued",
         "_requests",
         "_totals",
+        "_unacknowledged_bytes",
         "has_moved",
         "login",
         "name",
         "number",
         "rights",
         "stage",
+        "unacknowledged",
         "wait_until",
     )
 
@@ -174,6 +191,9 @@ class Attached:
         self._is_asking = False
         self._totals: dict[str, int] = {}
         self._queued = (0, 0)
+        #: Guaranteed messages that it was not told of, and the bytes of those that are not refused.
+        self.unacknowledged = 0
+        self._unacknowledged_bytes = 0
 
     @property
     def vpn(self) -> str:
@@ -221,6 +241,35 @@ class Attached:
         """Publish a direct message; the caller has asked `refusal_of` and `has_room`."""
         if self.stage is Stage.OPEN:
             self._carrier.gathering.add((0, topic, flags, meta, properties, payload))
+
+    def guaranteed_refusal_of(self, topic: str, size: int) -> int:
+        """Give the error code for which such a guaranteed message is refused, or 0 as far as it is known here."""
+        if not self.rights.may_send_guaranteed:
+            return errors.GUARANTEED_SEND_DENIED
+        return self.refusal_of(topic, size)
+
+    def has_room_guaranteed(self) -> bool:
+        """Tell whether another guaranteed message is taken."""
+        return self._unacknowledged_bytes < UNACKNOWLEDGED_BYTES_MAX and self._carrier.has_room_guaranteed()
+
+    def publish_guaranteed(
+        self, topic: str, flags: int, meta: Meta | None, properties: bytes | None, payload: bytes, name: int
+    ) -> None:
+        """Publish a guaranteed message; the caller has asked `guaranteed_refusal_of` and `has_room_guaranteed`.
+
+        `acknowledged` follows, with the name that the message has here.
+        """
+        if self.stage is Stage.OPEN:
+            row = (0, topic, flags, meta, properties, payload)
+            self.unacknowledged += 1
+            self._unacknowledged_bytes += row_size(row)
+            self._carrier.producing.add(self, name, row)
+
+    def refuse_guaranteed(self, name: int, code: int) -> None:
+        """Have a message answered by an error, when those before it are answered."""
+        if self.stage is Stage.OPEN:
+            self.unacknowledged += 1
+            self._carrier.producing.refuse(self, name, code)
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter that operators see."""
@@ -270,6 +319,13 @@ class Attached:
         if is_done:
             self._guest.answered(request.codes, now)
 
+    def settled(self, settled: Settled, now: float) -> None:
+        """Tell what became of guaranteed messages."""
+        self.unacknowledged -= len(settled.answers)
+        self._unacknowledged_bytes -= settled.size_bytes
+        if self.stage is Stage.OPEN:
+            self._guest.acknowledged(settled.answers, now)
+
     def move(self, carrier: Carrying) -> None:
         """Wait for another carrier."""
         self._carrier = carrier
@@ -316,5 +372,7 @@ class Attached:
         assert self._filters_waiting == waiting <= FILTERS_WAITING_MAX
         assert all(not request.codes for request in self._requests[1:])
         assert self._requests or not self._is_asking or self.stage is not Stage.OPEN
+        assert self._unacknowledged_bytes >= 0
+        assert self.unacknowledged or not self._unacknowledged_bytes
         assert self.number or self.stage in (Stage.WAITING, Stage.OVER)
         assert bool(self.name) or self.stage is not Stage.OPEN

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -27,8 +27,19 @@ from angarium_server.frames.gateways import COUNTED_MAX, CountedFrame, Rights
 from gateway.attached import Attached, Stage
 from gateway.counting import Counting
 from gateway.gathering import Gathering
+from gateway.producing import Producing
 from gateway.rights import KnownRights
-from gateway.session import Brought, Ended, GatewaySession, Judged, RightsChanged, Welcomed
+from gateway.session import (
+    Acknowledged,
+    Brought,
+    Ended,
+    GatewaySession,
+    Judged,
+    ProducerOpened,
+    ProducerRefused,
+    RightsChanged,
+    Welcomed,
+)
 
 if TYPE_CHECKING:
     import random
@@ -37,6 +48,7 @@ if TYPE_CHECKING:
     from angarium.errors import AngariumError
     from angarium.message import Row
     from gateway.attached import Guest, Login
+    from gateway.line import Connect, Line
 
 #: How long a client waits for its carrier.
 WAIT_S: Final = 10.0
@@ -71,46 +83,6 @@ _NO_RIGHTS: Final = Rights(
 )
 
 
-class Line(Protocol):
-    """A connection to the router; `cluster.relay.connection.Connection` is one."""
-
-    @property
-    def wake_at(self) -> float:
-        """Give when `tick` is wanted, whatever the socket signals."""
-
-    @property
-    def is_gone(self) -> bool:
-        """Tell whether nothing is left of it."""
-
-    def tick(self, now: float, /) -> None:
-        """Do what is due."""
-
-    def send(self, outgoing: deque[list[bytes]], /) -> None:
-        """Send what is queued, as far as the socket takes it; the rest stays in the queue."""
-
-    def close(self, outgoing: deque[list[bytes]], /) -> None:
-        """Tell nothing more, and close when what was sent and what is queued has left."""
-
-
-class Connect(Protocol):
-    """Begins a connection to the router."""
-
-    def __call__(
-        self,
-        on_message: Callable[[list[bytes], float], None],
-        on_drained: Callable[[], None],
-        on_lost: Callable[[AngariumError, float], None],
-        /,
-    ) -> Line:
-        """Give a connection, before it calls any of these.
-
-        Args:
-            on_message: takes each message that comes, with the time.
-            on_drained: called when there may be room to send more.
-            on_lost: called once when it is gone; nothing is called after it, nor after `close`.
-        """
-
-
 class Identity(msgspec.Struct, frozen=True):
     """What a gateway process says of itself."""
 
@@ -126,6 +98,10 @@ class Identity(msgspec.Struct, frozen=True):
         gateway = {"name": self.name, "index": self.index, "incarnation": self.incarnation}
         more: dict[str, Any] = {"behalf": {"secret": self.secret}, "gateway": gateway}
         return Hello(vpn, wire.GATEWAY_USERNAME, more=more)
+
+    def producer(self, node: str) -> str:
+        """Give the name of the producer of a carrier; it is another one in each Message VPN."""
+        return f"#{self.name}/{node}/{self.index}"
 
 
 class Surroundings(NamedTuple):
@@ -157,8 +133,9 @@ class Carrier:
         self._line: Line | None = None
         #: Connections that are closed and have yet to say so to the router.
         self._closing: list[Line] = []
-        #: What clients have published and has not left.
+        #: What clients have published: direct messages that have not left, and guaranteed ones.
         self.gathering = Gathering()
+        self.producing: Producing[Attached] = Producing()
         self.counting = Counting()
         #: Those that have said HELLO and have not ended, by number.
         self._clients: dict[int, Attached] = {}
@@ -208,6 +185,10 @@ class Carrier:
         """Tell whether another message of a client is taken."""
         return self.gathering.has_room() and self._session is not None and self._session.is_open
 
+    def has_room_guaranteed(self) -> bool:
+        """Tell whether another guaranteed message of a client is taken."""
+        return self.producing.has_room() and self._session is not None and self._session.is_open
+
     def has_asked(self, client: Attached) -> None:
         """Take note that a client has something to ask for, and nothing under way."""
         self._asking.append(client)
@@ -236,6 +217,8 @@ class Carrier:
             if self._waiting and now >= self._open_at:
                 self._open(now)
         elif session.is_open:
+            if self.producing.rows:
+                self._send_guaranteed(session, now)
             if self.gathering.rows:
                 self._send_rounds(session)
             if self._leaving or self._asking or self._waiting:
@@ -260,6 +243,25 @@ class Carrier:
             session.publish(batch, flush=False)
             rows += batch.rows
             size_bytes += batch.size_bytes
+
+    def _send_guaranteed(self, session: GatewaySession, now: float) -> None:
+        """Send what is to be stored, before direct messages: it waits for the node besides, they do not."""
+        producing = self.producing
+        if producing.open_at() <= now and session.can_ask():
+            assert session.welcome is not None
+            producing.is_opening = True
+            session.open_producer(self._around.identity.producer(session.welcome.node))
+        rows = size_bytes = 0
+        while (
+            rows < TURN_ROWS_MAX
+            and size_bytes < TURN_BYTES_MAX
+            and producing.can_send()
+            and session.can_publish()
+        ):
+            departure = producing.take()
+            session.publish_guaranteed(departure, producing.handle)
+            rows += departure.round.rows
+            size_bytes += departure.round.size_bytes
 
     def _send_leaving(self, session: GatewaySession) -> None:
         """Say BYE for those that left, and before it what was counted of them last."""
@@ -324,6 +326,20 @@ class Carrier:
 
     def _table_changed(self, event: TableChanged, _now: float) -> None:
         self.gathering.cut_by(event.epoch, event.slots)
+        self.producing.cut_by(event.epoch, event.slots)
+
+    def _of_producer(self, event: ProducerOpened | ProducerRefused | Acknowledged, now: float) -> None:
+        """Take what the router says of the producer; another process that has opened it is our successor."""
+        assert self._session is not None
+        try:
+            self.producing.hear(event, now)
+        except errors.AngariumError as error:
+            self._act(self._session.lose(error), now)
+
+    def _tell_settled(self, now: float) -> None:
+        if self.producing.has_settled():
+            for client, settled in self.producing.settled().items():
+                self._tell(client, client.settled, settled, now)
 
     def _welcomed(self, event: Welcomed, now: float) -> None:
         client = self._clients.get(event.number)
@@ -386,6 +402,7 @@ class Carrier:
         self._pause_s = BACKOFF_FIRST_S
         self._error = None
         self.gathering.open(event.welcome)
+        self.producing.limit(event.welcome)
 
     def _line_lost(self, error: AngariumError, now: float) -> None:
         assert self._session is not None
@@ -407,7 +424,7 @@ class Carrier:
             self._open_at = now + self._around.random.uniform(self._pause_s / 2, self._pause_s)
             self._pause_s = min(self._pause_s * 2, BACKOFF_MAX_S)
         self.lost += session.unretired_rows() + len(self.gathering.rows)
-        self.gathering = Gathering()
+        self.gathering, self.producing = Gathering(), Producing()
         self._end_clients(error)
         if session.welcome is None and error.code in _FINAL:
             self._refuse_waiting(error, now)
@@ -469,6 +486,7 @@ class Carrier:
             self._look_at = now + LOOK_S
             self._look(now)
         self._tell_endings(now)
+        self._tell_settled(now)
         self._flush(now)
 
     def _look(self, now: float) -> None:
@@ -509,9 +527,11 @@ class Carrier:
             return min(self._time_at(now), self._open_at if self._waiting else _NEVER)
         if not session.is_open:
             return min(self._time_at(now), line.wake_at)
-        if self.gathering.rows and session.can_publish():
+        if self.producing.has_settled():
             return now
-        wake = min(self._time_at(now), line.wake_at)
+        if (self.gathering.rows or self.producing.can_send()) and session.can_publish():
+            return now
+        wake = min(self._time_at(now), line.wake_at, self.producing.open_at())
         if not _has_room(session):
             return wake
         if self._waiting or self._asking or self._leaving:
@@ -539,7 +559,8 @@ class Carrier:
             "is_open": session is not None and session.is_open,
             "clients": len(self._clients),
             "waiting": len(self._waiting),
-            "gathered_messages": len(self.gathering.rows),
+            "gathered_messages": len(self.gathering.rows) + len(self.producing.rows),
+            "unacknowledged": self.producing.unacknowledged,
             "refused": {str(code): count for code, count in sorted(self.refused.items())},
             "discarded": self.discarded,
             "lost": self.lost,
@@ -553,6 +574,7 @@ class Carrier:
             self._session.validate()
             assert self._session.state is not State.CLOSED
         self.gathering.validate()
+        self.producing.validate()
         stages = (Stage.GREETING, Stage.OPEN, Stage.RENOUNCED)
         for number, client in self._clients.items():
             assert client.number == number
@@ -579,6 +601,9 @@ _HANDLERS: Final[dict[type[Any], Callable[[Carrier, Any, float], None]]] = {
     Judged: Carrier._judged,
     Brought: Carrier._brought,
     RightsChanged: Carrier._rights_changed,
+    ProducerOpened: Carrier._of_producer,
+    ProducerRefused: Carrier._of_producer,
+    Acknowledged: Carrier._of_producer,
 }
 
 

@@ -52,7 +52,7 @@ class Gathering:
         self._round.set_table(epoch, table)
 
     def add(self, row: Row) -> None:
-        """Add a direct row that the router would take: its topic is legal, and it is not too large."""
+        """Add a row that the router would take: its topic is legal, and it is not too large."""
         self.rows.append(row)
         self._size_bytes += row_size(row) + ROW_OVERHEAD_BYTES
 
@@ -62,6 +62,11 @@ class Gathering:
         made.fill_rows(self.rows)
         self._size_bytes -= made.size_bytes
         return made.take()
+
+    def clear(self) -> None:
+        """Drop what has not left."""
+        self.rows.clear()
+        self._size_bytes = 0
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""

@@ -1,8 +1,8 @@
 """The session of a gateway with its router: like that of a client, with the frames of attached clients inside of it.
 
 Everything that keeps a session alive and within its credit is the client's (`angarium.client.protocol.session`). What
-comes besides: the frame `@` in and out, RIGHTS and COUNTED. It knows nothing of a client but its number and what it
-has asked for; who the clients are is the business of `gateway.carrier`.
+comes besides: the frame `@` in and out, RIGHTS and COUNTED, and a producer for all clients. It knows nothing of a
+client but its number and what it has asked for; who the clients are is the business of `gateway.carrier`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias, 
 import msgspec
 
 from angarium import errors, wire
+from angarium.client.protocol.events import Replied
 from angarium.client.protocol.session import ClientSession, EgressWindow, Hello, State, merge, read_deliver
 from angarium.errors import error_for
 from angarium.message import Delivery, unpack_rows
@@ -86,13 +87,55 @@ class RightsChanged(NamedTuple):
     numbers: list[int]
 
 
+class ProducerOpened(msgspec.Struct, frozen=True):
+    """The producer of the gateway is open."""
+
+    producer: Annotated[int, msgspec.Meta(ge=1)]
+    #: The newest sequence that the node knows of it, 0 for none.
+    last_sequence: _Natural
+    #: Messages that may be unacknowledged.
+    window: Annotated[int, msgspec.Meta(ge=1)]
+
+
+class ProducerRefused(NamedTuple):
+    """It is not."""
+
+    error: AngariumError
+
+
+class Acknowledged(NamedTuple):
+    """What became of guaranteed messages."""
+
+    producer: int
+    #: All up to this sequence are settled: stored, but for those that are refused.
+    upto: int
+    #: Sequence, code and detail.
+    nacks: list[tuple[int, int, str]]
+    #: Why nothing more of this producer is taken; 0: it is.
+    code: int
+    #: First and number of those that nobody wanted.
+    unroutable: list[tuple[int, int]]
+
+
 OfAttached: TypeAlias = Welcomed | Ended | Judged | Brought | RightsChanged
+_OfProducer: TypeAlias = ProducerOpened | ProducerRefused | Acknowledged
 
 _decode_rights: Final = decoder(RightsFrame)
 _decode_welcome: Final = msgspec.msgpack.Decoder(AttachedWelcome).decode
 _decode_closed: Final = msgspec.msgpack.Decoder(tuple[_Natural, str]).decode
 _decode_suback: Final = msgspec.msgpack.Decoder(tuple[_Natural, list[tuple[int, str] | None]]).decode
 _decode_number: Final = msgspec.msgpack.Decoder(tuple[_Natural]).decode
+_decode_producer: Final = msgspec.msgpack.Decoder(ProducerOpened).decode
+_Sequence = Annotated[int, msgspec.Meta(ge=1)]
+_decode_acked: Final = msgspec.msgpack.Decoder(
+    tuple[
+        _Sequence,
+        _Natural,
+        list[tuple[_Sequence, _Sequence, str]],
+        _Natural,
+        list[tuple[_Sequence, _Sequence]],
+    ]
+).decode
 
 
 class GatewaySession(ClientSession):
@@ -104,6 +147,8 @@ class GatewaySession(ClientSession):
         super().__init__(hello, self._held, now)
         #: Client -> its request without an answer, and how many filters that has; one of each client at most.
         self._asked: dict[int, tuple[int, int]] = {}
+        #: The request that is to open the producer; 0: none.
+        self._opening = 0
 
     def greet(self, number: int, hello: Hello) -> None:
         """Say HELLO for a client; `Welcomed` or `Ended` follows."""
@@ -126,6 +171,10 @@ class GatewaySession(ClientSession):
         """Tell what was counted of clients."""
         self._outgoing.append(frame.frames())
 
+    def open_producer(self, name: str) -> None:
+        """Ask for the producer; `ProducerOpened` or `ProducerRefused` follows."""
+        self._opening = self.guaranteed.ask("producer.open", {"name": name}, _decode_producer)
+
     def passed_on(self) -> None:
         """Take note that all that came has been passed on: there is room for more."""
         self._held.release(self._held.held_messages, self._held.held_bytes)
@@ -137,6 +186,17 @@ class GatewaySession(ClientSession):
         )
 
     # Frames in.
+
+    def _on_answer(self, frames: list[bytes]) -> list[Event]:
+        events = super()._on_answer(frames)
+        for at, event in enumerate(events):
+            if isinstance(event, Replied) and event.request == self._opening:
+                told = event.value if event.error is None else ProducerRefused(event.error)
+                events[at : at + 1] = _events(told)
+        return events
+
+    def _on_acked(self, frames: list[bytes]) -> list[Event]:
+        return _events(Acknowledged(*header(_decode_acked, frames, parts=0)))
 
     def _on_rights(self, frames: list[bytes]) -> list[Event]:
         told = header(_decode_rights, frames, parts=0)
@@ -194,7 +254,7 @@ class GatewaySession(ClientSession):
         assert all(0 < filters <= FILTERS_MAX for _, filters in self._asked.values())
 
 
-def _events(event: OfAttached) -> list[Event]:
+def _events(event: OfAttached | _OfProducer) -> list[Event]:
     """Give an event among those of a client: the carrier, which reads them, knows more kinds."""
     return cast("list[Event]", [event])
 
@@ -210,6 +270,8 @@ _OF_ATTACHED: Final[dict[bytes, Callable[[GatewaySession, int, list[bytes]], lis
 _MORE: Final[dict[bytes, Any]] = {
     wire.ATTACHED: GatewaySession._on_attached,
     wire.RIGHTS: GatewaySession._on_rights,
+    wire.ANSWER: GatewaySession._on_answer,
+    wire.ACKED: GatewaySession._on_acked,
 }
 GatewaySession.handlers = {
     state: {**known, **_MORE} if state is not State.GREETING else known

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from angarium_server.connections.framing import Speak
     from cluster.configuration.mqtt import MqttAddress
     from gateway.attached import Attached, Guest, Login
-    from gateway.carrier import Line
+    from gateway.line import Line
     from gateway.mqtt.codec import Packet, PacketError
     from gateway.mqtt.delivering import MqttSubscription
 
@@ -271,6 +271,7 @@ class MqttServer:
             "waiting": sum(one["waiting"] for one in carriers),
             "carriers": sum(one["is_open"] for one in carriers),
             "gathered_messages": sum(one["gathered_messages"] for one in carriers),
+            "unacknowledged": sum(one["unacknowledged"] for one in carriers),
             "refused_messages": dict(refused),
             "discarded": sum(one["discarded"] for one in carriers),
             "lost": sum(one["lost"] for one in carriers),

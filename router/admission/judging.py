@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from angarium import errors, wire
 from router.admission.rows import Discard, Row, Target, Verdict, indices, partition_hash, salt_of
 from router.admission.usage import COPIES, FILES, NO_ROOM, NODE_QUOTA, VPN_QUOTA, Account, Reason
+from router.matching.copies import direct_indices
 from router.sessions.producer import Nack, Range, join_ranges
 
 if TYPE_CHECKING:
@@ -271,3 +272,14 @@ def find_unroutable(
     every = sorted(index for part in a_round.parts for index in indices(part.batch))
     left = [first + index for index in every if index not in settled]
     return join_ranges([], [(one, 1) for one in left if is_new or not memory.may_be_held(one)])
+
+
+def without_direct(a_round: Round[Session], nowhere: list[Range]) -> list[Range]:
+    """Leave out what direct subscribers get: clients of a gateway are told that nobody got a message, and mean all."""
+    if any(result.rows == a_round.rows for result in a_round.plain):
+        return []
+    direct = direct_indices(a_round) if nowhere else {}
+    if not direct:
+        return nowhere
+    every = (sequence for first, count in nowhere for sequence in range(first, first + count))
+    return join_ranges([], [(one, 1) for one in every if one - a_round.first not in direct])

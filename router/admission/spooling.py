@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.frames.homes import StoreProducer
-from router.admission.judging import Tally, find_unroutable, judge, judge_copies
+from router.admission.judging import Tally, find_unroutable, judge, judge_copies, without_direct
 from router.admission.rearranging import Rearranging
 from router.admission.rows import (
     Row,
@@ -200,6 +200,8 @@ class Spooling:
         if is_judged or sum(result.rows for result, _ in frames) != a_round.rows:
             taken = [] if is_judged else [result.batch for result, _ in frames]
             verdict.unroutable = find_unroutable(a_round, taken, verdict, memory, (lowest, highest))
+            if a_round.session.kind.carries_clients:
+                verdict.unroutable = without_direct(a_round, verdict.unroutable)
         self._hand_on(a_round, frames, producer, stores, verdict, last, now)
         return True
 

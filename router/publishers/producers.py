@@ -164,8 +164,6 @@ class Producers:
         )
 
     def _check_rights(self, session: Session) -> None:
-        if session.kind.carries_clients:
-            raise error_for(errors.GUARANTEED_SEND_DENIED, "gateways publish direct messages")
         profile = profile_of(session)
         if not profile["allow_guaranteed_send"]:
             raise error_for(errors.GUARANTEED_SEND_DENIED, f"client profile {session.profile_name}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from angarium.errors import ERRORS, SESSION_UNKNOWN, error_for
+from angarium.errors import ERRORS, NO_SUBSCRIPTION_MATCH, SESSION_UNKNOWN, error_for
 from gateway.mqtt.clients import rules
 from gateway.mqtt.clients.connecting import UNKNOWN, acceptance, login_of, terms_of
 from gateway.mqtt.clients.keepalive import PATIENCE, KeepAlive
@@ -22,11 +22,11 @@ from gateway.mqtt.clients.reasons import fitting, reason_of
 from gateway.mqtt.clients.settings import EARLY_PACKETS_MAX
 from gateway.mqtt.clients.subscribing import Subscribing
 from gateway.mqtt.codec import errors, write
-from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec, PubRel
+from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec, PubRel, stored
 from gateway.mqtt.codec.connect import Connect, refusal
 from gateway.mqtt.codec.control import Auth, Disconnect, PingReq, PingResp, farewell
 from gateway.mqtt.codec.errors import PacketError, ReasonCode
-from gateway.mqtt.codec.kinds import V5, PacketType
+from gateway.mqtt.codec.kinds import V3, V5, PacketType
 from gateway.mqtt.codec.properties import NONE, Properties
 from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import Subscribe, Unsubscribe
@@ -265,6 +265,29 @@ class Client:
             self._subscribing.answered(codes)
         except PacketError as error:
             self._broken(error, now)
+
+    def acknowledged(self, answers: Sequence[tuple[int, int]], now: float) -> None:
+        """Answer messages with QoS 1, all in one piece; 3.1.1 has no refusals, and ends at the first one."""
+        refusal = 0
+        packets: list[bytes] = []
+        for packet_id, code in answers:
+            if not code or (code == NO_SUBSCRIPTION_MATCH and self.version == V3):
+                packets.append(stored(packet_id))
+            elif self.version == V5:
+                packets.append(self._refusal(packet_id, code))
+            else:
+                refusal = code
+                break
+        if packets:
+            self._host.send(self.connection_id, b"".join(packets))
+        if refusal:
+            self.end(error_for(refusal), now)
+
+    def _refusal(self, packet_id: int, code: int) -> bytes:
+        """Write the PUBACK of a message that is not stored, with the reason in words if there is room for it."""
+        reason = fitting(reason_of(code), PacketType.PUBACK)
+        told = write(PubAck(packet_id, reason, self._reason(ERRORS[code].text)), V5)
+        return told if self._takes(told) else write(PubAck(packet_id, reason), V5)
 
     def delivered(self, rows: Sequence[Row], share: str | None, now: float) -> None:
         """Get messages that came for this client alone."""

@@ -1,7 +1,7 @@
 """What an MQTT client publishes: judged, and given to the node with what others publish.
 
-What a client may not publish with QoS 0 is dropped and counted: MQTT has no answer to it. What no client of this server
-may publish ends the connection, as the specification demands.
+What a client may not publish with QoS 0 is dropped and counted: MQTT has no answer to it. With QoS 1 it is answered, in
+the order of the messages. What no client of this server may publish ends the connection, as the specification demands.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from angarium import errors
 from gateway.mqtt.clients import rules
 from gateway.mqtt.codec.errors import PacketError
+from gateway.mqtt.codec.kinds import V5
 from gateway.mqtt.messages import row_of
 from gateway.mqtt.topics import topic_of
 
@@ -46,21 +47,40 @@ class Publishing:
             PacketError: it breaks what was agreed.
         """
         attached = self._attached
-        if not attached.has_room():
+        if not (self._has_room_guaranteed() if publish.qos else attached.has_room()):
             return False
         if publish.qos or publish.retain:
             self._check(publish)
         alias = publish.properties.topic_alias
         topic = topic_of(self._aliased(publish.topic, alias) if alias else publish.topic)
         flags, meta, properties = row_of(publish, attached.name)
-        code = attached.refusal_of(topic, len(publish.payload) + len(properties or b""))
-        if not code:
-            attached.publish(topic, flags, meta, properties, publish.payload)
-        elif code == errors.MESSAGE_TOO_LARGE:
-            raise PacketError(rules.MESSAGE_SIZE, f"{len(publish.payload)} bytes of payload", self._version)
+        size = len(publish.payload) + len(properties)
+        code = (attached.guaranteed_refusal_of if publish.qos else attached.refusal_of)(topic, size)
+        if code:
+            self._refuse(publish, code)
+        elif publish.qos:
+            attached.publish_guaranteed(topic, flags, meta, properties, publish.payload, publish.packet_id)
         else:
-            attached.count(_DISCARDS.get(code, f"discard.refused-{code}"))
+            attached.publish(topic, flags, meta, properties, publish.payload)
         return True
+
+    def _refuse(self, publish: Publish, code: int) -> None:
+        if code == errors.MESSAGE_TOO_LARGE:
+            raise PacketError(rules.MESSAGE_SIZE, f"{len(publish.payload)} bytes of payload", self._version)
+        self._attached.count(_DISCARDS.get(code, f"discard.refused-{code}"))
+        if publish.qos:
+            self._attached.refuse_guaranteed(publish.packet_id, code)
+
+    def _has_room_guaranteed(self) -> bool:
+        """Tell whether a message with QoS 1 is taken now.
+
+        Raises:
+            PacketError: its client has more of them unacknowledged than 5.0 was told; 3.1.1 cannot be told, and waits.
+        """
+        attached, most = self._attached, self._settings.receive_max
+        if attached.unacknowledged >= most and self._version == V5:
+            raise PacketError(rules.RECEIVE_MAXIMUM, f"more than {most}", self._version)
+        return attached.unacknowledged < most and attached.has_room_guaranteed()
 
     def _check(self, publish: Publish) -> None:
         capabilities = self._settings.capabilities

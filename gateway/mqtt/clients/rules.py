@@ -60,6 +60,12 @@ RETAIN: Final = Rule(
     "section 3.3.1.3",
     "a client retains no message where the server does not",
 )
+RECEIVE_MAXIMUM: Final = Rule(
+    ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
+    "MQTT-3.3.4-7",
+    "",
+    "a client has no more messages unacknowledged than the server takes",
+)
 ALIAS: Final = Rule(
     ReasonCode.TOPIC_ALIAS_INVALID,
     "MQTT-3.3.2-9",

@@ -15,8 +15,9 @@ EARLY_PACKETS_MAX = 8
 class Capabilities(msgspec.Struct, frozen=True):
     """What is built; 5.0 tells its clients."""
 
-    #: The highest QoS of a message, and of a subscription.
-    qos_max: int = 0
+    #: The highest QoS of a message that a client publishes, and of a subscription.
+    qos_max: int = 1
+    subscription_qos_max: int = 0
     retain: bool = False
     wills: bool = False
     #: Whether a session may outlive its connection.

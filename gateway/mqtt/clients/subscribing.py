@@ -148,7 +148,7 @@ class Subscribing:
     def _grant(self, options: Subscription, identifier: int | None) -> int:
         """Put a subscription in force, in place of that with the same topic filter [MQTT-3.8.4-3]; give its QoS."""
         text = options.filter
-        qos = min(options.qos, self._capabilities.qos_max)
+        qos = min(options.qos, self._capabilities.subscription_qos_max)
         if qos != options.qos:
             options = msgspec.structs.replace(options, qos=qos)
         before = self._granted.get(text)

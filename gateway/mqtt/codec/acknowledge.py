@@ -86,6 +86,11 @@ def walk(data: bytes, at: int, packets: list[Any], most: int) -> int:
     return at
 
 
+def stored(packet_id: int) -> bytes:
+    """Write the PUBACK of a message that was taken, which says no more than that."""
+    return b"@\2" + packet_id.to_bytes(2, "big")
+
+
 def write(packet: Acknowledgement, version: int) -> bytes:
     """Write one of the four, without what may be left out."""
     body = fields.packet_identifier(packet.packet_id, version)

@@ -94,6 +94,9 @@ class FakeGuest:
     def answered(self, codes: Sequence[int], now: float) -> None:
         self._tell("answered", list(codes))
 
+    def acknowledged(self, answers: Sequence[tuple[int, int]], now: float) -> None:
+        self._tell("acknowledged", list(answers))
+
     def delivered(self, rows: Sequence[Row], share: str | None, now: float) -> None:
         self._tell("delivered", [row[1] for row in rows], share)
 

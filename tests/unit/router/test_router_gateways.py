@@ -125,12 +125,6 @@ def test_the_frames_of_a_gateway_have_no_rate_of_their_own(node: WiredNode, gate
     assert modest.closed_with() is None
 
 
-def test_guaranteed_messages_are_no_gateways_to_publish(gateway: FakeGateway) -> None:
-    gateway.send(wire.REQUEST, [1, "producer.open", {"name": "p"}])
-    operation, (number, code, _) = gateway.take()
-    assert (operation, number, code) == (wire.ANSWER, 1, errors.GUARANTEED_SEND_DENIED)
-
-
 def test_what_clients_publish_goes_out_in_rounds_of_the_gateway(
     node: WiredNode, gateway: FakeGateway
 ) -> None:

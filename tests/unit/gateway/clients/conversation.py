@@ -61,6 +61,10 @@ class FakeAttached:
         #: Filters that the node has.
         self.in_force: set[str] = set()
         self.published: list[tuple[str, int, Meta | None, bytes | None, bytes]] = []
+        #: Guaranteed messages, and what is not answered yet: packet id, and the code for what was refused at once.
+        self.stored: list[tuple[str, int, Meta | None, bytes | None, bytes]] = []
+        self.unanswered: list[tuple[int, int]] = []
+        self.is_store_full = False
         self.counts: Counter[str] = Counter()
 
     def _ask(self, operation: bytes, filters: Sequence[tuple[str, int]]) -> None:
@@ -101,6 +105,31 @@ class FakeAttached:
         assert self.has_room()
         assert not self.refusal_of(topic, len(payload))
         self.published.append((topic, flags, meta, properties, payload))
+
+    def guaranteed_refusal_of(self, topic: str, size: int) -> int:
+        return self.refusal_of(topic, size) if self.rights.may_send_guaranteed else 40312
+
+    @property
+    def unacknowledged(self) -> int:
+        return len(self.unanswered)
+
+    def has_room_guaranteed(self) -> bool:
+        return not self.is_store_full
+
+    def publish_guaranteed(
+        self, topic: str, flags: int, meta: Meta | None, properties: bytes | None, payload: bytes, name: int
+    ) -> None:
+        assert not self.is_over
+        assert self.has_room_guaranteed()
+        assert not self.guaranteed_refusal_of(topic, len(payload))
+        assert flags & wire.FLAG_MODE == wire.MODE_PERSISTENT
+        self.stored.append((topic, flags, meta, properties, payload))
+        self.unanswered.append((name, 0))
+
+    def refuse_guaranteed(self, name: int, code: int) -> None:
+        assert not self.is_over
+        assert code
+        self.unanswered.append((name, code))
 
     def count(self, name: str, amount: int = 1) -> None:
         self.counts[name] += amount
@@ -234,6 +263,15 @@ class Conversation:
     def node_does_all(self) -> None:
         while self.node.asked:
             self.node_answers()
+
+    def node_stores(self, count: int | None = None, refused: dict[int, int] | None = None) -> None:
+        """Answer the oldest messages that are to be stored, or all: by packet id what is refused, the rest is there."""
+        unanswered = self.node.unanswered
+        count = len(unanswered) if count is None else count
+        answers = [(name, code or (refused or {}).get(name, 0)) for name, code in unanswered[:count]]
+        del unanswered[:count]
+        self.client.acknowledged(answers, self.now)
+        self.client.validate()
 
     def node_refuses(self, code: int, detail: str = "") -> None:
         self.node.is_over = True

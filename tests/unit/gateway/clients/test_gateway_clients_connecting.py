@@ -223,7 +223,7 @@ def test_5_0_is_told_what_is_granted() -> None:
     """[MQTT-3.2.2-9] and sections 3.2.2.3.3 to 3.2.2.3.13."""
     settings = Settings(packet_bytes_max=5_000, receive_max=7, topic_alias_max=9)
     assert Conversation(settings=settings).connect().welcome().properties == Properties(
-        maximum_qos=0,
+        maximum_qos=1,
         retain_available=0,
         receive_maximum=7,
         maximum_packet_size=5_000,
@@ -238,8 +238,8 @@ def test_what_is_built_later_is_said_by_leaving_it_out() -> None:
     talk.connect(properties=Properties(session_expiry_interval=60))
     told = talk.welcome().properties
     assert (told.maximum_qos, told.retain_available, told.session_expiry_interval) == (None, None, None)
-    one = Conversation(settings=Settings(capabilities=Capabilities(qos_max=1))).connect().welcome()
-    assert one.properties.maximum_qos == 1
+    one = Conversation(settings=Settings(capabilities=Capabilities(qos_max=0))).connect().welcome()
+    assert one.properties.maximum_qos == 0
 
 
 def test_3_1_1_is_told_nothing_more() -> None:
@@ -326,7 +326,7 @@ def test_auth_of_who_named_no_method_ends_the_connection() -> None:
     ("will", "can", "code"),
     [
         (Will("t", b""), Capabilities(), R.IMPLEMENTATION_SPECIFIC_ERROR),
-        (Will("t", b"", qos=1), Capabilities(), R.QOS_NOT_SUPPORTED),
+        (Will("t", b"", qos=1), Capabilities(qos_max=0), R.QOS_NOT_SUPPORTED),
         (Will("t", b"", retain=True), Capabilities(), R.RETAIN_NOT_SUPPORTED),
         (Will("t", b"", qos=2), Capabilities(wills=True, qos_max=1), R.QOS_NOT_SUPPORTED),
         (Will("t", b"", retain=True), Capabilities(wills=True), R.RETAIN_NOT_SUPPORTED),

@@ -13,10 +13,12 @@ from angarium.errors import error_for
 from gateway.mqtt.clients.client import Stage
 from gateway.mqtt.clients.settings import Capabilities, Settings
 from gateway.mqtt.codec import errors as rules
+from gateway.mqtt.codec.acknowledge import PubAck
 from gateway.mqtt.codec.connect import ConnAck, Connect
 from gateway.mqtt.codec.control import Disconnect, PingReq, PingResp
 from gateway.mqtt.codec.errors import PacketError
 from gateway.mqtt.codec.kinds import V3, V5
+from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe
 from tests.unit.gateway import random_packets
 from tests.unit.gateway.clients.conversation import Conversation
@@ -93,6 +95,8 @@ class Run:
             self.owed[UnsubAck, packet.packet_id] += 1
         elif isinstance(packet, PingReq):
             self.owed[PingResp, 0] += 1
+        elif isinstance(packet, Publish) and packet.qos:
+            self.owed[PubAck, packet.packet_id] += 1
 
     def node(self, refused: set[str]) -> None:
         talk = self.talk
@@ -102,11 +106,13 @@ class Run:
             is_joining = talk.attached.asked[0] == b"S"
             codes = dict.fromkeys(refused & set(talk.attached.asked[1]), errors.SUBSCRIBE_DENIED)
             talk.node_answers(codes if is_joining else {})
+        elif talk.attached and talk.attached.unanswered and talk.client.stage is Stage.HERE:
+            talk.node_stores()
 
     def hear(self) -> None:
         for packet in self.talk.hears():
             assert not isinstance(packet, ConnAck) or self.talk.finished
-            if isinstance(packet, (SubAck, UnsubAck, PingResp)):
+            if isinstance(packet, (SubAck, UnsubAck, PingResp, PubAck)):
                 key = type(packet), getattr(packet, "packet_id", 0)
                 assert self.owed[key] > 0, "an answer to nothing"
                 self.owed[key] -= 1
@@ -119,7 +125,7 @@ class Run:
         if talk.attached:
             talk.attached.is_full = False
         while talk.client.stage is Stage.HERE and (
-            talk.node.asked or talk.client.tick(talk.now) < talk.now + 1
+            talk.node.asked or talk.node.unanswered or talk.client.tick(talk.now) < talk.now + 1
         ):
             self.node(set())
             self.hear()

@@ -66,7 +66,7 @@ def test_what_is_granted_is_the_least_of_what_is_asked_and_what_there_is(
     version: int, asked: int, qos_max: int
 ) -> None:
     """[MQTT-3.8.4-7] [MQTT-3.8.4-8] [MQTT-3.2.2-10]; 3.1.1 [MQTT-3.8.4-6]."""
-    talk = Conversation(version, Settings(capabilities=Capabilities(qos_max=qos_max))).here()
+    talk = Conversation(version, Settings(capabilities=Capabilities(subscription_qos_max=qos_max))).here()
     talk.says(subscribe("a", qos=asked))
     talk.node_answers()
     assert talk.hears_one().codes == (min(asked, qos_max),)
