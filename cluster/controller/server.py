@@ -35,6 +35,7 @@ from cluster.catalog.shares import Percents
 from cluster.configuration.admin import admin_files
 from cluster.configuration.config import NodeConfig, cluster_secret, read_passwords
 from cluster.configuration.issuers import read_all
+from cluster.configuration.mqtt import address_of
 from cluster.controller.controller import WORKERS, Controller
 from cluster.controller.health.pages import page
 from cluster.controller.health.server import HealthServer
@@ -513,7 +514,8 @@ def prepare_catalog(store: ConfigStore, config: NodeConfig, workers: int, node: 
     if declared:
         _keep(store, catalog, declared)
         _log.info("%d declared objects were created or changed", len(declared))
-    elsewhere = not all(map(is_loopback, config.router.listen))
+    listens = [*config.router.listen, *(address_of(entry).url for entry in config.mqtt.listen)]
+    elsewhere = not all(map(is_loopback, listens))
     _keep(store, catalog, passwordless.at_start(catalog, reached_from_elsewhere=elsewhere))
     return catalog
 

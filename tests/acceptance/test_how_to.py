@@ -53,6 +53,20 @@ def test_a_node_is_secured_as_the_page_says(desk: Desk) -> None:
         reader.read([start, *here, typed("angarium down")])
 
 
+def test_a_house_is_connected_as_the_page_says(desk: Desk, installation: Installation) -> None:
+    install(installation.python, "paho-mqtt>=2.1,<3")
+    with desk.reader() as reader:
+        start = typed("source .venv/bin/activate", "mkdir house", "cd house")
+        others = [
+            Block("console", name, "$ cd house\n$ source ../.venv/bin/activate\n", "this test")
+            for name in ("Lamp", "Clock")
+        ]
+        page = blocks(HOW_TO / "home-automation.md")
+        here = [replace(one, text=one.text.replace("0.0.0.0", "127.0.0.1")) for one in page]
+        ends = [Block("console", name, "^C\n", "this test") for name in ("Lamp", "Clock")]
+        reader.read([start, *others, *here, *ends, typed("angarium down")])
+
+
 @pytest.mark.parametrize("page", ["rabbitmq", "nats", "kafka", "solace"])
 def test_our_side_of_a_comparison_works(desk: Desk, page: str) -> None:
     """The Python that imports the client is ours; the rest needs the other broker."""

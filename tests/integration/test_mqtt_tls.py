@@ -130,3 +130,16 @@ def test_who_speaks_no_tls_is_closed_and_nobody_else_minds(served: Served) -> No
         calm.subscribe("a")
         calm.publish("a", b"x")
         assert calm.receive().payload == b"x"
+
+
+def test_an_address_for_mqtt_beyond_loopback_disables_default_too(tmp_path: Path) -> None:
+    """As one for our own clients does: whoever reaches the node from elsewhere needs a password."""
+    pair = Authority(tmp_path / "authority").issue("node")
+    for listen, enabled in (("tls://127.0.0.1:0", True), ("wss://0.0.0.0:0", False)):
+        file = tmp_path / "node.toml"
+        file.write_text(
+            f"[router]\ntls_cert_file = '{pair.cert}'\ntls_key_file = '{pair.key}'\n"
+            f"[mqtt]\nlisten = ['{listen}']\n"
+        )
+        with Node(tmp_path / "data", workers=1, config=file) as node:
+            assert [row["username"] for row in node.status()["passwordless"]] == ["default"] * enabled
