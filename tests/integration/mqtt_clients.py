@@ -128,7 +128,11 @@ class Raw:
         if receive_bytes:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self.socket.settimeout(LIMIT_S)
-        self.socket.connect(place_of(url))
+        try:
+            self.socket.connect(place_of(url))
+        except OSError:
+            self.socket.close()
+            raise
         self._parser = Parser(Sender.SERVER, version=version)
         self._packets: list[Packet] = []
 
