@@ -110,6 +110,8 @@ class Producers:
         self._newest = 0
         #: Number -> the last sequence that was judged, of producers that were closed; the oldest first.
         self._closed: dict[int, int] = {}
+        #: Number that the registry was asked to forget -> who was told it meanwhile, and asks again after that.
+        self._forgetting: dict[int, list[Callable[[], None]]] = {}
 
     def register(self, requests: Requests) -> None:
         """Offer the operations to clients."""
@@ -154,13 +156,14 @@ class Producers:
             owned = self._owned.get((producer.vpn_name, producer.username), {})
             question["in_use"] = list(owned) if len(owned) <= TOLD_MAX else None
             question["newest"] = self._newest
+        self._ask_registry(producer, question, answer)
+
+    def _ask_registry(self, producer: Producer[Session], question: dict[str, Any], answer: Answer) -> None:
         self._asks.ask(
-            "stage.open" if arguments.stage else "producer.open",
+            "stage.open" if producer.is_stage else "producer.open",
             question,
-            lambda ok, value, now: self._registered(
-                producer, answer, value, now, ok=ok, resume=arguments.resume
-            ),
-            session,
+            lambda ok, value, now: self._registered(producer, question, answer, value, now, ok=ok),
+            producer.session,
         )
 
     def _check_rights(self, session: Session) -> None:
@@ -189,12 +192,12 @@ class Producers:
     def _registered(
         self,
         producer: Producer[Session],
+        question: dict[str, Any],
         answer: Answer,
         value: Any,
         now: float,
         *,
         ok: bool,
-        resume: bool,
     ) -> None:
         """The registry answered."""
         if not ok:
@@ -205,8 +208,12 @@ class Producers:
         if producer.session.closed:
             answer.give(None)
             return
-        producer.id = int(value["id"])
-        older = self.by_id.get(producer.id)
+        number, resume = int(value["id"]), question["resume"]
+        if number in self._forgetting:  # its records go, and the name gets another number
+            self._forgetting[number].append(lambda: self._ask_registry(producer, question, answer))
+            return
+        producer.id = number
+        older = self.by_id.get(number)
         if older is not None and resume and _is_of_another_client(older, producer):
             self._leave(producer)
             answer.refuse(error_for(errors.PRODUCER_FENCED, producer.name))
@@ -301,6 +308,7 @@ class Producers:
             answer.give(None)
             return
         self._closed.pop(producer.id, None)
+        self._forgetting[producer.id] = []
         self._asks.ask(
             "producer.forget",
             {"id": producer.id},
@@ -310,11 +318,13 @@ class Producers:
 
     def _forgotten(self, producer: Producer[Session], answer: Answer, ok: bool, value: Any) -> None:  # noqa: FBT001 - part of the answer
         """The registry has forgotten a name, so the homes may too."""
-        if not ok:
+        if ok:
+            self._gathering.ask(producer.id, _nothing, forget=True)
+            answer.give(None)
+        else:
             answer.refuse(refusal(value))
-            return
-        self._gathering.ask(producer.id, _nothing, forget=True)
-        answer.give(None)
+        for ask_again in self._forgetting.pop(producer.id):
+            ask_again()
 
     def end_stage(self, number: int, now: float) -> None:
         """Nothing more is taken of a stage: it was decided what becomes of it."""
@@ -417,6 +427,7 @@ class Producers:
         assert sum(len(owned) for owned in self._owned.values()) == len(self.by_id)
         assert all(count > 0 for count in self._vpns.values())
         assert len(self._closed) <= CLOSED_MAX
+        assert not self._forgetting.keys() & self.by_id.keys()
 
 
 def _is_of_another_client(older: Producer[Session], producer: Producer[Session]) -> bool:

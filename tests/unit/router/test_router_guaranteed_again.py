@@ -381,6 +381,34 @@ class TestForgetting:
         assert request(node.client(), "producer.open", name="p", resume=True)[0] == errors.UNKNOWN_FLOW_NAME
         assert node.publisher().last == 0
 
+    @pytest.mark.parametrize("is_forgotten", [True, False])
+    def test_who_opens_a_name_that_is_being_forgotten_gets_its_next_number(
+        self, spooling: PublishNode, is_forgotten: bool
+    ) -> None:
+        """Else it would publish under a number that is nobody's, and whoever comes next would not fence it."""
+        spooling.queue("q", "a")
+        publisher = spooling.publisher()
+        publisher.publish("a")
+        spooling.held_asks = held = list[Any]()
+        other = spooling.client()
+        opening = ask(other, "producer.open", name="p")
+        ask(publisher.client, "producer.close", producer=publisher.handle, forget=True)
+        assert [effect.operation for effect in held] == ["producer.open", "producer.forget"]
+        spooling.answer_ask(held[0])
+        assert answer_to(other, opening) is None
+        if is_forgotten:
+            spooling.answer_ask(held[1])
+        else:
+            spooling.router.controller_answered(held[1].ticket, False, [50321, ""], spooling.now)
+        spooling.settle()
+        spooling.answer_ask(held[2])
+        spooling.settle()
+        answer = answer_to(other, opening)
+        assert answer is not None
+        assert answer[1]["last_sequence"] == (0 if is_forgotten else 1)
+        (known,) = spooling.registry.values()
+        assert list(spooling.router.publishing.producers.by_id) == [known]
+
     def test_without_it_the_name_goes_on(self, spooling: PublishNode) -> None:
         spooling.queue("q", "a")
         publisher = spooling.publisher()
