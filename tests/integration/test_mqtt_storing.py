@@ -110,7 +110,7 @@ def test_a_message_that_nobody_wants_is_acknowledged_as_such(node: Node, version
         assert answers(client, message(7, "nobody/1"), message(8, "nobody/2")) == [(7, told), (8, told)]
 
 
-@pytest.mark.requirement("R240")
+@pytest.mark.requirement("R235")
 def test_a_full_queue_refuses_and_the_others_are_answered_in_order(node: Node) -> None:
     create(node, "small", "small/>", max_spool_usage_mb=1)
     create(node, "large", "large/>")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from angarium import errors, wire
 from tests.unit.gateway.wired_gateways import NodeOfGateways, WiredGateway
@@ -151,3 +154,91 @@ def test_operators_see_the_producer(gateway: WiredGateway, node: StoringNode) ->
     (row,) = node.router.publishing.producers.describe("default")
     assert (row["username"], row["name"]) == (wire.GATEWAY_USERNAME, "#mqtt/n1/0")
     assert (row["window"], row["acks"], row["unacked_messages"]) == (wire.LINK_WINDOW, 2, 0)
+
+
+class Sender:
+    """A client that sends again what was not acknowledged, whenever it comes back."""
+
+    def __init__(self, gateway: WiredGateway, name: str) -> None:
+        self._gateway, self._name = gateway, name
+        self._unacknowledged: deque[int] = deque()
+        self._last = 0
+        self.acknowledged: set[bytes] = set()
+        self._client, self._guest = gateway.open(name)
+
+    def send(self) -> None:
+        self._last += 1
+        self._unacknowledged.append(self._last)
+        self._publish(self._last)
+
+    def _publish(self, number: int) -> None:
+        self._client.publish_guaranteed(
+            f"t/{number % 3}", wire.MODE_PERSISTENT, None, None, self._payload(number), number
+        )
+
+    def _payload(self, number: int) -> bytes:
+        return f"{self._name} {number}".encode()
+
+    def listen(self) -> None:
+        for what, told in self._guest.take():
+            if what != "acknowledged":
+                self._come_back()
+                continue
+            for name, code in told:
+                assert (name, code) == (self._unacknowledged.popleft(), 0)
+                self.acknowledged.add(self._payload(name))
+
+    def _come_back(self) -> None:
+        node = self._gateway.node
+        self._client, self._guest = self._gateway.attach(self._name)
+        node.now += 3.0  # the pause before the next try
+        node.router.tick(node.now)
+        self._gateway.settle()
+        assert self._guest.take() == [("welcomed", self._name)]
+        for number in self._unacknowledged:
+            self._publish(number)
+
+    def finish(self, stored: list[bytes]) -> None:
+        assert not self._unacknowledged
+        assert self.acknowledged == {self._payload(number) for number in range(1, self._last + 1)}
+        own = [one for one in dict.fromkeys(stored) if one.startswith(self._name.encode())]
+        assert own == [self._payload(number) for number in range(1, self._last + 1)]
+
+
+_steps = st.lists(
+    st.sampled_from(["a", "a", "b", "b", "hold", "commit", "worker 0", "worker 1", "carrier", "router"]),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_steps)
+def test_what_was_acknowledged_is_stored_once_at_least_in_order_whatever_ends(steps: list[str]) -> None:
+    node = StoringNode(2, snapshot(("username", "default", "default", {})))
+    node.queue("first", "t/>")
+    node.queue("second", "t/>", home=1)
+    gateway = WiredGateway(node)
+    senders = {name: Sender(gateway, name) for name in "ab"}
+    for step in [*steps, "commit", "settle", "settle"]:
+        what, _, index = step.partition(" ")
+        if what in senders:
+            senders[what].send()
+        elif what == "hold":
+            node.hold()
+        elif what == "commit":
+            node.commit()
+        elif what == "worker":
+            node.restart_worker(int(index))
+        elif what == "router":
+            node.restart_router()
+        if what in ("carrier", "router") and not gateway.lines[-1].closed:
+            gateway.lines[-1].break_off()
+        gateway.settle()
+        for sender in senders.values():
+            sender.listen()
+        gateway.settle()
+    for sender in senders.values():
+        sender.listen()
+        for queue in ("first", "second"):
+            sender.finish(node.payloads(queue))
+    node.validate()
