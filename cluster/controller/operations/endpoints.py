@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
-from cluster.catalog.node_queues import is_carried, is_retained, node_of
+from cluster.catalog.node_queues import is_carried, is_retained, is_session, node_of
 from cluster.controller.operations import arguments, metrics
 from cluster.controller.switchboard.switchboard import ROUTER, Place
 from cluster.roster.table import WORKER
@@ -204,6 +204,8 @@ class EndpointOperations:
         if source == target:
             raise errors.invalid(f"{request.kind} {request.name!r} is source and target: name another target")
         self._find(arguments.EndpointArguments(request.target, request.target_kind, request.vpn))
+        if is_session(*target):
+            raise errors.invalid(f"queue {request.target!r} takes only what its client is subscribed to")
         if is_retained(*target):
             raise errors.invalid(f"queue {request.target!r} takes only what is published to be retained")
         return [request.target_kind, request.vpn, request.target]
@@ -239,16 +241,18 @@ class EndpointOperations:
 
 
 def _check_stays(kind: str, name: str) -> None:
-    """Refuse to take messages out of what a link carries, and out of what is retained.
+    """Refuse to take messages out of what a link carries, out of what is retained, and out of kept sessions.
 
     One whose move is refused would be back at another position: the link has passed it, and it would count as carried;
-    or a newer one of its topic is retained by then.
+    or a newer one of its topic is retained by then; or the client knows it by its position.
 
     Raises:
         AngariumError: it is such a queue (40018).
     """
     if is_retained(kind, name):
         raise errors.invalid(f"queue {name!r} has what is retained: copy or delete its messages")
+    if is_session(kind, name):
+        raise errors.invalid(f"queue {name!r} has what its client is to get: copy or delete its messages")
     if is_carried(name):
         detail = (
             f"the link takes the messages of queue {name!r} in order: copy or delete them, or move what arrives in "

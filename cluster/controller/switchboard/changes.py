@@ -98,8 +98,9 @@ class Changes:
     def committed(self, number: int, now: float) -> None:
         """The changes are durable: take them over, tell the router, and answer when it knows."""
         change = self._uncommitted.pop(number)
-        told = [one for one in change.changes if isinstance(one, Change) and not self._is_temporary(one)]
         changed = [entry for entry in change.changes if isinstance(entry, Change)]
+        by_client = isinstance(change.asker, ProcessAsker)
+        told = [one for one in changed if not self._is_of_client(one, by_client=by_client)]
         requests = [request_of(one, self._catalog.get(*one[:3])) for one in changed]
         self._catalog.take(change.changes)
         self._producers.take(change.changes)
@@ -116,7 +117,7 @@ class Changes:
         if passwordless.was_closed_by(change.changes):
             self._board.record_system("warning", passwordless.CLOSED_EVENT, passwordless.CLOSED_TEXT)
             told = [one for one in told if one[:3] not in passwordless.CLOSED_WITH]
-        self._record(told, change.verb, by_client=isinstance(change.asker, ProcessAsker))
+        self._record(told, change.verb, by_client=by_client)
         for effect in change.after:
             self._board.emit(effect)
         self._board.end_if_complete(gathering)
@@ -177,10 +178,11 @@ class Changes:
         for operation, content in requests:
             self._board.ask(ROUTER, operation, content, gathering)
 
-    def _is_temporary(self, change: Change) -> bool:
-        """Tell whether a change is of something that comes and goes with a client."""
+    def _is_of_client(self, change: Change, *, by_client: bool) -> bool:
+        """Tell whether a change is of something that comes and goes with a client: operators need not hear of it."""
         attributes = change.attributes or self._catalog.get(*change[:3]) or {}
-        return not attributes.get("durable", True)
+        is_session = by_client and attributes.get("session") is not None
+        return is_session or not attributes.get("durable", True)
 
     def _record(self, changed: list[Change], verb: str, *, by_client: bool) -> None:
         """Keep an event for each change; very many are one event."""

@@ -151,6 +151,63 @@ def test_what_comes_and_goes_with_a_client_is_no_event(served: World) -> None:
     assert event["text"] == "queue 'kept' in Message VPN 'default' was created by client username 'alice'"
 
 
+def test_a_session_is_kept_and_told_the_router_by_its_filters(served: World) -> None:
+    whose = {"vpn": "default", "name": "#mqtt/dev1", "username": "alice", "client": "dev1"}
+    seen = served.question("session.open", **whose, clean=False, expiry_s=60)
+    ((operation, content),) = requests(seen)
+    assert (operation, content[:3], content[3]["session"]) == (
+        "config_set",
+        ["queue", "default", "#mqtt/dev1"],
+        None,
+    )
+    assert answers(served.answer(seen, None)) == [(True, {"present": False, "filters": {}})]
+    events = [effect for effect in seen if isinstance(effect, c.Record)]
+    for put, edits in (
+        ({"a/#": (["a", "a/>"], 1, 0)}, {"client_subscriptions": [["a", "a/>"], []]}),
+        ({"b": ([], 0, 0)}, {}),
+    ):
+        seen = served.question("session.change", **whose, put=put)
+        assert requests(seen) == [("config_edit", ["queue", "default", "#mqtt/dev1", edits])]
+        events += [effect for effect in seen if isinstance(effect, c.Record)]
+        assert answers(served.answer(seen, None)) == [(True, [None])]
+    assert events == [], "it comes and goes with a client"
+    ((operation, everything),) = requests(served.hello("router", incarnation=8))
+    assert operation == "config_snapshot"
+    (told,) = [attributes for _, _, name, attributes in everything if name == "#mqtt/dev1"]
+    assert (told["session"], told["client_subscriptions"]) == (None, ["a", "a/>"])
+    seen = served.call(
+        "objects.update", kind="queue", name="#mqtt/dev1", attributes={"egress_enabled": False}
+    )
+    assert [effect for effect in seen if isinstance(effect, c.Record)], "what an operator does is an event"
+
+
+def test_a_queue_without_a_flow_for_long_is_deleted_and_no_other(served: World) -> None:
+    served.answer(served.call("objects.create", kind="queue", name="q", attributes={"max_idle_s": 9}), None)
+    asked = {"vpn": "default", "kind": "queue", "name": "q"}
+    assert answers(served.question("endpoint.expire", **asked, id=77)) == [(True, None)]
+    seen = served.question("endpoint.expire", **asked, id=3)
+    assert requests(seen) == [("config_delete", ["queue", "default", "q"])]
+    (event,) = [effect.event for effect in seen if isinstance(effect, c.Record)]
+    assert event["text"] == "queue 'q' in Message VPN 'default' was deleted after max_idle_s without a flow"
+
+
+def test_messages_of_a_session_are_copied_and_not_moved(served: World) -> None:
+    served.question(
+        "session.open", vpn="default", name="#mqtt/d", username="a", client="d", clean=True, expiry_s=9
+    )
+    where = {"kind": "queue", "vpn": "default"}
+    for operation, source, target in (
+        ("endpoints.move", "#mqtt/d", "#DEAD_MSG_QUEUE"),
+        ("endpoints.copy", "#DEAD_MSG_QUEUE", "#mqtt/d"),
+    ):
+        (value,) = replies(served.call(operation, **where, name=source, target=target))
+        assert value[0] == errors.INVALID_ARGUMENT, operation
+    assert replies(served.call("endpoints.redrive", **where, name="#mqtt/d"))[0][0] == errors.INVALID_ARGUMENT
+    served.hello("worker", 0)
+    seen = served.call("endpoints.copy", **where, name="#mqtt/d", target="#DEAD_MSG_QUEUE")
+    assert [operation for operation, _ in requests(seen)] == ["endpoint.move"]
+
+
 @pytest.mark.requirement("R132")
 def test_a_client_does_not_delete_what_an_operator_created(served: World) -> None:
     served.answer(served.call("objects.create", kind="queue", name="q"), None)
