@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+import msgspec
+
 from angarium import errors, wire
 from angarium.client.protocol.session import Hello
 from angarium.message import row_size
@@ -17,22 +19,26 @@ from angarium_server.frames.gateways import Counts
 from gateway.session import FILTERS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from angarium.client.protocol.events import Arrived, Indicated, Replied
+    from angarium.client.protocol.flow_window import FlowWindow
     from angarium.errors import AngariumError
     from angarium.message import Meta, Row
     from angarium_server.connections.tls import Certificate
+    from gateway.accepting import Accepting
     from gateway.counting import Counting
     from gateway.gathering import Gathering
     from gateway.producing import Producing, Settled
     from gateway.rights import ClientRights
-    from gateway.session import AttachedWelcome, Brought
+    from gateway.session import AttachedWelcome, Brought, GatewaySession
 
 #: Filters that may wait for their turn; who has more of them does not wait for answers.
 FILTERS_WAITING_MAX: Final = 10_000
 #: Of guaranteed messages of a client so much may be unacknowledged; one more message always fits. So one that floods
 #: does not fill what all clients share.
 UNACKNOWLEDGED_BYTES_MAX: Final = 2 << 20
+_DECODE_ANY: Final = msgspec.msgpack.Decoder().decode
 
 
 class Login(NamedTuple):
@@ -88,6 +94,12 @@ class Guest(Protocol):
     def delivered(self, rows: Sequence[Row], share: str | None, now: float, /) -> None:
         """Messages came for this client alone: of a shared subscription, or without one to its inbox."""
 
+    def spooled(self, event: Arrived, now: float, /) -> None:
+        """Messages of a queue came, through the flow that was bound."""
+
+    def indicated(self, event: Indicated, now: float, /) -> None:
+        """Something happened to that flow."""
+
 
 class Carrying(Protocol):
     """What a client wants of its carrier (`gateway.carrier`)."""
@@ -99,6 +111,7 @@ class Carrying(Protocol):
     gathering: Gathering
     producing: Producing[Attached]
     counting: Counting
+    accepting: Accepting
     #: Of those who may do nothing yet.
     no_rights: ClientRights
 
@@ -116,6 +129,13 @@ class Carrying(Protocol):
 
     def throw_out(self, client: Attached, error: AngariumError, /) -> None:
         """End a client that wants too much."""
+
+
+class Done(Protocol):
+    """Is told what became of an operation."""
+
+    def __call__(self, value: Any, error: AngariumError | None, now: float, /) -> None:
+        """It was carried out with this value, or refused for this reason."""
 
 
 class Stage(enum.Enum):
@@ -142,6 +162,36 @@ class _Request:
         #: The answers so far, fewer than filters.
         self.codes: list[int] = []
 
+    def send(self, session: GatewaySession, number: int) -> None:
+        """Ask for the next piece."""
+        done = len(self.codes)
+        session.ask(number, self.operation, self.filters[done : done + FILTERS_MAX])
+
+    @property
+    def waiting(self) -> int:
+        """Count the filters without an answer."""
+        return len(self.filters) - len(self.codes)
+
+
+class _Operation(NamedTuple):
+    """One request()."""
+
+    name: str
+    arguments: dict[str, Any]
+    decode: Callable[[bytes], Any]
+    done: Done
+    #: Of the flow that it binds; None if it is another operation.
+    window: FlowWindow | None
+    waiting: int = 0
+
+    def send(self, session: GatewaySession, number: int) -> None:
+        """Ask for it."""
+        guaranteed = session.guaranteed_of(number)
+        if self.window is None:
+            guaranteed.ask(self.name, self.arguments, self.decode)
+        else:
+            guaranteed.bind(self.window, self.arguments, lambda _: None)
+
 
 class Attached:
     """One client at the node."""
@@ -157,6 +207,7 @@ class Attached:
         "_totals",
         "_unacknowledged_bytes",
         "has_moved",
+        "last",
         "login",
         "name",
         "number",
@@ -184,11 +235,13 @@ class Attached:
         self.rights: ClientRights = carrier.no_rights
         self._message_bytes_max = 0
         #: What it asked for, the oldest first; only of that one some filters may be answered or under way.
-        self._requests: list[_Request] = []
+        self._requests: list[_Request | _Operation] = []
         #: Filters in them without an answer, at most FILTERS_WAITING_MAX.
         self._filters_waiting = 0
         #: Whether some are under way.
         self._is_asking = False
+        #: What it asks for when it has left: an operation and its arguments.
+        self.last: tuple[str, dict[str, Any]] | None = None
         self._totals: dict[str, int] = {}
         self._queued = (0, 0)
         #: Guaranteed messages that it was not told of, and the bytes of those that are not refused.
@@ -221,9 +274,33 @@ class Attached:
             )
             self._carrier.throw_out(self, errors.error_for(errors.CONTROL_RATE_EXCEEDED, detail))
             return
+        self._line_up(request)
+
+    def _line_up(self, request: _Request | _Operation) -> None:
         self._requests.append(request)
         if len(self._requests) == 1:
             self._carrier.has_asked(self)
+
+    def request(
+        self,
+        operation: str,
+        arguments: dict[str, Any],
+        done: Done,
+        decode: Callable[[bytes], Any] = _DECODE_ANY,
+    ) -> None:
+        """Ask for an operation; `done` is told what became of it, unless this client is over before."""
+        if self.stage is Stage.OPEN:
+            self._line_up(_Operation(operation, arguments, decode, done, None))
+
+    def bind(self, window: FlowWindow, arguments: dict[str, Any], done: Done) -> None:
+        """Ask for a flow with this credit; `done` is told, and then come `spooled` and `indicated`."""
+        if self.stage is Stage.OPEN:
+            self._line_up(_Operation("flow.bind", arguments, _DECODE_ANY, done, window))
+
+    def accept(self, window: FlowWindow, position: int) -> None:
+        """Be done with a message of a flow: its queue deletes it."""
+        if self.stage is Stage.OPEN and window.flow:
+            self._carrier.accepting.add(self.number, window, position)
 
     def refusal_of(self, topic: str, size: int) -> int:
         """Give the error code for which a message with so many bytes of payload and properties is refused, or 0."""
@@ -289,20 +366,45 @@ class Attached:
             if self.stage is Stage.OPEN:
                 self._carrier.counting.changed(self)
 
-    def leave(self) -> None:
-        """Say BYE; nothing is told any more."""
+    def leave(self, last: tuple[str, dict[str, Any]] | None = None) -> None:
+        """Say BYE, and before it ask for a last operation; nothing is told any more."""
+        if self.stage is Stage.OPEN:
+            self.last = last
         self._carrier.leaves(self)
 
     # What the carrier does with it.
 
-    def next_piece(self) -> tuple[bytes, Sequence[tuple[str, int]]] | None:
-        """Give operation and filters to send now; None if there is nothing to ask for."""
-        if self.stage is not Stage.OPEN or self._is_asking or not self._requests:
-            return None
-        self._is_asking = True
-        request = self._requests[0]
-        done = len(request.codes)
-        return request.operation, request.filters[done : done + FILTERS_MAX]
+    def ask(self, session: GatewaySession) -> None:
+        """Ask for what comes next, if there is anything and nothing is under way."""
+        if self.stage is Stage.OPEN and self._requests and not self._is_asking:
+            self._is_asking = True
+            self._requests[0].send(session, self.number)
+
+    def dismiss(self, session: GatewaySession) -> None:
+        """Ask for the last operation, and say BYE."""
+        if self.last is not None:
+            session.guaranteed_of(self.number).ask(*self.last)
+        session.dismiss(self.number)
+
+    def replied(self, event: Replied, now: float) -> None:
+        """Take the answer to the operation that was under way."""
+        assert self._is_asking
+        self._is_asking = False
+        operation = self._requests.pop(0)
+        assert isinstance(operation, _Operation)
+        if self._requests:
+            self._carrier.has_asked(self)
+        operation.done(event.value, event.error, now)
+
+    def spooled(self, event: Arrived, now: float) -> None:
+        """Hand on messages of a queue."""
+        if self.stage is Stage.OPEN:
+            self._guest.spooled(event, now)
+
+    def indicated(self, event: Indicated, now: float) -> None:
+        """Hand on what happened to a flow."""
+        if self.stage is Stage.OPEN:
+            self._guest.indicated(event, now)
 
     def judged(self, codes: list[int], now: float) -> None:
         """Take the answer to the piece that was under way."""
@@ -310,8 +412,9 @@ class Attached:
         self._is_asking = False
         self._filters_waiting -= len(codes)
         request = self._requests[0]
+        assert isinstance(request, _Request)
         request.codes += codes
-        is_done = len(request.codes) == len(request.filters)
+        is_done = not request.waiting
         if is_done:
             del self._requests[0]
         if self._requests:
@@ -368,9 +471,9 @@ class Attached:
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        waiting = sum(len(request.filters) - len(request.codes) for request in self._requests)
+        waiting = sum(request.waiting for request in self._requests)
         assert self._filters_waiting == waiting <= FILTERS_WAITING_MAX
-        assert all(not request.codes for request in self._requests[1:])
+        assert all(isinstance(one, _Operation) or not one.codes for one in self._requests[1:])
         assert self._requests or not self._is_asking or self.stage is not Stage.OPEN
         assert self._unacknowledged_bytes >= 0
         assert self.unacknowledged or not self._unacknowledged_bytes

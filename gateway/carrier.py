@@ -20,10 +20,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from angarium import errors, wire
-from angarium.client.protocol.events import Closed, Delivered, Noticed, Opened, TableChanged
+from angarium.client.protocol.events import (
+    Arrived,
+    Closed,
+    Delivered,
+    Noticed,
+    Opened,
+    Replied,
+    TableChanged,
+)
 from angarium.client.protocol.session import Hello, State
 from angarium.errors import error_for
 from angarium_server.frames.gateways import COUNTED_MAX, CountedFrame, Rights
+from gateway.accepting import Accepting
 from gateway.attached import Attached, Stage
 from gateway.counting import Counting
 from gateway.gathering import Gathering
@@ -34,6 +43,7 @@ from gateway.session import (
     Brought,
     Ended,
     GatewaySession,
+    Guaranteed,
     Judged,
     ProducerOpened,
     ProducerRefused,
@@ -137,6 +147,7 @@ class Carrier:
         self.gathering = Gathering()
         self.producing: Producing[Attached] = Producing()
         self.counting = Counting()
+        self.accepting = Accepting()
         #: Those that have said HELLO and have not ended, by number.
         self._clients: dict[int, Attached] = {}
         #: Those that wait until they may say HELLO, the oldest first; some may have left.
@@ -221,6 +232,7 @@ class Carrier:
                 self._send_guaranteed(session, now)
             if self.gathering.rows:
                 self._send_rounds(session)
+            self.accepting.send(session, _has_room)
             if self._leaving or self._asking or self._waiting:
                 self._send_leaving(session)
                 self._send_requests(session)
@@ -271,14 +283,12 @@ class Carrier:
             if counts := [client.counts() for client in some if self.counting.forget(client)]:
                 session.count(CountedFrame(counts))
             for client in some:
-                session.dismiss(client.number)
+                client.dismiss(session)
 
     def _send_requests(self, session: GatewaySession) -> None:
         asking = self._asking
         while asking and _has_room(session):
-            client = asking.popleft()
-            if piece := client.next_piece():
-                session.ask(client.number, *piece)
+            asking.popleft().ask(session)
 
     def _send_hellos(self, session: GatewaySession) -> None:
         waiting = self._waiting
@@ -377,6 +387,18 @@ class Carrier:
         if client := self._clients.get(event.number):
             self._tell(client, client.brought, event, now)
 
+    def _guaranteed(self, event: Guaranteed, now: float) -> None:
+        client = self._clients.get(event.number)
+        if client is None:
+            return
+        inner = event.event
+        if isinstance(inner, Replied):
+            self._tell(client, client.replied, inner, now)
+        elif isinstance(inner, Arrived):
+            self._tell(client, client.spooled, inner, now)
+        else:
+            self._tell(client, client.indicated, inner, now)
+
     def _rights_changed(self, event: RightsChanged, _now: float) -> None:
         rights = self._around.rights.find(event.rights)
         for number in event.numbers:
@@ -435,6 +457,7 @@ class Carrier:
         self._asking.clear()
         self._leaving.clear()
         self.counting = Counting()
+        self.accepting = Accepting()
         greeting = [client for client in clients if client.stage is Stage.GREETING]
         for client in greeting:
             client.stage, client.number = Stage.WAITING, 0
@@ -534,7 +557,7 @@ class Carrier:
         wake = min(self._time_at(now), line.wake_at, self.producing.open_at())
         if not _has_room(session):
             return wake
-        if self._waiting or self._asking or self._leaving:
+        if self._waiting or self._asking or self._leaving or self.accepting:
             return now
         return min(wake, self.counting.wake_at(now))
 
@@ -600,6 +623,7 @@ _HANDLERS: Final[dict[type[Any], Callable[[Carrier, Any, float], None]]] = {
     Ended: Carrier._ended,
     Judged: Carrier._judged,
     Brought: Carrier._brought,
+    Guaranteed: Carrier._guaranteed,
     RightsChanged: Carrier._rights_changed,
     ProducerOpened: Carrier._of_producer,
     ProducerRefused: Carrier._of_producer,

@@ -268,8 +268,8 @@ class Egress:
         if queue is None:
             return
         self.bytes -= queue.bytes + queue.guaranteed_bytes
-        if len(queue):
-            queue.receiver.count("discard.client-not-connected", len(queue))
+        if queue.messages:  # what may not be lost is elsewhere, too
+            queue.receiver.count("discard.client-not-connected", len(queue.messages))
         queue.receiver.queued = 0, 0
 
     def tick(self, now: float) -> list[Receiver]:

@@ -7,12 +7,14 @@ client but its number and what it has asked for; who the clients are is the busi
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 
 from angarium import errors, wire
 from angarium.client.protocol.events import Replied
+from angarium.client.protocol.guaranteed import GuaranteedProtocol
 from angarium.client.protocol.session import ClientSession, EgressWindow, Hello, State, merge, read_deliver
 from angarium.errors import error_for
 from angarium.message import Delivery, unpack_rows
@@ -23,7 +25,9 @@ from angarium_server.frames.gateways import CountedFrame, Rights, RightsFrame
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from angarium.client.protocol.events import Event
+    from angarium.client.protocol.events import Arrived, Event, Indicated
+    from angarium.client.protocol.flow_window import FlowWindow
+    from angarium.client.protocol.messages import Range
     from angarium.errors import AngariumError
 
 #: What the router may send ahead: messages without a bound, because only bytes matter, and half of what it keeps for a
@@ -117,7 +121,14 @@ class Acknowledged(NamedTuple):
     unroutable: list[tuple[int, int]]
 
 
-OfAttached: TypeAlias = Welcomed | Ended | Judged | Brought | RightsChanged
+class Guaranteed(NamedTuple):
+    """Something about an operation or a flow of a client."""
+
+    number: int
+    event: Replied | Arrived | Indicated
+
+
+OfAttached: TypeAlias = Welcomed | Ended | Judged | Brought | RightsChanged | Guaranteed
 _OfProducer: TypeAlias = ProducerOpened | ProducerRefused | Acknowledged
 
 _decode_rights: Final = decoder(RightsFrame)
@@ -149,6 +160,8 @@ class GatewaySession(ClientSession):
         self._asked: dict[int, tuple[int, int]] = {}
         #: The request that is to open the producer; 0: none.
         self._opening = 0
+        #: Client -> its operations and flows; of those that have any.
+        self._guaranteed: dict[int, GuaranteedProtocol] = {}
 
     def greet(self, number: int, hello: Hello) -> None:
         """Say HELLO for a client; `Welcomed` or `Ended` follows."""
@@ -162,10 +175,29 @@ class GatewaySession(ClientSession):
         self._asked[number] = self._last_request, len(filters)
         self._send_of(number, operation, wire.pack((self._last_request, filters, None)))
 
+    def guaranteed_of(self, number: int) -> GuaranteedProtocol:
+        """Give the operations and flows of a client that has not ended; `Guaranteed` follows what is asked there."""
+        found = self._guaranteed.get(number)
+        if found is None:
+            found = self._guaranteed[number] = GuaranteedProtocol(partial(self._send_of, number))
+        return found
+
+    def accept(self, number: int, window: FlowWindow, ranges: Sequence[Range]) -> None:
+        """Say that messages of a client's flow are done with, and grant more, if that flow is still bound."""
+        found = self._guaranteed.get(number)
+        if found is not None and window.flow:
+            found.settle(window.flow, wire.OUTCOME_ACCEPTED, ranges)
+            found.renew(window)
+
     def dismiss(self, number: int) -> None:
         """Say BYE for a client; what still comes for it is of no interest."""
-        self._asked.pop(number, None)
+        self._forget(number)
         self._send_of(number, wire.BYE, wire.pack(()))
+
+    def _forget(self, number: int) -> None:
+        self._asked.pop(number, None)
+        if guaranteed := self._guaranteed.pop(number, None):
+            guaranteed.clear()
 
     def count(self, frame: CountedFrame) -> None:
         """Tell what was counted of clients."""
@@ -215,7 +247,7 @@ class GatewaySession(ClientSession):
 
     def _ended(self, number: int, frames: list[bytes]) -> list[Event]:
         code, detail = header(_decode_closed, frames, parts=0)
-        self._asked.pop(number, None)
+        self._forget(number)
         return _events(Ended(number, error_for(code, detail) if code else None))
 
     def _judged(self, number: int, frames: list[bytes]) -> list[Event]:
@@ -239,6 +271,15 @@ class GatewaySession(ClientSession):
             deliveries = merge(deliveries)
         return _events(Brought(number, deliveries, dropped))
 
+    def _of_guaranteed(self, number: int, frames: list[bytes]) -> list[Event]:
+        guaranteed = self._guaranteed.get(number)
+        if guaranteed is None:  # it has left meanwhile
+            return []
+        events = _OF_GUARANTEED[frames[0]](guaranteed, frames)
+        if guaranteed.is_idle():
+            del self._guaranteed[number]
+        return _events(*[Guaranteed(number, cast("Any", event)) for event in events])
+
     def _pinged(self, number: int, frames: list[bytes]) -> list[Event]:
         (ping,) = header(_decode_number, frames, parts=0)
         self._send_of(number, wire.PONG, wire.pack((ping,)))
@@ -252,13 +293,21 @@ class GatewaySession(ClientSession):
         """Check what the comments of the attributes promise."""
         super().validate()
         assert all(0 < filters <= FILTERS_MAX for _, filters in self._asked.values())
+        for guaranteed in self._guaranteed.values():
+            guaranteed.validate()
+            assert not guaranteed.is_idle()
 
 
-def _events(event: OfAttached | _OfProducer) -> list[Event]:
-    """Give an event among those of a client: the carrier, which reads them, knows more kinds."""
-    return cast("list[Event]", [event])
+def _events(*events: OfAttached | _OfProducer) -> list[Event]:
+    """Give events among those of a client: the carrier, which reads them, knows more kinds."""
+    return cast("list[Event]", [*events])
 
 
+_OF_GUARANTEED: Final[dict[bytes, Callable[[GuaranteedProtocol, list[bytes]], list[Event]]]] = {
+    wire.ANSWER: GuaranteedProtocol.on_answer,
+    wire.MESSAGES: GuaranteedProtocol.on_messages,
+    wire.INDICATION: GuaranteedProtocol.on_indication,
+}
 _OF_ATTACHED: Final[dict[bytes, Callable[[GatewaySession, int, list[bytes]], list[Event]]]] = {
     wire.WELCOME: GatewaySession._welcomed,
     wire.CLOSED: GatewaySession._ended,
@@ -266,6 +315,7 @@ _OF_ATTACHED: Final[dict[bytes, Callable[[GatewaySession, int, list[bytes]], lis
     wire.DELIVER: GatewaySession._brought,
     wire.PING: GatewaySession._pinged,
     wire.TABLE: GatewaySession._passed_over,
+    **dict.fromkeys(_OF_GUARANTEED, GatewaySession._of_guaranteed),
 }
 _MORE: Final[dict[bytes, Any]] = {
     wire.ATTACHED: GatewaySession._on_attached,

@@ -46,6 +46,14 @@ class MqttSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             "Longest keep alive, which clients of 5.0 with a longer one, or none, are told; 0: any.",
         ),
     ] = 0
+    session_expiry_max_s: Annotated[
+        int,
+        within(
+            0,
+            0xFFFF_FFFF,
+            "Longest time that a session outlives its connection, as those of 3.1.1 do; 0: none does.",
+        ),
+    ] = 604_800
     egress_memory_bytes: Annotated[
         int,
         within(

@@ -34,6 +34,7 @@ from gateway.mqtt.clients.settings import Settings
 from gateway.mqtt.codec.publish import Seen
 from gateway.mqtt.delivering import Delivering
 from gateway.mqtt.framing import MqttFraming
+from gateway.mqtt.sessions.credit import Credit
 from gateway.mqtt.websocket import WebSocketFraming
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from angarium_server.connections.framing import Speak
     from cluster.configuration.mqtt import MqttAddress
     from gateway.attached import Attached, Guest, Login
+    from gateway.egress import Receiver
     from gateway.line import Line
     from gateway.mqtt.codec import Packet, PacketError
     from gateway.mqtt.delivering import MqttSubscription
@@ -89,6 +91,7 @@ class MqttServer:
         #: Those that have said something, by connection.
         self._clients: dict[bytes, Client] = {}
         self._deadlines = Deadlines(self._clients, self._clients.__len__)
+        self._wakes = Deadlines(self._clients, self._clients.__len__)
         #: Connections that went because they did not read.
         self._dropped: list[bytes] = []
         #: Connections that ended before a login.
@@ -107,6 +110,7 @@ class MqttServer:
             lambda connection_id, now: self._egress.on_room(connection_id, now),
         )
         self._egress = Egress(self._door, runtime.settings.egress_memory_bytes)
+        self._credit = Credit()
         #: The Message VPN of each address.
         self._vpns: dict[str, str] = {}
         #: By Message VPN.
@@ -195,6 +199,23 @@ class MqttServer:
         if farewell:
             self._door.send_bytes(connection_id, farewell)
         self._door.finish(connection_id, now)
+
+    @property
+    def credit(self) -> Credit:
+        """What may be on its way to all clients."""
+        return self._credit
+
+    def send_guaranteed(self, receiver: Receiver, data: bytes, now: float) -> bool:
+        """Send what may not be lost, behind what waits; false if too much waits, and it is not taken."""
+        return self._egress.put_guaranteed(receiver, data, now)
+
+    def wake(self, connection_id: bytes, at: float) -> None:
+        """Call `Client.tick` then, once, besides."""
+        self._wakes.add(connection_id, at)
+
+    def unix_ms(self) -> int:
+        """Give the time of day, in ms since 1970."""
+        return time.time_ns() // 1_000_000
 
     def add(self, subscription: MqttSubscription) -> None:
         """Fan out to a subscription, which is not shared, from now on."""
@@ -293,7 +314,8 @@ class MqttServer:
         self._is_held = False
         has_more = self._door.read_rest()
         is_behind = self._deliver_rest(now)
-        wake = min(self._carriers.tick(now), max(self._deadlines.next, self._look_at))
+        due = min(self._deadlines.next, self._wakes.next)
+        wake = min(self._carriers.tick(now), max(due, self._look_at))
         self._door.flush()
         if is_behind:
             return 0.0
@@ -306,6 +328,9 @@ class MqttServer:
         self._look_at = now + LOOK_S
         self._door.tick(now)
         self._end_slow(now)
+        for connection_id in self._wakes.take(now):
+            if client := self._clients.get(connection_id):
+                client.tick(now)
         for connection_id in self._deadlines.take(now):
             if client := self._clients.get(connection_id):
                 self._deadlines.add(connection_id, client.tick(now))
@@ -339,7 +364,9 @@ class MqttServer:
 def settings_of(runtime: MqttRuntime) -> Settings:
     """Give what clients are granted."""
     return Settings(
-        packet_bytes_max=packet_bytes_max(runtime), keepalive_max_s=runtime.settings.keepalive_max_s
+        packet_bytes_max=packet_bytes_max(runtime),
+        session_expiry_max_s=runtime.settings.session_expiry_max_s,
+        keepalive_max_s=runtime.settings.keepalive_max_s,
     )
 
 

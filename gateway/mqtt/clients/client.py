@@ -30,10 +30,12 @@ from gateway.mqtt.codec.kinds import V3, V5, PacketType
 from gateway.mqtt.codec.properties import NONE, Properties
 from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import Subscribe, Unsubscribe
+from gateway.mqtt.sessions.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from angarium.client.protocol.events import Arrived, Indicated
     from angarium.errors import AngariumError
     from angarium.message import Row
     from angarium_server.connections.tls import Certificate
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from gateway.mqtt.clients.settings import Settings
     from gateway.mqtt.codec import Packet
     from gateway.mqtt.codec.subscribe import SubAck, UnsubAck
+    from gateway.mqtt.delivering import MqttSubscription
     from gateway.session import AttachedWelcome
 
 #: A client that takes nothing may do so for this long at least, however short its keep alive.
@@ -72,8 +75,10 @@ class Client:
         "_inbox",
         "_keepalive",
         "_publishing",
+        "_session",
         "_settings",
         "_subscribing",
+        "_welcome",
         "attached",
         "connection_id",
         "name",
@@ -122,6 +127,10 @@ class Client:
         #: What it publishes and what it subscribes to, since it is here.
         self._publishing: Publishing | None = None
         self._subscribing: Subscribing | None = None
+        #: Its session, since it is attached; None as long as it is not, and if it may have none.
+        self._session: Session | None = None
+        #: What the node said when it attached it; until the session is open.
+        self._welcome: AttachedWelcome | None = None
         #: Packets that came before it was here, and those that nobody had room for then; EARLY_PACKETS_MAX at most.
         self._early: list[Packet | PacketError] = []
 
@@ -169,7 +178,7 @@ class Client:
         self._forget()
 
     def tick(self, now: float) -> float:
-        """Look at the time; gives when to come again, unless it is admitted meanwhile."""
+        """Look at the time; gives when to come again, unless it is admitted or woken meanwhile."""
         if self.stage is not Stage.HERE:
             return math.inf
         if self._early and not self._catch_up(now):
@@ -177,6 +186,8 @@ class Client:
         if self._keepalive.deadline <= now:
             found = f"nothing for {PATIENCE * self.terms.keep_alive_s:g} s"
             self._broken(PacketError(rules.SILENCE, found, self.version), now)
+        elif self._session:
+            self._session.tick(now)
         return self._keepalive.deadline if self.stage is Stage.HERE else math.inf
 
     # -- its packets -----------------------------------------------------------------------------------------
@@ -207,7 +218,8 @@ class Client:
         expiry_s = packet.properties.session_expiry_interval
         if expiry_s and not self.terms.session_expiry_s:
             raise PacketError(rules.SESSION_EXPIRY, f"{expiry_s} s", self.version)
-        self._finish(b"", "the client has disconnected", now)
+        kept_s = None if expiry_s is None else min(expiry_s, self._settings.session_expiry_max_s)
+        self._finish(b"", "the client has disconnected", now, kept_s)
 
     def _fault(self, error: PacketError, _now: float) -> None:
         raise error
@@ -215,7 +227,11 @@ class Client:
     def _stray(self, packet: Packet, _now: float) -> None:
         raise PacketError(errors.WRONG_SENDER, type(packet).__name__, self.version)
 
-    def _settled(self, _packet: PubAck | PubComp, _now: float) -> None:
+    def _settled(self, packet: PubAck, now: float) -> None:
+        if self._session:
+            self._session.acknowledged(packet.packet_id, now)
+
+    def _completed(self, _packet: PubComp, _now: float) -> None:
         """Nothing was sent that this could be an answer to; it may be one of an earlier connection."""
 
     def _received(self, packet: PubRec, _now: float) -> None:
@@ -227,22 +243,42 @@ class Client:
     # -- what the node says ----------------------------------------------------------------------------------
 
     def welcomed(self, welcome: AttachedWelcome, now: float) -> None:
+        """Be attached, and open the session."""
+        assert self.stage is Stage.JOINING
+        assert self.attached is not None
+        self.name = welcome.client_name
+        self.vpn = self.attached.vpn
+        self._inbox = welcome.inbox
+        self._welcome = welcome
+        if self._settings.capabilities.sessions and self.attached.rights.may_receive_guaranteed:
+            self._session = Session(self, self.attached, self._host, self.terms.receive_max)
+            self._session.open(clean=self.terms.is_clean, expiry_s=self._session_expiry_s)
+        else:
+            self.opened(None, now)
+
+    @property
+    def _session_expiry_s(self) -> int:
+        """For how long its session outlives the connection."""
+        return min(self.terms.session_expiry_s, self._settings.session_expiry_max_s) if self._session else 0
+
+    def opened(self, present: list[MqttSubscription] | None, now: float) -> None:
         """Be here."""
         assert self.stage is Stage.JOINING
         assert self.attached is not None
+        assert self._welcome is not None
+        welcome, self._welcome = self._welcome, None
+        expiry_s, is_present = self._session_expiry_s, present is not None
         try:
-            self._send(acceptance(self.terms, self._settings, welcome))
+            self._send(acceptance(self.terms, self._settings, welcome, expiry_s, is_present=is_present))
         except PacketError as error:
             self._broken(error, now)
             return
         self.stage = Stage.HERE
-        self.name = welcome.client_name
-        self.vpn = self.attached.vpn
-        self._inbox = welcome.inbox
         self._publishing = Publishing(self.attached, self._settings, self.version)
         self._subscribing = Subscribing(
-            self, self.attached, self._host, self._settings.capabilities, self._answer
+            self, self.attached, self._host, self._settings.capabilities, self._answer, self._session
         )
+        self._subscribing.restore(present or ())
         self._keepalive.interval_s = self.terms.keep_alive_s
         self._keepalive.heard(now)
         self._host.admitted(self.connection_id)
@@ -288,6 +324,24 @@ class Client:
         reason = fitting(reason_of(code), PacketType.PUBACK)
         told = write(PubAck(packet_id, reason, self._reason(ERRORS[code].text)), V5)
         return told if self._takes(told) else write(PubAck(packet_id, reason), V5)
+
+    def changed(self, answers: Mapping[str, int], now: float) -> None:
+        """Be told what became of topic filters in its session."""
+        assert self._subscribing is not None
+        try:
+            self._subscribing.changed(answers)
+        except PacketError as error:
+            self._broken(error, now)
+
+    def spooled(self, event: Arrived, now: float) -> None:
+        """Get messages of its session."""
+        assert self._session is not None
+        self._session.spooled(event, now)
+
+    def indicated(self, event: Indicated, now: float) -> None:
+        """Be told what happened to the flow of its session."""
+        assert self._session is not None
+        self._session.indicated(event, now)
 
     def delivered(self, rows: Sequence[Row], share: str | None, now: float) -> None:
         """Get messages that came for this client alone."""
@@ -341,17 +395,22 @@ class Client:
         last = (write_last(code, version, given) for given in (self._reason(text), NONE))
         self._finish(next(filter(self._takes, last), b""), text, now)
 
-    def _finish(self, last: bytes, reason: str, now: float) -> None:
+    def _finish(self, last: bytes, reason: str, now: float, kept_s: int | None = None) -> None:
         self._host.finish(self.connection_id, last, reason, now)
-        self._forget()
+        self._forget(kept_s)
 
-    def _forget(self) -> None:
+    def _forget(self, kept_s: int | None = None) -> None:
+        """Be gone; the session is kept for so long, None: as it was agreed."""
+        if kept_s is None and not self._session_expiry_s:
+            kept_s = 0
         self.stage = Stage.GONE
         self._early.clear()
         if self._subscribing is not None:
             self._subscribing.clear()
+        last = self._session.leave(kept_s) if self._session else None
+        self._session = None
         if self.attached is not None:
-            self.attached.leave()
+            self.attached.leave(last)
             self.attached = None
 
     # -- what others ask of it -------------------------------------------------------------------------------
@@ -396,6 +455,7 @@ class Client:
         is_here = self.stage is Stage.HERE
         assert (self.attached is not None) == (self.stage in (Stage.JOINING, Stage.HERE))
         assert bool(self.version) or self.stage in (Stage.NEW, Stage.GONE)
+        assert self._session is None or self.attached is not None
         assert not is_here or (self.name and self._publishing and self._subscribing)
         assert len(self._early) <= EARLY_PACKETS_MAX
         assert not self._early or self.stage in (Stage.JOINING, Stage.HERE)
@@ -410,7 +470,7 @@ _ACTS: Final[dict[type, Callable[[Client, Any, float], bool | None]]] = {
     PubAck: Client._settled,
     PubRec: Client._received,
     PubRel: Client._released,
-    PubComp: Client._settled,
+    PubComp: Client._completed,
     Subscribe: Client._subscribe,
     Unsubscribe: Client._subscribe,
     PingReq: Client._ping,

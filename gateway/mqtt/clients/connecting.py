@@ -42,6 +42,7 @@ class Terms(msgspec.Struct, frozen=True):
         receive_max: messages with QoS 1 and 2 that it takes without having acknowledged them.
         topic_alias_max: topic aliases that it takes.
         wants_reasons: whether it is told more than codes.
+        is_clean: whether it wants a new session.
         wants_inbox: whether it is told which topic is for responses to it alone.
     """
 
@@ -54,11 +55,14 @@ class Terms(msgspec.Struct, frozen=True):
     receive_max: int
     topic_alias_max: int
     wants_reasons: bool
+    is_clean: bool
     wants_inbox: bool
 
 
+#: A session expiry interval that says never (5.0 section 3.1.2.11.2).
+EXPIRY_FOR_EVER_S: Final = 0xFFFF_FFFF
 #: Before a CONNECT.
-UNKNOWN: Final = Terms(0, "", 0, False, 0, 0, 0, 0, False, False)  # noqa: FBT003 - nothing is known yet
+UNKNOWN: Final = Terms(0, "", 0, False, 0, 0, 0, 0, False, True, False)  # noqa: FBT003 - nothing is known yet
 
 
 def terms_of(connect: Connect, settings: Settings) -> Terms:
@@ -72,13 +76,21 @@ def terms_of(connect: Connect, settings: Settings) -> Terms:
         client_id=connect.client_id,
         keep_alive_s=longest if is_told else keep_alive_s,
         is_keep_alive_told=is_told,
-        session_expiry_s=given.session_expiry_interval or 0,
+        session_expiry_s=_session_expiry_s(connect),
         packet_bytes_max=given.maximum_packet_size or 0,
         receive_max=given.receive_maximum or 65_535,
         topic_alias_max=given.topic_alias_maximum or 0,
         wants_reasons=given.request_problem_information != 0,
+        is_clean=connect.clean_start,
         wants_inbox=given.request_response_information == 1,
     )
+
+
+def _session_expiry_s(connect: Connect) -> int:
+    """Give for how long a client wants its session kept; one of 3.1.1 for ever, or not at all (section 3.1.2.4)."""
+    if connect.version == V5:
+        return connect.properties.session_expiry_interval or 0
+    return 0 if connect.clean_start else EXPIRY_FOR_EVER_S
 
 
 def login_of(connect: Connect, settings: Settings, address: str, certificate: Certificate | None) -> Login:
@@ -124,15 +136,17 @@ def _password_of(connect: Connect) -> str | None:
         raise PacketError(rules.PASSWORD, "other bytes", connect.version) from None
 
 
-def acceptance(terms: Terms, settings: Settings, welcome: AttachedWelcome) -> ConnAck:
-    """Give the CONNACK of a client that is logged in; its session is a new one."""
-    return ConnAck(properties=_granted(terms, settings, welcome) if terms.version == V5 else NONE)
+def acceptance(
+    terms: Terms, settings: Settings, welcome: AttachedWelcome, expiry_s: int, *, is_present: bool
+) -> ConnAck:
+    """Give the CONNACK of a client that is logged in; its session lasts so long, and it was there before or not."""
+    granted = _granted(terms, settings, welcome, expiry_s) if terms.version == V5 else NONE
+    return ConnAck(session_present=is_present, properties=granted)
 
 
-def _granted(terms: Terms, settings: Settings, welcome: AttachedWelcome) -> Properties:
+def _granted(terms: Terms, settings: Settings, welcome: AttachedWelcome, expiry_s: int) -> Properties:
     """Say what 5.0 is told; a property is left out where the client would assume the same without it."""
     can = settings.capabilities
-    expiry_s = min(terms.session_expiry_s, settings.session_expiry_granted_s)
     return Properties(
         session_expiry_interval=expiry_s if expiry_s != terms.session_expiry_s else None,
         receive_maximum=settings.receive_max,

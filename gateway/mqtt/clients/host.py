@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.mqtt.sessions.host import SessionHost
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.mqtt.delivering import MqttSubscription
 
 
-class Host(Protocol):
+class Host(SessionHost, Protocol):
     """The process, to all of its clients."""
 
     def attach(self, guest: Guest, login: Login, vpn: str, now: float) -> Attached:

@@ -15,13 +15,12 @@ EARLY_PACKETS_MAX = 8
 class Capabilities(msgspec.Struct, frozen=True):
     """What is built; 5.0 tells its clients."""
 
-    #: The highest QoS of a message that a client publishes, and of a subscription.
+    #: The highest QoS of a message that a client publishes.
     qos_max: int = 1
-    subscription_qos_max: int = 0
     retain: bool = False
     wills: bool = False
-    #: Whether a session may outlive its connection.
-    sessions: bool = False
+    #: Whether there are subscriptions with QoS 1, and sessions that outlive their connections.
+    sessions: bool = True
     shared_subscriptions: bool = True
 
 
@@ -36,8 +35,3 @@ class Settings(msgspec.Struct, frozen=True):
     #: Clients that would be silent for longer are told this; 0: as they like.
     keepalive_max_s: int = 0
     capabilities: Capabilities = Capabilities()
-
-    @property
-    def session_expiry_granted_s(self) -> int:
-        """Give for how long a session may outlive its connection."""
-        return self.session_expiry_max_s if self.capabilities.sessions else 0

@@ -1,14 +1,15 @@
 """What an MQTT client subscribes to: SUBSCRIBE and UNSUBSCRIBE, one after the other, each answered when it is done.
 
 A topic filter of MQTT is one or two filters of the node (`a/#` is `a` and `a/>`), and two of MQTT may have one of the
-node in common. So the node is asked for those that are not in force yet, and told to forget those that nobody needs any
+node in common. One with QoS 0 is the carrier's; with QoS 1 its messages come to the queue of the session, and it is
+there instead. So the node is asked for those that are not in force yet, and told to forget those that nobody needs any
 more. A topic filter is granted if all of its filters are; what was granted beside a refused one is given back.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -29,11 +30,39 @@ if TYPE_CHECKING:
     from gateway.mqtt.clients.settings import Capabilities
     from gateway.mqtt.codec.subscribe import Subscription
     from gateway.mqtt.delivering import MqttReceiver
+    from gateway.mqtt.sessions.session import Session
 
+#: What the node sends to one client alone is not queued.
+_ADDRESSES: Final = "$P2P/"
 #: What the node said to filters: 0 or an error code.
 _Answers: TypeAlias = "Mapping[str, int]"
 #: Sends the answer to a packet, with the error code of the first topic filter in it that was refused, or 0.
 Reply: TypeAlias = "Callable[[SubAck | UnsubAck, int], None]"
+
+
+class _Wanted(NamedTuple):
+    """A topic filter of a SUBSCRIBE."""
+
+    #: With the QoS that is granted.
+    subscription: MqttSubscription
+    #: Of the node.
+    filters: tuple[str, ...]
+    #: Why it is not granted: an error code, or 0.
+    refusal: int
+
+    @property
+    def text(self) -> str:
+        """The topic filter."""
+        return self.subscription.options.filter
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether its messages come without a queue."""
+        return not self.refusal and not self.subscription.options.qos
+
+    def judged(self, refusal: int) -> _Wanted:
+        """Give the same with what the node said."""
+        return self._replace(refusal=refusal)
 
 
 class Subscribing:
@@ -48,18 +77,26 @@ class Subscribing:
         "_receiver",
         "_reply",
         "_requests",
+        "_session",
         "_then",
         "_users",
     )
 
     def __init__(
-        self, receiver: MqttReceiver, attached: Attached, host: Host, capabilities: Capabilities, reply: Reply
+        self,
+        receiver: MqttReceiver,
+        attached: Attached,
+        host: Host,
+        capabilities: Capabilities,
+        reply: Reply,
+        session: Session | None,
     ) -> None:
         self._receiver = receiver
         self._attached = attached
         self._host = host
         self._capabilities = capabilities
         self._reply = reply
+        self._session = session
         #: Topic filter -> subscription.
         self._granted: dict[str, MqttSubscription] = {}
         #: Filter of the node -> the topic filters in `_granted` that need it. All of them are in force there.
@@ -107,74 +144,113 @@ class Subscribing:
         then(dict(zip(self._asked, codes, strict=True)))
         self._go_on()
 
+    def changed(self, answers: _Answers) -> None:
+        """Go on with what the node said to a change of the session."""
+        assert self._then is not None
+        then, self._then = self._then, None
+        then(answers)
+        self._go_on()
+
+    def _change(
+        self, put: Sequence[MqttSubscription], drop: Sequence[str], then: Callable[[_Answers], None]
+    ) -> None:
+        if not put and not drop:
+            then({})
+            return
+        assert self._session is not None
+        self._then = then
+        self._session.change(put, drop)
+
     # -- SUBSCRIBE -------------------------------------------------------------------------------------------
 
     def _subscribe(self, packet: Subscribe) -> None:
-        wanted = [self._wanted(one.filter) for one in packet.subscriptions[:FILTERS_MAX]]
-        wanted += [errors.MAX_SUBSCRIPTIONS_EXCEEDED] * (len(packet.subscriptions) - FILTERS_MAX)
-        new = [
-            one
-            for filters in wanted
-            if isinstance(filters, tuple)
-            for one in filters
-            if one not in self._users
-        ]
-        self._ask(self._attached.subscribe, new, partial(self._subscribed, packet, wanted))
-
-    def _wanted(self, text: str) -> tuple[str, ...] | int:
-        """Give the filters of the node that a topic filter is, or the error code for which it is none."""
-        if shared(text) and not (self._capabilities.shared_subscriptions and self._attached.rights.may_share):
-            return errors.SHARED_SUBSCRIPTION_DENIED
-        try:
-            return filters_of(text)
-        except errors.InvalidRequestError as error:
-            return error.code
-
-    def _subscribed(self, packet: Subscribe, wanted: list[tuple[str, ...] | int], answers: _Answers) -> None:
         identifier = next(iter(packet.properties.subscription_identifiers), None)
+        wanted = [self._wanted(one, identifier) for one in packet.subscriptions[:FILTERS_MAX]]
+        for one in packet.subscriptions[FILTERS_MAX:]:
+            wanted.append(
+                _Wanted(MqttSubscription(self._receiver, one), (), errors.MAX_SUBSCRIPTIONS_EXCEEDED)
+            )
+        new = [one for each in wanted if each.is_direct for one in each.filters if one not in self._users]
+        self._ask(self._attached.subscribe, new, partial(self._has_direct, packet, wanted))
+
+    def _wanted(self, options: Subscription, identifier: int | None) -> _Wanted:
+        """Say what a subscription comes to; the node is asked afterwards."""
+        text = options.filter
+        is_shared = shared(text) is not None
+        has_queue = self._session is not None and not is_shared and not text.startswith(_ADDRESSES)
+        qos = min(options.qos, 1 if has_queue else 0)
+        if qos != options.qos:
+            options = msgspec.structs.replace(options, qos=qos)
+        one = MqttSubscription(self._receiver, options, identifier)
+        if is_shared and not (self._capabilities.shared_subscriptions and self._attached.rights.may_share):
+            return _Wanted(one, (), errors.SHARED_SUBSCRIPTION_DENIED)
+        try:
+            return _Wanted(one, filters_of(text), 0)
+        except errors.InvalidRequestError as error:
+            return _Wanted(one, (), error.code)
+
+    def _has_direct(self, packet: Subscribe, wanted: list[_Wanted], answers: _Answers) -> None:
+        """Go on with the session: it has what is to have QoS 1, and if it is kept, all others too."""
+        judged = [
+            one.judged(_first_refusal(one.filters, answers)) if one.is_direct else one for one in wanted
+        ]
+        new = [one for one, code in answers.items() if not code]
+        # Of a topic filter that is there more than once, the last one counts.
+        last = {one.text: one.subscription for one in judged if not one.refusal}
+        put = [one for one in last.values() if one.options.qos or self._is_kept]
+        drop = [text for text, one in last.items() if one not in put and self._has_queued(text)]
+        self._change(put, drop, partial(self._subscribed, packet, judged, new))
+
+    @property
+    def _is_kept(self) -> bool:
+        """Whether the session outlives the connection, and knows all that is subscribed to."""
+        return self._session is not None and not self._session.is_temporary
+
+    def _has_queued(self, text: str) -> bool:
+        before = self._granted.get(text)
+        return before is not None and before.options.qos > 0
+
+    def _subscribed(
+        self, packet: Subscribe, wanted: list[_Wanted], new: list[str], answers: _Answers
+    ) -> None:
         codes: list[int] = []
         refusals: list[int] = []
-        for options, filters in zip(packet.subscriptions, wanted, strict=True):
-            refusal = filters if isinstance(filters, int) else _first_refusal(filters, answers)
+        for one in wanted:
+            refusal = one.refusal or answers.get(one.text, 0)
             if refusal:
                 refusals.append(refusal)
                 codes.append(fitting(reason_of(refusal), PacketType.SUBACK, self._receiver.version))
             else:
-                codes.append(self._grant(options, identifier))
+                codes.append(one.subscription.options.qos)
+                new += self._grant(one.subscription)
         self._reply(SubAck(packet.packet_id, tuple(codes)), refusals[0] if refusals else 0)
-        unused = [one for one, code in answers.items() if not code and one not in self._users]
-        self._ask(self._attached.unsubscribe, unused, _nothing)
+        self._ask(self._attached.unsubscribe, [one for one in new if one not in self._users], _nothing)
 
-    def _grant(self, options: Subscription, identifier: int | None) -> int:
-        """Put a subscription in force, in place of that with the same topic filter [MQTT-3.8.4-3]; give its QoS."""
-        text = options.filter
-        qos = min(options.qos, self._capabilities.subscription_qos_max)
-        if qos != options.qos:
-            options = msgspec.structs.replace(options, qos=qos)
-        before = self._granted.get(text)
-        made = self._granted[text] = MqttSubscription(self._receiver, options, identifier)
+    def _grant(self, made: MqttSubscription) -> tuple[str, ...]:
+        """Put a subscription in force, in place of that with the same topic filter [MQTT-3.8.4-3].
+
+        Gives the filters of the node that this one had.
+        """
+        text = made.options.filter
+        left = self._leave(text) or ()
+        self._granted[text] = made
+        if made.options.qos:
+            assert self._session is not None
+            self._session.add(made)
+            return left
         if not shared(text):
-            if before:
-                self._host.remove(before)
             self._host.add(made)
-        if before is None:
-            for one in filters_of(text):
-                self._users[one] = (*self._users.get(one, ()), text)
-        return qos
+        for one in filters_of(text):
+            self._users[one] = (*self._users.get(one, ()), text)
+        return left
 
-    # -- UNSUBSCRIBE -----------------------------------------------------------------------------------------
-
-    def _unsubscribe(self, packet: Unsubscribe) -> None:
-        """Stop at once [MQTT-3.10.4-2]; the answer waits until the node has, too."""
-        left = [self._leave(text) for text in packet.filters]
-        unused = [one for filters in left for one in filters or () if one not in self._users]
-        self._ask(self._attached.unsubscribe, unused, partial(self._unsubscribed, packet, left))
-
-    def _leave(self, text: str) -> tuple[str, ...] | None:
-        """Forget a subscription and give its filters of the node; None if there is none."""
-        subscription = self._granted.pop(text, None)
-        if subscription is None:
-            return None
+    def _release(self, subscription: MqttSubscription) -> tuple[str, ...]:
+        """Let a subscription have nothing more, and give the filters of the node that it had."""
+        text = subscription.options.filter
+        if subscription.options.qos:
+            assert self._session is not None
+            self._session.remove(subscription)
+            return ()
         if not shared(text):
             self._host.remove(subscription)
         filters = filters_of(text)
@@ -183,6 +259,44 @@ class Subscribing:
             if others:
                 self._users[one] = others
         return filters
+
+    # -- a session that goes on ------------------------------------------------------------------------------
+
+    def restore(self, subscriptions: Sequence[MqttSubscription]) -> None:
+        """Have the subscriptions of the session; the node keeps those with QoS 1, and is asked for the others."""
+        direct = [one for one in subscriptions if not one.options.qos]
+        self._granted |= {one.options.filter: one for one in subscriptions if one.options.qos}
+        filters = [each for one in direct for each in filters_of(one.options.filter)]
+        self._ask(self._attached.subscribe, filters, partial(self._restored, direct))
+
+    def _restored(self, direct: list[MqttSubscription], answers: _Answers) -> None:
+        """Have those that are allowed now."""
+        for one in direct:
+            if not _first_refusal(filters_of(one.options.filter), answers):
+                self._grant(one)
+        unused = [one for one, code in answers.items() if not code and one not in self._users]
+        self._ask(self._attached.unsubscribe, unused, _nothing)
+
+    # -- UNSUBSCRIBE -----------------------------------------------------------------------------------------
+
+    def _unsubscribe(self, packet: Unsubscribe) -> None:
+        """Stop at once [MQTT-3.10.4-2]; the answer waits until the node has, too."""
+        drop = [
+            text
+            for text in packet.filters
+            if text in self._granted and (self._is_kept or self._has_queued(text))
+        ]
+        left = [self._leave(text) for text in packet.filters]
+        unused = [one for filters in left for one in filters or () if one not in self._users]
+        then = partial(self._unsubscribed, packet, left)
+        self._ask(
+            self._attached.unsubscribe, unused, lambda codes: self._change((), drop, lambda _: then(codes))
+        )
+
+    def _leave(self, text: str) -> tuple[str, ...] | None:
+        """Forget a subscription and give its filters of the node; None if there is none."""
+        subscription = self._granted.pop(text, None)
+        return None if subscription is None else self._release(subscription)
 
     def _unsubscribed(
         self, packet: Unsubscribe, left: list[tuple[str, ...] | None], answers: _Answers
@@ -202,7 +316,7 @@ class Subscribing:
     def clear(self) -> None:
         """Forget all of them; the client is gone."""
         for text, subscription in self._granted.items():
-            if not shared(text):
+            if not shared(text) and not subscription.options.qos:
                 self._host.remove(subscription)
         self._granted.clear()
         self._users.clear()
@@ -210,7 +324,8 @@ class Subscribing:
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        users = sorted((one, text) for text in self._granted for one in filters_of(text))
+        direct = [text for text, one in self._granted.items() if not one.options.qos]
+        users = sorted((one, text) for text in direct for one in filters_of(text))
         assert users == sorted((one, text) for one, texts in self._users.items() for text in texts)
         assert len(self._requests) <= REQUESTS_MAX
         assert self._then is not None or not self._requests

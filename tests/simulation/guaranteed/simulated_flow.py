@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium import errors, wire
-from angarium.client.consuming.binding import is_passing
-from angarium.client.protocol.flow_window import FlowWindow
+from angarium.client.protocol.flow_window import FlowWindow, is_passing
 from tests.simulation.event_history import what_of
 from tests.simulation.guaranteed.records import FlowDelivery, FlowRecord, Settle
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Sequence
 
+    from angarium.client.protocol.events import Arrived, Indicated
     from angarium.errors import AngariumError
     from angarium.message import Row
     from gateway.attached import Attached
@@ -99,6 +100,12 @@ class FakeGuest:
 
     def delivered(self, rows: Sequence[Row], share: str | None, now: float) -> None:
         self._tell("delivered", [row[1] for row in rows], share)
+
+    def spooled(self, event: Arrived, now: float) -> None:
+        self._tell("spooled", [row[1] for delivery in event.deliveries for row in delivery.rows])
+
+    def indicated(self, event: Indicated, now: float) -> None:
+        self._tell("indicated", event.event, event.code)
 
     def take(self) -> list[tuple[Any, ...]]:
         told, self.told = self.told, []

@@ -26,7 +26,7 @@ from angarium import errors, wire
 from angarium.client.connection.operations import Keeper
 from angarium.client.consuming.flow_buffer import Callbacks, FlowBuffer
 from angarium.client.consuming.outcomes import Outcomes
-from angarium.client.protocol.flow_window import UNLIMITED, FlowWindow
+from angarium.client.protocol.flow_window import UNLIMITED, FlowWindow, is_passing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,36 +42,12 @@ if TYPE_CHECKING:
 #: Called with an event of the flow: kind, code, detail.
 Emit: TypeAlias = Callable[[str, int, str], None]
 
-#: Ends of a flow, and refusals to bind again, that pass: the endpoint is switched off (an operator will switch
-#: it on), an old bind of ours may still count, the home or the controller is being replaced. All others are for
-#: good: the endpoint is gone, this client may not use it, selector or topic do not fit.
-_PASSING: Final = frozenset(
-    {
-        0,
-        errors.ALREADY_BOUND,
-        errors.TIMEOUT,
-        errors.INTERNAL,
-        errors.SHUTTING_DOWN,
-        errors.SHARD_UNAVAILABLE,
-        errors.ENDPOINT_SHUTDOWN,
-        errors.MAX_BIND_COUNT_EXCEEDED,
-        errors.TOO_MANY_FLOWS,
-        errors.HOME_NOT_READY,
-        errors.CONTROLLER_UNAVAILABLE,
-    }
-)
-
 #: For whom a flow was dropped.
 ADVICE: Final = (
     "what it had not accepted comes again; 'async with client.consume(..) as flow' closes it in time"
 )
 
 _logger = logging.getLogger(__name__)
-
-
-def is_passing(code: int) -> bool:
-    """Tell whether a flow that was ended or refused with this code is worth another try."""
-    return code in _PASSING
 
 
 class Binding:

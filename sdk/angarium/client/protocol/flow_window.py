@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from angarium import wire
+from angarium import errors, wire
 from angarium.wire import malformed
 
 if TYPE_CHECKING:
@@ -23,11 +23,35 @@ OVERDRAFT_BYTES_MAX: Final = 64 * 1024 * 1024
 #: The largest total that a node takes.
 UNLIMITED: Final = 1 << 62
 
+#: Ends of a flow, and refusals to bind again, that pass: the endpoint is switched off (an operator will switch
+#: it on), an old bind of ours may still count, the home or the controller is being replaced. All others are for
+#: good: the endpoint is gone, this client may not use it, selector or topic do not fit.
+_PASSING: Final = frozenset(
+    {
+        0,
+        errors.ALREADY_BOUND,
+        errors.TIMEOUT,
+        errors.INTERNAL,
+        errors.SHUTTING_DOWN,
+        errors.SHARD_UNAVAILABLE,
+        errors.ENDPOINT_SHUTDOWN,
+        errors.MAX_BIND_COUNT_EXCEEDED,
+        errors.TOO_MANY_FLOWS,
+        errors.HOME_NOT_READY,
+        errors.CONTROLLER_UNAVAILABLE,
+    }
+)
+
 
 def spool_size(rows: Sequence[Row]) -> int:
     """Give what rows cost of the byte credit: payload, properties, and 64 bytes each."""
     size = len(rows) * wire.SPOOL_OVERHEAD_BYTES + sum([len(row[5]) for row in rows])
     return size + sum([len(row[4]) for row in rows if row[4] is not None])
+
+
+def is_passing(code: int) -> bool:
+    """Tell whether a flow that was ended or refused with this code is worth another try."""
+    return code in _PASSING
 
 
 class FlowWindow:

@@ -218,6 +218,10 @@ class GuaranteedProtocol:
         text, partitions = ("", detail) if is_list else (detail or "", [])
         return [Indicated(window, event, code, text, partitions)]
 
+    def is_idle(self) -> bool:
+        """Tell whether nothing is open, and no answer is waited for."""
+        return not (self._asked or self._producers or self._flows)
+
     def clear(self) -> None:
         """Forget everything: the session is over."""
         self._asked.clear()

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from msgspec import msgpack
+
 from angarium import wire
+from angarium.client.protocol.events import Arrived, Indicated
+from angarium.client.protocol.flow_window import spool_size
+from angarium.client.protocol.messages import GuaranteedDelivery
 from angarium.errors import error_for
 from angarium_server.frames.gateways import Rights
 from gateway.mqtt.clients.client import Client, Stage
@@ -18,12 +23,14 @@ from gateway.mqtt.codec import Parser, Sender, write
 from gateway.mqtt.codec.connect import ConnAck, Connect
 from gateway.mqtt.codec.kinds import V5
 from gateway.mqtt.codec.properties import NONE
+from gateway.mqtt.sessions.credit import Credit
 from gateway.rights import KnownRights
 from gateway.session import AttachedWelcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from angarium.client.protocol.flow_window import FlowWindow
     from angarium.message import Meta, Row
     from gateway.attached import Guest, Login
     from gateway.mqtt.codec import Packet, PacketError
@@ -40,6 +47,44 @@ RIGHTS = Rights(
     may_send_guaranteed=True,
     may_receive_guaranteed=True,
 )
+
+
+class FakeSession:
+    """What the node has of the session of a client, and what it answers to its operations."""
+
+    def __init__(self) -> None:
+        #: Whether there is a durable queue, and what is in it; and whether there is a temporary one.
+        self.is_kept = False
+        self.filters: dict[str, Any] = {}
+        self.is_temporary = False
+        #: Error codes of topic filters that may not be in it.
+        self.refused: dict[str, int] = {}
+        #: For which it cannot be opened; 0: it can.
+        self.error = 0
+
+    def opened(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        present = self.is_kept and not arguments["clean"]
+        if not present:
+            self.filters = {}
+        self.is_kept = present or arguments["expiry_s"] > 0
+        return {
+            "name": "#mqtt/c",
+            "present": present,
+            "temporary": not self.is_kept,
+            "filters": dict(self.filters),
+        }
+
+    def changed(self, arguments: dict[str, Any]) -> list[Any]:
+        assert arguments["temporary"] is not self.is_kept
+        assert len(arguments["put"]) <= 16
+        assert len(arguments["drop"]) <= 16
+        for text in arguments["drop"]:
+            self.filters.pop(text, None)
+        for text, (filters, options, _) in arguments["put"].items():
+            assert bool(filters) == bool(options & 3)
+            if text not in self.refused:
+                self.filters[text] = arguments["put"][text]
+        return [[self.refused[text], ""] if text in self.refused else None for text in arguments["put"]]
 
 
 class FakeAttached:
@@ -66,6 +111,28 @@ class FakeAttached:
         self.unanswered: list[tuple[int, int]] = []
         self.is_store_full = False
         self.counts: Counter[str] = Counter()
+        #: Its session at the node, as the operations session.* have made it.
+        self.session = FakeSession()
+        #: Operations that it has asked for and that have no answer, the oldest first; and the last one, at its end.
+        self.requests: list[tuple[str, dict[str, Any], Any, Any]] = []
+        self.last: tuple[str, dict[str, Any]] | None = None
+        #: The flow that it was given, and positions that it has accepted there.
+        self.window: FlowWindow | None = None
+        self.accepted: list[int] = []
+
+    def request(
+        self, operation: str, arguments: dict[str, Any], done: Any, decode: Any = msgpack.decode
+    ) -> None:
+        assert not self.is_over
+        self.requests.append((operation, arguments, done, decode))
+
+    def bind(self, window: FlowWindow, arguments: dict[str, Any], done: Any) -> None:
+        self.request("flow.bind", {**arguments, "window": window}, done)
+
+    def accept(self, window: FlowWindow, position: int) -> None:
+        assert not self.is_over
+        if window is self.window and window.flow:
+            self.accepted.append(position)
 
     def _ask(self, operation: bytes, filters: Sequence[tuple[str, int]]) -> None:
         assert not self.is_over
@@ -134,8 +201,9 @@ class FakeAttached:
     def count(self, name: str, amount: int = 1) -> None:
         self.counts[name] += amount
 
-    def leave(self) -> None:
+    def leave(self, last: tuple[str, dict[str, Any]] | None = None) -> None:
         assert not self.is_over
+        self.last = last
         self.has_left = self.is_over = True
 
 
@@ -153,6 +221,10 @@ class Conversation:
         self.finished: str | None = None
         self.fanned_out: set[MqttSubscription] = set()
         self.delivered: list[tuple[list[str], list[str]]] = []
+        self.credit = Credit()
+        self.wakes: list[float] = []
+        self.time_ms = 1_700_000_000_000
+        self.takes_more = True
         self._said = Parser(Sender.CLIENT)
         self._heard = Parser(Sender.SERVER, version=version)
         self._taken: list[Packet] = []
@@ -179,6 +251,19 @@ class Conversation:
     def admitted(self, connection_id: bytes) -> None:
         assert not self.is_admitted
         self.is_admitted = True
+
+    def send_guaranteed(self, receiver: Client, data: bytes, now: float) -> bool:
+        assert receiver is self.client
+        if self.takes_more:
+            self.send(receiver.connection_id, data)
+        return self.takes_more
+
+    def wake(self, connection_id: bytes, at: float) -> None:
+        assert connection_id == b"12345678"
+        self.wakes.append(at)
+
+    def unix_ms(self) -> int:
+        return self.time_ms
 
     def finish(self, connection_id: bytes, farewell: bytes, reason: str, now: float) -> None:
         assert self.finished is None, "a connection ends once"
@@ -247,7 +332,59 @@ class Conversation:
         )
         self.client.welcomed(welcome, self.now)
         self.client.validate()
+        self.node_works()
         return self.hears_first()
+
+    def node_works(self) -> None:
+        """Carry out the operations that were asked for."""
+        while self.node.requests and not self.node.is_over:
+            self.node_carries_out()
+
+    def node_carries_out(self) -> None:
+        node = self.node
+        operation, arguments, done, decode = node.requests.pop(0)
+        if operation == "session.open" and node.session.error:
+            done(None, error_for(node.session.error), self.now)
+            return
+        if operation == "flow.bind":
+            node.window = arguments["window"]
+            node.window.flow = 1
+            value: Any = {}
+        else:
+            value = {"session.open": node.session.opened, "session.change": node.session.changed}[operation](
+                arguments
+            )
+        done(decode(msgpack.encode(value)), None, self.now)
+        self.client.validate()
+
+    def node_brings(
+        self, *messages: tuple[int, Row], counts: list[int] | None = None, waited_ms: int = 0
+    ) -> None:
+        """Bring messages of the queue, with their positions, through the flow."""
+        window = self.node.window
+        assert window is not None
+        rows = [row for _, row in messages]
+        runs = [(position, 1) for position, _ in messages]
+        size = spool_size(rows)
+        window.receive(len(rows), size)
+        delivery = GuaranteedDelivery(window, 0, rows, runs, counts, self.time_ms - waited_ms, None, size)
+        self.client.spooled(Arrived(window, [delivery]), self.now)
+        self.client.validate()
+        window.validate()
+
+    def node_ends_flow(self, code: int, detail: str = "") -> None:
+        """End the flow, and take no more of it."""
+        window = self.node.window
+        assert window is not None
+        window.flow = 0
+        self.client.indicated(Indicated(window, wire.FLOW_CLOSED, code, detail, []), self.now)
+        self.client.validate()
+
+    def node_cannot(self, code: int, detail: str = "") -> None:
+        """Refuse an operation that was asked for."""
+        _, _, done, _ = self.node.requests.pop(0)
+        done(None, error_for(code, detail), self.now)
+        self.client.validate()
 
     def here(self, **fields: Any) -> Conversation:
         """Connect and log in."""
@@ -261,8 +398,11 @@ class Conversation:
         self.client.validate()
 
     def node_does_all(self) -> None:
-        while self.node.asked:
-            self.node_answers()
+        while self.node.asked or self.node.requests:
+            if self.node.asked:
+                self.node_answers()
+            else:
+                self.node_works()
 
     def node_stores(self, count: int | None = None, refused: dict[int, int] | None = None) -> None:
         """Answer the oldest messages that are to be stored, or all: by packet id what is refused, the rest is there."""

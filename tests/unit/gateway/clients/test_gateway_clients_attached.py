@@ -12,7 +12,7 @@ from gateway.mqtt.codec.errors import ReasonCode
 from gateway.mqtt.codec.kinds import V3, V5
 from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import Subscribe, Subscription, Unsubscribe
-from tests.unit.gateway.clients.conversation import RIGHTS, Conversation
+from tests.unit.gateway.clients.conversation import RIGHTS, Conversation, FakeSession
 from tests.unit.gateway.played_router import Gateway
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class CarriedConversation(Conversation):
         self.now = self.gateway.now
         #: What the router was sent, and nobody has looked at.
         self.sent: list[list[bytes]] = []
+        self.session = FakeSession()
 
     def attach(self, guest: Guest, login: Login, vpn: str, now: float) -> Any:
         self.real: Attached = self.gateway.carriers.attach(vpn, guest, login, now)
@@ -40,7 +41,17 @@ class CarriedConversation(Conversation):
         self.gateway.welcome()
         rights = [getattr(RIGHTS, one) for one in RIGHTS.__struct_fields__]
         self.gateway.welcome_client(self.real.number, name, rights)
+        self.node_works()
         return self.hears_first()
+
+    def node_works(self) -> None:
+        """Carry out what is asked of the session."""
+        while asked := self.takes(wire.REQUEST):
+            ((_, header),) = asked
+            request, name, arguments = wire.unpack(header)
+            operations = {"session.open": self.session.opened, "session.change": self.session.changed}
+            answer = (request, 0, operations[name](arguments))
+            self.gateway.says_to(self.real.number, wire.ANSWER, answer)
 
     def takes(self, operation: bytes) -> list[list[bytes]]:
         """Take the frames of an operation that the router was sent, of the carrier or of the client."""

@@ -246,12 +246,15 @@ def test_3_1_1_is_told_nothing_more() -> None:
     assert Conversation(V3).connect().welcome() == ConnAck(0, session_present=False, properties=NONE)
 
 
-@pytest.mark.parametrize(("asked", "told"), [(None, None), (0, None), (60, 0), (0xFFFF_FFFF, 0)])
-def test_a_client_that_wants_its_session_kept_is_told_that_it_is_not(
+@pytest.mark.parametrize(
+    ("asked", "told"), [(None, None), (0, None), (60, None), (101, 100), (0xFFFF_FFFF, 100)]
+)
+def test_a_client_is_told_for_how_long_its_session_is_kept_if_that_is_shorter(
     asked: int | None, told: int | None
 ) -> None:
     """Section 3.2.2.3.2: the server says so if it uses another value than the client asked for."""
-    talk = Conversation().connect(properties=Properties(session_expiry_interval=asked))
+    settings = Settings(session_expiry_max_s=100)
+    talk = Conversation(settings=settings).connect(properties=Properties(session_expiry_interval=asked))
     assert talk.welcome().properties.session_expiry_interval == told
 
 

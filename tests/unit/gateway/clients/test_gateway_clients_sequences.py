@@ -108,6 +108,9 @@ class Run:
             talk.node_answers(codes if is_joining else {})
         elif talk.attached and talk.attached.unanswered and talk.client.stage is Stage.HERE:
             talk.node_stores()
+        elif talk.attached and talk.attached.requests and talk.client.stage is Stage.HERE:
+            talk.node.session.refused = dict.fromkeys(refused, errors.SUBSCRIBE_DENIED)
+            talk.node_carries_out()
 
     def hear(self) -> None:
         for packet in self.talk.hears():
@@ -125,7 +128,10 @@ class Run:
         if talk.attached:
             talk.attached.is_full = False
         while talk.client.stage is Stage.HERE and (
-            talk.node.asked or talk.node.unanswered or talk.client.tick(talk.now) < talk.now + 1
+            talk.node.asked
+            or talk.node.unanswered
+            or talk.node.requests
+            or talk.client.tick(talk.now) < talk.now + 1
         ):
             self.node(set())
             self.hear()

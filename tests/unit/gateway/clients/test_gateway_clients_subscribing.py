@@ -61,17 +61,19 @@ def test_each_topic_filter_has_its_code_in_its_place(version: int) -> None:
 
 @BOTH
 @pytest.mark.parametrize("asked", [0, 1, 2])
-@pytest.mark.parametrize("qos_max", [0, 1, 2])
+@pytest.mark.parametrize("is_able", [True, False])
 def test_what_is_granted_is_the_least_of_what_is_asked_and_what_there_is(
-    version: int, asked: int, qos_max: int
+    version: int, asked: int, *, is_able: bool
 ) -> None:
     """[MQTT-3.8.4-7] [MQTT-3.8.4-8] [MQTT-3.2.2-10]; 3.1.1 [MQTT-3.8.4-6]."""
-    talk = Conversation(version, Settings(capabilities=Capabilities(subscription_qos_max=qos_max))).here()
+    talk = Conversation(version).connect()
+    talk.welcome(rights=msgspec.structs.replace(RIGHTS, may_receive_guaranteed=is_able))
     talk.says(subscribe("a", qos=asked))
-    talk.node_answers()
-    assert talk.hears_one().codes == (min(asked, qos_max),)
-    (subscription,) = talk.fanned_out
-    assert subscription.options.qos == min(asked, qos_max)
+    talk.node_does_all()
+    granted = min(asked, 1 if is_able else 0)
+    assert talk.hears_one().codes == (granted,)
+    assert filters_of(talk.fanned_out) == ([] if granted else ["a"])
+    assert [*talk.node.session.filters] == (["a"] if granted else [])
 
 
 @pytest.mark.parametrize("refused", ["a", "a/>"])

@@ -1,0 +1,254 @@
+"""The session of a client as its gateway sees it: opened, changed, bound and left at the node, which keeps it.
+
+The node has a queue for it (`docs/mqtt.md`): from the start if it outlives the connection, else from the first topic
+filter with QoS 1. While the client is here a flow brings what comes to the queue. A flow that ends for a while, because
+a process of the node is replaced, is bound again; with the queue itself the connection ends.
+
+A step for each thing that is asked; the client hears of the answer. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from angarium import errors, wire
+from angarium.client.protocol.flow_window import FlowWindow, is_passing
+from angarium.errors import error_for
+from gateway.mqtt.codec.subscribe import Subscription
+from gateway.mqtt.delivering import MqttReceiver, MqttSubscription
+from gateway.mqtt.sessions.outgoing import Outgoing
+from gateway.mqtt.topics import filters_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from angarium.client.protocol.events import Arrived, Indicated
+    from angarium.errors import AngariumError
+    from gateway.attached import Attached
+    from gateway.mqtt.sessions.host import SessionHost
+
+#: Messages on their way to a client whose receive maximum is larger.
+IN_FLIGHT_MAX: Final = 255
+#: Topic filters in one request, of those put and those dropped.
+FILTERS_PER_REQUEST: Final = 16
+#: Pause before a flow is bound again.
+BIND_AGAIN_S: Final = 0.5
+
+
+class _Opened(msgspec.Struct):
+    """What the node says of a session that is open."""
+
+    #: Of its queue.
+    name: str
+    #: Whether it was there before.
+    present: bool
+    #: Whether its queue goes with the connection.
+    temporary: bool
+    #: Topic filter -> filters of the queue, options and identifier.
+    filters: dict[str, tuple[list[str], int, int]]
+
+
+_decode_opened: Final = msgspec.msgpack.Decoder(_Opened).decode
+_decode_changed: Final = msgspec.msgpack.Decoder(list[tuple[int, str] | None]).decode
+
+
+class SessionOwner(MqttReceiver, Protocol):
+    """The client."""
+
+    def opened(self, present: list[MqttSubscription] | None, now: float) -> None:
+        """Its session is open: a new one, or one with these subscriptions."""
+
+    def changed(self, answers: Mapping[str, int], now: float) -> None:
+        """What it asked for is in force: 0 or an error code for each topic filter that was put."""
+
+    def end(self, error: AngariumError, now: float) -> None:
+        """It cannot stay."""
+
+
+class _Change(NamedTuple):
+    """One request of several that change the session."""
+
+    put: Sequence[MqttSubscription]
+    drop: Sequence[str]
+    is_last: bool
+
+
+class Session:
+    """That of one connection."""
+
+    __slots__ = (
+        "_answers",
+        "_attached",
+        "_bind_at",
+        "_host",
+        "_in_flight_max",
+        "_name",
+        "_outgoing",
+        "_owner",
+        "_window",
+        "is_temporary",
+    )
+
+    def __init__(self, owner: SessionOwner, attached: Attached, host: SessionHost, receive_max: int) -> None:
+        """Be none yet; `receive_max` is what the client takes without having acknowledged it."""
+        self._owner = owner
+        self._attached = attached
+        self._host = host
+        self._in_flight_max = min(receive_max, IN_FLIGHT_MAX)
+        self._outgoing = Outgoing(owner, attached, host)
+        #: Of its queue; empty before it is open.
+        self._name = ""
+        #: Whether it ends with the connection, and keeps nothing but filters of the queue.
+        self.is_temporary = True
+        #: The credit of the flow that is bound, or about to be; None without one.
+        self._window: FlowWindow | None = None
+        #: When the flow is bound again.
+        self._bind_at = math.inf
+        #: What the node has said to a change so far.
+        self._answers: dict[str, int] = {}
+
+    # -- what the client does --------------------------------------------------------------------------------
+
+    def open(self, *, clean: bool, expiry_s: int) -> None:
+        """Open it; `opened` follows."""
+        arguments = {"clean": clean, "expiry_s": expiry_s, "version": self._owner.version}
+        self._attached.request("session.open", arguments, self._opened, _decode_opened)
+
+    def _opened(self, value: _Opened | None, error: AngariumError | None, now: float) -> None:
+        if value is None:
+            assert error is not None
+            self._owner.end(error, now)
+            return
+        self._name, self.is_temporary = value.name, value.temporary
+        present = None
+        if value.present:
+            present = [self._restored(text, *more[1:]) for text, more in value.filters.items()]
+        for one in present or ():
+            if one.options.qos:
+                self._outgoing.add(one)
+        if not self.is_temporary:
+            self._bind()
+        self._owner.opened(present, now)
+
+    def _restored(self, text: str, options: int, identifier: int) -> MqttSubscription:
+        return MqttSubscription(self._owner, options_of(text, options), identifier or None)
+
+    def change(self, put: Sequence[MqttSubscription], drop: Sequence[str]) -> None:
+        """Have topic filters in it, with QoS 1 or without, and others no more; `changed` follows."""
+        end = max(len(put), len(drop))
+        for start in range(0, end, FILTERS_PER_REQUEST):
+            stop = start + FILTERS_PER_REQUEST
+            piece = _Change(put[start:stop], drop[start:stop], stop >= end)
+            arguments = {
+                "put": {one.options.filter: _told(one) for one in piece.put},
+                "drop": piece.drop,
+                "temporary": self.is_temporary,
+            }
+            done = partial(self._changed, piece)
+            self._attached.request("session.change", arguments, done, _decode_changed)
+
+    def _changed(self, piece: _Change, value: Any, error: AngariumError | None, now: float) -> None:
+        if error is not None and piece.drop:  # nobody can be told that these are still there
+            self._owner.end(error, now)
+            return
+        for at, one in enumerate(piece.put):
+            refusal = error.code if error is not None else value[at][0] if value[at] else 0
+            self._answers[one.options.filter] = refusal
+            if not refusal and one.options.qos and self._window is None and self._bind_at == math.inf:
+                self._bind()
+        if piece.is_last:
+            answers, self._answers = self._answers, {}
+            self._owner.changed(answers, now)
+
+    def add(self, subscription: MqttSubscription) -> None:
+        """Let messages of the queue go by a subscription."""
+        self._outgoing.add(subscription)
+
+    def remove(self, subscription: MqttSubscription) -> None:
+        """Let them do that no more; those on their way still come."""
+        self._outgoing.remove(subscription)
+
+    def acknowledged(self, packet_id: int, now: float) -> None:
+        """Take a PUBACK."""
+        if not self._outgoing.acknowledged(packet_id, now):
+            self._owner.end(error_for(errors.EGRESS_BLOCKED), now)
+
+    def leave(self, expiry_s: int | None) -> tuple[str, dict[str, Any]] | None:
+        """End with the connection; gives what is to be asked last: to keep it for so long, None as was agreed."""
+        self._give_back()
+        if self.is_temporary or expiry_s is None:
+            return None
+        return ("session.change", {"expiry_s": expiry_s}) if expiry_s else ("session.close", {})
+
+    # -- the flow --------------------------------------------------------------------------------------------
+
+    def _bind(self) -> None:
+        self._bind_at = math.inf
+        self._window = FlowWindow(self._in_flight_max, self._host.credit.take())
+        arguments = {"name": self._name, "temporary": self.is_temporary, "in_order": True}
+        self._attached.bind(self._window, arguments, self._bound)
+
+    def _bound(self, _value: Any, error: AngariumError | None, now: float) -> None:
+        if error is not None:
+            self._unbound(error, now)
+
+    def _unbound(self, error: AngariumError, now: float) -> None:
+        """Bind again after a while, or end the connection."""
+        self._give_back()
+        self._outgoing.interrupt()
+        if is_passing(error.code):
+            self._bind_at = now + BIND_AGAIN_S
+            self._host.wake(self._owner.connection_id, self._bind_at)
+        elif error.code == errors.UNKNOWN_ENDPOINT:
+            self._owner.end(error_for(errors.DISCONNECTED_BY_OPERATOR, "its session was deleted"), now)
+        else:
+            self._owner.end(error, now)
+
+    def _give_back(self) -> None:
+        if self._window is not None:
+            self._host.credit.give_back(self._window.bytes_max)
+            self._window = None
+
+    def spooled(self, event: Arrived, now: float) -> None:
+        """Send what came to the queue."""
+        if event.window is self._window and not self._outgoing.take(event.deliveries, now):
+            self._owner.end(error_for(errors.EGRESS_BLOCKED), now)
+
+    def indicated(self, event: Indicated, now: float) -> None:
+        """Take note that the flow is over."""
+        if event.event == wire.FLOW_CLOSED and event.window is self._window:
+            self._unbound(error_for(event.code or errors.HOME_NOT_READY, event.detail), now)
+
+    def tick(self, now: float) -> None:
+        """Bind the flow again if it is time for that."""
+        if self._bind_at <= now:
+            self._bind()
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        self._outgoing.validate()
+        assert self._window is None or self._bind_at == math.inf
+        assert self._name or self._window is None
+
+
+def _told(one: MqttSubscription) -> tuple[tuple[str, ...], int, int]:
+    """Give a subscription as the node keeps it."""
+    options = one.options
+    filters = filters_of(options.filter) if options.qos else ()
+    return filters, byte_of(options), one.identifier or 0
+
+
+def byte_of(options: Subscription) -> int:
+    """Give the options of a subscription as SUBSCRIBE writes them."""
+    return (
+        options.qos | options.no_local << 2 | options.retain_as_published << 3 | options.retain_handling << 4
+    )
+
+
+def options_of(text: str, options: int) -> Subscription:
+    """Give a topic filter with such options."""
+    return Subscription(text, options & 3, bool(options & 4), bool(options & 8), options >> 4 & 3)

@@ -1,0 +1,104 @@
+"""Messages with QoS 1 that a client was sent and has not acknowledged, by their packet identifiers.
+
+The identifier follows from the position in the queue, so nobody has to remember it: after a reconnect, in whatever
+process, a message comes with the one that it had. It is the same for positions that are IDS apart; of these only one
+is on its way, and the others wait.
+
+The flow that brings messages may end while its client stays, because a worker is replaced. The next one brings all
+again that were not accepted: those on their way are not sent twice [MQTT-4.4.0-1], and those that the client has
+acknowledged meanwhile are accepted when they come. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from angarium.client.protocol.flow_window import FlowWindow
+
+#: Packet identifiers are from 1 to this.
+IDS: Final = 32_767
+#: Messages that were acknowledged while no flow was bound, and have not come again; beyond it the oldest comes twice.
+LATE_MAX: Final = 1_024
+
+
+class Verdict(Enum):
+    """What is to be done with a message that came."""
+
+    SEND = "send it"
+    #: Another message has its packet identifier.
+    WAIT = "wait"
+    #: It is on its way already.
+    KNOWN = "known"
+    #: The client has it.
+    DONE = "done"
+
+
+class Out(NamedTuple):
+    """A message on its way."""
+
+    position: int
+    size_bytes: int
+    #: Of the flow that brought it last.
+    window: FlowWindow
+
+
+def packet_id_of(position: int) -> int:
+    """Give the packet identifier of a position."""
+    return 1 + position % IDS
+
+
+class Unacknowledged:
+    """Those of one connection."""
+
+    __slots__ = ("_late", "_out")
+
+    def __init__(self) -> None:
+        #: By packet identifier.
+        self._out: dict[int, Out] = {}
+        #: Positions that the client has acknowledged, and no flow that is bound has brought; the oldest first.
+        self._late: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._out)
+
+    def judge(self, position: int) -> Verdict:
+        """Say what is to be done with a message that came."""
+        out = self._out.get(packet_id_of(position))
+        if out is not None:
+            return Verdict.KNOWN if out.position == position else Verdict.WAIT
+        return Verdict.DONE if position in self._late else Verdict.SEND
+
+    def sent(self, out: Out) -> int:
+        """Take note of a message that is sent; gives its packet identifier."""
+        packet_id = packet_id_of(out.position)
+        assert packet_id not in self._out
+        self._out[packet_id] = out
+        return packet_id
+
+    def came_again(self, position: int, window: FlowWindow) -> bool:
+        """Take note that a flow brought a message on its way; false if it is that which had brought it before."""
+        packet_id = packet_id_of(position)
+        known = self._out[packet_id]
+        self._out[packet_id] = known._replace(window=window)
+        return known.window is not window
+
+    def done(self, position: int) -> None:
+        """Forget one that came and that the client has."""
+        del self._late[position]
+
+    def acknowledged(self, packet_id: int) -> Out | None:
+        """Take an acknowledgement; None if it is for nothing, as one of an earlier connection."""
+        out = self._out.pop(packet_id, None)
+        if out is not None and not out.window.flow:
+            self._late[out.position] = None
+            if len(self._late) > LATE_MAX:
+                del self._late[next(iter(self._late))]
+        return out
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert all(packet_id == packet_id_of(out.position) for packet_id, out in self._out.items())
+        assert not self._late.keys() & {out.position for out in self._out.values()}
+        assert len(self._late) <= LATE_MAX

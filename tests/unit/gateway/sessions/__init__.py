@@ -1,0 +1,1 @@
+"""Tests of gateway.mqtt.sessions without a client around them."""

@@ -1,0 +1,117 @@
+"""Operations and flows of attached clients: what the carrier sends for them, and what it tells them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from angarium import errors, wire
+from angarium.client.protocol.flow_window import FlowWindow
+from tests.unit.gateway.played_router import FakeGuest, Gateway
+
+if TYPE_CHECKING:
+    from gateway.attached import Attached
+
+
+def open_client() -> tuple[Gateway, FakeGuest, Attached]:
+    gateway = Gateway()
+    client, guest = gateway.opened()
+    return gateway, guest, client
+
+
+class Told:
+    """Writes down what became of an operation."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, int]] = []
+
+    def __call__(self, value: Any, error: errors.AngariumError | None, now: float) -> None:
+        self.told.append((value, error.code if error else 0))
+
+
+def bound() -> tuple[Gateway, FakeGuest, Attached, FlowWindow]:
+    gateway, guest, client = open_client()
+    window = FlowWindow(10, 1_000)
+    client.bind(window, {"name": "q"}, Told())
+    gateway.turn()
+    ((_, operation, asked),) = gateway.sent_of()
+    assert operation == wire.REQUEST
+    assert asked == [1, "flow.bind", {"name": "q", "messages": 10, "bytes": 1_000}]
+    answer = {
+        "flow": 7,
+        "name": "q",
+        "endpoint_id": 1,
+        "active": True,
+        "partitions": [],
+        "access_type": "exclusive",
+    }
+    gateway.says_to(client.number, wire.ANSWER, [1, 0, answer])
+    return gateway, guest, client, window
+
+
+def bring(gateway: Gateway, client: Attached, *positions: int) -> None:
+    batch = wire.pack([[at, "a", 1, None, None, b""] for at in range(len(positions))])
+    part = [0, len(positions), [[one, 1] for one in positions], None, 0, None]
+    gateway.says_to(client.number, wire.MESSAGES, [7, [part]], batch)
+
+
+def test_operations_and_subscriptions_go_one_after_the_other_in_the_order_of_asking() -> None:
+    gateway, guest, client = open_client()
+    first, second = Told(), Told()
+    client.request("one", {"x": 1}, first)
+    client.subscribe([("a", 0)])
+    client.request("two", {}, second)
+    gateway.turn()
+    assert gateway.sent_of() == [(client.number, wire.REQUEST, [1, "one", {"x": 1}])]
+    gateway.says_to(client.number, wire.ANSWER, [1, 0, "done"])
+    assert first.told == [("done", 0)]
+    ((_, operation, (request, _, _)),) = gateway.sent_of()
+    assert operation == wire.SUBSCRIBE
+    gateway.says_to(client.number, wire.SUBACK, [request, [None]])
+    assert guest.take() == [("answered", [0])]
+    assert [one[1:] for one in gateway.sent_of()] == [(wire.REQUEST, [1, "two", {}])]
+    gateway.says_to(client.number, wire.ANSWER, [1, errors.UNKNOWN_ENDPOINT, "q"])
+    assert second.told == [(None, errors.UNKNOWN_ENDPOINT)]
+
+
+def test_what_a_client_is_done_with_leaves_at_the_end_of_the_turn_in_ranges() -> None:
+    gateway, guest, client, window = bound()
+    bring(gateway, client, 1, 2, 3, 9)
+    assert guest.take() == [("spooled", ["a"] * 4)]
+    assert gateway.sent_of() == []
+    for position in (1, 2, 3, 9):
+        client.accept(window, position)
+        window.take(1, 64)
+    assert gateway.sent_of() == []
+    gateway.turn()
+    assert gateway.sent_of() == [(client.number, wire.SETTLE, [7, 0, [[0, 1, 3], [0, 9, 9]]])]
+    bring(gateway, client, 10)
+    client.accept(window, 10)
+    window.take(1, 64)
+    gateway.turn()
+    assert [one[1] for one in gateway.sent_of()] == [wire.SETTLE, wire.FLOW_CREDIT]
+
+
+def test_it_leaves_before_the_client_does() -> None:
+    gateway, _, client, window = bound()
+    bring(gateway, client, 1)
+    client.accept(window, 1)
+    client.leave(("session.close", {}))
+    gateway.turn()
+    assert [one[1] for one in gateway.sent_of()] == [wire.SETTLE, wire.REQUEST, wire.BYE]
+    bring(gateway, client, 2)  # on its way when it left
+    gateway.says_to(client.number, wire.ANSWER, [2, 0, None])
+
+
+def test_nothing_is_said_of_a_flow_that_has_ended() -> None:
+    gateway, guest, client, window = bound()
+    bring(gateway, client, 1)
+    client.accept(window, 1)
+    guest.take()
+    gateway.line.says(
+        [wire.ATTACHED, client.number.to_bytes(8, "big"), wire.INDICATION, wire.pack([7, 0, 0, None])],
+        gateway.now,
+    )
+    assert guest.take() == [("indicated", wire.FLOW_CLOSED, 0)]
+    client.accept(window, 1)
+    gateway.turn()
+    assert gateway.sent_of() == []
