@@ -58,9 +58,9 @@ class Watch:
             del self._sockets[descriptor]
             self._doubtful.pop(watched, None)
 
-    def await_room(self, watched: int, *, wanted: bool) -> None:
-        """Call the handler of a descriptor also while it is writable, or no longer."""
-        self._signals.modify(watched, select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+    def await_room(self, watched: int, *, wanted: bool, reads: bool = True) -> None:
+        """Call the handler of a descriptor also while it is writable, or no longer; while it is readable, or not."""
+        self._signals.modify(watched, (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if wanted else 0))
 
     def touch(self, socket: zmq.Socket[bytes]) -> None:
         """Note that something was sent on a socket."""

@@ -70,8 +70,8 @@ class Watcher(Protocol):
     def remove(self, watched: int) -> None:
         """Forget a descriptor before it is closed."""
 
-    def await_room(self, watched: int, *, wanted: bool) -> None:
-        """Call the handler also while the descriptor is writable, or no longer."""
+    def await_room(self, watched: int, *, wanted: bool, reads: bool = True) -> None:
+        """Call the handler also while the descriptor is writable, or no longer; and while it is readable, or not."""
 
 
 class DoorLimits(NamedTuple):
@@ -283,7 +283,7 @@ class Door:
         connection = self._connections.get(connection_id)
         if connection is not None and not connection.is_waiting:
             connection.is_waiting = True
-            self._watcher.await_room(connection.descriptor, wanted=True)
+            self._watch(connection)
 
     def send_bytes(self, connection_id: bytes, data: bytes) -> Refusal | None:
         """Have bytes as the peer understands them leave with the next `flush`; or say why they cannot."""
@@ -323,6 +323,19 @@ class Door:
         connection.is_deaf = True
         self._unread.pop(connection, None)
         self._deaf[connection] = now + FINISH_S
+        if connection.is_held:  # his end is all that is waited for
+            self._hold(connection, is_held=False)
+
+    def _watch(self, connection: Connection) -> None:
+        """Watch for what a connection waits for now."""
+        self._watcher.await_room(
+            connection.descriptor, wanted=connection.is_waiting, reads=not connection.is_held
+        )
+
+    def _hold(self, connection: Connection, *, is_held: bool) -> None:
+        """Look no more at the socket of a connection, or again."""
+        connection.is_held = is_held
+        self._watch(connection)
 
     def flush(self) -> None:
         """Send what was said."""
@@ -340,7 +353,7 @@ class Door:
         waits = connection.unsent_bytes > 0 and not connection.is_encrypting
         if waits != connection.is_waiting:
             connection.is_waiting = waits
-            self._watcher.await_room(connection.descriptor, wanted=waits)
+            self._watch(connection)
             if not waits and not connection.is_finished:
                 self._on_room(connection.id, time.monotonic())
         if connection.is_finished and not connection.unsent_bytes:
@@ -378,6 +391,9 @@ class Door:
             for connection in unread:
                 if connection.id in self._connections:
                     self._read(connection, connection.read_rest)
+                    is_held = bool(connection.untaken) and not connection.is_deaf
+                    if is_held != connection.is_held and connection.id in self._connections:
+                        self._hold(connection, is_held=is_held)
         return (self._has_unauthenticated and self._end_turn()) or bool(self._unread)
 
     def _end_turn(self) -> bool:
@@ -502,6 +518,7 @@ class Door:
         for connection in self._connections.values():
             is_read_later = connection in self._unread or connection in self._turns
             assert not connection.untaken or connection.is_deaf or is_read_later
+            assert not connection.is_held or (connection in self._unread and not connection.is_deaf)
             connection.validate()
 
 

@@ -49,6 +49,39 @@ def test_what_is_not_taken_is_offered_again_before_anything_else_is_read(house: 
     peer.close()
 
 
+def test_what_comes_behind_what_is_not_taken_wakes_nobody(house: House, url: str) -> None:
+    """The loop is not to be busy for as long as that takes."""
+    peer, other = Peer(house, url), Peer(house, url)
+    peer.login()
+    other.login()
+    house.takes = False
+    peer.send(packed([b"held"]))
+    house.until(lambda: any(one.is_held for one in house.door._connections.values()), "it is held")
+    peer.send(packed([b"behind"]))
+    began = time.monotonic()
+    house.watch.wait(0.1)
+    assert time.monotonic() - began >= 0.09
+    house.takes = True
+    house.until(lambda: house.messages[-1][1] == [b"behind"], "what is behind")
+    other.send(packed([b"another"]))
+    house.until(lambda: house.messages[-1][1] == [b"another"], "what others say")
+    peer.send(packed([b"later"]))
+    house.until(lambda: house.messages[-1][1] == [b"later"], "what comes later")
+    peer.close()
+    other.close()
+
+
+def test_who_is_held_and_ended_is_gone_when_he_has_gone(house: House, url: str) -> None:
+    peer = Peer(house, url)
+    identity = peer.login()
+    house.takes = False
+    peer.send(packed([b"held"]))
+    house.until(lambda: any(one.is_held for one in house.door._connections.values()), "it is held")
+    house.door.finish(identity, time.monotonic())
+    peer.close()
+    house.until(lambda: not len(house.door), "its end")
+
+
 def test_who_ends_while_a_message_of_his_waits_is_lost_behind_it(house: House, url: str) -> None:
     peer = Peer(house, url)
     peer.login()
