@@ -198,7 +198,9 @@ class Router:
             on_idle=self._finish_bye,
         )
         check, unadmitted = self.subscriptions.check, self.publishing.spooling.unadmitted
-        self.retained = Retained(self.endpoints, consumers.questions, self.shards, check, unadmitted)
+        self.retained = Retained(
+            self.endpoints, consumers.questions, self.shards, self.interest, check, unadmitted
+        )
         self.requests.register("retained.read", ReadArguments, self.retained.read)
         self._acks = self.publishing.acks
         self.scaling = Scaling(
@@ -553,8 +555,9 @@ class Router:
         self.close_session(session, error_for(errors.PUT_ASIDE, "workers died of what it sent"), now)
 
     def _retired(self, a_round: Round[Session], now: float) -> None:
-        session = a_round.session
-        producer = a_round.producer
+        session, producer = a_round.session, a_round.producer
+        if self.retained.waiting:
+            self.retained.retiring(a_round)
         if producer is not None:
             self.publishing.spooling.take(a_round, producer, now)
         elif session.closed and session.is_neighbour:

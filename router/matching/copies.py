@@ -1,20 +1,28 @@
-"""Rows of a round that must not go to direct subscribers: leaving them out of what the workers found.
+"""Changing what workers found for direct subscribers, row by row.
 
-Only needed when rows of a guaranteed round were refused, or came a second time.
+Rows of a guaranteed round that were refused, or came a second time, are left out. What is to be retained goes to a
+subscription, too, that began after the round was matched, and reads what is retained (`router.sessions.splice`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from angarium import wire
+from angarium.topic import matches
+from router.sessions.interest import FilterSet
+from router.sessions.round import PlainResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from router.sessions.interest import Filter
     from router.sessions.round import Round
+
+#: An upper bound of the classes of rows that are to be retained and need no choice.
+_CLASSES: Final = wire.CLASS_COS1 | wire.CLASS_COS2 | wire.CLASS_COS3 | wire.CLASS_ELIDING | wire.CLASS_RETAIN
 
 
 def direct_indices(a_round: Round[Any]) -> dict[int, None]:
@@ -42,3 +50,41 @@ def leave_out(a_round: Round[Any], unwanted: Callable[[int], bool]) -> None:
         if packed:
             choices.append(replace(choice, rows=len(packed), batch=wire.pack(packed)))
     a_round.plain, a_round.choice = plain, choices
+
+
+def match_late(a_round: Round[Any], a_filter: Filter[Any]) -> None:
+    """Give rows that are to be retained to a filter as well; workers may have matched them without it."""
+    late = _retained(a_round, a_filter.pattern)
+    if not late:
+        return
+    plain = []
+    for result in a_round.plain:
+        rows = wire.unpack(result.batch)
+        found = [row for row in rows if late.pop(row[wire.ROW_INDEX], None)]
+        if not found or a_filter in result.set.filters:
+            plain.append(result)
+            continue
+        plain.append(_plain((*result.set.filters, a_filter), found))
+        indices = {row[wire.ROW_INDEX] for row in found}
+        rest = [row for row in rows if row[wire.ROW_INDEX] not in indices]
+        if rest:
+            plain.append(replace(result, rows=len(rest), batch=wire.pack(rest)))
+    if late:
+        plain.append(_plain((a_filter,), list(late.values())))
+    a_round.plain = plain
+
+
+def _retained(a_round: Round[Any], pattern: str) -> dict[int, list[Any]]:
+    """Give what endpoints are to get of a round and is retained, by index."""
+    rows = (row for result in a_round.endpoints for row in wire.unpack(result.batch))
+    return {
+        row[wire.ROW_INDEX]: row
+        for row in rows
+        if row[wire.ROW_FLAGS] & (wire.FLAG_RETAIN | wire.FLAG_DTO) == wire.FLAG_RETAIN
+        and not row[wire.ROW_TOPIC].startswith("#")
+        and matches(pattern, row[wire.ROW_TOPIC])
+    }
+
+
+def _plain(filters: tuple[Filter[Any], ...], rows: list[list[Any]]) -> PlainResult[Any]:
+    return PlainResult(FilterSet(filters), len(rows), _CLASSES, wire.pack(rows))

@@ -2,7 +2,8 @@
 
 A client subscribes, and then reads what is retained. A message may be in both, and one that workers matched without the
 filter is in neither unless it is retained before it is read. So reading waits until all rounds have retired that were
-under way when it began (`ahead`): what is retained later comes live.
+under way when it began (`ahead`): what is retained later comes live. These come live as well (`filters`), since one may
+be retained behind a newer round of its topic, which its client has got and takes for the newest.
 
 What has come live before the first page its client leaves out by itself. What is in the pages, too, and still waits for
 the session then, the node leaves out: when the first page is there the topics of such messages are noted. Those of
@@ -20,9 +21,10 @@ from angarium.topic import matches
 from router.sessions.queues import open_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from angarium.errors import AngariumError
+    from router.sessions.interest import Filter
     from router.sessions.queues import Bundle
 
 #: Topics that one splice notes: more wait only for a reader that is far too slow.
@@ -32,11 +34,14 @@ NOTED_MAX: Final = 4_000
 class Splice:
     """One reading of what is retained."""
 
-    __slots__ = ("ahead", "noted", "pattern", "reads", "until")
+    __slots__ = ("ahead", "filters", "noted", "pattern", "reads", "until")
 
-    def __init__(self, pattern: str, ahead: Mapping[Any, int], until: float) -> None:
-        #: The filter that is read.
+    def __init__(
+        self, pattern: str, filters: Sequence[Filter[Any]], ahead: Mapping[Any, int], until: float
+    ) -> None:
+        #: The filter that is read, and what its session is subscribed to by it.
         self.pattern = pattern
+        self.filters = filters
         #: Session -> the number of its newest round that was under way; those that have retired are left out.
         self.ahead = ahead
         #: Topics that come live; None: nobody has looked yet.

@@ -20,6 +20,7 @@ from angarium.topic import MAX_TOPIC_BYTES, parse_filter
 from angarium_server.frames.homes import POSITION_MAX, ReadRetained
 from router.admission.rows import decode_rows, encode_rows
 from router.guaranteed.endpoints import QUEUE
+from router.matching.copies import match_late
 from router.sessions.splice import Splice, retained_topics
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from router.flows.lane_questions import LaneQuestions
     from router.guaranteed.endpoints import Endpoints
     from router.matching.shards import Shards
+    from router.sessions.interest import Interest
     from router.sessions.round import Round
     from router.sessions.session import Session
 
@@ -97,6 +99,12 @@ def _waiting_topics(session: Session) -> Iterator[str]:
         yield from (topic for topic, one in session.eliding.topics.items() if one.held is not None)
 
 
+def _match_late(a_round: Round[Session], splice: Splice) -> None:
+    for a_filter in splice.filters:
+        if a_filter.vpn_id == a_round.session.vpn.id:
+            match_late(a_round, a_filter)
+
+
 class Retained:
     """Reads what is retained, for sessions that may subscribe to it."""
 
@@ -105,6 +113,7 @@ class Retained:
         endpoints: Endpoints,
         questions: LaneQuestions,
         shards: Shards,
+        interest: Interest[Session],
         check: Callable[[Session, Filter], None],
         unadmitted: Callable[[], Iterable[Round[Session]]],
     ) -> None:
@@ -114,16 +123,18 @@ class Retained:
             endpoints: where the queues are found.
             questions: asks their lanes.
             shards: the workers, which have rounds that are under way.
+            interest: has the subscriptions that go on from a reading.
             check: raises if a session may not subscribe to a filter.
             unadmitted: gives rounds that were matched and wait before their endpoints.
         """
         self._endpoints = endpoints
         self._questions = questions
         self._shards = shards
+        self._interest = interest
         self._check = check
         self._unadmitted = unadmitted
         #: Those that wait for rounds, with what of these waits before endpoints.
-        self._waiting: dict[Splice, list[Round[Session]]] = {}
+        self.waiting: dict[Splice, list[Round[Session]]] = {}
 
     def read(self, session: Session, wish: ReadArguments, answer: Answer, now: float) -> None:
         """Give a page.
@@ -136,9 +147,9 @@ class Retained:
         if parsed.share is not None:
             raise error_for(errors.INVALID_FILTER, "a shared subscription gets nothing that is retained")
         self._check(session, parsed)
-        splice = self._splice(session, wish, parsed.pattern, now) if wish.live else None
+        splice = self._splice(session, wish, parsed, now) if wish.live else None
         reading = _Reading(session, wish, parsed.pattern, splice, answer)
-        if splice is None or splice not in self._waiting:
+        if splice is None or splice not in self.waiting:
             self._ask(reading, now)
             return
 
@@ -150,21 +161,31 @@ class Retained:
 
         splice.reads.append(go_on)
 
-    def _splice(self, session: Session, wish: ReadArguments, pattern: str, now: float) -> Splice:
+    def _splice(self, session: Session, wish: ReadArguments, parsed: Filter, now: float) -> Splice:
         if session.splices is None:
             session.splices = {}
         known = session.splices.get(wish.live)
         if not wish.is_first:
-            if known is None or known.pattern != pattern:
+            if known is None or known.pattern != parsed.pattern:
                 raise errors.invalid(f"retained.read: no reading {wish.live} of {wish.filter!r} has begun")
             return known
         while len(session.splices) >= SPLICES_MAX:
             del session.splices[next(iter(session.splices))]
-        splice = session.splices[wish.live] = Splice(pattern, self._under_way(), now + SPLICE_S)
+        wanted = [self._interest.find(session.vpn.id, parsed, always) for always in (False, True)]
+        filters = [one for one in wanted if one is not None and session in one.members]
+        splice = Splice(parsed.pattern, filters, self._under_way(), now + SPLICE_S)
+        session.splices[wish.live] = splice
         rounds = list(self._unadmitted())
+        for a_round in rounds:
+            _match_late(a_round, splice)
         if splice.ahead or rounds:
-            self._waiting[splice] = rounds
+            self.waiting[splice] = rounds
         return splice
+
+    def retiring(self, a_round: Round[Session]) -> None:
+        """A round retires while readings wait: workers may have matched it before they knew these subscriptions."""
+        for splice in self.waiting:
+            _match_late(a_round, splice)
 
     def _under_way(self) -> dict[Session, int]:
         """Give the sessions with rounds that were handed to workers and have not retired, and the newest of these."""
@@ -196,17 +217,17 @@ class Retained:
 
     def tick(self, now: float) -> float:
         """See which readings may go on; gives when to look again, infinite if none waits."""
-        for splice, rounds in list(self._waiting.items()):
+        for splice, rounds in list(self.waiting.items()):
             unadmitted = {id(one) for one in self._unadmitted()} if rounds else ()
             rounds[:] = [one for one in rounds if id(one) in unadmitted]
             if splice.look() and not rounds:
                 self._end_wait(splice, None)
             elif now >= splice.until:
                 self._end_wait(splice, error_for(errors.HOME_NOT_READY, "what was under way still is"))
-        return now + LOOK_S if self._waiting else float("inf")
+        return now + LOOK_S if self.waiting else float("inf")
 
     def _end_wait(self, splice: Splice, error: AngariumError | None) -> None:
-        del self._waiting[splice]
+        del self.waiting[splice]
         reads, splice.reads = splice.reads, []
         for go_on in reads:
             go_on(error)

@@ -149,7 +149,48 @@ class TestSplice:
         answer = page(client, number)
         assert answer is not None
         came = client.payloads()
-        assert (answer[2], came) == ({FREE: b"2"}, [])
+        assert (answer[2], came) == ({FREE: b"2"}, [b"2"])
+
+    @pytest.mark.parametrize("before", [(), (HELD,), ("*",), (FREE,)])
+    def test_a_newer_round_does_not_hide_one_that_was_matched_without_the_subscription(
+        self, retaining: PublishNode, publisher: Publisher, before: tuple[str, ...]
+    ) -> None:
+        """It is retained behind the newer one, so the topic is no reason to leave it out: it comes live, and once."""
+        client, watching, other = retaining.client(), retaining.client(), retaining.publisher("other")
+        for filter_text in before:
+            client.subscribe(filter_text)
+        watching.subscribe("*")
+        publish_held(retaining, publisher, (FREE, b"retained last"), (HELD, b"holds the round"))
+        client.subscribe(FREE)
+        number = ask(client, "retained.read", filter=FREE, live=1)
+        other_round(other, (FREE, b"comes first"))
+        release(retaining)
+        retaining.advance(0.01)
+        answer = page(client, number)
+        assert answer is not None
+        assert answer[2] == {FREE: b"retained last"}
+        both = [b"comes first", b"retained last"]
+        assert [payload for payload in client.payloads() if payload in both] == both
+        assert watching.payloads() == [*both, b"holds the round"]
+
+    def test_nor_does_a_direct_message_hide_one_that_waits_before_its_endpoints(
+        self, retaining: PublishNode, publisher: Publisher
+    ) -> None:
+        retaining.queue("q", FREE, home=[0, 1], access_type="non-exclusive")
+        retaining.hold()
+        keep(publisher, **{FREE: b"before"})
+        retaining.change("q", partition_count=2)
+        keep(publisher, **{FREE: b"retained last"})
+        assert retaining.router.publishing.spooling.waiting_rounds == 1
+        client = retaining.client()
+        client.subscribe(FREE)
+        numbers = [ask(client, "retained.read", filter=FREE, live=live) for live in (1, 2)]
+        retaining.client().publish((FREE, b"comes first", wire.FLAG_RETAIN))
+        retaining.commit()
+        retaining.advance(0.01)
+        answers = [page(client, number) for number in numbers]
+        assert [answer[2] for answer in answers if answer] == [{FREE: b"retained last"}] * 2
+        assert client.payloads() == [b"comes first", b"retained last"]
 
     def test_what_came_live_was_sent_before_the_page_so_its_reader_leaves_it_out(
         self, retaining: PublishNode, publisher: Publisher
