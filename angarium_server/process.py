@@ -233,9 +233,13 @@ class Process:
         """Note that something was sent on a socket that was added."""
         self._watch.touch(socket)
 
-    def await_room(self, watched: int, *, wanted: bool, reads: bool = True) -> None:
-        """Have the handler of a descriptor called while it is writable too, or no longer; while readable, or not."""
-        self._watch.await_room(watched, wanted=wanted, reads=reads)
+    def await_room(self, watched: int, *, wanted: bool) -> None:
+        """Have the handler of a descriptor called also while it is writable, or no longer."""
+        self._watch.await_room(watched, wanted=wanted)
+
+    def pause(self, watched: int, *, is_room_wanted: bool) -> None:
+        """Call the handler of a descriptor while it is writable only, or once at its end; `await_room` ends that."""
+        self._watch.pause(watched, is_room_wanted=is_room_wanted)
 
     def remove(self, socket: zmq.Socket[bytes] | int) -> None:
         """Forget a socket before it is closed."""

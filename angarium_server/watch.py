@@ -24,6 +24,8 @@ Handler: TypeAlias = "Callable[[], bool | None]"
 Watched: TypeAlias = "zmq.Socket[bytes] | int"
 
 _READABLE: Final = int(zmq.POLLIN)
+#: Some ends are signalled for ever, whether they are wanted or not.
+_END_ONCE: Final = select.EPOLLRDHUP | select.EPOLLONESHOT
 
 
 class Watch:
@@ -58,9 +60,16 @@ class Watch:
             del self._sockets[descriptor]
             self._doubtful.pop(watched, None)
 
-    def await_room(self, watched: int, *, wanted: bool, reads: bool = True) -> None:
-        """Call the handler of a descriptor also while it is writable, or no longer; while it is readable, or not."""
-        self._signals.modify(watched, (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if wanted else 0))
+    def await_room(self, watched: int, *, wanted: bool) -> None:
+        """Call the handler of a descriptor also while it is writable, or no longer."""
+        self._signals.modify(watched, select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+
+    def pause(self, watched: int, *, is_room_wanted: bool) -> None:
+        """Call the handler of a descriptor while it is writable only; or once, if the other side ends, until told more.
+
+        `await_room` ends the pause.
+        """
+        self._signals.modify(watched, select.EPOLLOUT if is_room_wanted else _END_ONCE)
 
     def touch(self, socket: zmq.Socket[bytes]) -> None:
         """Note that something was sent on a socket."""

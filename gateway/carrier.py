@@ -662,6 +662,14 @@ class VpnCarriers:
                 carrier.stop()
         return carrier
 
+    def has_room(self, vpn: str) -> bool:
+        """Tell whether another message of a client in a Message VPN is taken."""
+        return self._by_vpn[vpn].has_room()
+
+    def has_room_guaranteed(self, vpn: str) -> bool:
+        """Tell whether another guaranteed message of a client in a Message VPN is taken."""
+        return self._by_vpn[vpn].has_room_guaranteed()
+
     def passed_on(self, vpn: str) -> None:
         """Take note that all rows that came in a Message VPN have been passed on, after `on_rows` gave false."""
         self._by_vpn[vpn].passed_on()

@@ -49,7 +49,8 @@ class Connection:
         "is_deaf",
         "is_encrypting",
         "is_finished",
-        "is_held",
+        "is_paused",
+        "is_read_later",
         "is_waiting",
         "peer",
         "unsent_bytes",
@@ -78,9 +79,10 @@ class Connection:
         self.is_finished = False
         #: Whether room in the socket is watched for: it takes no more, or the owner wants to hear when all has left.
         self.is_waiting = False
-        #: Whether its socket is not looked at, because it has something that is not taken: what comes would wake us for
-        #: nothing.
-        self.is_held = False
+        #: Whether nothing is read of the peer until the owner says so.
+        self.is_paused = False
+        #: Whether a signal is no reason to read: it is paused, or has its turn anyway.
+        self.is_read_later = False
         #: Messages that came and that nobody has taken; no more are read before these.
         self.untaken: list[Any] = []
         #: Pieces that the socket has not taken, and their bytes.

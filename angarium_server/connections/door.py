@@ -7,10 +7,11 @@ together have a part of the loop's time (`turns`). `admit` says that he has logg
 A listener speaks the protocol of a `framing`, ZMTP if no other is named; the owner gets its messages as they are.
 
 The owner is told of messages (`on_message`); one that he does not take he is offered again, and nothing more is read of
-that peer meanwhile, who waits in the end. He is told of ends (`on_lost`, once, and not of those that he brought about
-himself) and of connections that had to go before he knew them (`on_refused`). What he sends leaves with `flush`, so
-that all that one step decided for a peer is one system call. One who would rather keep what a slow peer does not take
-looks at `unsent`, and is told by `on_room` when all has left.
+that peer meanwhile, who waits in the end. That is in the next turn, since he works on what is in the way; or after
+`resume`, if he has said `pause` because he waits for others: a pause costs nothing. He is told of ends (`on_lost`,
+once, and not of those that he brought about himself) and of connections that had to go before he knew them
+(`on_refused`). What he sends leaves with `flush`, so that all that one step decided for a peer is one system call. One
+who would rather keep what a slow peer does not take looks at `unsent`, and is told by `on_room` when all has left.
 
 Ids are numbers of this process; a peer cannot choose one, nor guess which is next.
 """
@@ -70,8 +71,11 @@ class Watcher(Protocol):
     def remove(self, watched: int) -> None:
         """Forget a descriptor before it is closed."""
 
-    def await_room(self, watched: int, *, wanted: bool, reads: bool = True) -> None:
-        """Call the handler also while the descriptor is writable, or no longer; and while it is readable, or not."""
+    def await_room(self, watched: int, *, wanted: bool) -> None:
+        """Call the handler also while the descriptor is writable, or no longer."""
+
+    def pause(self, watched: int, *, is_room_wanted: bool) -> None:
+        """Call the handler while the descriptor is writable only, or once at its end; `await_room` ends that."""
 
 
 class DoorLimits(NamedTuple):
@@ -143,7 +147,7 @@ class Door:
         self._deaf: dict[Connection, float] = {}
         #: Those to which something was said since the last `flush`.
         self._unflushed: dict[Connection, None] = {}
-        #: Those of which more can be read without a signal.
+        #: Those of which more can be read without a signal; none is paused.
         self._unread: dict[Connection, None] = {}
         self._listeners: dict[int, _Listener] = {}
         #: Listeners that rest, until when.
@@ -266,8 +270,42 @@ class Door:
         if connection is not None:
             connection.framing.trust(self._limits.framing)
             self._forget_unauthenticated(connection)
-            if connection.has_more:  # it may have waited for the turn of an unauthenticated one
-                self._unread[connection] = None
+            self._read_on(connection)  # it may have waited for the turn of an unauthenticated one
+
+    def pause(self, connection_id: bytes) -> None:
+        """Read nothing more of a peer, and offer nothing of his again, until `resume`.
+
+        What was read already is offered until a message is not taken. One who has not logged in and ends meanwhile is
+        lost at once; what others said before their end has to be taken first.
+        """
+        connection = self._connections.get(connection_id)
+        if connection is not None and not (connection.is_paused or connection.is_deaf):
+            connection.is_paused = connection.is_read_later = True
+            self._unread.pop(connection, None)
+            self._turns.forget(connection)
+            self._await_signals(connection)
+
+    def resume(self, connection_id: bytes) -> None:
+        """Go on with a peer that was paused."""
+        connection = self._connections.get(connection_id)
+        if connection is not None and connection.is_paused:
+            self._end_pause(connection)
+            self._read_on(connection)
+
+    def _end_pause(self, connection: Connection) -> None:
+        connection.is_paused = connection.is_read_later = False
+        self._await_signals(connection)
+
+    def is_paused(self, connection_id: bytes) -> bool:
+        """Tell whether nothing is read of a peer."""
+        connection = self._connections.get(connection_id)
+        return connection is not None and connection.is_paused
+
+    def _await_signals(self, connection: Connection) -> None:
+        if connection.is_paused:
+            self._watcher.pause(connection.descriptor, is_room_wanted=connection.is_waiting)
+        else:
+            self._watcher.await_room(connection.descriptor, wanted=connection.is_waiting)
 
     def is_here(self, connection_id: bytes) -> bool:
         """Tell whether a connection is there."""
@@ -283,7 +321,7 @@ class Door:
         connection = self._connections.get(connection_id)
         if connection is not None and not connection.is_waiting:
             connection.is_waiting = True
-            self._watch(connection)
+            self._await_signals(connection)
 
     def send_bytes(self, connection_id: bytes, data: bytes) -> Refusal | None:
         """Have bytes as the peer understands them leave with the next `flush`; or say why they cannot."""
@@ -322,20 +360,8 @@ class Door:
         """Take nothing more of a peer; he may still be told something."""
         connection.is_deaf = True
         self._unread.pop(connection, None)
+        self._end_pause(connection)
         self._deaf[connection] = now + FINISH_S
-        if connection.is_held:  # his end is all that is waited for
-            self._hold(connection, is_held=False)
-
-    def _watch(self, connection: Connection) -> None:
-        """Watch for what a connection waits for now."""
-        self._watcher.await_room(
-            connection.descriptor, wanted=connection.is_waiting, reads=not connection.is_held
-        )
-
-    def _hold(self, connection: Connection, *, is_held: bool) -> None:
-        """Look no more at the socket of a connection, or again."""
-        connection.is_held = is_held
-        self._watch(connection)
 
     def flush(self) -> None:
         """Send what was said."""
@@ -353,7 +379,7 @@ class Door:
         waits = connection.unsent_bytes > 0 and not connection.is_encrypting
         if waits != connection.is_waiting:
             connection.is_waiting = waits
-            self._watch(connection)
+            self._await_signals(connection)
             if not waits and not connection.is_finished:
                 self._on_room(connection.id, time.monotonic())
         if connection.is_finished and not connection.unsent_bytes:
@@ -365,9 +391,11 @@ class Door:
         """Read what came of a connection, and send further if that was waited for."""
         if connection.is_waiting:
             self._flush(connection)
-            if connection.id not in self._connections:
+            if connection.is_paused or connection.id not in self._connections:
                 return
-        if connection in self._unread:
+        if connection.is_read_later:
+            if connection.is_paused and connection in self._unauthenticated:
+                self._lose(connection, "the connection was closed before the login", time.monotonic())
             return
         if connection not in self._unauthenticated:
             self._read(connection, connection.read)
@@ -389,11 +417,9 @@ class Door:
         if self._unread:
             unread, self._unread = self._unread, {}
             for connection in unread:
+                connection.is_read_later = False
                 if connection.id in self._connections:
                     self._read(connection, connection.read_rest)
-                    is_held = bool(connection.untaken) and not connection.is_deaf
-                    if is_held != connection.is_held and connection.id in self._connections:
-                        self._hold(connection, is_held=is_held)
         return (self._has_unauthenticated and self._end_turn()) or bool(self._unread)
 
     def _end_turn(self) -> bool:
@@ -432,10 +458,17 @@ class Door:
                 connection.untaken = messages[at:]
                 break
         if connection.has_more:
-            if connection in self._unauthenticated:
-                self._turns.put_off(connection)
-            else:
-                self._unread[connection] = None
+            self._read_on(connection)
+
+    def _read_on(self, connection: Connection) -> None:
+        """Read further of a connection when it is its turn, if there is more and it is not paused."""
+        if connection.is_paused or not connection.has_more:
+            return
+        if connection in self._unauthenticated:
+            self._turns.put_off(connection)
+        else:
+            self._unread[connection] = None
+            connection.is_read_later = True
 
     # -- ends ------------------------------------------------------------------------------------------------
 
@@ -516,9 +549,10 @@ class Door:
             assert self._connections.get(connection.id) is connection
         self._turns.validate()
         for connection in self._connections.values():
-            is_read_later = connection in self._unread or connection in self._turns
-            assert not connection.untaken or connection.is_deaf or is_read_later
-            assert not connection.is_held or (connection in self._unread and not connection.is_deaf)
+            is_read_later = connection in self._unread or connection.is_paused
+            assert connection.is_read_later == is_read_later
+            assert not (connection.is_paused and (connection in self._unread or connection in self._turns))
+            assert not connection.untaken or connection.is_deaf or is_read_later or connection in self._turns
             connection.validate()
 
 

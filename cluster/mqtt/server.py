@@ -58,10 +58,10 @@ LINGER_S: Final = 0.5
 UNSENT_BYTES: Final = 1 << 20
 #: Descriptors that are no connections of clients.
 OTHER_DESCRIPTORS: Final = 200
-#: While nothing of a client is taken, because there is no room for it, it is offered again so often.
-HELD_S: Final = 0.001
 #: Deadlines, and whether clients read, are looked at so often.
 LOOK_S: Final = 0.05
+#: Clients that are read again in one turn, when there is room for messages again: so few that most find some.
+RESUMED_PER_TURN: Final = 32
 #: Topics that nobody publishes to are forgotten in steps, each after so long.
 SWEEP_S: Final = 1.0
 #: A process that stops says goodbye to so many clients in a turn, and looks so often whether all have left.
@@ -96,8 +96,8 @@ class MqttServer:
         self._dropped: list[bytes] = []
         #: Connections that ended before a login.
         self._refused = 0
-        #: Whether a client said something in this turn that nobody had room for.
-        self._is_held = False
+        #: What tells whether messages find room, and its Message VPN -> connections that are paused until they do.
+        self._held: dict[tuple[Callable[[str], bool], str], dict[bytes, None]] = {}
         self._look_at = self._sweep_at = 0.0
         self._door = Door(
             process,
@@ -145,13 +145,11 @@ class MqttServer:
     def _packet(self, connection: Connection, packet: Packet | PacketError, now: float) -> bool:
         client = self._clients.get(connection.id) or self._make_client(connection, now)
         try:
-            is_taken = client.packet(packet, now)
+            return client.packet(packet, now)
         except Exception:  # noqa: BLE001 - a fault of ours that one client can provoke costs that client only
             _log.exception("a packet of a client led to a fault of the gateway")
             client.end(error_for(errors.INTERNAL), now)
             return True
-        self._is_held = self._is_held or not is_taken
-        return is_taken
 
     def _make_client(self, connection: Connection, now: float) -> Client:
         vpn, certificate = self._vpns[connection.came_to], connection.peer.certificate
@@ -160,10 +158,15 @@ class MqttServer:
         return made
 
     def _lost(self, connection_id: bytes, reason: str, now: float) -> None:
-        self._egress.forget(connection_id)
-        client = self._clients.pop(connection_id, None)
+        client = self._forget(connection_id)
         if client is not None:
             client.lost(reason, now)
+
+    def _forget(self, connection_id: bytes) -> Client | None:
+        self._egress.forget(connection_id)
+        for held in self._held.values():
+            held.pop(connection_id, None)
+        return self._clients.pop(connection_id, None)
 
     def _broken(self, connection_id: bytes, reason: str, now: float) -> None:
         """End one that broke the rules of what carries MQTT, such as WebSocket: it is told in those."""
@@ -191,11 +194,36 @@ class MqttServer:
         self._door.admit(connection_id)
         self._deadlines.add(connection_id, 0.0)
 
+    def pause(self, connection_id: bytes) -> None:
+        """Read nothing more of a connection until `resume`."""
+        self._door.pause(connection_id)
+
+    def await_room(self, connection_id: bytes, qos: int) -> None:
+        """Resume it when messages with this QoS find room again, if the room of all clients together is the reason."""
+        has_room = self._carriers.has_room_guaranteed if qos else self._carriers.has_room
+        vpn = self._clients[connection_id].vpn
+        if not has_room(vpn):
+            self._held.setdefault((has_room, vpn), {})[connection_id] = None
+
+    def resume(self, connection_id: bytes) -> None:
+        """Offer again what was not taken, and read further."""
+        self._door.resume(connection_id)
+
+    def _resume_held(self) -> bool:
+        """Read further of some for whom there is room again; true if there are any."""
+        has_resumed = False
+        for (has_room, vpn), held in self._held.items():
+            if held and has_room(vpn):
+                has_resumed = True
+                for connection_id in [*islice(held, RESUMED_PER_TURN)]:
+                    del held[connection_id]
+                    self._door.resume(connection_id)
+        return has_resumed
+
     def finish(self, connection_id: bytes, farewell: bytes, reason: str, now: float) -> None:
         """Drop what waits for a connection, send the last packet, which may be none, and close it."""
         _log.debug("the connection of a client ends: %s", reason)
-        self._egress.forget(connection_id)
-        self._clients.pop(connection_id, None)
+        self._forget(connection_id)
         if farewell:
             self._door.send_bytes(connection_id, farewell)
         self._door.finish(connection_id, now)
@@ -311,16 +339,14 @@ class MqttServer:
         """End a turn; gives the seconds until the next call is wanted."""
         if now >= self._look_at:
             self._look(now)
-        self._is_held = False
         has_more = self._door.read_rest()
         is_behind = self._deliver_rest(now)
         due = min(self._deadlines.next, self._wakes.next)
         wake = min(self._carriers.tick(now), max(due, self._look_at))
+        has_more = self._resume_held() or has_more
         self._door.flush()
-        if is_behind:
+        if is_behind or has_more:
             return 0.0
-        if has_more:
-            return HELD_S if self._is_held else 0.0
         return GOODBYE_S if self._process.stopping else wake - now
 
     def _look(self, now: float) -> None:
@@ -333,6 +359,8 @@ class MqttServer:
                 client.tick(now)
         for connection_id in self._deadlines.take(now):
             if client := self._clients.get(connection_id):
+                if self._door.is_paused(connection_id):  # who is not read is not silent
+                    client.heard(now)
                 self._deadlines.add(connection_id, client.tick(now))
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S

@@ -2,7 +2,8 @@
 
 What the codec finds wrong is given as the last message, a `PacketError`, because its sender is told the reason; who
 never said that he speaks MQTT is not, and has no more of us than any other stranger. Before the login a packet is
-small; one that is larger and comes right behind the CONNECT, without waiting for the answer, is a fault like any other.
+small. The CONNECT is given alone: if its connection is paused until the login is over, what came right behind it is not
+looked at before it is known what the client may send.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class MqttFraming:
         """
         parser = self._parser
         was_over = parser.fault is not None
-        packets: list[Packet | PacketError] = [*parser.feed(data, MESSAGES_MAX)]
+        packets: list[Packet | PacketError] = [*parser.feed(data, MESSAGES_MAX if self.is_open else 1)]
         self.has_more = parser.has_more
         if parser.fault is not None and not was_over:
             if not parser.fault.version:

@@ -2,7 +2,8 @@
 
 The library `websockets` reads and writes the frames and judges the request; here is what its user has to bound: the
 request before it is there, the work of one turn, and what one frame may have. Messages before an end are given before
-the end is told, since a client's DISCONNECT and the end of its WebSocket mostly come together.
+the end is told, since a client's DISCONNECT and the end of its WebSocket mostly come together. Before the login a frame
+is small, also one that comes right behind the CONNECT.
 """
 
 from __future__ import annotations
@@ -88,8 +89,9 @@ class WebSocketFraming:
         if self._protocol.state is State.CONNECTING and not self._upgrade():
             return []
         within, frames = self._within, 0
+        most = MESSAGES_MAX if within.is_open else 1
         messages = within.received(b"") if within.has_more else []
-        while self._has_rest and not within.has_more and len(messages) < MESSAGES_MAX and frames < FRAMES_MAX:
+        while self._has_rest and not within.has_more and len(messages) < most and frames < FRAMES_MAX:
             taken = self._take()
             messages += within.received(self._content(taken))
             frames += len(taken)

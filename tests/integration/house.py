@@ -38,6 +38,8 @@ class House:
         )
         self.watch = Watch()
         self.admits = self.takes = True
+        #: Whether who says something that is not taken, or not admitted, is paused.
+        self.pauses = False
         #: What is said to each message at once.
         self.answer: list[bytes] | None = None
         #: CPU time that each message takes.
@@ -67,6 +69,8 @@ class House:
                 self.door.admit(connection.id)
             if self.answer is not None:
                 self.door.send(connection.id, self.answer)
+        if self.pauses and not (self.takes and self.admits):
+            self.door.pause(connection.id)
         return self.takes
 
     def _fault(self, identity: bytes, reason: str, now: float) -> None:

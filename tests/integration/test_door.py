@@ -49,39 +49,6 @@ def test_what_is_not_taken_is_offered_again_before_anything_else_is_read(house: 
     peer.close()
 
 
-def test_what_comes_behind_what_is_not_taken_wakes_nobody(house: House, url: str) -> None:
-    """The loop is not to be busy for as long as that takes."""
-    peer, other = Peer(house, url), Peer(house, url)
-    peer.login()
-    other.login()
-    house.takes = False
-    peer.send(packed([b"held"]))
-    house.until(lambda: any(one.is_held for one in house.door._connections.values()), "it is held")
-    peer.send(packed([b"behind"]))
-    began = time.monotonic()
-    house.watch.wait(0.1)
-    assert time.monotonic() - began >= 0.09
-    house.takes = True
-    house.until(lambda: house.messages[-1][1] == [b"behind"], "what is behind")
-    other.send(packed([b"another"]))
-    house.until(lambda: house.messages[-1][1] == [b"another"], "what others say")
-    peer.send(packed([b"later"]))
-    house.until(lambda: house.messages[-1][1] == [b"later"], "what comes later")
-    peer.close()
-    other.close()
-
-
-def test_who_is_held_and_ended_is_gone_when_he_has_gone(house: House, url: str) -> None:
-    peer = Peer(house, url)
-    identity = peer.login()
-    house.takes = False
-    peer.send(packed([b"held"]))
-    house.until(lambda: any(one.is_held for one in house.door._connections.values()), "it is held")
-    house.door.finish(identity, time.monotonic())
-    peer.close()
-    house.until(lambda: not len(house.door), "its end")
-
-
 def test_who_ends_while_a_message_of_his_waits_is_lost_behind_it(house: House, url: str) -> None:
     peer = Peer(house, url)
     peer.login()
@@ -95,6 +62,96 @@ def test_who_ends_while_a_message_of_his_waits_is_lost_behind_it(house: House, u
     house.takes = True
     house.until(lambda: house.lost, "the end")
     assert house.messages[-1][1] == [b"last"]
+
+
+def paused(house: House, peer: Peer, said: bytes) -> bytes:
+    """Have a peer say something that is not taken, and give by what the house knows him."""
+    identity = peer.login()
+    house.takes, house.pauses = False, True
+    peer.send(said)
+    house.until(lambda: house.door.is_paused(identity), "the pause")
+    house.takes = True
+    return identity
+
+
+def is_quiet(house: House) -> bool:
+    """Whether the loop sleeps when it may."""
+    began = time.monotonic()
+    house.turn(0.05)
+    return time.monotonic() - began >= 0.04
+
+
+def test_one_who_is_paused_costs_no_turn_and_goes_on_where_he_was(house: House, url: str, peer: Peer) -> None:
+    other = Peer(house, url)
+    many = [[b"%d" % number, bytes(100)] for number in range(300)]
+    identity = paused(house, peer, b"".join(packed(one) for one in many[:150]))
+    peer.socket.sendall(b"".join(packed(one) for one in many[150:]))
+    before = len(house.messages)
+    assert is_quiet(house)
+    assert len(house.messages) == before
+    known = other.login()
+    assert house.messages[before:] == [(known, [b"hello"])], "others are served"
+    house.door.resume(identity)
+    house.until(lambda: len(house.messages) == before + 301, "all messages")
+    assert [frames for _, frames in house.messages[before + 1 :]] == many
+    assert is_quiet(house)
+    other.close()
+    house.door.resume(identity)
+    house.door.resume(b"nobody")
+    house.door.pause(b"nobody")
+
+
+def test_one_who_is_paused_is_told_what_he_takes_slowly(house: House, peer: Peer) -> None:
+    identity = paused(house, peer, packed([b"first"]))
+    for _ in range(4):
+        house.door.send(identity, [bytes(1 << 20)])
+    house.door.flush()
+    assert house.door.unsent(identity)
+    house.until(lambda: peer.read() and not house.door.unsent(identity), "all has left")
+    assert house.rooms == [identity]
+    assert is_quiet(house)
+    house.door.resume(identity)
+    house.until(lambda: house.messages[-1] == (identity, [b"first"]), "what he had said")
+
+
+def test_one_who_ends_while_he_is_paused_is_lost_behind_what_he_said(house: House, peer: Peer) -> None:
+    identity = paused(house, peer, packed([b"first"]))
+    peer.socket.sendall(packed([b"last"]))
+    peer.close()
+    house.turn()
+    assert is_quiet(house), "an end is signalled once"
+    assert not house.lost
+    house.door.resume(identity)
+    house.until(lambda: house.lost, "the end")
+    assert [frames for _, frames in house.messages[-2:]] == [[b"first"], [b"last"]]
+
+
+def test_one_who_ends_while_his_login_is_paused_is_lost_at_once(house: House, peer: Peer) -> None:
+    house.admits, house.pauses = False, True
+    identity = peer.login()
+    assert house.door.is_paused(identity)
+    peer.close()
+    house.until(lambda: house.lost, "the end")
+    assert house.lost == [(identity, "the connection was closed before the login")]
+    assert len(house.door) == house.door.unauthenticated == 0
+
+
+def test_one_who_is_finished_while_he_is_paused_is_read_to_his_end(house: House, peer: Peer) -> None:
+    identity = paused(house, peer, packed([b"first"]))
+    before = len(house.messages)
+    house.door.finish(identity, time.monotonic())
+    house.until(peer.closed, "the end")
+    peer.close()
+    house.until(lambda: len(house.door) == 0, "nothing is left")
+    house.door.resume(identity)
+    assert len(house.messages) == before
+    assert not house.lost
+
+
+def test_the_deadline_of_a_login_holds_in_a_pause(house: House, peer: Peer) -> None:
+    house.admits, house.pauses = False, True
+    peer.login()
+    house.until(peer.closed, "the end")
 
 
 @pytest.fixture

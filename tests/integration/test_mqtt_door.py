@@ -182,6 +182,29 @@ def test_a_packet_may_be_large_after_the_login_and_not_before(
     assert fault.code == ReasonCode.PACKET_TOO_LARGE
 
 
+def test_what_comes_right_behind_the_connect_may_be_large_if_it_waits_for_the_login(
+    house: House, client: Client
+) -> None:
+    house.admits, house.pauses = False, True
+    packets = [Publish("t", b"%d" % number) for number in range(200)] + [Publish("t", bytes(500_000))]
+    data = write(CONNECT, V5) + b"".join(write(one, V5) for one in packets)
+    rest = [data[at : at + 10_000] for at in range(0, len(data), 10_000)]
+    client.say_bytes(rest.pop(0))
+    house.until(lambda: house.messages, "the CONNECT")
+    identity = house.messages[0][0]
+    client.say_bytes(rest.pop(0))
+    for _ in range(5):
+        house.turn(0.0)
+    assert said_by(house, identity) == [CONNECT]
+    house.admits = True
+    house.door.admit(identity)
+    house.door.resume(identity)
+    while rest:
+        client.say_bytes(rest.pop(0))
+    house.until(lambda: len(house.messages) == 1 + len(packets), "all of them")
+    assert said_by(house, identity) == [CONNECT, *packets]
+
+
 def test_many_small_packets_of_one_let_others_have_their_turn(
     house: House, client: Client, come: Callable[[], Client]
 ) -> None:

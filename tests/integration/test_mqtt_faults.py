@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,12 +16,13 @@ from angarium import blocking
 from angarium.errors import AngariumError
 from gateway.mqtt.codec import ReasonCode
 from gateway.mqtt.codec.control import Disconnect
+from gateway.mqtt.codec.publish import Publish
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw
 from tests.integration.mqtt_node import expect_clients, mqtt_node
 from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from angarium_server.testing import Node, Row
 
@@ -145,3 +151,48 @@ def test_a_gateway_replaced_under_load_loses_nobody_but_its_own(tmp_path: Path) 
             wait_for(lambda: gateway(node), lambda row: row["state"] == "ready" and row["pid"] not in killed)
         assert [int(subscription.receive(LIMIT_S).payload) for _ in range(sent)] == list(range(sent))
         comes_back(node, node.mqtt_url)
+
+
+@contextmanager
+def standing_still(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_who_finds_no_room_waits_without_cost_and_goes_on(tmp_path: Path) -> None:
+    """A router that stands still takes nothing; what waits for it is bounded, so its clients are not read."""
+    payload, most, sent = bytes(60_000), 3_000, 0
+
+    def flood() -> None:
+        nonlocal sent
+        for _ in range(most):
+            raw.say(Publish("flood", payload))
+            sent += 1
+        raw.say(Publish("flood/end", b""))
+
+    with mqtt_node(tmp_path) as node, Raw(node.mqtt_url) as raw, blocking.connect(node.url) as ours:
+        end = ours.subscribe("flood/end")
+        raw.connect("floods")
+        sender = threading.Thread(target=flood)
+        router, pid = node.process("router")["pid"], gateway(node)["pid"]
+        with standing_still(router):  # for less than the five seconds after which it would be taken for hung
+            sender.start()
+            before = -1
+            while sent != before:
+                before = sent
+                time.sleep(0.3)
+            assert 0 < sent < most
+            used_s = cpu_s(pid)
+            time.sleep(1.0)
+            assert cpu_s(pid) - used_s < 0.2
+        assert end.receive(LIMIT_S) is not None
+        sender.join(LIMIT_S)
+        assert sent == most

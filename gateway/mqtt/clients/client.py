@@ -2,7 +2,8 @@
 
 A client says CONNECT, is logged in at the node, and is here until one of three ends it: itself, the node, or what holds
 its connection. Whoever it is, nothing of it is left at the node or in the fan-out afterwards, and it is told the reason
-if its version has words for it. Packets that come before the login is over wait for that.
+if its version has words for it. Nothing is read of it while its login is under way, so what it says behind its CONNECT,
+without waiting for the answer, waits for that.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from gateway.mqtt.clients.connecting import UNKNOWN, acceptance, login_of, terms
 from gateway.mqtt.clients.keepalive import PATIENCE, KeepAlive
 from gateway.mqtt.clients.publishing import Publishing
 from gateway.mqtt.clients.reasons import fitting, reason_of
-from gateway.mqtt.clients.settings import EARLY_PACKETS_MAX
 from gateway.mqtt.clients.subscribing import Subscribing
 from gateway.mqtt.codec import errors, write
 from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec, PubRel, stored
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 #: A client that takes nothing may do so for this long at least, however short its keep alive.
 PATIENCE_LEAST_S: Final = 60.0
-#: When packets are tried again that nobody had room for at first.
-RETRY_S: Final = 0.05
 #: Characters of a reason that are told; a detail may quote what the client sent.
 REASON_MAX: Final = 300
 
@@ -70,7 +68,6 @@ class Client:
     __slots__ = (
         "_address",
         "_certificate",
-        "_early",
         "_host",
         "_inbox",
         "_keepalive",
@@ -131,39 +128,26 @@ class Client:
         self._session: Session | None = None
         #: What the node said when it attached it; until the session is open.
         self._welcome: AttachedWelcome | None = None
-        #: Packets that came before it was here, and those that nobody had room for then; EARLY_PACKETS_MAX at most.
-        self._early: list[Packet | PacketError] = []
 
     # -- what the connection says ----------------------------------------------------------------------------
 
     def packet(self, packet: Packet | PacketError, now: float) -> bool:
-        """Take a packet, or what was wrong with one; false if it is to be offered again."""
+        """Take a packet, or what was wrong with one; false if it is to be offered again when reading is resumed."""
         self._keepalive.heard(now)
-        if self.stage is Stage.JOINING:
-            if len(self._early) >= EARLY_PACKETS_MAX:
-                return False
-            self._early.append(packet)
-            return True
-        if self._early and not self._catch_up(now):
-            return False
-        return self._take(packet, now)
+        is_taken = self._take(packet, now)
+        if not is_taken:
+            self._host.pause(self.connection_id)
+        return is_taken
 
     def heard(self, now: float) -> None:
         """Note that bytes came, which need not be a whole packet."""
         self._keepalive.heard(now)
 
-    def _catch_up(self, now: float) -> bool:
-        """Take the packets that came early; false if some have to wait further."""
-        while self._early:
-            if not self._take(self._early[0], now):
-                return False
-            if self._early:  # it may have been the last of this client
-                del self._early[0]
-        return True
-
     def _take(self, packet: Packet | PacketError, now: float) -> bool:
         if self.stage is Stage.GONE:
             return True
+        if self.stage is Stage.JOINING:
+            return False
         act = _ACTS.get(type(packet), Client._stray)
         try:
             if self.stage is Stage.NEW and act not in _FIRST:
@@ -181,8 +165,6 @@ class Client:
         """Look at the time; gives when to come again, unless it is admitted or woken meanwhile."""
         if self.stage is not Stage.HERE:
             return math.inf
-        if self._early and not self._catch_up(now):
-            return now + RETRY_S
         if self._keepalive.deadline <= now:
             found = f"nothing for {PATIENCE * self.terms.keep_alive_s:g} s"
             self._broken(PacketError(rules.SILENCE, found, self.version), now)
@@ -198,11 +180,15 @@ class Client:
         self.terms = terms_of(connect, self._settings)
         login = login_of(connect, self._settings, self._address, self._certificate)
         self.stage = Stage.JOINING
+        self._host.pause(self.connection_id)
         self.attached = self._host.attach(self, login, self.vpn, now)
 
     def _publish(self, packet: Publish, _now: float) -> bool:
         assert self._publishing is not None
-        return self._publishing.take(packet)
+        is_taken = self._publishing.take(packet)
+        if not is_taken:
+            self._host.await_room(self.connection_id, packet.qos)
+        return is_taken
 
     def _subscribe(self, packet: Subscribe | Unsubscribe, _now: float) -> bool:
         assert self._subscribing is not None
@@ -282,7 +268,7 @@ class Client:
         self._keepalive.interval_s = self.terms.keep_alive_s
         self._keepalive.heard(now)
         self._host.admitted(self.connection_id)
-        self._catch_up(now)
+        self._host.resume(self.connection_id)
 
     def refused(self, error: AngariumError, now: float) -> None:
         """Be told that the node does not let it in."""
@@ -301,6 +287,8 @@ class Client:
             self._subscribing.answered(codes)
         except PacketError as error:
             self._broken(error, now)
+        else:
+            self._host.resume(self.connection_id)
 
     def acknowledged(self, answers: Sequence[tuple[int, int]], now: float) -> None:
         """Answer messages with QoS 1, all in one piece; 3.1.1 has no refusals, and ends at the first one."""
@@ -318,6 +306,8 @@ class Client:
             self._host.send(self.connection_id, b"".join(packets))
         if refusal:
             self.end(error_for(refusal), now)
+        else:
+            self._host.resume(self.connection_id)
 
     def _refusal(self, packet_id: int, code: int) -> bytes:
         """Write the PUBACK of a message that is not stored, with the reason in words if there is room for it."""
@@ -332,6 +322,8 @@ class Client:
             self._subscribing.changed(answers)
         except PacketError as error:
             self._broken(error, now)
+        else:
+            self._host.resume(self.connection_id)
 
     def spooled(self, event: Arrived, now: float) -> None:
         """Get messages of its session."""
@@ -404,7 +396,6 @@ class Client:
         if kept_s is None and not self._session_expiry_s:
             kept_s = 0
         self.stage = Stage.GONE
-        self._early.clear()
         if self._subscribing is not None:
             self._subscribing.clear()
         last = self._session.leave(kept_s) if self._session else None
@@ -457,8 +448,6 @@ class Client:
         assert bool(self.version) or self.stage in (Stage.NEW, Stage.GONE)
         assert self._session is None or self.attached is not None
         assert not is_here or (self.name and self._publishing and self._subscribing)
-        assert len(self._early) <= EARLY_PACKETS_MAX
-        assert not self._early or self.stage in (Stage.JOINING, Stage.HERE)
         if self._subscribing is not None:
             self._subscribing.validate()
 

@@ -26,6 +26,15 @@ class Host(SessionHost, Protocol):
     def admitted(self, connection_id: bytes) -> None:
         """Take larger packets from now on, and call `Client.tick`: the client has logged in."""
 
+    def pause(self, connection_id: bytes) -> None:
+        """Read nothing more of it until `resume`."""
+
+    def await_room(self, connection_id: bytes, qos: int) -> None:
+        """Resume it when messages with this QoS find room again, if the room of all clients together is the reason."""
+
+    def resume(self, connection_id: bytes) -> None:
+        """Offer again what was not taken, and read further."""
+
     def finish(self, connection_id: bytes, farewell: bytes, reason: str, now: float) -> None:
         """Drop what waits for a connection, send the last packet, which may be none, and close it."""
 

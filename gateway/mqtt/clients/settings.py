@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-#: Filters of one SUBSCRIBE that are looked at; the others are answered with "quota exceeded".
-FILTERS_MAX = 1_000
-#: SUBSCRIBEs and UNSUBSCRIBEs of a client that wait for the one before; after that nothing is taken of it.
+#: SUBSCRIBEs and UNSUBSCRIBEs of a client that wait for the one before; after that nothing is read of it.
 REQUESTS_MAX = 16
-#: Packets that wait for the answer to their CONNECT: clients need not wait for it (5.0 section 3.1.4).
-EARLY_PACKETS_MAX = 8
 
 
 class Capabilities(msgspec.Struct, frozen=True):

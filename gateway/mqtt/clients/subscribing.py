@@ -15,7 +15,7 @@ import msgspec
 
 from angarium import errors, wire
 from gateway.mqtt.clients.reasons import fitting, reason_of
-from gateway.mqtt.clients.settings import FILTERS_MAX, REQUESTS_MAX
+from gateway.mqtt.clients.settings import REQUESTS_MAX
 from gateway.mqtt.codec.kinds import PacketType
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, UnsubAck, Unsubscribe
 from gateway.mqtt.codec.topics import shared
@@ -165,11 +165,7 @@ class Subscribing:
 
     def _subscribe(self, packet: Subscribe) -> None:
         identifier = next(iter(packet.properties.subscription_identifiers), None)
-        wanted = [self._wanted(one, identifier) for one in packet.subscriptions[:FILTERS_MAX]]
-        for one in packet.subscriptions[FILTERS_MAX:]:
-            wanted.append(
-                _Wanted(MqttSubscription(self._receiver, one), (), errors.MAX_SUBSCRIPTIONS_EXCEEDED)
-            )
+        wanted = [self._wanted(one, identifier) for one in packet.subscriptions]
         new = [one for each in wanted if each.is_direct for one in each.filters if one not in self._users]
         self._ask(self._attached.subscribe, new, partial(self._has_direct, packet, wanted))
 

@@ -262,6 +262,12 @@ RETAIN_HANDLING: Final = Rule(PROTOCOL, "section 3.8.3.1", "", "the retain handl
 NO_FILTERS_TO_LEAVE: Final = Rule(
     PROTOCOL, "MQTT-3.10.3-2", "MQTT-3.10.3-2", "an UNSUBSCRIBE has a topic filter at least"
 )
+TOO_MANY_FILTERS: Final = Rule(
+    ReasonCode.QUOTA_EXCEEDED,
+    "section 4.13.1",
+    "section 4.8",
+    "a SUBSCRIBE or UNSUBSCRIBE has no more topic filters than the server looks at",
+)
 NO_REASONS: Final = Rule(
     PROTOCOL,
     "MQTT-3.8.4-6",

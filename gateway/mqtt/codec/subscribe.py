@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -13,6 +13,9 @@ from gateway.mqtt.codec.properties import NONE, Properties
 
 if TYPE_CHECKING:
     from gateway.mqtt.codec.fields import Reader
+
+#: Filters of one packet; one of 1 MiB could hold 260,000, and each of them costs time.
+FILTERS_MAX: Final = 1_000
 
 
 class Subscription(msgspec.Struct, frozen=True, gc=False):
@@ -66,7 +69,13 @@ def read_subscribe(reader: Reader) -> Subscribe:
     subscriptions = []
     while reader.at < reader.stop:
         subscriptions.append(_subscription(reader.text(), reader.byte(), reader.version))
+        _bound(len(subscriptions), reader)
     return Subscribe(packet_id, tuple(subscriptions), given)
+
+
+def _bound(filters: int, reader: Reader) -> None:
+    if filters > FILTERS_MAX:
+        raise reader.broken(errors.TOO_MANY_FILTERS, f"more than {FILTERS_MAX}")
 
 
 def _subscription(text: str, options: int, version: int) -> Subscription:
@@ -118,6 +127,7 @@ def read_unsubscribe(reader: Reader) -> Unsubscribe:
     while reader.at < reader.stop:
         filters.append(reader.text())
         topics.check_filter(filters[-1], reader.version)
+        _bound(len(filters), reader)
     return Unsubscribe(packet_id, tuple(filters), given)
 
 

@@ -217,6 +217,11 @@ class Conversation:
         self.client = Client(self, self.settings, b"12345678", "192.0.2.1", None, "default", self.now)  # type: ignore[arg-type]
         self.attached: FakeAttached | None = None
         self.is_admitted = False
+        #: Whether nothing is read of it, and what it said meanwhile.
+        self.is_paused = False
+        self.waiting: list[Packet | PacketError] = []
+        #: The QoS of the message that found no room last.
+        self.awaited: int | None = None
         #: How the process was told that the connection is over; None as long as it is not.
         self.finished: str | None = None
         self.fanned_out: set[MqttSubscription] = set()
@@ -265,6 +270,18 @@ class Conversation:
     def unix_ms(self) -> int:
         return self.time_ms
 
+    def pause(self, connection_id: bytes) -> None:
+        assert self.finished is None
+        self.is_paused = True
+
+    def await_room(self, connection_id: bytes, qos: int) -> None:
+        assert self.finished is None
+        self.awaited = qos
+
+    def resume(self, connection_id: bytes) -> None:
+        assert self.finished is None
+        self.is_paused = False
+
     def finish(self, connection_id: bytes, farewell: bytes, reason: str, now: float) -> None:
         assert self.finished is None, "a connection ends once"
         assert self.attached is None or not self.attached.has_left, "counts would not reach the node"
@@ -272,6 +289,8 @@ class Conversation:
         if farewell:
             self._hear(farewell)
         self.finished = reason
+        self.is_paused = False
+        self.waiting.clear()
 
     def add(self, subscription: MqttSubscription) -> None:
         assert subscription not in self.fanned_out
@@ -298,7 +317,25 @@ class Conversation:
         found: list[Packet | PacketError] = [*self._said.feed(data)]
         if self._said.fault:
             found.append(self._said.fault)
-        return [self.offers(one) for one in found]
+        before = len(self.waiting)
+        self.waiting += found
+        left = before + len(found) - self.go_on()
+        return [number < left for number in range(before, before + len(found))]
+
+    def go_on(self) -> int:
+        """Offer what waits, as the door does; give how much still does."""
+        while self.waiting and not self.is_paused:
+            if self.offers(self.waiting[0]):
+                del self.waiting[:1]  # it may have been the last of this client
+            else:
+                assert self.is_paused, "who takes nothing is not read"
+        return len(self.waiting)
+
+    def finds_room(self) -> None:
+        """Have room for messages again, and go on."""
+        self.node.is_full = False
+        self.resume(self.client.connection_id)
+        self.go_on()
 
     def offers(self, packet: Packet | PacketError) -> bool:
         is_taken = self.client.packet(packet, self.now)
@@ -333,6 +370,7 @@ class Conversation:
         self.client.welcomed(welcome, self.now)
         self.client.validate()
         self.node_works()
+        self.go_on()
         return self.hears_first()
 
     def node_works(self) -> None:
@@ -396,6 +434,7 @@ class Conversation:
     def node_answers(self, refused: dict[str, int] | None = None) -> None:
         self.client.answered(self.node.answer(refused or {}), self.now)
         self.client.validate()
+        self.go_on()
 
     def node_does_all(self) -> None:
         while self.node.asked or self.node.requests:
@@ -412,6 +451,7 @@ class Conversation:
         del unanswered[:count]
         self.client.acknowledged(answers, self.now)
         self.client.validate()
+        self.go_on()
 
     def node_refuses(self, code: int, detail: str = "") -> None:
         self.node.is_over = True

@@ -42,6 +42,7 @@ class CarriedConversation(Conversation):
         rights = [getattr(RIGHTS, one) for one in RIGHTS.__struct_fields__]
         self.gateway.welcome_client(self.real.number, name, rights)
         self.node_works()
+        self.go_on()
         return self.hears_first()
 
     def node_works(self) -> None:

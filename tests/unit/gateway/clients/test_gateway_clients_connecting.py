@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from angarium import errors
 from gateway.mqtt.clients.client import Stage
-from gateway.mqtt.clients.settings import EARLY_PACKETS_MAX, Capabilities, Settings
+from gateway.mqtt.clients.settings import Capabilities, Settings
 from gateway.mqtt.codec.connect import ConnAck, Connect, Will
 from gateway.mqtt.codec.control import Auth, Disconnect, PingReq, PingResp
 from gateway.mqtt.codec.errors import ReasonCode
@@ -52,9 +50,10 @@ def test_a_second_connect_ends_the_connection(version: int, is_here: bool) -> No
     talk = Conversation(version).connect()
     if is_here:
         talk.welcome()
-    talk.offers(Connect(version=version, client_id="c"))
+    talk.waiting.append(Connect(version=version, client_id="c"))
     if not is_here:
         talk.welcome()
+    talk.go_on()
     talk.ends_with(R.PROTOCOL_ERROR if version == V5 else None)
 
 
@@ -163,45 +162,24 @@ def test_nothing_is_done_of_what_a_refused_client_sent_behind_its_connect(versio
 def test_packets_may_be_sent_behind_a_connect_at_once_and_are_done_in_their_order(version: int) -> None:
     """Section 3.1.4: clients need not wait for the CONNACK."""
     talk = Conversation(version).connect()
-    assert talk.says(Publish("a", b"1"), PingReq(), Publish("b", b"2")) == [True, True, True]
+    assert talk.says(Publish("a", b"1"), PingReq(), Publish("b", b"2")) == [False, False, False]
     assert talk.node.published == []
     talk.welcome()
     assert [row[0] for row in talk.node.published] == ["a", "b"]
     assert talk.hears() == [PingResp()]
 
 
-def test_of_those_only_a_few_wait_here_and_the_others_on_the_connection() -> None:
-    talk = Conversation().connect()
-    taken = talk.says(*[Publish("a", b"%d" % number) for number in range(EARLY_PACKETS_MAX + 2)])
-    assert taken == [True] * EARLY_PACKETS_MAX + [False, False]
-    talk.welcome()
-    assert talk.says(Publish("a", b"last")) == [True]
-    assert [row[4] for row in talk.node.published] == [
-        b"%d" % number for number in range(EARLY_PACKETS_MAX)
-    ] + [b"last"]
-
-
-def test_packets_that_came_early_wait_for_room_and_later_ones_for_them() -> None:
+def test_they_wait_for_room_as_well_if_there_is_none_then() -> None:
     talk = Conversation().connect()
     talk.says(Publish("a", b"1"), Publish("a", b"2"))
     talk.node.is_full = True
     talk.welcome()
     assert talk.says(Publish("a", b"3")) == [False]
-    assert talk.client.tick(talk.now) < talk.now + 1
-    talk.node.is_full = False
-    assert talk.client.tick(talk.now) == math.inf
-    assert talk.says(Publish("a", b"3")) == [True]
+    assert talk.is_paused
+    assert talk.awaited == 0
+    talk.finds_room()
     assert [row[4] for row in talk.node.published] == [b"1", b"2", b"3"]
-
-
-def test_a_later_packet_finds_room_for_the_early_ones_first() -> None:
-    talk = Conversation().connect()
-    talk.says(Publish("a", b"1"))
-    talk.node.is_full = True
-    talk.welcome()
-    talk.node.is_full = False
-    talk.says(Publish("a", b"2"))
-    assert [row[4] for row in talk.node.published] == [b"1", b"2"]
+    assert not talk.is_paused
 
 
 @BOTH
