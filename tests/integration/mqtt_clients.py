@@ -58,7 +58,9 @@ class Paho:
         username: str = "",
         password: str = "",
         tls: ssl.SSLContext | None = None,
+        keeps: bool = False,
     ) -> None:
+        """Be there; `keeps` wants the session kept, in 3.1.1."""
         self.url = url
         self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
         #: Reasons of CONNACK, SUBACK and UNSUBACK, and of the end, as they come.
@@ -67,7 +69,11 @@ class Paho:
         self.ends: queue.Queue[Any] = queue.Queue()
         transport: Literal["tcp", "websockets"] = "websockets" if url.startswith("ws") else "tcp"
         self.client = client = paho.Client(
-            CallbackAPIVersion.VERSION2, name, protocol=MQTTProtocolVersion(version), transport=transport
+            CallbackAPIVersion.VERSION2,
+            name,
+            clean_session=False if keeps else None,
+            protocol=MQTTProtocolVersion(version),
+            transport=transport,
         )
         if tls is not None:
             client.tls_set_context(tls)

@@ -131,9 +131,9 @@ class Outgoing:
                 break
             held.popleft()
             if verdict is Verdict.SEND:
+                self._unacknowledged.passed(came.position)
                 packets += self._send(came)
             elif verdict is Verdict.DONE:
-                self._unacknowledged.done(came.position)
                 self._finish(came)
             elif not self._unacknowledged.came_again(came.position, came.window):
                 came.window.take(1, spool_size((came.row,)))  # twice in one flow: it is accepted once

@@ -5,8 +5,8 @@ process, a message comes with the one that it had. It is the same for positions 
 is on its way, and the others wait.
 
 The flow that brings messages may end while its client stays, because a worker is replaced. The next one brings all
-again that were not accepted: those on their way are not sent twice [MQTT-4.4.0-1], and those that the client has
-acknowledged meanwhile are accepted when they come. No I/O, no clock.
+again of which the queue does not know that they are done with. None is sent twice on one connection [MQTT-4.4.0-1]:
+flows bring rising positions, so what is not above the highest one is on its way, or done with. No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 #: Packet identifiers are from 1 to this.
 IDS: Final = 32_767
-#: Messages that were acknowledged while no flow was bound, and have not come again; beyond it the oldest comes twice.
-LATE_MAX: Final = 1_024
 
 
 class Verdict(Enum):
@@ -31,7 +29,7 @@ class Verdict(Enum):
     WAIT = "wait"
     #: It is on its way already.
     KNOWN = "known"
-    #: The client has it.
+    #: It is done with already.
     DONE = "done"
 
 
@@ -52,13 +50,13 @@ def packet_id_of(position: int) -> int:
 class Unacknowledged:
     """Those of one connection."""
 
-    __slots__ = ("_late", "_out")
+    __slots__ = ("_highest", "_out")
 
     def __init__(self) -> None:
         #: By packet identifier.
         self._out: dict[int, Out] = {}
-        #: Positions that the client has acknowledged, and no flow that is bound has brought; the oldest first.
-        self._late: dict[int, None] = {}
+        #: The highest position that was sent, or that the client does not get.
+        self._highest = 0
 
     def __len__(self) -> int:
         return len(self._out)
@@ -68,7 +66,11 @@ class Unacknowledged:
         out = self._out.get(packet_id_of(position))
         if out is not None:
             return Verdict.KNOWN if out.position == position else Verdict.WAIT
-        return Verdict.DONE if position in self._late else Verdict.SEND
+        return Verdict.DONE if position <= self._highest else Verdict.SEND
+
+    def passed(self, position: int) -> None:
+        """Take note of a message whose turn has come."""
+        self._highest = max(self._highest, position)
 
     def sent(self, out: Out) -> int:
         """Take note of a message that is sent; gives its packet identifier."""
@@ -84,21 +86,11 @@ class Unacknowledged:
         self._out[packet_id] = known._replace(window=window)
         return known.window is not window
 
-    def done(self, position: int) -> None:
-        """Forget one that came and that the client has."""
-        del self._late[position]
-
     def acknowledged(self, packet_id: int) -> Out | None:
         """Take an acknowledgement; None if it is for nothing, as one of an earlier connection."""
-        out = self._out.pop(packet_id, None)
-        if out is not None and not out.window.flow:
-            self._late[out.position] = None
-            if len(self._late) > LATE_MAX:
-                del self._late[next(iter(self._late))]
-        return out
+        return self._out.pop(packet_id, None)
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         assert all(packet_id == packet_id_of(out.position) for packet_id, out in self._out.items())
-        assert not self._late.keys() & {out.position for out in self._out.values()}
-        assert len(self._late) <= LATE_MAX
+        assert all(out.position <= self._highest for out in self._out.values())

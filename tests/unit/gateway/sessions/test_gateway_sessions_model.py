@@ -34,6 +34,8 @@ class Queue:
         self.rows: dict[int, Row] = {}
         self.given: set[int] = set()
         self.counts: dict[int, int] = {}
+        #: Those whose deletion is not on disk.
+        self.deleted: dict[int, Row] = {}
         self.last = 0
         self.window: FlowWindow | None = None
 
@@ -76,7 +78,12 @@ class Queue:
         if window is self.window:
             assert position in self.given, "accepted what was not given"
             self.given.discard(position)
-            del self.rows[position]
+            self.deleted[position] = self.rows.pop(position)
+
+    def crash(self) -> None:
+        """Know nothing of what was not on disk."""
+        self.rows |= self.deleted
+        self.unbind()
 
 
 class Side:
@@ -147,6 +154,12 @@ class Side:
             self.outgoing.interrupt()
             if number:
                 self.queue.bind()
+        elif what == "crash":
+            self.queue.crash()
+            self.outgoing.interrupt()
+            self.queue.bind()
+        elif what == "sync":
+            self.queue.deleted.clear()
         elif what == "reconnect":
             self.connect()
         self.outgoing.validate()
@@ -171,7 +184,9 @@ class Side:
 
 
 _STEPS = st.tuples(
-    st.sampled_from(["put", "put", "give", "give", "acknowledge", "acknowledge", "rebind", "reconnect"]),
+    st.sampled_from(
+        ["put", "put", "give", "give", "acknowledge", "acknowledge", "rebind", "crash", "sync", "reconnect"]
+    ),
     st.integers(0, 3),
 )
 
