@@ -1,8 +1,29 @@
-"""Random tests are judged by what they find, not by how long an example took: the machine may be busy."""
+"""How random tests are judged, and what the hash of a password costs here."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import settings
 
+from cluster.security import passwords
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Random tests are judged by what they find, not by how long an example took: the machine may be busy.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+
+# A hash says what it cost, so a cheap one is compared as any other. Some are made when a module is imported.
+_USUAL_COST = passwords.COST
+pytest.MonkeyPatch().setattr(passwords, "COST", 1 << 4)
+
+
+@pytest.fixture
+def usual_cost() -> Iterator[None]:
+    """Have passwords hashed as outside of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passwords, "COST", _USUAL_COST)
+        yield

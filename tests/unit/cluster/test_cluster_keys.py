@@ -28,6 +28,7 @@ def test_two_hashes_of_one_password_differ() -> None:
     assert passwords.hash_password("x") != passwords.hash_password("x")
 
 
+@pytest.mark.usefixtures("usual_cost")
 def test_a_hash_says_how_it_was_made() -> None:
     stored = passwords.hash_password("pass", b"salt" * 4)
     made = hashlib.scrypt(b"pass", salt=b"salt" * 4, n=16384, r=8, p=1, maxmem=64 << 20, dklen=32)
