@@ -9,7 +9,6 @@ They are sent in the order of the queue [MQTT-4.6.0-5]: one that has to wait hol
 
 from __future__ import annotations
 
-from collections import deque
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -71,7 +70,7 @@ class Outgoing:
         self._trie: FilterTrie[MqttSubscription] | None = None
         self._unacknowledged = Unacknowledged()
         #: Those that wait, the oldest first: the first one for its packet identifier.
-        self._held: deque[_Came] = deque()
+        self._held: list[_Came] = []
 
     # -- what the client has subscribed to -------------------------------------------------------------------
 
@@ -123,13 +122,13 @@ class Outgoing:
 
     def _go_on(self, now: float) -> bool:
         """Send what need not wait, in one piece."""
-        held, packets = self._held, []
-        while held:
-            came = held[0]
+        passed = 0
+        packets: list[bytes] = []
+        for came in self._held:
             verdict = self._unacknowledged.judge(came.position)
             if verdict is Verdict.WAIT:
                 break
-            held.popleft()
+            passed += 1
             if verdict is Verdict.SEND:
                 self._unacknowledged.passed(came.position)
                 packets += self._send(came)
@@ -137,6 +136,7 @@ class Outgoing:
                 self._finish(came)
             elif not self._unacknowledged.came_again(came.position, came.window):
                 came.window.take(1, spool_size((came.row,)))  # twice in one flow: it is accepted once
+        del self._held[:passed]
         return not packets or self._host.send_guaranteed(self._receiver, b"".join(packets), now)
 
     def interrupt(self) -> None:
