@@ -385,9 +385,8 @@ class Router:
         """Do what time demands; gives when it wants to be called again (seconds, absolute)."""
         self._is_restless = False
         self.eliding.release(now)
-        wake = min(
-            now + SWEEP_INTERVAL_S, self.consumers.tick(now), self.links.tick(now), self.attached.tick(now)
-        )
+        wake = min(now + SWEEP_INTERVAL_S, self.consumers.tick(now), self.links.tick(now))
+        wake = min(wake, self.attached.tick(now), self.operators.tick(now))
         wake = min(wake, self.retained.tick(now), self.rounds.tick(now, self.config.shard_grace_ms / 1000))
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_INTERVAL_S
