@@ -21,7 +21,7 @@ from angarium_server.connections.descriptors import raise_descriptors
 from angarium_server.connections.door import Door, DoorLimits, Refusal
 from angarium_server.connections.framing import FramingLimits
 from angarium_server.connections.tls import make_context
-from angarium_server.memory import collect_rarely, in_use_bytes
+from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.mqtt.config import MqttRuntime
 from cluster.mqtt.deadlines import Deadlines
@@ -109,6 +109,7 @@ class MqttServer:
             lambda _network, _now: True,
             lambda connection_id, now: self._egress.on_room(connection_id, now),
         )
+        self._memory = FreedMemory()
         self._egress = Egress(self._door, runtime.settings.egress_memory_bytes)
         self._credit = Credit()
         #: The Message VPN of each address.
@@ -364,6 +365,7 @@ class MqttServer:
                 self._deadlines.add(connection_id, client.tick(now))
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
+            self._memory.update(0, now, held_bytes=in_use_bytes())
             for delivering in self._deliveries.values():
                 delivering.sweep(now)
 

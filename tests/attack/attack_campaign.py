@@ -77,6 +77,9 @@ class Round:
         secret.touch(mode=0o600)
         secret.write_text(CLUSTER_SECRET + "\n", encoding="utf-8")
         config.write_text(f'[cluster]\nname = "{CLUSTER}"\nsecret_file = "{secret}"\n', encoding="utf-8")
+        if self._kind == "mqtt":
+            with config.open("a", encoding="utf-8") as file:
+                file.write('[mqtt]\nlisten = ["tcp://127.0.0.1:0"]\n')
         return config
 
     def run(self) -> dict[str, Any]:
@@ -125,7 +128,7 @@ class Round:
             "-m",
             "tests.attack.attackers",
             self._kind,
-            self.node.url,
+            self.node.mqtt_url if self._kind == "mqtt" else self.node.url,
             str(self._seed),
             str(self._attack_s),
             PASSWORD,

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import zmq
 
 from angarium import wire
+from tests.attack import mqtt_attack
 from tests.integration.random_frames import OddClient, noise
 from tests.integration.random_guaranteed import OddSpeaker
 from tests.integration.raw_client import hello_header, row
@@ -49,7 +50,7 @@ class Attacker:
     def __init__(self, url: str, seed: int, password: str) -> None:
         self.url = url
         self.rng = random.Random(seed)
-        self._password = password
+        self.password = password
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._opened: list[RawGuaranteed] = []
         #: Plain connections that stay over turns.
@@ -83,7 +84,7 @@ class Attacker:
 
     def client(self, **fields: Any) -> RawGuaranteed:
         """Give a client that is logged in."""
-        return self.stranger().hello(**{"username": ATTACKER, "password": self._password, **fields})
+        return self.stranger().hello(**{"username": ATTACKER, "password": self.password, **fields})
 
     def ask(self, client: RawGuaranteed, operation: str, **arguments: Any) -> Any:
         """Ask for something, count the code, and give the value or None."""
@@ -297,11 +298,19 @@ def partitions(attacker: Attacker, turn: int) -> None:
         attacker.ask(client, "endpoint.delete", name=name, kind="queue")
 
 
+def mqtt(attacker: Attacker, turn: int) -> None:
+    """A client of MQTT: the URL is one for those."""
+    attack = mqtt_attack.Attack(
+        attacker.url, ATTACKER, attacker.password, attacker.rng, attacker.held, attacker.counts
+    )
+    mqtt_attack.turn_of(attack, turn)
+
+
 KINDS: Final[dict[str, Callable[[Attacker, int], None]]] = {
     kind.__name__: kind
     for kind in (
         *(frames, filters, selectors, memory, tables, logins, connects, disks, neighbours),
-        *(spread, failures, timers, partitions),
+        *(spread, failures, timers, partitions, mqtt),
     )
 }
 

@@ -21,7 +21,7 @@ ATTACK_S = 3.0
 #: A machine that others use delays everybody; how much is for scripts/attack to say.
 P99_RATIO = 30.0
 #: What makes most work or takes most; the others have tests of their own.
-SHARE = ("filters", "selectors", "memory")
+SHARE = ("filters", "selectors", "memory", "mqtt")
 
 
 @pytest.fixture
