@@ -62,7 +62,8 @@ OTHER_DESCRIPTORS: Final = 200
 LOOK_S: Final = 0.05
 #: Clients that are read again in one turn, when there is room for messages again: so few that most find some.
 RESUMED_PER_TURN: Final = 32
-#: Topics that nobody publishes to are forgotten in steps, each after so long.
+#: Topics that nobody publishes to are forgotten in steps, each after so long; memory is looked at as often, also by a
+#: process that has nothing else to do.
 SWEEP_S: Final = 1.0
 #: A process that stops says goodbye to so many clients in a turn, and looks so often whether all have left.
 GOODBYES_PER_TURN: Final = 500
@@ -252,7 +253,11 @@ class MqttServer:
 
     def remove(self, subscription: MqttSubscription) -> None:
         """Fan out to it no more."""
-        self._delivering(subscription).remove(subscription)
+        delivering = self._delivering(subscription)
+        if subscription.receiver.connection_id in self._clients:
+            delivering.remove(subscription)
+        else:
+            delivering.forget(subscription)
 
     def deliver(self, subscriptions: Sequence[MqttSubscription], rows: Sequence[Row], now: float) -> None:
         """Send what came for one client alone, for these of its subscriptions."""
@@ -289,9 +294,8 @@ class MqttServer:
         is_behind = False
         for vpn, delivering in self._deliveries.items():
             was_behind = delivering.is_behind
-            if delivering.begin_turn(now):
-                is_behind = True
-            elif was_behind:
+            is_behind = delivering.begin_turn(now) or is_behind
+            if was_behind and not delivering.is_behind:
                 self._carriers.passed_on(vpn)
         return is_behind
 
@@ -343,7 +347,7 @@ class MqttServer:
         has_more = self._door.read_rest()
         is_behind = self._deliver_rest(now)
         due = min(self._deadlines.next, self._wakes.next)
-        wake = min(self._carriers.tick(now), max(due, self._look_at))
+        wake = min(self._carriers.tick(now), max(due, self._look_at), self._sweep_at)
         has_more = self._resume_held() or has_more
         self._door.flush()
         if is_behind or has_more:

@@ -6,6 +6,7 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from angarium import blocking
@@ -21,6 +22,7 @@ from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from angarium_server.testing import Node
 
@@ -28,6 +30,8 @@ pytestmark = pytest.mark.slow
 
 #: More than waits for a client of the default profile, which has 20,000 work units of 2 KiB, and for its socket.
 FLOOD, PAYLOAD_BYTES = 3_000, 30_000
+#: Of 40 MB that waited, when a minute is over.
+KEPT_BYTES_MAX, GIVE_BACK_S = 16 << 20, 60.0
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +209,29 @@ def test_a_reader_that_is_slow_loses_its_own_and_nobody_else_does(node: Node) ->
         wait_for(lambda: counted(node, "slow", "transmit-congestion"), lambda lost: len(seen) + lost == FLOOD)
         slow.say(PingReq())
         assert isinstance(slow.next(), PingResp)
+
+
+def test_what_waited_for_a_reader_that_went_is_given_back(tmp_path: Path) -> None:
+    with mqtt_node(tmp_path) as node:
+        pid = node.process("mqtt")["pid"]
+        before = resident_bytes(pid)
+
+        def grown() -> int:
+            return resident_bytes(pid) - before
+
+        with Raw(node.mqtt_url, receive_bytes=8_192) as deaf, blocking.connect(node.url) as ours:
+            deaf.connect("deaf", keep_alive=0)
+            deaf.subscribe("deaf/#")
+            for _ in range(FLOOD):
+                ours.publish("deaf/1", bytes(PAYLOAD_BYTES))
+            wait_for(grown, lambda size: size > KEPT_BYTES_MAX, "a backlog")
+        wait_for(grown, lambda size: size < KEPT_BYTES_MAX, "memory given back", GIVE_BACK_S)
+
+
+def resident_bytes(pid: int) -> int:
+    """Give what a process has for itself."""
+    found = psutil.Process(pid).memory_info()
+    return int(found.rss - found.shared)
 
 
 def test_what_comes_right_behind_a_connect_waits_for_the_login(node: Node) -> None:

@@ -371,3 +371,19 @@ def test_plans_take_what_they_are_charged_for(
     finally:
         tracemalloc.stop()
     assert taken / 1.7 < cache.bytes < taken * 1.7, cache.bytes / taken
+
+
+def test_a_client_that_is_gone_is_forgotten_some_subscriptions_a_turn() -> None:
+    bench, gone, other = Bench(), FakeClient(1), FakeClient(2)
+    count = 2 * delivering.TURN_REMOVALS + 1
+    left = [bench.subscribe(gone, f"a/{number}") for number in range(count)]
+    bench.subscribe(other, "a/+")
+    for subscription in left:
+        bench.delivering.forget(subscription)
+    sizes = []
+    while bench.delivering.begin_turn(0.0):
+        sizes.append(len(bench.delivering._fan_out))
+        bench.deliver(row(f"a/{count - 1}"))
+        assert len(bench.got(other)) == 1
+    assert sizes == [count + 1 - delivering.TURN_REMOVALS, 2]
+    assert len(bench.delivering._fan_out) == 1
