@@ -12,10 +12,9 @@ while they are told something.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -37,7 +36,6 @@ from gateway.attached import Attached, Stage
 from gateway.counting import Counting
 from gateway.gathering import Gathering
 from gateway.producing import Producing
-from gateway.rights import KnownRights
 from gateway.session import (
     Acknowledged,
     Brought,
@@ -55,10 +53,12 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator
 
+    from angarium.client.protocol.provisioning import Send
     from angarium.errors import AngariumError
     from angarium.message import Row
     from gateway.attached import Guest, Login
     from gateway.line import Connect, Line
+    from gateway.rights import KnownRights
 
 #: How long a client waits for its carrier.
 WAIT_S: Final = 10.0
@@ -130,6 +130,10 @@ class Surroundings(NamedTuple):
     move: Callable[[Attached, str], None]
 
 
+#: Takes the value of an answer, or the error, and the time.
+Then: TypeAlias = "Callable[[Any, AngariumError | None, float], None]"
+
+
 class Carrier:
     """The carrier in one Message VPN."""
 
@@ -148,6 +152,8 @@ class Carrier:
         self.producing: Producing[Attached] = Producing()
         self.counting = Counting()
         self.accepting = Accepting()
+        #: What takes the answers to what the gateway asked for itself, by number of the request.
+        self._asked: dict[int, Then] = {}
         #: Those that have said HELLO and have not ended, by number.
         self._clients: dict[int, Attached] = {}
         #: Those that wait until they may say HELLO, the oldest first; some may have left.
@@ -199,6 +205,15 @@ class Carrier:
     def has_room_guaranteed(self) -> bool:
         """Tell whether another guaranteed message of a client is taken."""
         return self.producing.has_room() and self._session is not None and self._session.is_open
+
+    def ask(self, send: Send, then: Then) -> bool:
+        """Ask the router for an operation; false if that cannot be now. If the session ends, that is the answer."""
+        session = self._session
+        if session is None or not session.can_ask():
+            return False
+        self._asked[send(session)] = then
+        self._send()
+        return True
 
     def has_asked(self, client: Attached) -> None:
         """Take note that a client has something to ask for, and nothing under way."""
@@ -334,6 +349,9 @@ class Carrier:
     def _noticed(self, event: Noticed, _now: float) -> None:
         self.refused[event.code] += event.messages
 
+    def _replied(self, event: Replied, now: float) -> None:
+        self._asked.pop(event.request)(event.value, event.error, now)
+
     def _table_changed(self, event: TableChanged, _now: float) -> None:
         self.gathering.cut_by(event.epoch, event.slots)
         self.producing.cut_by(event.epoch, event.slots)
@@ -448,6 +466,9 @@ class Carrier:
         self.lost += session.unretired_rows() + len(self.gathering.rows)
         self.gathering, self.producing = Gathering(), Producing()
         self._end_clients(error)
+        asked, self._asked = self._asked, {}
+        for then in asked.values():
+            then(None, error, now)
         if session.welcome is None and error.code in _FINAL:
             self._refuse_waiting(error, now)
 
@@ -618,6 +639,7 @@ _HANDLERS: Final[dict[type[Any], Callable[[Carrier, Any, float], None]]] = {
     Closed: Carrier._closed,
     Delivered: Carrier._delivered,
     Noticed: Carrier._noticed,
+    Replied: Carrier._replied,
     TableChanged: Carrier._table_changed,
     Welcomed: Carrier._welcomed,
     Ended: Carrier._ended,
@@ -629,68 +651,3 @@ _HANDLERS: Final[dict[type[Any], Callable[[Carrier, Any, float], None]]] = {
     ProducerRefused: Carrier._of_producer,
     Acknowledged: Carrier._of_producer,
 }
-
-
-class VpnCarriers:
-    """The carriers of a process, by Message VPN; there are few, because operators name them."""
-
-    def __init__(
-        self,
-        identity: Identity,
-        connect: Connect,
-        on_rows: Callable[[str, list[Row], float], bool],
-        random: random.Random,
-    ) -> None:
-        """Begin without any."""
-        numbers = itertools.count(1)
-        self._around = Surroundings(identity, connect, on_rows, random, numbers, KnownRights(), self._move)
-        self._by_vpn: dict[str, Carrier] = {}
-        self._is_stopping = False
-
-    def attach(self, vpn: str, guest: Guest, login: Login, now: float) -> Attached:
-        """Log a client in; its guest is told `welcomed` or `refused` later."""
-        return self._find(vpn).attach(guest, login, now)
-
-    def _move(self, client: Attached, vpn: str) -> None:
-        self._find(vpn).adopt(client)
-
-    def _find(self, vpn: str) -> Carrier:
-        carrier = self._by_vpn.get(vpn)
-        if carrier is None:
-            carrier = self._by_vpn[vpn] = Carrier(vpn, self._around)
-            if self._is_stopping:
-                carrier.stop()
-        return carrier
-
-    def has_room(self, vpn: str) -> bool:
-        """Tell whether another message of a client in a Message VPN is taken."""
-        return self._by_vpn[vpn].has_room()
-
-    def has_room_guaranteed(self, vpn: str) -> bool:
-        """Tell whether another guaranteed message of a client in a Message VPN is taken."""
-        return self._by_vpn[vpn].has_room_guaranteed()
-
-    def passed_on(self, vpn: str) -> None:
-        """Take note that all rows that came in a Message VPN have been passed on, after `on_rows` gave false."""
-        self._by_vpn[vpn].passed_on()
-
-    def tick(self, now: float) -> float:
-        """Do what is due, and end a turn: send what it brought; gives when to call again."""
-        for carrier in [*self._by_vpn.values()]:
-            carrier.tick(now)
-        return min((carrier.wake_at(now) for carrier in self._by_vpn.values()), default=_NEVER)
-
-    def stop(self) -> None:
-        """Let nobody in any more, and leave when what clients brought has left; see `is_gone`."""
-        self._is_stopping = True
-        for carrier in self._by_vpn.values():
-            carrier.stop()
-
-    @property
-    def is_gone(self) -> bool:
-        """Tell whether nothing is left of any."""
-        return all(carrier.is_gone for carrier in self._by_vpn.values())
-
-    def describe(self) -> list[dict[str, Any]]:
-        """Give a row for each."""
-        return [carrier.describe() for carrier in self._by_vpn.values()]

@@ -6,6 +6,8 @@ profile allows, and of whoever has most when all together take too much. So a sl
 loses anything before that has taken all there is. What may not be lost waits in its place among the others; those
 who put it are bounded otherwise, and end a client for whom too much of it waits.
 
+What comes for a client may be *held* while something older is fetched for it, which goes first: retained messages.
+
 Decides and keeps; the connections are behind `Outlet`. Time is a parameter.
 """
 
@@ -74,9 +76,13 @@ class _Queue:
 
     __slots__ = (
         "bytes",
+        "first",
+        "first_bytes",
         "gone",
         "guaranteed",
         "guaranteed_bytes",
+        "held_at",
+        "holds",
         "messages",
         "receiver",
         "since",
@@ -93,12 +99,31 @@ class _Queue:
         #: What may not, oldest first, each with what `gone` is when its turn has come; and what it takes.
         self.guaranteed: deque[tuple[int, bytes]] = deque()
         self.guaranteed_bytes = 0
+        #: How many hold back what is put from now on; what `gone` is when only that is left.
+        self.holds = 0
+        self.held_at = 0
+        #: What goes before it, and its bytes.
+        self.first: deque[bytes] = deque()
+        self.first_bytes = 0
         #: Since when the client has taken nothing; and what was unsent when somebody looked last.
         self.since = now
         self.unsent = unsent
 
     def __len__(self) -> int:
-        return len(self.messages) + len(self.guaranteed)
+        return len(self.first) + len(self.messages) + len(self.guaranteed)
+
+    @property
+    def has_next(self) -> bool:
+        """Whether anything may leave now."""
+        return self.gone < self.held_at or bool(self.first) or (not self.holds and len(self) > 0)
+
+    @property
+    def size(self) -> int:
+        """Give what it takes of what all may take.
+
+        What goes first is shared by clients, and whoever holds waits until it has left; it is charged if they do not.
+        """
+        return self.bytes + self.guaranteed_bytes + (0 if self.holds else self.first_bytes)
 
     def push(self, messages: Sequence[bytes]) -> int:
         """Have messages wait that may be lost; give the bytes that this takes."""
@@ -113,6 +138,17 @@ class _Queue:
         self.guaranteed_bytes += len(data) + MESSAGE_BYTES
         return len(data) + MESSAGE_BYTES
 
+    def push_first(self, data: bytes) -> None:
+        """Have bytes wait that go before what is held back."""
+        self.first.append(data)
+        self.first_bytes += len(data)
+
+    def hold(self) -> None:
+        """Hold back what is put from now on, once more."""
+        if not self.holds and not self.first:
+            self.held_at = self.gone + len(self.messages)
+        self.holds += 1
+
     def lose_oldest(self) -> int:
         """Lose the oldest message that may be; give the bytes that this frees."""
         size = len(self.messages.popleft()) + MESSAGE_BYTES
@@ -123,21 +159,28 @@ class _Queue:
     def take(self, room: int) -> list[bytes]:
         """Take what comes next, as long as there is room before it."""
         taken: list[bytes] = []
-        while room > 0 and len(self):
-            if self.guaranteed and self.guaranteed[0][0] <= self.gone:
-                data = self.guaranteed.popleft()[1]
-                self.guaranteed_bytes -= len(data) + MESSAGE_BYTES
-            else:
-                data = self.messages.popleft()
-                self.bytes -= len(data) + MESSAGE_BYTES
-                self.gone += 1
+        while room > 0 and self.has_next:
+            data = self._take_next()
             taken.append(data)
             room -= len(data)
         return taken
 
+    def _take_next(self) -> bytes:
+        if self.first and self.gone >= self.held_at:
+            data = self.first.popleft()
+            self.first_bytes -= len(data)
+        elif self.guaranteed and self.guaranteed[0][0] <= self.gone:
+            data = self.guaranteed.popleft()[1]
+            self.guaranteed_bytes -= len(data) + MESSAGE_BYTES
+        else:
+            data = self.messages.popleft()
+            self.bytes -= len(data) + MESSAGE_BYTES
+            self.gone += 1
+        return data
+
     def report(self) -> None:
         """Note at the client what waits for it."""
-        self.receiver.queued = len(self), self.bytes + self.guaranteed_bytes
+        self.receiver.queued = len(self), self.first_bytes + self.bytes + self.guaranteed_bytes
 
 
 class Egress:
@@ -244,22 +287,56 @@ class Egress:
         for queue in losers.values():
             queue.report()
 
+    def hold(self, receiver: Receiver) -> None:
+        """Hold back what is put for a client from now on; each call needs its `release`."""
+        queue = self._queues.get(receiver.connection_id)
+        if queue is None:
+            queue = self._queues[receiver.connection_id] = _Queue(receiver, 0.0, 0)
+        queue.hold()
+
+    def put_first(self, receiver: Receiver, data: bytes, now: float) -> None:
+        """Send what goes before all that is held back for a client; who holds waits until there is room for more."""
+        queue = self._queues.get(receiver.connection_id)
+        if queue is not None:
+            assert queue.holds
+            queue.push_first(data)
+            self._go_on(queue, now)
+
+    def has_room(self, receiver: Receiver) -> bool:
+        """Tell whether all that goes first has left, as far as it waits here."""
+        queue = self._queues.get(receiver.connection_id)
+        return queue is None or not queue.first
+
+    def release(self, receiver: Receiver, now: float) -> None:
+        """Go on with what was held back for a client, if nobody holds it any more."""
+        queue = self._queues.get(receiver.connection_id)
+        if queue is None:
+            return
+        before = queue.size
+        queue.holds -= 1
+        self.bytes += queue.size - before
+        if not queue.holds:
+            self._go_on(queue, now)
+
     def on_room(self, connection_id: bytes, now: float) -> None:
         """Go on with a connection of which all has left."""
         queue = self._queues.get(connection_id)
-        if queue is None:
-            return
-        before = queue.bytes + queue.guaranteed_bytes
+        if queue is not None:
+            self._go_on(queue, now)
+
+    def _go_on(self, queue: _Queue, now: float) -> None:
+        connection_id, before = queue.receiver.connection_id, queue.size
         data = b"".join(queue.take(UNSENT_BYTES_MAX - self._outlet.unsent(connection_id)))
-        self.bytes += queue.bytes + queue.guaranteed_bytes - before
+        self.bytes += queue.size - before
         refusal = self._outlet.send_bytes(connection_id, data) if data else None
         if refusal is Refusal.BLOCKED:
             self._blocked.append(queue.receiver)
-        if not len(queue):
+        if not len(queue) and not queue.holds:
             del self._queues[connection_id]
         elif refusal is None:
             queue.since, queue.unsent = now, self._outlet.unsent(connection_id)
-            self._outlet.await_room(connection_id)
+            if queue.has_next:
+                self._outlet.await_room(connection_id)
         queue.report()
 
     def forget(self, connection_id: bytes) -> None:
@@ -267,7 +344,7 @@ class Egress:
         queue = self._queues.pop(connection_id, None)
         if queue is None:
             return
-        self.bytes -= queue.bytes + queue.guaranteed_bytes
+        self.bytes -= queue.size
         if queue.messages:  # what may not be lost is elsewhere, too
             queue.receiver.count("discard.client-not-connected", len(queue.messages))
         queue.receiver.queued = 0, 0
@@ -280,7 +357,8 @@ class Egress:
         ended, self._blocked = self._blocked, []
         for connection_id, queue in self._queues.items():
             unsent = self._outlet.unsent(connection_id)
-            if unsent < queue.unsent:
+            is_held = queue.holds > 0 and not queue.has_next and not unsent
+            if unsent < queue.unsent or is_held:
                 queue.since = now
             queue.unsent = unsent
             if now - queue.since >= queue.receiver.patience_s:
@@ -289,10 +367,12 @@ class Egress:
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        assert self.bytes == sum(queue.bytes + queue.guaranteed_bytes for queue in self._queues.values())
+        assert self.bytes == sum(queue.size for queue in self._queues.values())
         assert self.bytes <= self._bytes_max or not any(queue.messages for queue in self._queues.values())
         for connection_id, queue in self._queues.items():
             assert queue.receiver.connection_id == connection_id
             assert queue.bytes == sum(len(data) + MESSAGE_BYTES for data in queue.messages)
             assert queue.guaranteed_bytes == sum(len(data) + MESSAGE_BYTES for _, data in queue.guaranteed)
-            assert queue.receiver.queued == (len(queue), queue.bytes + queue.guaranteed_bytes)
+            assert queue.first_bytes == sum(map(len, queue.first))
+            waiting = queue.first_bytes + queue.bytes + queue.guaranteed_bytes
+            assert queue.receiver.queued == (len(queue), waiting)

@@ -27,15 +27,17 @@ from cluster.mqtt.config import MqttRuntime
 from cluster.mqtt.deadlines import Deadlines
 from cluster.relay.connection import Connection as RouterConnection
 from cluster.relay.names import Names
-from gateway.carrier import Identity, VpnCarriers
+from gateway.carrier import Identity
 from gateway.egress import Egress
 from gateway.mqtt.clients.client import Client
 from gateway.mqtt.clients.settings import Settings
 from gateway.mqtt.codec.publish import Seen
 from gateway.mqtt.delivering import Delivering
 from gateway.mqtt.framing import MqttFraming
+from gateway.mqtt.retained import Readings
 from gateway.mqtt.sessions.credit import Credit
 from gateway.mqtt.websocket import WebSocketFraming
+from gateway.vpn_carriers import VpnCarriers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -115,8 +117,9 @@ class MqttServer:
         self._credit = Credit()
         #: The Message VPN of each address.
         self._vpns: dict[str, str] = {}
-        #: By Message VPN.
+        #: By Message VPN, and what is read for their subscriptions.
         self._deliveries: dict[str, Delivering] = {}
+        self._readings: dict[str, Readings] = {}
         self._carriers = VpnCarriers(
             Identity(runtime.local_secret, ROLE, process.index, process.incarnation),
             self._connect,
@@ -259,6 +262,16 @@ class MqttServer:
         else:
             delivering.forget(subscription)
 
+    def read_retained(self, subscriptions: Sequence[MqttSubscription]) -> None:
+        """Send what is retained to subscriptions in force."""
+        self._delivering(subscriptions[0])
+        self._readings[subscriptions[0].receiver.vpn].begin(subscriptions)
+
+    def leave_retained(self, subscription: MqttSubscription) -> None:
+        """Send it to a subscription no more."""
+        if readings := self._readings.get(subscription.receiver.vpn):
+            readings.forget(subscription)
+
     def deliver(self, subscriptions: Sequence[MqttSubscription], rows: Sequence[Row], now: float) -> None:
         """Send what came for one client alone, for these of its subscriptions."""
         self._delivering(subscriptions[0]).deliver_to(subscriptions, rows, now)
@@ -268,7 +281,13 @@ class MqttServer:
         found = self._deliveries.get(vpn)
         if found is None:
             found = self._deliveries[vpn] = Delivering(self._egress)
+            ask = partial(self._carriers.ask, vpn)
+            self._readings[vpn] = Readings(found, self._egress, ask, self._end_receiver)
         return found
+
+    def _end_receiver(self, receiver: Receiver, error: AngariumError, now: float) -> None:
+        if client := self._clients.get(receiver.connection_id):
+            client.end(error, now)
 
     # -- the router ------------------------------------------------------------------------------------------
 
@@ -348,6 +367,8 @@ class MqttServer:
         is_behind = self._deliver_rest(now)
         due = min(self._deadlines.next, self._wakes.next)
         wake = min(self._carriers.tick(now), max(due, self._look_at), self._sweep_at)
+        for readings in self._readings.values():
+            wake = min(wake, readings.tick(now))
         has_more = self._resume_held() or has_more
         self._door.flush()
         if is_behind or has_more:
@@ -379,8 +400,7 @@ class MqttServer:
         for connection_id in dropped:
             self._lost(connection_id, Refusal.BLOCKED.value, now)
         for receiver in self._egress.tick(now):
-            if client := self._clients.get(receiver.connection_id):
-                client.end(error_for(errors.EGRESS_BLOCKED), now)
+            self._end_receiver(receiver, error_for(errors.EGRESS_BLOCKED), now)
 
     def drained(self) -> bool:
         """Asked while stopping: true when everybody has heard that we leave, and what they said before has left."""

@@ -28,7 +28,7 @@ from gateway.mqtt.messages import publish_section, sender_of
 from gateway.mqtt.topics import filters_of, mqtt_topic_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from angarium.message import Row
     from gateway.egress import Egress
@@ -120,10 +120,12 @@ class Delivering:
         self._gathered: dict[MqttReceiver, list[bytes]] = {}
         #: What this turn has done.
         self._turn_rows = self._turn_copies = 0
-        #: Rows for which it had no time, in their order, each iterator at its first one.
-        self._waiting: deque[Iterator[Row]] = deque()
+        #: Rows for which it had no time, in their order, each iterator at its first one, and what is called then.
+        self._waiting: deque[tuple[Iterator[Row], Callable[[float], None] | None]] = deque()
         #: Subscriptions of clients that are gone; what comes for these reaches nobody.
         self._left: deque[MqttSubscription] = deque()
+        #: Told the topic of each message that came to be retained, and that somebody gets.
+        self.on_retained: Callable[[str], None] = lambda _topic: None
 
     def add(self, subscription: MqttSubscription) -> None:
         """Let a subscription that is not shared get what its filter matches."""
@@ -145,7 +147,7 @@ class Delivering:
 
     def deliver(self, rows: Iterable[Row], now: float) -> None:
         """Send rows to all clients whose subscriptions match; perhaps not all of them in this turn."""
-        self._waiting.append(iter(rows))
+        self._waiting.append((iter(rows), None))
         if len(self._waiting) == 1:
             self._go_on(now)
 
@@ -167,19 +169,31 @@ class Delivering:
         """Send what waits, as far as the turn goes; true if that is not all."""
         find = self._fan_out.find
         while self._waiting and not self._is_over():
-            for row in self._waiting[0]:
+            rows, then = self._waiting[0]
+            for row in rows:
                 plan = find(row[1])
                 if plan.copies:
+                    if row[2] & wire.FLAG_RETAIN:
+                        self.on_retained(row[1])
                     self._gather(row, plan)
                     if self._turn_copies >= TURN_COPIES and self._is_over():
                         break
             else:
                 self._waiting.popleft()
+                if then is not None:
+                    then(now)
         self._hand_over(now)
         return self.is_behind
 
     def _is_over(self) -> bool:
         return self._turn_copies >= TURN_COPIES and self._turn_rows >= TURN_ROWS
+
+    def behind(self, then: Callable[[float], None], now: float) -> None:
+        """Call this when all rows are delivered that came before, with the time."""
+        if self._waiting:
+            self._waiting.append((iter(()), then))
+        else:
+            then(now)
 
     def deliver_to(self, subscriptions: Sequence[MqttSubscription], rows: Sequence[Row], now: float) -> None:
         """Send rows to the client of some subscriptions, which may be shared; all of them match."""
@@ -295,3 +309,16 @@ def _count_all(copies: Sequence[_Copies], name: str) -> None:
     for one in copies:
         for receiver in one.receivers:
             receiver.count(name)
+
+
+def retained_packet(row: Row, subscription: MqttSubscription) -> bytes:
+    """Write a row that is retained as a PUBLISH for a new subscription [MQTT-3.3.1-8]; nothing if it cannot have it."""
+    name, receiver = mqtt_topic_of(row[1]), subscription.receiver
+    if name is None:
+        return b""
+    section = publish_section(row) if receiver.version == V5 else b""
+    identifier = subscription.identifier
+    extra = publish.subscription_identifiers([identifier]) if identifier else b""
+    message = publish.Message(fields.text(name), section, row[5], receiver.version)
+    data = b"".join(publish.frame(message, publish.RETAIN, extra))
+    return data if not 0 < receiver.packet_bytes_max < len(data) else b""

@@ -4,7 +4,8 @@
 
 A page is read from the lane of the queue `#retained` (`node.endpoints.retained`). `after` is the topic behind which it
 begins, `upto` the position that the first page gave: what is retained later is left out. `live` is a number for the
-pages of one reading that a subscription goes on from (`router.sessions.splice`); 0: it is read for itself.
+pages of one reading that a subscription goes on from (`router.sessions.splice`); 0: it is read for itself. `queued`
+says that the subscription gets what comes live from a queue: of what waits for the session nothing is left out.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class ReadArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     after: Annotated[str, Meta(max_length=MAX_TOPIC_BYTES)] = ""
     upto: Annotated[int, Meta(ge=0, le=POSITION_MAX)] = 0
     live: Annotated[int, Meta(ge=0, le=POSITION_MAX)] = 0
+    #: Of a gateway: what comes live to whom it reads for comes from queues.
+    queued: bool = False
 
     @property
     def is_first(self) -> bool:
@@ -78,7 +81,7 @@ class _Reading:
         """Answer with what the lane gave, without what comes live."""
         splice, session = self.splice, self.session
         if splice is not None and splice.noted is None:
-            splice.note(_waiting_topics(session))
+            splice.note(() if self.wish.queued else _waiting_topics(session))
         if splice is not None and splice.is_overrun:
             self.answer.refuse(error_for(errors.HOME_NOT_READY, "too much waits for this client"))
             return
@@ -106,7 +109,7 @@ def _match_late(a_round: Round[Session], splice: Splice) -> None:
 
 
 class Retained:
-    """Reads what is retained, for sessions that may subscribe to it."""
+    """Reads what is retained, for sessions that may subscribe to it, and gateways, for their clients that do."""
 
     def __init__(
         self,
@@ -146,7 +149,8 @@ class Retained:
         parsed = parse_filter(wish.filter)
         if parsed.share is not None:
             raise error_for(errors.INVALID_FILTER, "a shared subscription gets nothing that is retained")
-        self._check(session, parsed)
+        if not session.kind.carries_clients:  # what its clients may subscribe to was judged
+            self._check(session, parsed)
         splice = self._splice(session, wish, parsed, now) if wish.live else None
         reading = _Reading(session, wish, parsed.pattern, splice, answer)
         if splice is None or splice not in self.waiting:

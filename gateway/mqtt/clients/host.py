@@ -44,5 +44,11 @@ class Host(SessionHost, Protocol):
     def remove(self, subscription: MqttSubscription) -> None:
         """Fan out to it no more."""
 
+    def read_retained(self, subscriptions: Sequence[MqttSubscription]) -> None:
+        """Send what is retained to subscriptions in force, and keep back what comes live until that is done."""
+
+    def leave_retained(self, subscription: MqttSubscription) -> None:
+        """Send it to a subscription no more, if it was to be."""
+
     def deliver(self, subscriptions: Sequence[MqttSubscription], rows: Sequence[Row], now: float) -> None:
         """Send what came for one client alone, for these of its subscriptions."""

@@ -210,6 +210,7 @@ class Subscribing:
         self, packet: Subscribe, wanted: list[_Wanted], new: list[str], answers: _Answers
     ) -> None:
         codes: list[int] = []
+        begun: dict[str, None] = {}  # a topic filter may come twice
         refusals: list[int] = []
         for one in wanted:
             refusal = one.refusal or answers.get(one.text, 0)
@@ -217,9 +218,14 @@ class Subscribing:
                 refusals.append(refusal)
                 codes.append(fitting(reason_of(refusal), PacketType.SUBACK, self._receiver.version))
             else:
+                is_known = one.text in self._granted
                 codes.append(one.subscription.options.qos)
                 new += self._grant(one.subscription)
+                if _wants_retained(one.subscription.options, is_known=is_known):
+                    begun[one.text] = None
         self._reply(SubAck(packet.packet_id, tuple(codes)), refusals[0] if refusals else 0)
+        if begun:
+            self._host.read_retained([self._granted[text] for text in begun])
         self._ask(self._attached.unsubscribe, [one for one in new if one not in self._users], _nothing)
 
     def _grant(self, made: MqttSubscription) -> tuple[str, ...]:
@@ -243,6 +249,7 @@ class Subscribing:
     def _release(self, subscription: MqttSubscription) -> tuple[str, ...]:
         """Let a subscription have nothing more, and give the filters of the node that it had."""
         text = subscription.options.filter
+        self._host.leave_retained(subscription)
         if subscription.options.qos:
             assert self._session is not None
             self._session.remove(subscription)
@@ -312,6 +319,7 @@ class Subscribing:
     def clear(self) -> None:
         """Forget all of them; the client is gone."""
         for text, subscription in self._granted.items():
+            self._host.leave_retained(subscription)
             if not shared(text) and not subscription.options.qos:
                 self._host.remove(subscription)
         self._granted.clear()
@@ -329,6 +337,12 @@ class Subscribing:
 
 def _first_refusal(filters: tuple[str, ...], answers: _Answers) -> int:
     return next((code for one in filters if (code := answers.get(one, 0))), 0)
+
+
+def _wants_retained(options: Subscription, *, is_known: bool) -> bool:
+    """Tell whether a subscription begins with what is retained [MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11]."""
+    handling = options.retain_handling
+    return (handling == 0 or (handling == 1 and not is_known)) and not shared(options.filter)
 
 
 def _nothing(_answers: _Answers) -> None:

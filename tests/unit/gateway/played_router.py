@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from angarium import slots, wire
 from gateway.attached import Login
-from gateway.carrier import Identity, VpnCarriers
+from gateway.carrier import Identity
+from gateway.vpn_carriers import VpnCarriers
 
 if TYPE_CHECKING:
     from collections import deque

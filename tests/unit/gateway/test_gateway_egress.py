@@ -300,3 +300,85 @@ def test_who_loses_what_is_as_by_brute_force(
     for who, client in enumerate(clients):
         assert bench.got(client) == b"".join(data for _, data in model.waiting[who])
     assert bench.egress.bytes == 0
+
+
+def test_what_is_held_waits_until_nobody_holds_it_and_what_goes_first_goes_before() -> None:
+    client = FakeClient()
+    bench = Bench(client)
+    bench.egress.hold(client)
+    bench.egress.hold(client)
+    bench.egress.put(client, [b"c"], 0.0)
+    assert bench.egress.put_guaranteed(client, b"d", 0.0)
+    bench.egress.put_first(client, b"a", 0.0)
+    bench.egress.put_first(client, b"b", 0.0)
+    bench.egress.release(client, 0.0)
+    bench.egress.validate()
+    assert bench.got(client) == b"ab"
+    bench.egress.release(client, 0.0)
+    assert bench.got(client) == b"abcd"
+    bench.egress.put(client, [b"e"], 0.0)
+    assert bench.got(client) == b"abcde"
+    assert client.queued == (0, 0)
+    assert bench.egress.bytes == 0
+
+
+def test_what_waited_before_a_hold_goes_before_all_that_goes_first() -> None:
+    client = FakeClient()
+    bench = Bench(client)
+    bench.fill()
+    bench.egress.put(client, [b"1", b"2"], 0.0)
+    bench.egress.hold(client)
+    bench.egress.put(client, [b"5"], 0.0)
+    bench.egress.put_first(client, b"3", 0.0)
+    bench.egress.put_first(client, b"4", 0.0)
+    assert not bench.egress.has_room(client)
+    bench.drain()
+    assert bench.egress.has_room(client)
+    assert bench.got(client) == b"1234"
+    bench.egress.release(client, 0.0)
+    assert bench.got(client) == b"12345"
+
+
+def test_who_is_held_loses_his_oldest_like_others_and_nothing_of_what_goes_first() -> None:
+    client = FakeClient(queue_units=1)
+    bench = Bench(client)
+    bench.fill()
+    bench.egress.hold(client)
+    bench.egress.put_first(client, b"f" * 5_000, 0.0)
+    for number in range(10):
+        bench.egress.put(client, [b"%d" % number * 1_000], 0.0)
+    bench.egress.validate()
+    assert client.counts == {LOST: 9}
+    assert bench.egress.bytes == 1_000 + MESSAGE_BYTES
+    bench.egress.release(client, 0.0)
+    assert bench.egress.bytes == 6_000 + MESSAGE_BYTES
+    bench.drain()
+    assert bench.got(client) == b"f" * 5_000 + b"9" * 1_000
+    assert bench.egress.bytes == 0
+
+
+def test_who_waits_for_what_goes_first_is_not_taken_for_one_who_does_not_read() -> None:
+    client = FakeClient()
+    bench = Bench(client)
+    bench.egress.hold(client)
+    bench.egress.put(client, [b"x"], 0.0)
+    assert bench.egress.tick(1_000.0) == []
+    assert bench.egress.tick(2_000.0) == []
+    bench.egress.put_first(client, FULL + FULL, 2_000.0)
+    bench.egress.put_first(client, b"y", 2_000.0)
+    assert bench.egress.tick(2_001.0) == []
+    assert bench.egress.tick(2_100.0) == [client]
+
+
+def test_who_is_gone_is_not_held_any_more() -> None:
+    client = FakeClient()
+    bench = Bench(client)
+    bench.egress.hold(client)
+    bench.egress.put(client, [b"x"], 0.0)
+    bench.egress.forget(client.connection_id)
+    assert client.counts == {"discard.client-not-connected": 1}
+    bench.egress.put_first(client, b"y", 0.0)
+    bench.egress.release(client, 0.0)
+    bench.egress.validate()
+    assert bench.got(client) == b""
+    assert bench.egress.bytes == 0

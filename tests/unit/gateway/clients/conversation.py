@@ -23,6 +23,7 @@ from gateway.mqtt.codec import Parser, Sender, write
 from gateway.mqtt.codec.connect import ConnAck, Connect
 from gateway.mqtt.codec.kinds import V5
 from gateway.mqtt.codec.properties import NONE
+from gateway.mqtt.codec.subscribe import SubAck
 from gateway.mqtt.sessions.credit import Credit
 from gateway.rights import KnownRights
 from gateway.session import AttachedWelcome
@@ -230,6 +231,10 @@ class Conversation:
         self.wakes: list[float] = []
         self.time_ms = 1_700_000_000_000
         self.takes_more = True
+        #: Topic filters for which it was to be read what is retained, in order.
+        self.read: list[str] = []
+        #: Those of them that were left again.
+        self.left: list[str] = []
         self._said = Parser(Sender.CLIENT)
         self._heard = Parser(Sender.SERVER, version=version)
         self._taken: list[Packet] = []
@@ -298,6 +303,16 @@ class Conversation:
 
     def remove(self, subscription: MqttSubscription) -> None:
         self.fanned_out.remove(subscription)
+
+    def read_retained(self, subscriptions: Sequence[MqttSubscription]) -> None:
+        assert subscriptions
+        assert self.fanned_out.issuperset(one for one in subscriptions if not one.options.qos)
+        assert isinstance(self._taken[-1], SubAck), "it comes behind the answer"
+        self.read += [one.options.filter for one in subscriptions]
+
+    def leave_retained(self, subscription: MqttSubscription) -> None:
+        if self.read and subscription.options.filter in self.read:
+            self.left.append(subscription.options.filter)
 
     def deliver(self, subscriptions: Sequence[MqttSubscription], rows: Sequence[Row], now: float) -> None:
         self.delivered.append(([one.options.filter for one in subscriptions], [row[1] for row in rows]))

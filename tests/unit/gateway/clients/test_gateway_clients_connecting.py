@@ -202,7 +202,6 @@ def test_5_0_is_told_what_is_granted() -> None:
     settings = Settings(packet_bytes_max=5_000, receive_max=7, topic_alias_max=9)
     assert Conversation(settings=settings).connect().welcome().properties == Properties(
         maximum_qos=1,
-        retain_available=0,
         receive_maximum=7,
         maximum_packet_size=5_000,
         topic_alias_maximum=9,
@@ -216,6 +215,8 @@ def test_what_is_built_later_is_said_by_leaving_it_out() -> None:
     talk.connect(properties=Properties(session_expiry_interval=60))
     told = talk.welcome().properties
     assert (told.maximum_qos, told.retain_available, told.session_expiry_interval) == (None, None, None)
+    no_retain = Conversation(settings=Settings(capabilities=Capabilities(retain=False))).connect().welcome()
+    assert no_retain.properties.retain_available == 0
     one = Conversation(settings=Settings(capabilities=Capabilities(qos_max=0))).connect().welcome()
     assert one.properties.maximum_qos == 0
 
@@ -308,9 +309,9 @@ def test_auth_of_who_named_no_method_ends_the_connection() -> None:
     [
         (Will("t", b""), Capabilities(), R.IMPLEMENTATION_SPECIFIC_ERROR),
         (Will("t", b"", qos=1), Capabilities(qos_max=0), R.QOS_NOT_SUPPORTED),
-        (Will("t", b"", retain=True), Capabilities(), R.RETAIN_NOT_SUPPORTED),
+        (Will("t", b"", retain=True), Capabilities(retain=False), R.RETAIN_NOT_SUPPORTED),
         (Will("t", b"", qos=2), Capabilities(wills=True, qos_max=1), R.QOS_NOT_SUPPORTED),
-        (Will("t", b"", retain=True), Capabilities(wills=True), R.RETAIN_NOT_SUPPORTED),
+        (Will("t", b"", retain=True), Capabilities(wills=True, retain=False), R.RETAIN_NOT_SUPPORTED),
     ],
 )
 def test_a_will_that_cannot_be_published_is_refused(will: Will, can: Capabilities, code: ReasonCode) -> None:

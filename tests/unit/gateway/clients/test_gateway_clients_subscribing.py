@@ -307,3 +307,48 @@ def test_who_leaves_takes_its_subscriptions_along(version: int) -> None:
     talk.client.lost("the connection was closed", talk.now)
     assert talk.fanned_out == set()
     assert talk.node.is_over
+
+
+@pytest.mark.parametrize(("handling", "new", "again"), [(0, ["a"], ["a"]), (1, ["a"], []), (2, [], [])])
+def test_a_client_says_when_a_subscription_begins_with_what_is_retained(
+    handling: int, new: list[str], again: list[str]
+) -> None:
+    """[MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11]."""
+    talk = Conversation().here()
+    for expected in (new, again):
+        talk.says(Subscribe(1, (Subscription("a", retain_handling=handling),)))
+        talk.node_does_all()
+        assert talk.read == expected
+        talk.read.clear()
+    talk.says(Unsubscribe(2, ("a",)))
+    talk.node_does_all()
+    talk.says(Subscribe(3, (Subscription("a", retain_handling=handling),)))
+    talk.node_does_all()
+    assert talk.read == new
+
+
+def test_each_subscribe_of_3_1_1_begins_with_what_is_retained() -> None:
+    """3.1.1 [MQTT-3.8.4-3]."""
+    talk = Conversation(V3).here()
+    for _ in range(2):
+        subscribed(talk, "a", "b")
+    assert talk.read == ["a", "b"] * 2
+
+
+def test_what_is_shared_or_refused_does_not_begin_with_what_is_retained() -> None:
+    """Section 4.8.2."""
+    talk = Conversation().here()
+    talk.says(subscribe("$share/g/a", "b", "c"))
+    talk.node_answers({"b": errors.SUBSCRIBE_DENIED})
+    assert talk.read == ["c"]
+
+
+def test_who_is_not_subscribed_any_more_is_not_given_what_is_retained() -> None:
+    talk = subscribed(Conversation().here(), "a", "b", "c")
+    talk.says(Unsubscribe(2, ("b",)))
+    assert talk.left == ["b"]
+    talk.says(subscribe("a"))
+    talk.node_does_all()
+    assert talk.left == ["b", "a"]
+    talk.client.lost("gone", talk.now)
+    assert sorted(talk.left) == ["a", "a", "b", "c"]

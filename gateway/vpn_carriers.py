@@ -1,0 +1,90 @@
+"""The carriers of a gateway process, one for each Message VPN that has clients of it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.carrier import Carrier, Surroundings
+from gateway.rights import KnownRights
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from angarium.client.protocol.provisioning import Send
+    from angarium.message import Row
+    from gateway.attached import Attached, Guest, Login
+    from gateway.carrier import Identity, Then
+    from gateway.line import Connect
+
+_NEVER: Final = float("inf")
+
+
+class VpnCarriers:
+    """The carriers of a process, by Message VPN; there are few, because operators name them."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        connect: Connect,
+        on_rows: Callable[[str, list[Row], float], bool],
+        random: random.Random,
+    ) -> None:
+        """Begin without any."""
+        numbers = itertools.count(1)
+        self._around = Surroundings(identity, connect, on_rows, random, numbers, KnownRights(), self._move)
+        self._by_vpn: dict[str, Carrier] = {}
+        self._is_stopping = False
+
+    def attach(self, vpn: str, guest: Guest, login: Login, now: float) -> Attached:
+        """Log a client in; its guest is told `welcomed` or `refused` later."""
+        return self._find(vpn).attach(guest, login, now)
+
+    def _move(self, client: Attached, vpn: str) -> None:
+        self._find(vpn).adopt(client)
+
+    def _find(self, vpn: str) -> Carrier:
+        carrier = self._by_vpn.get(vpn)
+        if carrier is None:
+            carrier = self._by_vpn[vpn] = Carrier(vpn, self._around)
+            if self._is_stopping:
+                carrier.stop()
+        return carrier
+
+    def has_room(self, vpn: str) -> bool:
+        """Tell whether another message of a client in a Message VPN is taken."""
+        return self._by_vpn[vpn].has_room()
+
+    def has_room_guaranteed(self, vpn: str) -> bool:
+        """Tell whether another guaranteed message of a client in a Message VPN is taken."""
+        return self._by_vpn[vpn].has_room_guaranteed()
+
+    def passed_on(self, vpn: str) -> None:
+        """Take note that all rows that came in a Message VPN have been passed on, after `on_rows` gave false."""
+        self._by_vpn[vpn].passed_on()
+
+    def ask(self, vpn: str, send: Send, then: Then) -> bool:
+        """Ask the router for an operation in a Message VPN; false if that cannot be now."""
+        return self._find(vpn).ask(send, then)
+
+    def tick(self, now: float) -> float:
+        """Do what is due, and end a turn: send what it brought; gives when to call again."""
+        for carrier in [*self._by_vpn.values()]:
+            carrier.tick(now)
+        return min((carrier.wake_at(now) for carrier in self._by_vpn.values()), default=_NEVER)
+
+    def stop(self) -> None:
+        """Let nobody in any more, and leave when what clients brought has left; see `is_gone`."""
+        self._is_stopping = True
+        for carrier in self._by_vpn.values():
+            carrier.stop()
+
+    @property
+    def is_gone(self) -> bool:
+        """Tell whether nothing is left of any."""
+        return all(carrier.is_gone for carrier in self._by_vpn.values())
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Give a row for each."""
+        return [carrier.describe() for carrier in self._by_vpn.values()]
