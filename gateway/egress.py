@@ -192,8 +192,8 @@ class Egress:
         self._bytes_max = bytes_max
         #: By connection.
         self._queues: dict[bytes, _Queue] = {}
-        #: What all queues take.
-        self.bytes = 0
+        #: What all queues take, and what those took that were dropped.
+        self.bytes = self.freed_bytes = 0
         #: Whose connections had too much unsent and were dropped, since the last `tick`.
         self._blocked: list[Receiver] = []
         self._look_at = 0.0
@@ -345,6 +345,7 @@ class Egress:
         if queue is None:
             return
         self.bytes -= queue.size
+        self.freed_bytes += queue.size
         if queue.messages:  # what may not be lost is elsewhere, too
             queue.receiver.count("discard.client-not-connected", len(queue.messages))
         queue.receiver.queued = 0, 0

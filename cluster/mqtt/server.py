@@ -390,7 +390,7 @@ class MqttServer:
                 self._deadlines.add(connection_id, client.tick(now))
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
-            self._memory.update(0, now, held_bytes=in_use_bytes())
+            self._memory.update(self._egress.freed_bytes, now, held_bytes=in_use_bytes())
             for delivering in self._deliveries.values():
                 delivering.sweep(now)
 
