@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from benchmarks.figures import Row
 
-#: What can be chosen with --only; the last one takes as long as all others together and runs only if it is chosen.
-SUBJECTS: Final = ("direct", "guaranteed", "mesh", "spark", "clients")
+#: What can be chosen with --only; the last two take as long as all others together and run only if they are chosen.
+SUBJECTS: Final = ("direct", "guaranteed", "mesh", "spark", "clients", "mqtt")
 #: Peers of any subject; each compares with those it knows.
 PEERS: Final = tuple(dict.fromkeys((*plan.PEERS, *crowd_plan.PEERS)))
 #: How little is measured with --quick.
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
         description="Measure this broker and its peers in one run. docs/benchmarks.md explains it.",
         epilog="Exit 0: measured, targets met; 1: something failed or a first target was missed; 2: misused.",
     )
-    found.add_argument("--only", choices=SUBJECTS, help="one subject; default: all but clients")
+    found.add_argument("--only", choices=SUBJECTS, help="one subject; default: all but clients and mqtt")
     found.add_argument(
         "--peers",
         default=",".join(PEERS),
@@ -144,8 +144,9 @@ def measure(
     found: list[Row] = []
     versions: dict[str, str] = {}
     conditions = "see the lines on standard error"
-    if only == "clients":
-        crowds = suite.Crowds(directory, settings)
+    if only in ("clients", "mqtt"):
+        ours = crowd_plan.OURS_MQTT if only == "mqtt" else crowd_plan.OURS
+        crowds = suite.Crowds(directory, settings, ours)
         versions |= crowds.versions()
         found += crowds.run()
         conditions = crowds.conditions()

@@ -9,7 +9,7 @@ import sys
 import tomllib
 from typing import TYPE_CHECKING
 
-from benchmarks.brokers.server import ROOT, Broker, tree_of
+from benchmarks.brokers.server import PEER_CLIENTS_INSTALL, ROOT, Broker, peer_packages, peer_python, tree_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,6 +87,30 @@ class Angarium(Broker):
             if len(found[role]) < len(pids):
                 raise self.failure(f"its {role} ended by itself")
         return found
+
+
+class AngariumMqtt(Angarium):
+    """A node whose clients are of MQTT: those that its peers are measured with."""
+
+    install = PEER_CLIENTS_INSTALL
+
+    def missing(self) -> str:
+        """Give what is not installed, or nothing."""
+        return "" if "gmqtt" in peer_packages("gmqtt") else "gmqtt"
+
+    def client_python(self) -> str:
+        """Give the interpreter of its clients."""
+        return peer_python()
+
+    def options(self) -> list[str]:
+        """Give more options of `angarium up`."""
+        return ["--mqtt", "tcp://127.0.0.1:0"]
+
+    def start(self) -> None:
+        """Start it and return when clients can connect."""
+        super().start()
+        ready = json.loads((self.directory / "ready.json").read_text(encoding="utf-8"))
+        self.url = ready["mqtt"][0].replace("tcp://", "mqtt://")
 
 
 class AngariumQueues(Angarium):

@@ -11,11 +11,16 @@ from typing import Final, NamedTuple
 from benchmarks.crowd.task import PATTERNS
 from benchmarks.figures import Better
 
-#: Our node as it is by default.
+#: Our node as it is by default, and the same with clients of MQTT.
 OURS: Final = "angarium"
+OURS_MQTT: Final = "angarium-mqtt"
 #: Whom we compare with, and by which client.
 CLIENTS: Final = {"nats": "nats-py", "mosquitto": "gmqtt", "rabbitmq": "pika"}
 PEERS: Final = tuple(CLIENTS)
+#: Those whose clients are of MQTT: it is one and the same for all of them.
+MQTT_PEERS: Final = ("mosquitto",)
+#: Broker -> the module of its clients, if that has another name.
+MODULES: Final = {OURS_MQTT: "mqtt", "mosquitto": "mqtt"}
 #: Messages per second, of all clients together.
 RATES: Final = (2_000, 5_000, 10_000)
 #: Lone messages under way in the closed loop, each of another client, of so many clients.
@@ -78,7 +83,7 @@ class Comparison:
     def name(self) -> str:
         """The name of the row; it says by which client the peer was measured."""
         against = f", against {self.peer} ({CLIENTS[self.peer]})" if self.peer else ""
-        return f"{self.size:,} clients, {self.figure}{against}"
+        return f"{self.size:,} clients{' of MQTT' if self.ours == OURS_MQTT else ''}, {self.figure}{against}"
 
 
 def figure_of(load: Load, what: str) -> str:
@@ -91,15 +96,14 @@ def loop_name(at_once: int) -> str:
     return f"CPU of the router per lone message, closed loop of {at_once} raw clients"
 
 
-def comparisons(peers: tuple[str, ...], sizes: tuple[int, ...]) -> list[Comparison]:
+def comparisons(peers: tuple[str, ...], sizes: tuple[int, ...], ours: str = OURS) -> list[Comparison]:
     """Give all rows with so many connections, with those peers only; without any our figures alone."""
-    figures = {figure_of(load, what): (OURS, *shape) for load in LOADS for what, shape in _OF_LOAD.items()}
-    known = tuple(peer for peer in PEERS if peer in peers) or ("",)
-    mine = [(figure, OURS, *shape) for figure, shape in _OF_BROKER.items()]
-    mine += [(figure, *shape) for figure, shape in figures.items()]
+    figures = dict(_OF_BROKER)
+    figures |= {figure_of(load, what): shape for load in LOADS for what, shape in _OF_LOAD.items()}
+    known = MQTT_PEERS if ours == OURS_MQTT else PEERS
     return [
         Comparison(size=size, ours=ours, peer=peer, figure=figure, unit=unit, better=better)
         for size in sizes
-        for figure, ours, unit, better in mine
-        for peer in known
+        for figure, (unit, better) in figures.items()
+        for peer in tuple(peer for peer in known if peer in peers) or ("",)
     ]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from benchmarks.brokers.angarium import Angarium
+from benchmarks.brokers.angarium import Angarium, AngariumMqtt
 from benchmarks.brokers.mosquitto import Mosquitto
 from benchmarks.brokers.nats import Nats
 from benchmarks.brokers.rabbitmq import RabbitMq
@@ -57,11 +57,13 @@ Stop = tuple[str, int]
 class Crowds:
     """The run that all rows share."""
 
-    def __init__(self, directory: Path, settings: Settings) -> None:
+    def __init__(self, directory: Path, settings: Settings, ours: str = plan.OURS) -> None:
         """Find out what is installed; nothing is started."""
         self._settings = settings
+        self._ours = ours
         found: list[Broker] = [
             Angarium(directory, 1, plan.OURS),
+            AngariumMqtt(directory, 1, plan.OURS_MQTT),
             Nats(directory),
             Mosquitto(directory),
             RabbitMq(directory),
@@ -83,15 +85,16 @@ class Crowds:
     def run(self) -> list[Row]:
         """Measure everything that the chosen rows need, and give them."""
         text, sizes = self._settings.rows, self._settings.crowds
-        rows = [row for row in plan.comparisons(self._settings.peers, sizes) if text in row.name]
+        rows = [row for row in plan.comparisons(self._settings.peers, sizes, self._ours) if text in row.name]
         for size in sizes:
             self._visit_all(size, [row for row in rows if row.size == size])
-        loops = [at_once for at_once in plan.AT_ONCE if text in plan.loop_name(at_once)]
+        at_once = plan.AT_ONCE if self._ours == plan.OURS else ()
+        loops = [one for one in at_once if text in plan.loop_name(one)]
         return [self._row(row) for row in rows] + self._loop_rows(loops)
 
     def versions(self) -> dict[str, str]:
         """Give the versions of what takes part."""
-        names = (plan.OURS, *(name for name in plan.PEERS if name in self._settings.peers))
+        names = (self._ours, *(name for name in plan.PEERS if name in self._settings.peers))
         return {name: self._brokers[name].version() for name in names if name not in self._missing}
 
     def conditions(self) -> str:
@@ -131,7 +134,7 @@ class Crowds:
             with contextlib.ExitStack() as stack:
                 stack.callback(broker.stop)
                 broker.start()
-                module = MODULE + name
+                module = MODULE + plan.MODULES.get(name, name)
                 warm_up(broker, module)
                 people = stack.enter_context(People(broker, module, size))
                 self._stay(stop, wanted, broker, people)
@@ -237,7 +240,10 @@ class Crowds:
             for who, stop in (("ours", ours), (row.peer, peer))
             for note in dict.fromkeys(self._notes[stop][row.figure])
         ]
-        details: dict[str, Any] = {"our_client": "angarium", "peer_client": plan.CLIENTS.get(row.peer, "")}
+        details: dict[str, Any] = {
+            "our_client": "gmqtt" if self._ours == plan.OURS_MQTT else "angarium",
+            "peer_client": plan.CLIENTS.get(row.peer, ""),
+        }
         details["our_cpu_us_per_message"] = cpu_us_per_message(self._loaded[ours][title])
         details["peer_cpu_us_per_message"] = cpu_us_per_message(self._loaded[peer][title])
         return Row(

@@ -56,6 +56,13 @@ def test_a_row_names_the_client_of_the_peer() -> None:
     assert "5,000 clients, connects/s, against mosquitto (gmqtt)" in names
 
 
+def test_clients_of_mqtt_are_compared_with_brokers_of_mqtt() -> None:
+    rows = plan.comparisons(("nats", "mosquitto"), SIZES, plan.OURS_MQTT)
+    assert {row.peer for row in rows} == {"mosquitto"}
+    assert rows[0].name.endswith("clients of MQTT, connects/s, against mosquitto (gmqtt)")
+    assert {plan.MODULES[row.ours] for row in rows} == {plan.MODULES["mosquitto"]}
+
+
 @pytest.mark.parametrize("peers", [(), ("redis",)])
 def test_without_a_peer_that_takes_part_our_figures_stand_alone(peers: tuple[str, ...]) -> None:
     rows = plan.comparisons(peers, SIZES)

@@ -1,4 +1,4 @@
-"""Many clients of Mosquitto with gmqtt, MQTT 3.1.1 at QoS 0: `publish` and a callback per message."""
+"""Many clients of any broker of MQTT with gmqtt, 3.1.1 at QoS 0: `publish` and a callback per message."""
 
 from __future__ import annotations
 
