@@ -78,6 +78,7 @@ def test_a_message_comes_with_qos_1_and_is_acknowledged_once(node: Node, version
         raw.say(PubAck(first.packet_id), PubAck(second.packet_id))
 
 
+@pytest.mark.requirement("R237")
 @BOTH
 def test_what_comes_while_a_client_is_away_waits_in_order(node: Node, version: int) -> None:
     name = f"away{version}"
@@ -127,6 +128,7 @@ def unsettled(node: Node, name: str) -> list[Publish]:
         return come(raw, 2)
 
 
+@pytest.mark.requirement("R237")
 def test_what_was_not_acknowledged_comes_again_with_dup_and_its_identifier(node: Node) -> None:
     first = unsettled(node, "again")
     raw, is_present = connected(node, "again")
@@ -155,6 +157,7 @@ def test_who_takes_over_gets_what_the_other_has_not_acknowledged(node: Node) -> 
             assert last.code == ReasonCode.SESSION_TAKEN_OVER
 
 
+@pytest.mark.requirement("R237")
 def test_a_session_ends_when_its_time_is_over_or_its_client_says_so(node: Node) -> None:
     for name, connect_s, disconnect_s in (("late", 1, None), ("changed", 300, 1), ("over", 300, 0)):
         given = Properties(session_expiry_interval=connect_s)
@@ -218,6 +221,7 @@ def test_a_client_of_paho_gets_what_came_while_it_was_away(node: Node) -> None:
         assert client.receive_many(50) == [("paho/a", b"%d" % one) for one in range(50)]
 
 
+@pytest.mark.requirement("R237")
 @pytest.mark.slow
 def test_what_waits_outlives_the_gateway_a_worker_and_the_node(tmp_path: Path) -> None:
     with mqtt_node(tmp_path) as node:

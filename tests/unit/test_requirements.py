@@ -33,7 +33,8 @@ def numbered(*ranges: range) -> frozenset[str]:
 #: Requirements that no test shows yet. Take a number out when a test shows it; never put one in.
 OWED: Final = numbered(
     range(36, 37),
-    range(236, 239),
+    range(236, 237),
+    range(238, 239),
     range(240, 242),
     range(243, 244),
     range(246, 247),
