@@ -46,6 +46,8 @@ DRAINED_S = 2.0
 #: What did not come within this time is lost.
 LOST_S = 60.0
 DISK_MB = 512
+#: A process that was killed may hold the disk for a moment.
+UNMOUNT_S, UNMOUNT_AGAIN_S = 10.0, 0.1
 LIVE, FINAL = "live", "final"
 TOPIC = "crash/{line%20}"
 
@@ -190,7 +192,11 @@ def small_disk(directory: Path, *, wanted: bool) -> Iterator[Path | None]:
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=False)
+        give_up_at = time.monotonic() + UNMOUNT_S
+        while (
+            subprocess.run(["umount", str(place)], check=False).returncode and time.monotonic() < give_up_at
+        ):
+            time.sleep(UNMOUNT_AGAIN_S)
 
 
 def say(text: str) -> None:

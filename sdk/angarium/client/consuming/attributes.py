@@ -61,3 +61,4 @@ class QueueAttributes(EndpointAttributes, total=False):
     partition_rebalance_delay_s: int
     partition_rebalance_max_handoff_s: int
     max_lease_s: int
+    max_idle_s: int
