@@ -157,11 +157,11 @@ def test_every_subscriber_of_mqtt_gets_a_message_and_only_one_of_ours_where_they
     """MQTT knows no deliver-to-one; a share is drawn among clients of both kinds."""
     with Paho(node.mqtt_url) as first, Paho(node.mqtt_url) as second, blocking.connect(node.url) as ours:
         for one in (first, second):
-            one.subscribe("both", "$share/crew/work/#")
+            one.subscribe("both", "$share/crew/tasks/#")
         ours.publish("both", b"x")
         assert first.receive().payload == second.receive().payload == b"x"
         for number in range(200):
-            ours.publish("work/1", b"%d" % number)
+            ours.publish("tasks/1", b"%d" % number)
         wait_for(lambda: first.messages.qsize() + second.messages.qsize(), lambda seen: seen == 200)
         parts = [one.receive_many(one.messages.qsize()) for one in (first, second)]
     assert sorted(int(payload) for part in parts for _, payload in part) == list(range(200))
