@@ -37,7 +37,7 @@ from angarium_server.frames.matching import (
     SpoolFailed,
     Work,
 )
-from router.access.bridges import BridgeGate
+from router.access.bridges import BridgeGate, LocalGate
 from router.access.granted import RENEW, RenewWish
 from router.access.handshake import Gates, Handshake
 from router.access.login import Authenticator
@@ -48,7 +48,6 @@ from router.delivery.egress import Egress
 from router.delivery.eliding import Eliding
 from router.flows.consumers import Consumers
 from router.gateways.attached import AttachedClients
-from router.gateways.gate import GatewayGate
 from router.ground.metrics import ROUTER
 from router.guaranteed.memory_accounts import MemoryAccounts
 from router.links.links import Links
@@ -238,7 +237,7 @@ class Router:
             authenticator,
             self.sessions,
             self.rights,
-            Gates(self.links, self.bridges, GatewayGate(self.directory)),
+            Gates(self.links, self.bridges, LocalGate(self.directory)),
             self.asks,
             now,
         )

@@ -1,16 +1,19 @@
-"""Which bridges may come: HELLO of a bridge process, judged.
+"""Which bridges may come, and which gateways: HELLO of such a process, judged.
 
 A bridge process has two sessions. The one with its own router publishes into the Message VPN of the bridge: it shows
 that it is a process of this node (`Hello.behalf`), and is no client. The one with the far router takes messages there:
 it is a client like others, whose client profile has to allow bridges. So nobody from outside ever publishes as a
 bridge, and what a message says of where it has been is true.
+
+A gateway process has one session per Message VPN whose clients it has, and shows the same as a bridge does there; its
+clients are attached to that, and each is judged like any other.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from angarium import errors, wire
+from angarium import errors
 from angarium.errors import AngariumError, error_for
 from router.access.refusals import Refusals
 from router.sessions.hello import BridgeHello
@@ -19,37 +22,45 @@ if TYPE_CHECKING:
     from router.access.login import Ticket
     from router.ground.ground import Ground
     from router.sessions.directory import Directory, Vpn
-    from router.sessions.hello import Hello
+    from router.sessions.hello import CarriedFor, Hello
     from router.sessions.session import Session
 
 
+class LocalGate:
+    """Judges bridges and gateways of this node by what they say of themselves."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    def judge(self, hello: Hello, _now: float) -> tuple[Vpn, CarriedFor]:
+        """Give the Message VPN that such a process comes to, and what it says.
+
+        Raises:
+            AngariumError: 40001 it says nothing, 40309 and 50301 the Message VPN is not there, or disabled.
+        """
+        who = hello.carried_for
+        if who is None:
+            raise error_for(errors.MALFORMED_FRAME, f"{hello.username} says which {hello.kind.name} it is")
+        return self._directory.vpn_to_join(hello.vpn), who
+
+    def check_successor(self, session: Session, who: CarriedFor, _now: float) -> None:
+        """Judge a second session of such a process while the first one is there.
+
+        Raises:
+            ConflictError: it is not the same process, or its successor (40907).
+        """
+        if not who.may_follow(session.carried_for):
+            raise error_for(errors.CLIENT_NAME_IN_USE, who.client_name)
+
+
 class BridgeGate:
-    """Judges bridges by the identity of this node, its links, and the profiles of its usernames."""
+    """Judges bridges that come as clients by the node that they are of, links, and the profiles of usernames."""
 
     def __init__(self, ground: Ground, directory: Directory) -> None:
         self._node = ground.node
         self._identity = ground.identity
         self._directory = directory
         self._refusals = Refusals(ground.out)
-
-    def judge(self, hello: Hello, _now: float) -> tuple[Vpn, BridgeHello]:
-        """Give the Message VPN of a bridge of this node, and what it says.
-
-        Raises:
-            AngariumError: 40001 it says nothing, 40309 and 50301 its Message VPN is not there, or disabled.
-        """
-        if hello.bridge is None:
-            raise error_for(errors.MALFORMED_FRAME, f"{wire.BRIDGE_USERNAME} says which bridge it is")
-        return self._directory.vpn_to_join(hello.vpn), hello.bridge
-
-    def check_successor(self, session: Session, bridge: BridgeHello, _now: float) -> None:
-        """Judge a second session of a bridge of this node while the first one is there.
-
-        Raises:
-            ConflictError: it is not the same process, or its successor (40907).
-        """
-        if not bridge.may_follow(session.carried_for):
-            raise error_for(errors.CLIENT_NAME_IN_USE, bridge.client_name)
 
     def judge_far(self, ticket: Ticket, bridge: BridgeHello, now: float) -> None:
         """Judge a bridge that comes as a client.

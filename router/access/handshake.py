@@ -35,12 +35,11 @@ from router.sessions.session import Session, is_attached
 from router.subscriptions.subscriptions import INBOX_PREFIX
 
 if TYPE_CHECKING:
-    from router.access.bridges import BridgeGate
+    from router.access.bridges import BridgeGate, LocalGate
     from router.access.granted import RenewWish
     from router.access.login import Authenticator, Ticket
     from router.asking.asks import Asks
     from router.asking.requests import Answer
-    from router.gateways.gate import GatewayGate
     from router.ground.ground import Ground
     from router.links.links import Links
     from router.sessions.directory import Vpn
@@ -94,7 +93,7 @@ class Gates(NamedTuple):
 
     links: Links
     bridges: BridgeGate
-    gateways: GatewayGate
+    local: LocalGate
 
 
 class Handshake:
@@ -125,8 +124,8 @@ class Handshake:
         #: Name of a kind that is no client -> who judges those that say they are one.
         self._gates: dict[str, CarrierGate] = {
             LINK.name: gates.links.gate,
-            BRIDGE.name: gates.bridges,
-            GATEWAY.name: gates.gateways,
+            BRIDGE.name: gates.local,
+            GATEWAY.name: gates.local,
         }
         #: Whose tokens are taken; nobody's as long as it is not set.
         self.issuers, self._wall_ms = Issuers(()), ground.wall_ms

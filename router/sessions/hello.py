@@ -110,6 +110,11 @@ class Hello(msgspec.Struct, frozen=True):
         """Give the kind of session that it asks for."""
         return LINK if self.link is not None else KINDS.get(self.username, CLIENT)
 
+    @property
+    def carried_for(self) -> CarriedFor | None:
+        """Give what a bridge or gateway of this node says of itself; None if it says nothing."""
+        return self.gateway if self.username == wire.GATEWAY_USERNAME else self.bridge
+
 
 _decode_hello = msgspec.msgpack.Decoder(Hello).decode
 
