@@ -16,6 +16,10 @@ from angarium_server.frames.settings import FlowOptions, LaneSettings  # noqa: T
 TRIES_MAX: Final = 255
 TIME_MAX_MS: Final = (1 << 63) - 1
 POSITION_MAX: Final = (1 << 63) - 1
+#: A note is small: it is written as a whole each time.
+NOTE_BYTES_MAX: Final = 64 << 10
+#: Messages that go with it.
+NOTE_DONE_MAX: Final = 4_096
 
 Time = Annotated[int, Meta(ge=0, le=TIME_MAX_MS)]
 Position = Annotated[int, Meta(ge=0, le=POSITION_MAX)]
@@ -487,6 +491,17 @@ class ReadRetained(Record, tag="retained"):
     bytes: PositivePosition
 
 
+class KeepNote(Record, tag="keep"):
+    """Keep a note of the consumer in the lane, empty: none, and delete messages, as one write. Gives nil."""
+
+    note: Annotated[bytes, Meta(max_length=NOTE_BYTES_MAX)]
+    done: Annotated[list[PositivePosition], Meta(max_length=NOTE_DONE_MAX)]
+
+
+class ReadNote(Record, tag="note"):
+    """Read that note; it needs no lease. Gives it, empty if there is none."""
+
+
 LeaseVerb = (
     OpenLease
     | AskPositions
@@ -497,6 +512,8 @@ LeaseVerb = (
     | AcknowledgeUpto
     | ReleaseLease
     | ReadRetained
+    | KeepNote
+    | ReadNote
 )
 
 

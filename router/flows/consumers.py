@@ -19,7 +19,14 @@ from router.guaranteed.endpoints import Endpoints
 from router.guaranteed.filter_checks import do_at_once
 from router.guaranteed.lanes import Lanes
 from router.guaranteed.provisioning import CreateArguments, FilterArguments, NameArguments, Provisioning
-from router.guaranteed.sessions import ChangeArguments, CloseArguments, KeptSessions, OpenArguments
+from router.guaranteed.sessions import (
+    ChangeArguments,
+    CloseArguments,
+    KeepArguments,
+    KeptSessions,
+    NoteArguments,
+    OpenArguments,
+)
 from router.guaranteed.temporaries import Temporaries
 
 if TYPE_CHECKING:
@@ -95,10 +102,14 @@ class Consumers:
         requests.register("endpoint.subscribe", FilterArguments, provisioning.subscribe)
         requests.register("endpoint.unsubscribe", FilterArguments, provisioning.unsubscribe)
         requests.register("endpoint.show", NameArguments, provisioning.show)
-        sessions = KeptSessions(self.endpoints, asks, self.alarms.endpoint_refused, memory, self._begin)
+        sessions = KeptSessions(
+            self.endpoints, asks, self.alarms.endpoint_refused, memory, self._begin, self.questions.ask
+        )
         requests.register("session.open", OpenArguments, sessions.open)
         requests.register("session.change", ChangeArguments, sessions.change)
         requests.register("session.close", CloseArguments, sessions.close)
+        requests.register("session.note", NoteArguments, sessions.note)
+        requests.register("session.keep", KeepArguments, sessions.keep)
         Groups(self.endpoints, self.questions).register(requests)
 
     def _begin(self, work: Work) -> None:

@@ -8,13 +8,16 @@ guaranteed messages; filters are judged like its own subscriptions. The controll
     session.open     clean, expiry_s, version            {name, present, temporary, filters}
     session.change   put, drop, expiry_s, temporary      [nil | [code, detail], ...], one for each that was put
     session.close                                        nil
+    session.note                                         what was kept with session.keep, empty if nothing was
+    session.keep     note, done                          nil: the note is on disk, and the messages done are gone
 
 The client binds a flow to the queue as soon as it is open: the session ends `expiry_s` after the last one, by
-`max_idle_s`.
+`max_idle_s`. What it is in the middle of is a note in the lane of the queue, which nobody else reads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -22,6 +25,7 @@ from msgspec import Meta
 
 from angarium import errors
 from angarium.errors import AngariumError, error_for
+from angarium_server.frames.homes import NOTE_BYTES_MAX, NOTE_DONE_MAX, POSITION_MAX, KeepNote, ReadNote
 from router.asking.asks import refusal
 from router.guaranteed.endpoints import QUEUE, Endpoint
 from router.guaranteed.filter_checks import FilterChecks
@@ -30,12 +34,13 @@ from router.guaranteed.provisioning import charge_filters
 from router.sessions.session import FILTERS_PER_FRAME, session_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from angarium_server.frames.homes import LeaseVerb
     from router.asking.asks import Asks
     from router.asking.requests import Answer
     from router.asking.work import Work
-    from router.guaranteed.endpoints import Endpoints
+    from router.guaranteed.endpoints import Endpoints, LaneUsage
     from router.guaranteed.memory_accounts import MemoryAccounts
     from router.sessions.session import Session
 
@@ -48,6 +53,12 @@ _Subscribed = tuple[
     Annotated[list[_Text], Meta(max_length=MEANINGS_MAX)],
     Annotated[int, Meta(ge=0, le=255)],
     Annotated[int, Meta(ge=0, lt=1 << 28)],
+]
+
+
+#: Endpoint, lane, verb, who is told value or error and the time, and the time.
+AskLane = Callable[
+    ["Endpoint", "LaneUsage", "LeaseVerb", Callable[[Any, "AngariumError | None", float], None], float], None
 ]
 
 
@@ -74,6 +85,18 @@ class CloseArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of session.close."""
 
 
+class NoteArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of session.note."""
+
+
+class KeepArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of session.keep."""
+
+    note: Annotated[bytes, Meta(max_length=NOTE_BYTES_MAX)]
+    #: Positions in the queue.
+    done: Annotated[list[Annotated[int, Meta(ge=1, le=POSITION_MAX)]], Meta(max_length=NOTE_DONE_MAX)] = []
+
+
 class KeptSessions:
     """Opens, changes and closes sessions for clients of gateways."""
 
@@ -84,8 +107,11 @@ class KeptSessions:
         on_refused: Callable[[Session, int], None],
         memory: MemoryAccounts,
         begin_work: Callable[[Work], None],
+        ask_lane: AskLane,
     ) -> None:
         self._endpoints = endpoints
+        #: Asks the home of a lane.
+        self._ask_lane = ask_lane
         self._asks = asks
         #: Told the session and the code when the controller refuses.
         self._on_refused = on_refused
@@ -180,6 +206,36 @@ class KeptSessions:
         demand(session, endpoint, Level.CONSUME, "ending")
         arguments = {"kind": QUEUE, "id": endpoint.id}
         self._ask("endpoint.delete", session, arguments, answer, answer.give)
+
+    def note(self, session: Session, _wish: NoteArguments, answer: Answer, now: float) -> None:
+        """Give what is kept beside the messages of a session.
+
+        Raises:
+            AngariumError: what `keep` raises.
+        """
+        self._ask_own(session, ReadNote(), answer, now)
+
+    def keep(self, session: Session, wish: KeepArguments, answer: Answer, now: float) -> None:
+        """Keep something beside the messages of a session.
+
+        Raises:
+            AngariumError: what `open` raises; there is none (40404), or it is not his (40315).
+        """
+        self._ask_own(session, KeepNote(wish.note, wish.done), answer, now)
+
+    def _ask_own(self, session: Session, verb: LeaseVerb, answer: Answer, now: float) -> None:
+        endpoint = self._find(session)
+        if endpoint is None:
+            raise error_for(errors.UNKNOWN_ENDPOINT, f"queue {session_queue(session.client_name)}")
+        demand(session, endpoint, Level.CONSUME, "keeping notes")
+
+        def done(value: Any, error: AngariumError | None, _at: float) -> None:
+            if error is None:
+                answer.give(value)
+            else:
+                answer.refuse(error)
+
+        self._ask_lane(endpoint, endpoint.lanes[0], verb, done, now)
 
     def _find(self, session: Session) -> Endpoint | None:
         """Give the queue of the session of a client.

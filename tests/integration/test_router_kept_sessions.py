@@ -126,6 +126,8 @@ def test_what_comes_while_a_client_is_away_waits_for_it_in_order(tmp_path: Path)
                 (b"%d" % number, False) for number in range(5)
             ]
             client.accept(1, 2)
+            assert client.done("session.note") == b""
+            client.done("session.keep", note=b"in the middle")
         publish(node, range(5, 10))
         for workers in (1, 3):
             scale(node, workers)
@@ -136,6 +138,7 @@ def test_what_comes_while_a_client_is_away_waits_for_it_in_order(tmp_path: Path)
         publish(node, range(15, 20))
         with attached(node) as client:
             assert client.open() == {"name": NAME, "present": True, "temporary": False, "filters": SUBSCRIBED}
+            assert client.done("session.note") == b"in the middle"
             assert client.receive(18) == [(b"%d" % number, number + 1, number < 5) for number in range(2, 20)]
             client.accept(3, 20)
             assert client.done("session.change", drop=["plant/#"]) == []

@@ -127,9 +127,10 @@ class _Import:
         #: What was imported, in order, and its messages.
         self.segments: list[Segment] = []
         self.copied = 0
-        #: Its row in MOVES, and its lease.
+        #: Its row in MOVES, its lease and its note.
         self.moves: bytes | None = None
         self.lease: bytes | None = None
+        self.note: bytes | None = None
         #: Whether a step is being written.
         self.is_under_way = False
         self.next_try = 0.0
@@ -363,7 +364,8 @@ class Adoptions:
             one.moves = source.get(Table.MOVES, layout.number_key(one.held.lane_id))
             row = layout.unpack_lane(source.get(Table.LANES, layout.number_key(one.held.lane_id)) or b"")
             if row.generation == one.held.lane.generation:
-                one.lease = source.get(Table.LANES, layout.lease_key(one.held.lane_id))
+                keys = layout.lease_key(one.held.lane_id), layout.note_key(one.held.lane_id)
+                one.lease, one.note = (source.get(Table.LANES, key) for key in keys)
             self._writing.add(Task(LaneImported(one), late_changes=partial(_last_changes, one)))
             return
         self._writing.add(Task(ImportStepped(one), changes))
@@ -474,7 +476,7 @@ class Adoptions:
         if held.is_gone:
             return
         del self.imports[held.lane_id]
-        held.importing, held.is_doubled = 0, True
+        held.importing, held.is_doubled, held.note = 0, True, one.note
         self._doubled[held] = one.name
         if one.lease is not None:
             # It may have gone on after it was looked at, as long as the old worker ran.
@@ -571,12 +573,12 @@ def _try_to_delete(spool: Spool, lane_id: int) -> bool:
 
 def _last_changes(one: _Import) -> list[Change]:
     """Give the changes that make an import complete."""
-    changes = [one.held.row_change(importing=layout.COPIED)]
-    if one.moves is not None:
-        changes.append((Table.MOVES, layout.number_key(one.held.lane_id), one.moves))
-    if one.lease is not None:
-        changes.append((Table.LANES, layout.lease_key(one.held.lane_id), one.lease))
-    return changes
+    copied = (
+        (Table.MOVES, layout.number_key(one.held.lane_id), one.moves),
+        (Table.LANES, layout.lease_key(one.held.lane_id), one.lease),
+        (Table.LANES, layout.note_key(one.held.lane_id), one.note),
+    )
+    return [one.held.row_change(importing=layout.COPIED), *[row for row in copied if row[2] is not None]]
 
 
 def _look(spool: Spool, name: str, lane_id: int) -> Old | None:
@@ -584,8 +586,7 @@ def _look(spool: Spool, name: str, lane_id: int) -> Old | None:
     value = spool.get(Table.LANES, layout.number_key(lane_id))
     if value is None:
         return None
-    lease = spool.get(Table.LANES, layout.lease_key(lane_id))
-    return Old(name, layout.unpack_lane(value), lease)
+    return Old(name, layout.unpack_lane(value), spool.get(Table.LANES, layout.lease_key(lane_id)))
 
 
 def _positions_of(spool: Spool, lane_id: int) -> layout.Positions:

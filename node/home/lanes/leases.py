@@ -1,7 +1,8 @@
-"""LEASE: what the router asks of lanes for reader groups, answered with LEASED.
+"""LEASE: what the router asks of lanes for reader groups and sessions, answered with LEASED.
 
 Whatever may change, or tells what did, is answered when it is durable, with everything that was stored before it: what
-a group was told is true after a crash, too. All verbs may be asked twice. A lane that is being taken over answers when
+a group was told is true after a crash, too. A session keeps a note in the lane of its queue, which is written with what
+it has settled. All verbs may be asked twice. A lane that is being taken over answers when
 it is here.
 
 No I/O, no clock; `node.home.home` uses this.
@@ -9,6 +10,7 @@ No I/O, no clock; `node.home.home` uses this.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,9 +22,11 @@ from angarium_server.frames.homes import (
     AskPositions,
     CountFrom,
     FindTime,
+    KeepNote,
     LeasedFrame,
     OpenLease,
     PlanRange,
+    ReadNote,
     ReleaseLease,
 )
 from node.home.spool.writing import Task
@@ -41,6 +45,8 @@ WAITING_MAX: Final = 10_000
 
 #: Verbs whose answer tells nothing that has to be durable.
 _FIGURES: Final = (CountFrom, FindTime, AskFigures)
+#: Verbs that say something of messages which are done with.
+_WITH_LOSSES: Final = (AcknowledgeUpto, KeepNote)
 
 
 class LeaseAnswer(NamedTuple):
@@ -69,6 +75,8 @@ class Leases:
         self._outbox = outbox
         #: Questions about lanes that are being taken over, in order.
         self.waiting: list[LeaseFrame] = []
+        #: Lane -> how many of its notes are not on disk; no zeros.
+        self._keeping: Counter[int] = Counter()
         self._now = 0.0
         self._wall_ms = 0
         self._verbs: dict[type[LeaseVerb], Callable[[HeldLane, Any], Any]] = {
@@ -80,6 +88,8 @@ class Leases:
             PlanRange: self._plan,
             AcknowledgeUpto: self._acknowledge,
             ReleaseLease: self._release,
+            KeepNote: self._keep,
+            ReadNote: self._note,
         }
         self._counts = dict.fromkeys(("leases_taken", "leases_timed_out", "lease_questions"), 0)
 
@@ -115,7 +125,7 @@ class Leases:
         kind = type(header.verb)
         value = self._verbs[kind](held, header.verb)
         answer = LeaseAnswer(header, value)
-        if kind in _FIGURES:
+        if kind in _FIGURES or (kind is ReadNote and header.lane not in self._keeping):
             self.answer(answer)
             return
         self._writing.collect(held, self._now)
@@ -124,11 +134,14 @@ class Leases:
         self._lanes.changed[held] = None
         self._lanes.is_urgent = True  # who asks next sees who has it
         self._pending.flush()
-        has_losses = kind is AcknowledgeUpto
+        has_losses = kind in _WITH_LOSSES
         self._writing.add(Task(answer, late_changes=partial(_row_of, held), with_everything=has_losses))
 
     def answer(self, answer: LeaseAnswer) -> None:
         """Answer a question that the router of now has asked; another one has other references."""
+        if type(answer.header.verb) is KeepNote:
+            self._keeping[answer.header.lane] -= 1
+            self._keeping += Counter()
         if answer.header.router == self._pending.router:
             self._say(answer.header.reference, 0, answer.value)
 
@@ -193,6 +206,15 @@ class Leases:
             return False
         return self._let_go(held) is not None
 
+    def _keep(self, held: HeldLane, wish: KeepNote) -> None:
+        held.note = wish.note or None
+        self._keeping[held.lane_id] += 1
+        for found in filter(None, map(held.lane.find, wish.done)):
+            held.lane.gone(*found)
+
+    def _note(self, held: HeldLane, _wish: ReadNote) -> bytes:
+        return held.note or b""
+
     def release(self, held: HeldLane, now: float, wall_ms: int) -> str | None:
         """End the lease of a lane for an operator; gives the group that had it."""
         self._now, self._wall_ms = now, wall_ms
@@ -236,8 +258,8 @@ class Leases:
 
 
 def _row_of(held: HeldLane) -> list[Any]:
-    """Give the change that stores the lease of a lane, none if the lane is deleted."""
-    return [] if held.is_gone else [held.lease_change()]
+    """Give the changes that store the lease and the note of a lane, none if the lane is deleted."""
+    return [] if held.is_gone else [held.lease_change(), held.note_change()]
 
 
 def _name_of(held: HeldLane) -> str:

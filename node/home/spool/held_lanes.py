@@ -67,6 +67,7 @@ class HeldLane:
         "lost",
         "messages",
         "moving",
+        "note",
         "noted_gaps",
         "peak_bytes",
         "peak_messages",
@@ -103,6 +104,8 @@ class HeldLane:
         #: Positions [first, last] that nobody gives again and whose messages are lost, and those that are on disk.
         self.gaps: list[tuple[int, int]] = []
         self.noted_gaps: tuple[tuple[int, int], ...] = ()
+        #: What its consumer keeps here; None: nothing.
+        self.note: bytes | None = None
         #: Segments that start below this position are purged.
         self.floor = floor
         #: How often the lane went from one home to another.
@@ -124,9 +127,7 @@ class HeldLane:
         #: When the lane wants a tick, as it stands in the heap; None: it does not.
         self.due: float | None = None
         #: Of the lane when it was last looked at; `unacked`, what consumers have, is part of the sum of the home.
-        self.messages = 0
-        self.bytes = 0
-        self.unacked = 0
+        self.messages = self.bytes = self.unacked = 0
         #: Messages and spool bytes that are staged for the lane: it does not have them, and they count.
         self.staged = (0, 0)
         #: Messages and spool bytes that ever came here, staged or not, and how many of them are gone for sure: what
@@ -240,6 +241,10 @@ class HeldLane:
             layout.lease_key(self.lane_id),
             None if lease is None else layout.pack_lease(lease.row()),
         )
+
+    def note_change(self) -> Change:
+        """Give the change that makes the note, or that there is none, durable."""
+        return Table.LANES, layout.note_key(self.lane_id), self.note
 
     # -- figures ---------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@
               lane 0x01             numbers given up to, delivered up to, and first and last of each gap (8 bytes each)
               lane 0x02             [format, group, epoch, lease ms, acknowledged, lost, [[first, end], ...]]
                                     while a reader group has leased the lane
+              lane 0x03             the note of its consumer, while there is one
     SEGMENTS  lane first            `Segment.pack`
     STATES    lane first            `Segment.pack_state`
     BLOCKS    block                 CRC-32 of the rest (4 bytes), stored wall ms (8), rows (4), batch
@@ -49,6 +50,7 @@ _POSITIONS: Final = struct.Struct(">QQ")
 _POSITIONS_MARK: Final = b"\x01"
 _LEASE_MARK: Final = b"\x02"
 _LEASE_FORMAT: Final = 1
+_NOTE_MARK: Final = b"\x03"
 
 #: A place is the number of hand-overs of the lane, and in so many bits a number that rises at its home.
 _PLACE_BITS: Final = 40
@@ -178,9 +180,19 @@ def is_lease_key(key: bytes) -> bool:
     return key[8:] == _LEASE_MARK
 
 
+def note_key(lane_id: int) -> bytes:
+    """Give the key of the note of a lane."""
+    return number_key(lane_id) + _NOTE_MARK
+
+
+def is_note_key(key: bytes) -> bool:
+    """Tell whether a key of LANES is that of a note."""
+    return key[8:] == _NOTE_MARK
+
+
 def keys_of_lane(lane_id: int) -> tuple[bytes, ...]:
     """Give the keys of all rows that a lane may have in LANES."""
-    return number_key(lane_id), positions_key(lane_id), lease_key(lane_id)
+    return number_key(lane_id), positions_key(lane_id), lease_key(lane_id), note_key(lane_id)
 
 
 def pack_stored(row: StoredRow) -> bytes:

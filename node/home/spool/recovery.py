@@ -91,6 +91,7 @@ class Recovery:
     def _read_lanes(self, now: float) -> None:
         positions: dict[int, layout.Positions] = {}
         leases: dict[int, LeaseRow] = {}
+        notes: dict[int, bytes] = {}
         rows: dict[int, layout.LaneRow] = {}
         for key, value in self._spool.scan(Table.LANES):
             lane_id = int.from_bytes(key[:8], "big")
@@ -98,6 +99,8 @@ class Recovery:
                 rows[lane_id] = layout.unpack_lane(value)
             elif layout.is_lease_key(key):
                 leases[lane_id] = layout.unpack_lease(value)
+            elif layout.is_note_key(key):
+                notes[lane_id] = value
             else:
                 positions[lane_id] = layout.unpack_positions(value)
         for lane_id, row in rows.items():
@@ -116,6 +119,7 @@ class Recovery:
             held.handovers, held.importing, held.is_doubled = row.handovers, importing, is_doubled
             held.note_positions(known)
             held.gaps, held.unsure = list(known.gaps), known.delivered
+            held.note = notes.get(lane_id)
             if lane_id in leases:
                 lane.leasing.load(leases[lane_id], now)
             self._lanes.add(held)

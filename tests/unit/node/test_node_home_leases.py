@@ -276,3 +276,58 @@ def test_a_leased_lane_comes_to_its_new_home_with_lease_and_plan(monkeypatch: py
     driven.kill()
     driven.start(ROUTER, LANES)
     assert driven.leased_at_once("open", "g", HOUR_MS)["continued"] is True
+
+
+# -- notes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_note_is_one_write_with_what_was_settled_before_it_and_what_is_done_with_it() -> None:
+    driven = started()
+    driven.store(([LANE], rows_of(4)))
+    driven.settle_down()
+    consumer = driven.bind(LANE)
+    driven.settle_down()
+    driven.settle(consumer, (2, 2))
+    reference = driven.lease("keep", b"two", [3, 17])
+    driven.tick()
+    assert driven.begin_write()
+    assert reference not in driven.leased
+    driven.end_write()
+    assert driven.leased[reference] == (0, None)
+    again(driven)
+    assert driven.leased_at_once("note") == b"two"
+    consumer = driven.bind(LANE)
+    driven.settle_down()
+    assert driven.delivered[consumer].order == [1, 4]
+
+
+def test_a_note_that_is_not_on_disk_is_told_to_nobody() -> None:
+    driven = started()
+    assert driven.leased_at_once("note") == b""
+    driven.lease("keep", b"new", [])
+    asked = driven.lease("note")
+    driven.tick()
+    assert driven.begin_write()
+    assert asked not in driven.leased
+    driven.end_write()
+    driven.settle_down()
+    assert driven.leased[asked] == (0, b"new")
+    driven.leased_at_once("keep", b"", [])
+    again(driven)
+    assert driven.leased_at_once("note") == b""
+
+
+def test_a_note_goes_with_its_lane_and_ends_with_it() -> None:
+    old = started()
+    old.leased_at_once("keep", b"mine", [])
+    old.restart()
+    driven, _ = new_home(old.disk)
+    driven.lanes(LANES)
+    driven.settle_down(1.0)
+    assert driven.leased_at_once("note") == b"mine"
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    assert driven.leased_at_once("note") == b"mine"
+    driven.lanes({}, LANE)
+    driven.settle_down()
+    assert driven.disk.get(Table.LANES, layout.note_key(LANE)) is None

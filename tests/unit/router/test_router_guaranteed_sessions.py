@@ -394,3 +394,27 @@ def test_a_long_name_is_a_hash() -> None:
     assert names[0] != names[1]
     assert all(name.startswith("#mqtt/%~") and len(name.encode()) <= 200 for name in names)
     assert wire.SESSION_QUEUE_PREFIX == "#mqtt/"
+
+
+def test_a_session_keeps_a_note_that_the_next_connection_reads_and_that_ends_with_it(world: World) -> None:
+    client = world.client()
+    world.opened(client)
+    assert client.request("session.note") == (0, b"")
+    assert client.request("session.keep", note=b"in the middle") == (0, None)
+    client.leave(wanted=True)
+    again = world.client()
+    world.opened(again)
+    assert again.request("session.note") == (0, b"in the middle")
+    world.opened(again, clean=True)
+    assert again.request("session.note") == (0, b"")
+
+
+def test_a_note_is_only_for_who_has_the_session(world: World) -> None:
+    client = world.client()
+    assert client.request("session.keep", note=b"x")[0] == errors.UNKNOWN_ENDPOINT
+    world.opened(client)
+    client.leave(wanted=True)
+    other = world.client(username="bob")
+    assert other.request("session.note")[0] == errors.PERMISSION_DENIED
+    native = world.rig.client("dev2", "alice")
+    assert native.request("session.note")[0] == errors.UNKNOWN_OPERATION
