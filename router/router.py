@@ -2,8 +2,8 @@
 
 It ties the rooms of this package together and decides which of them an event goes to: `login` judges HELLO,
 `subscriptions` SUBSCRIBE, `rounds` PUBLISH, `delivery`, `eliding` and `egress` what goes
-out, `shards` the workers. It owns no socket, clock, thread or file: the shell (`server`) calls one method
-per event with the time, then takes the effects.
+out, `shards` the workers, `closing` the ends of sessions. It owns no socket, clock, thread or file: the shell
+(`server`) calls one method per event with the time, then takes the effects.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from router.access.handshake import Gates, Handshake
 from router.access.login import Authenticator
 from router.asking.asks import Asks
 from router.asking.requests import Requests
+from router.closing import Closing
 from router.delivery.dispatcher import Dispatcher
 from router.delivery.egress import Egress
 from router.delivery.eliding import Eliding
@@ -75,10 +76,6 @@ if TYPE_CHECKING:
     from router.sessions.round import Round
     from router.sessions.session import Session
 
-#: Missed keepalive intervals that end a session.
-KEEPALIVES_MISSED = 3
-#: A client that said BYE waits so long at most for what is to be stored: a worker that died is back long before.
-BYE_WAIT_S = 30.0
 #: Sessions are looked over for missed keepalives once in this time.
 SWEEP_INTERVAL_S = 0.5
 #: So many ranges of a SETTLE count as one frame towards the rate of a client: a home takes a million in 0.2 s.
@@ -109,12 +106,13 @@ class Router:
         self._next_sweep = now
         #: When `tick` has something to do, but for what is elided; whether clients did what may make that sooner.
         self._wake_at, self._is_restless, self._was_restless = now, True, True
-        self.sessions, self.directory = SessionTable(self.close_session, self._replace), Directory()
+        self.sessions, self.directory = SessionTable(), Directory()
         self.asks = Asks(self.out)
         self.memory = MemoryAccounts(ground.alarms)
         self._build_direct(workers, incarnation)
         self._build_guaranteed()
         self._build_access(token_key, now)
+        self._build_closing()
         self.operators = Operators(
             self.directory,
             self.sessions,
@@ -194,7 +192,6 @@ class Router:
             self.dispatcher,
             self.requests,
             retry=self.rounds.retry,
-            on_idle=self._finish_bye,
         )
         check, unadmitted = self.subscriptions.check, self.publishing.spooling.unadmitted
         self.retained = Retained(
@@ -225,7 +222,6 @@ class Router:
             on_filter=self.fast_path.forget,
             now=now,
         )
-        self.links.on_fault = self.close_session
         self.consumers.begin_work = self.subscriptions.begin_work
         self.bridges = BridgeGate(self.ground, self.directory)
         self.attached = AttachedClients(self.sessions, self.counters)
@@ -242,6 +238,24 @@ class Router:
             now,
         )
         self.requests.register(RENEW, RenewWish, self.handshake.renew)
+
+    def _build_closing(self) -> None:
+        """Build what ends sessions; who comes last lets go of them last."""
+        listeners = (
+            self.links,
+            self.subscriptions,
+            self.attached,
+            self.flows,
+            self.publishing.producers,
+            self.memory,
+            self.rights,
+            self.egress,
+            self.eliding,
+            self.handshake,
+            self,
+        )
+        self.closing = Closing(self.counters, self.sessions, self.rounds, self.egress, listeners)
+        self.links.on_fault = self.closing.close
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -273,7 +287,7 @@ class Router:
             if session.probes and self.egress.is_blocked(session):
                 raise error_for(errors.EGRESS_BLOCKED, "answers pile up unread")
         except AngariumError as error:
-            self.close_session(session, error, now)
+            self.closing.close(session, error, now)
         return True
 
     def worker_frames(self, identity: bytes, frames: list[bytes], now: float) -> None:
@@ -362,10 +376,8 @@ class Router:
             self.counters.count("discard.client-not-connected", rows)
         if session is not None:
             code = errors.EGRESS_BLOCKED if blocked else errors.KEEPALIVE_TIMEOUT
-            self.counters.error(code)
-            self._end(
-                session, error_for(code, "the connection is gone" if not blocked else ""), now, tell=False
-            )
+            detail = "" if blocked else "the connection is gone"
+            self.closing.unreachable(session, error_for(code, detail), now)
 
     def fail(self, routing_id: bytes, error: AngariumError, now: float) -> None:
         """What a client sent is no message, or led to a fault of ours: it is told, and its session ends."""
@@ -373,7 +385,7 @@ class Router:
         if session is None:
             self.handshake.refuse(routing_id, error)
         else:
-            self.close_session(session, error, now)
+            self.closing.close(session, error, now)
 
     def controller_answered(self, ticket: int, ok: bool, value: Any, now: float) -> None:  # noqa: FBT001 - part of the answer
         """The controller answered what was asked, or will not."""
@@ -401,14 +413,7 @@ class Router:
         return self.tick(now) if self._is_restless or now >= wake else wake
 
     def _sweep(self, now: float) -> None:
-        for session in list(self.sessions):
-            if now - session.last_heard > session.keepalive_s * KEEPALIVES_MISSED:
-                self.close_session(session, error_for(errors.KEEPALIVE_TIMEOUT), now)
-            elif session.bye_at is not None:
-                # What it waited for may have ended in other ways than by an acknowledgement.
-                self._finish_bye(session, now)
-                if now - session.bye_at > BYE_WAIT_S and self._waits_for_homes(session):
-                    self.close_session(session, error_for(errors.HOME_NOT_READY, "not all is stored"), now)
+        self.closing.sweep(now)
         self.fast_path.sweep(now)
         self.interest.sweep()
         self.handshake.sweep(now)
@@ -458,7 +463,7 @@ class Router:
     def _egress_may_go_on(self, session: Session, now: float) -> None:
         self.egress.drain(session)
         self.eliding.drained(session, now)
-        self._finish_bye(session, now)
+        self.closing.go_on_with_bye(session, now)
 
     def _subscribe(self, session: Session, frames: list[bytes], now: float) -> None:
         self._check_rate(session, now, self.subscriptions.begin(session, *frames[:2]) / FILTERS_PER_FRAME)
@@ -498,25 +503,10 @@ class Router:
     def _bye(self, session: Session, frames: list[bytes], now: float) -> None:
         if session.link is not None:
             session.link.take_goodbye(frames[1])
-        if session.bye_at is None:
-            session.bye_at = now
-        self._finish_bye(session, now)
+        self.closing.bye(session, now)
 
     def _second_hello(self, _session: Session, _frames: list[bytes], _now: float) -> None:
         raise error_for(errors.ALREADY_LOGGED_IN)
-
-    def _waits_for_homes(self, session: Session) -> bool:
-        """Tell whether a client waits for what is to be stored; everything else goes on by itself."""
-        rounds = session.open_rounds
-        return not self.publishing.is_settled(session) or bool(rounds and rounds[0].producer is not None)
-
-    def _finish_bye(self, session: Session, now: float) -> None:
-        if session.bye_at is None or session.closed:
-            return
-        assert session.egress is not None
-        is_done = not session.open_rounds and self.publishing.is_settled(session)
-        if is_done and (session.egress.congested_at is None or not self.egress.may_send(session)):
-            self._end(session, None, now, tell=True)
 
     def _send(self, session: Session, operation: bytes, header: Any) -> None:
         self.egress.answer(session, [operation, wire.pack(header)])
@@ -550,7 +540,7 @@ class Router:
 
     def _deadly(self, session: Session, now: float) -> None:
         """What this session sent ended workers."""
-        self.close_session(session, error_for(errors.PUT_ASIDE, "workers died of what it sent"), now)
+        self.closing.close(session, error_for(errors.PUT_ASIDE, "workers died of what it sent"), now)
 
     def _retired(self, a_round: Round[Session], now: float) -> None:
         session, producer = a_round.session, a_round.producer
@@ -571,52 +561,13 @@ class Router:
             return
         self.rounds.renew(session, a_round)
         if session.bye_at is not None:
-            self._finish_bye(session, now)
+            self.closing.go_on_with_bye(session, now)
 
     # -- ends ------------------------------------------------------------------------------------------------
 
-    def close_session(self, session: Session, error: AngariumError, now: float) -> None:
-        """End a session and tell it why."""
-        if session.closed:
-            return
-        self.counters.error(error.code)
-        self._end(session, error, now, tell=True)
-
-    def _replace(self, session: Session, now: float) -> None:
-        """A client resumed on another connection before the loss of this one was noticed, or took its place."""
-        code = errors.KEEPALIVE_TIMEOUT if session.carrier is None else errors.TAKEN_OVER
-        self._end(session, error_for(code, "resumed on another connection"), now, tell=True)
-
-    def _end(self, session: Session, error: AngariumError | None, now: float, *, tell: bool) -> None:
-        if session.closed:
-            return
+    def session_ended(self, _session: Session, _error: object, _now: float) -> None:
+        """Something may be due sooner now."""
         self._is_restless = True
-        if tell:
-            if error is not None:  # what answers BYE says that all has retired
-                self.rounds.tell_retired(session)
-            self._send(session, wire.CLOSED, [0, "bye"] if error is None else [error.code, error.detail])
-        session.closed = True
-        self.sessions.remove(session)
-        if session.link is not None:
-            self.links.ended(session, error)
-        elif session.is_client:
-            self.subscriptions.clear(session)
-            self.handshake.left(session, now)
-        elif session.kind.carries_clients:
-            self.attached.carrier_ended(session, error)
-        self.flows.session_ended(session, now, wanted=error is None)
-        self.publishing.producers.session_ended(session, now)
-        self.memory.ended(session)
-        if not session.open_rounds:
-            self.rights.revoke(session)
-        lost = self.egress.forget(session) + self.eliding.forget(session)
-        if lost:
-            self.counters.count("discard.client-not-connected", lost)
-        for name, value in session.counters.items():
-            if name in SESSION_COUNTERS:
-                self.counters.count(name, value)
-        if session.is_client:
-            self.handshake.tell_end(session, error)
 
     def drain(self, now: float) -> bool:
         """Go down in order: nobody new; what was accepted retires.
@@ -624,10 +575,7 @@ class Router:
         Then every session is closed. True when that is done.
         """
         self.handshake.closed = self.effort.is_over = True
-        for session in list(self.sessions):
-            if not session.open_rounds and self.publishing.is_settled(session):
-                self._end(session, error_for(errors.SHUTTING_DOWN), now, tell=True)
-        return not self.sessions
+        return self.closing.drain(now)
 
     @property
     def freed_bytes(self) -> int:

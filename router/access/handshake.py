@@ -614,12 +614,11 @@ class Handshake:
                 "SYSTEM_CLIENT_HANDSHAKE_FAILED", text, severity="warning", code=errors.HANDSHAKE_FAILED
             )
 
-    def left(self, session: Session, now: float) -> None:
-        """A session ended: it may resume for a while."""
+    def session_ended(self, session: Session, error: AngariumError | None, now: float) -> None:
+        """If a client is gone it may resume for a while; operators are told."""
+        if not session.is_client:
+            return
         self._authenticator.left(session, len(self._sessions), now)
-
-    def tell_end(self, session: Session, error: AngariumError | None) -> None:
-        """Tell operators that a client is gone."""
         clean = error is None
         self._outbox.event(
             "CLIENT_DISCONNECT",

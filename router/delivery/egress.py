@@ -320,19 +320,18 @@ class Egress:
             and (not session.probes or self.is_reading(session))
         )
 
-    def forget(self, session: Session) -> int:
-        """A session is over: drop what waits for it; gives how many messages."""
+    def session_ended(self, session: Session, _error: object, _now: float) -> None:
+        """A session is over: drop what waits for it, and count it."""
         egress = session.egress
         if egress is None:
-            return 0
-        messages = egress.messages
+            return
+        session.count("discard.client-not-connected", egress.messages)
         self.queued_bytes -= egress.bytes
         self._backlogged.pop(session, None)
         for queue in egress.queues:
             queue.entries.clear()
             queue.messages = queue.bytes = 0
         egress.congested_at = None
-        return messages
 
     def validate(self) -> None:
         """Check that the budget counts what is queued."""

@@ -234,14 +234,15 @@ class Eliding:
         if held:
             self._send(session, held, now)
 
-    def forget(self, session: Session) -> int:
-        """A session is over; gives how many held messages are dropped."""
+    def session_ended(self, session: Session, _error: object, _now: float) -> None:
+        """A session is over: drop the messages that are held for it, and count them."""
         table = session.eliding
         if table is None:
-            return 0
+            return
         self.tracked -= len(table.topics)
         session.eliding = None
-        return sum(1 for tracked in table.topics.values() if tracked.held is not None)
+        held = sum(1 for tracked in table.topics.values() if tracked.held is not None)
+        session.count("discard.client-not-connected", held)
 
 
 def _class_of(row: list[object]) -> int:

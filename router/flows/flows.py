@@ -184,11 +184,11 @@ class Flows:
             self.ends.indicate(flow, wire.FLOW_CLOSED, error.code, error.detail)
         self._remove(flow, now, wanted=False)
 
-    def session_ended(self, session: Session, now: float, *, wanted: bool) -> None:
+    def session_ended(self, session: Session, error: AngariumError | None, now: float) -> None:
         """A session is over, because its client wanted it or not: so are its flows."""
         for flow in list(session.flows.values()):
             self._refuse_bind(flow, error_for(errors.SESSION_UNKNOWN))
-            self._remove(flow, now, wanted=wanted)
+            self._remove(flow, now, wanted=error is None)
 
     def _refuse_bind(self, flow: Flow, error: AngariumError) -> bool:
         answer, flow.answer = flow.answer, None

@@ -74,10 +74,11 @@ class AttachedClients:
         totals = {**before, **told.totals}
         session.counted = Counts(told.number, totals, told.queued_messages, told.queued_bytes)
 
-    def carrier_ended(self, carrier: Session, error: AngariumError | None) -> None:
-        """The session of a gateway is over, and so are its clients, some in each step."""
-        why = error or error_for(errors.KEEPALIVE_TIMEOUT, "its gateway has left")
-        self._orphans.extend((one, why) for one in self._sessions if one.carrier is carrier)
+    def session_ended(self, session: Session, error: AngariumError | None, _now: float) -> None:
+        """If the session of a gateway is over, so are its clients, some in each step."""
+        if session.kind.carries_clients:
+            why = error or error_for(errors.KEEPALIVE_TIMEOUT, "its gateway has left")
+            self._orphans.extend((one, why) for one in self._sessions if one.carrier is session)
 
     def tick(self, now: float) -> float:
         """End some orphans; gives when to come again."""

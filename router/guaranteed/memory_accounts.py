@@ -84,7 +84,7 @@ class MemoryAccounts:
         self._add(session.vpn, session.username, -size)
         self._alarms.client_has(CLIENT_MEMORY, session, session.memory_bytes, session.permissions.memory_max)
 
-    def ended(self, session: Session) -> None:
+    def session_ended(self, session: Session, _error: object, _now: float) -> None:
         """A session is over: everything that it was charged for goes."""
         size, session.memory_bytes = session.memory_bytes, 0
         if size:

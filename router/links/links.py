@@ -94,8 +94,10 @@ class Links:
         elif not exports.is_counting:
             neighbour.untold = deque(exports.patterns())
 
-    def ended(self, session: Session, error: AngariumError | None) -> None:
-        """The session of a neighbour is over; what it wanted is taken back in the next turns of the loop."""
+    def session_ended(self, session: Session, error: AngariumError | None, _now: float) -> None:
+        """If the session of a neighbour is over, what it wanted is taken back in the next turns of the loop."""
+        if session.link is None:
+            return
         neighbour = self.sessions.pop(session)
         self.stored.forget(session)
         self.imports.ended(session, neighbour)

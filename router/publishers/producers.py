@@ -346,7 +346,7 @@ class Producers:
             self._vacate(producer)
             self._remember(producer)
 
-    def session_ended(self, session: Session, now: float) -> None:
+    def session_ended(self, session: Session, _error: object, now: float) -> None:
         """A session is over: what it has under way goes on, what waits to be judged is dropped."""
         for producer in list(session.producers.values()):
             self._leave(producer)

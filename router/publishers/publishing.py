@@ -131,21 +131,19 @@ class GuaranteedPublishing:
         requests: Requests,
         *,
         retry: Callable[[Session, float], None],
-        on_idle: Callable[[Session, float], None],
     ) -> None:
         """Begin with no producer and no home.
 
         Args:
             ground: what the router stands on.
-            sessions: who is ended if what it sent is lost.
+            sessions: who is ended if what it sent is lost, or all is stored of one that said BYE.
             shards: the workers.
             endpoints: who matches.
             dispatcher: sends rounds to direct subscribers.
             requests: what clients may ask.
             retry: lets the rounds of a session retire that waited for homes.
-            on_idle: hears of a session with a producer that has nothing unsettled any more.
         """
-        self._counters, self._sessions, self._retry, self._on_idle = ground.counters, sessions, retry, on_idle
+        self._counters, self._sessions, self._retry = ground.counters, sessions, retry
         asks, limits, wall_ms = requests.asks, ground.spool, ground.wall_ms
         self.usage, self.acks = Usage(limits, endpoints), Acks(dispatcher.egress, ground.counters, self._idle)
         self.thresholds = Thresholds(self.usage, ground.alarms)
@@ -226,11 +224,7 @@ class GuaranteedPublishing:
         if producer.closed_by is not None or session.closed:
             self.producers.idle(producer, now)
         if session.bye_at is not None:
-            self._on_idle(session, now)
-
-    def is_settled(self, session: Session) -> bool:
-        """Tell whether nothing of a session is on its way to a home."""
-        return not any(producer.unsettled for producer in session.producers.values())
+            self._sessions.go_on_with_bye(session, now)
 
     # -- time, workers, metrics ------------------------------------------------------------------------------
 

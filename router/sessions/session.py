@@ -327,6 +327,11 @@ class Session:
         self.counters[name] = self.counters.get(name, 0) + amount
 
     @property
+    def is_stored(self) -> bool:
+        """Tell whether nothing that it published is on its way to a home."""
+        return not any(producer.unsettled for producer in self.producers.values())
+
+    @property
     def attached_number(self) -> int:
         """Give the number by which the gateway knows it that it is attached to."""
         return int.from_bytes(self.routing_id[-wire.ATTACHED_NUMBER_BYTES :], "big")

@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class SessionTable:
-    """Every session, in the order of login; keeps the counts of clients of its Message VPN."""
+    """Every session, in the order of login; keeps the counts of clients of its Message VPN.
 
-    def __init__(
-        self,
-        close: Callable[[Session, AngariumError, float], None],
-        replace: Callable[[Session, float], None],
-    ) -> None:
-        """Begin with nobody.
+    How one ends is not decided here: `router.closing` sets these three.
+    """
 
-        Args:
-            close: tells a session why it ends, and ends it.
-            replace: ends a session whose client resumed on another connection.
-        """
-        self.close, self.replace = close, replace
+    #: Tells a session why it ends, and ends it.
+    close: Callable[[Session, AngariumError, float], None]
+    #: Ends a session whose client resumed on another connection.
+    replace: Callable[[Session, float], None]
+    #: Ends a session that said BYE, if nothing keeps it any more.
+    go_on_with_bye: Callable[[Session, float], None]
+
+    def __init__(self) -> None:
+        """Begin with nobody."""
         #: Routing id -> session; the same sessions as in `_by_name`.
         self.by_routing_id: dict[bytes, Session] = {}
         #: (VPN name, client name) -> session.

@@ -130,6 +130,11 @@ class Rights:
         known = username.granted = Granted(acl, profile, permissions, publish, _queues(profile))
         return known
 
+    def session_ended(self, session: Session, _error: object, _now: float) -> None:
+        """Its rules go with its last round."""
+        if not session.open_rounds:
+            self.revoke(session)
+
     def revoke(self, session: Session) -> None:
         """A session does not publish under its rules any more."""
         number = session.publish_rules_id

@@ -187,8 +187,10 @@ class Subscriptions:
 
         self._shards.await_pending(request.joined, answer)
 
-    def clear(self, session: Session) -> None:
-        """A session is over: nothing is for it any more (R56, R64), and its limits are free."""
+    def session_ended(self, session: Session, _error: object, _now: float) -> None:
+        """If a client is gone nothing is for it any more (R56, R64), and its limits are free."""
+        if not session.is_client:
+            return
         vpn, count = session.vpn, len(session.subscriptions)
         vpn.subscriptions -= count
         vpn.shapes.remove_all(session.shapes)

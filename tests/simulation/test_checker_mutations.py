@@ -119,7 +119,7 @@ class KeepsSubscriptionsOfTheDead(Router):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.subscriptions.clear = lambda session: None  # type: ignore[method-assign]
+        self.subscriptions.session_ended = lambda session, _error, _now: None  # type: ignore[method-assign]
 
 
 class GivesToTheWholeGroup(Router):

@@ -194,7 +194,8 @@ class FakeClient:
     def leave(self, *, wanted: bool) -> None:
         """End the session as the router does."""
         self.session.closed = True
-        self.rig.flows.session_ended(self.session, self.rig.now, wanted=wanted)
+        error = None if wanted else errors.error_for(errors.KEEPALIVE_TIMEOUT)
+        self.rig.flows.session_ended(self.session, error, self.rig.now)
         self.rig.settle()
 
 

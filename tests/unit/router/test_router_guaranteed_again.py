@@ -358,7 +358,7 @@ class TestFencing:
         publisher = spooling.publisher()
         spooling.hold()
         publisher.publish("a", "a")
-        spooling.router.close_session(
+        spooling.router.sessions.close(
             next(iter(spooling.router.sessions)), errors.error_for(errors.INTERNAL), spooling.now
         )
         assert len(spooling.router.publishing.producers) == 1

@@ -174,7 +174,7 @@ class TestPartial:
         node.pause(0)
         node.pause(1)
         again.publish("f", first=3)
-        node.router.close_session(
+        node.router.sessions.close(
             next(s for s in node.router.sessions if s.producers), errors.error_for(errors.INTERNAL), node.now
         )
         node.change("far", ingress_enabled=True)

@@ -79,7 +79,7 @@ class Author:
             self.read()
         for session in list(self.node.router.sessions):
             if self.publisher is not None and session.routing_id == self.publisher.client.routing_id:
-                self.node.router.close_session(session, errors.error_for(errors.INTERNAL), self.node.now)
+                self.node.router.sessions.close(session, errors.error_for(errors.INTERNAL), self.node.now)
         self.node.settle()
         self.publisher = None
 

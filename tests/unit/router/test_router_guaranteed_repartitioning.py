@@ -127,7 +127,7 @@ def test_who_waits_and_loses_its_session_is_stored_when_it_comes_back(
     parted.change("q", partition_count=3)
     publisher.publish(*keyed(KEYS))
     (session,) = parted.router.sessions
-    parted.router.close_session(session, errors.error_for(errors.INTERNAL), parted.now)
+    parted.router.sessions.close(session, errors.error_for(errors.INTERNAL), parted.now)
     parted.commit()
     again = publisher.reopen()
     assert again.last == 12

@@ -287,9 +287,8 @@ class FakeSession:
 @pytest.mark.requirement("R225")
 def test_sessions_end_with_their_tokens_and_not_before() -> None:
     ended: list[tuple[int, int]] = []
-    table = SessionTable(
-        lambda session, error, _: ended.append((session.number, error.code)), lambda _session, _now: None
-    )
+    table = SessionTable()
+    table.close = lambda session, error, _: ended.append((session.number, error.code))
     sessions = GrantedSessions(table)
     some = [FakeSession(number, NOW_MS + number * 1_000) for number in range(4)]
     for one in some:

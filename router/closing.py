@@ -1,0 +1,138 @@
+"""The end of a session: by its own BYE, by a fault or silence of its client, or because the node goes down.
+
+What is decided here is when a session may end, and what it is told. What it has somewhere goes with it: every part that
+has something of sessions listens. `router` hands BYE and time over; `sessions.close` of the session table is for
+whoever finds a reason.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from angarium import errors, wire
+from angarium.errors import AngariumError, error_for
+from router.sessions.session import SESSION_COUNTERS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from router.delivery.egress import Egress
+    from router.ground.ground import Counters
+    from router.matching.rounds import Rounds
+    from router.sessions.session import Session
+    from router.sessions.session_table import SessionTable
+
+#: Missed keepalive intervals that end a session.
+KEEPALIVES_MISSED: Final = 3
+#: A client that said BYE waits so long at most for what is to be stored: a worker that died is back long before.
+BYE_WAIT_S: Final = 30.0
+
+
+class Listener(Protocol):
+    """A part of the router that has something of sessions."""
+
+    def session_ended(self, session: Session, error: AngariumError | None, now: float, /) -> None:
+        """Let go of a session that is in no table any more; it ended by itself if there is no error."""
+
+
+class Closing:
+    """Ends sessions."""
+
+    def __init__(
+        self,
+        counters: Counters,
+        sessions: SessionTable,
+        rounds: Rounds,
+        egress: Egress,
+        listeners: Sequence[Listener],
+    ) -> None:
+        """Be what the table of sessions ends them with.
+
+        Args:
+            counters: of the router; those of a session are added.
+            sessions: all of them.
+            rounds: tells a session what of it has retired.
+            egress: tells it why it ends.
+            listeners: in the order in which they let go of it.
+        """
+        self._counters = counters
+        self._sessions = sessions
+        self._rounds = rounds
+        self._egress = egress
+        self._listeners = listeners
+        sessions.close, sessions.replace, sessions.go_on_with_bye = (
+            self.close,
+            self._replace,
+            self.go_on_with_bye,
+        )
+
+    def close(self, session: Session, error: AngariumError, now: float) -> None:
+        """End a session and tell it why."""
+        if not session.closed:
+            self._counters.error(error.code)
+            self._end(session, error, now, tell=True)
+
+    def unreachable(self, session: Session, error: AngariumError, now: float) -> None:
+        """End a session that cannot be told any more."""
+        self._counters.error(error.code)
+        self._end(session, error, now, tell=False)
+
+    def _replace(self, session: Session, now: float) -> None:
+        """A client resumed on another connection before the loss of this one was noticed, or took its place."""
+        code = errors.KEEPALIVE_TIMEOUT if session.carrier is None else errors.TAKEN_OVER
+        self._end(session, error_for(code, "resumed on another connection"), now, tell=True)
+
+    def bye(self, session: Session, now: float) -> None:
+        """A client wishes to go, when what it sent is where it should be and it has what waits for it."""
+        if session.bye_at is None:
+            session.bye_at = now
+        self.go_on_with_bye(session, now)
+
+    def go_on_with_bye(self, session: Session, now: float) -> None:
+        """End a session that said BYE if nothing keeps it any more."""
+        if session.bye_at is None or session.closed:
+            return
+        assert session.egress is not None
+        is_done = not session.open_rounds and session.is_stored
+        if is_done and (session.egress.congested_at is None or not self._egress.may_send(session)):
+            self._end(session, None, now, tell=True)
+
+    def sweep(self, now: float) -> None:
+        """End sessions that are silent, or wait in vain after a BYE."""
+        for session in list(self._sessions):
+            if now - session.last_heard > session.keepalive_s * KEEPALIVES_MISSED:
+                self.close(session, error_for(errors.KEEPALIVE_TIMEOUT), now)
+            elif session.bye_at is not None:
+                # What it waited for may have ended in other ways than by an acknowledgement.
+                self.go_on_with_bye(session, now)
+                if now - session.bye_at > BYE_WAIT_S and _waits_for_homes(session):
+                    self.close(session, error_for(errors.HOME_NOT_READY, "not all is stored"), now)
+
+    def drain(self, now: float) -> bool:
+        """End every session of which nothing is under way, as the node goes down; true when there is none left."""
+        for session in list(self._sessions):
+            if not session.open_rounds and session.is_stored:
+                self._end(session, error_for(errors.SHUTTING_DOWN), now, tell=True)
+        return not self._sessions
+
+    def _end(self, session: Session, error: AngariumError | None, now: float, *, tell: bool) -> None:
+        if session.closed:
+            return
+        if tell:
+            if error is not None:  # what answers BYE says that all has retired
+                self._rounds.tell_retired(session)
+            why = [0, "bye"] if error is None else [error.code, error.detail]
+            self._egress.answer(session, [wire.CLOSED, wire.pack(why)])
+        session.closed = True
+        self._sessions.remove(session)
+        for listener in self._listeners:
+            listener.session_ended(session, error, now)
+        for name, value in session.counters.items():
+            if name in SESSION_COUNTERS:
+                self._counters.count(name, value)
+
+
+def _waits_for_homes(session: Session) -> bool:
+    """Tell whether a client waits for what is to be stored; everything else goes on by itself."""
+    rounds = session.open_rounds
+    return not session.is_stored or bool(rounds and rounds[0].producer is not None)
