@@ -164,7 +164,6 @@ class Router:
             self._retired,
             self.accounting.lost,
             self._deadly,
-            self._may_admit,
             self.effort,
         )
         self.subscriptions = Subscriptions(
@@ -198,6 +197,7 @@ class Router:
             self.endpoints, consumers.questions, self.shards, self.interest, check, unadmitted
         )
         self.requests.register("retained.read", ReadArguments, self.retained.read)
+        self.rounds.may_admit = self.publishing.spooling.may_admit
         self._acks = self.publishing.acks
         self.scaling = Scaling(
             self.shards,
@@ -534,9 +534,6 @@ class Router:
         self.rounds.release(shard, now)
         if self.rounds.held:
             self.scaling.step(now)
-
-    def _may_admit(self, a_round: Round[Session]) -> bool:
-        return self.publishing.spooling.may_admit(a_round)
 
     def _deadly(self, session: Session, now: float) -> None:
         """What this session sent ended workers."""

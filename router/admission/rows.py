@@ -119,25 +119,22 @@ class Discard(NamedTuple):
     reason: Reason
 
 
-class Verdict:
+class Verdict(msgspec.Struct, eq=False):
     """What is to become of the rows of a round."""
 
-    __slots__ = ("discards", "left_out", "nacks", "stores", "touched", "unroutable", "waits_from")
-
-    def __init__(self) -> None:
-        #: Targets -> the rows for exactly these, by rising index.
-        self.stores: dict[tuple[Target, ...], list[Row]] = {}
-        self.nacks: list[Nack] = []
-        #: Ranges of sequences that are acknowledged although nobody took them.
-        self.unroutable: list[Range] = []
-        #: Lanes that refused rows matched: their records are told.
-        self.touched: dict[LaneUsage, None] = {}
-        #: Indices of rows that were refused.
-        self.left_out: dict[int, None] = {}
-        self.discards: list[Discard] = []
-        #: Index of the first row that has to wait: an endpoint cannot take now what others may have of an earlier
-        #: sending. Neither it nor any row behind it is in this verdict. None: there is none.
-        self.waits_from: int | None = None
+    #: Targets -> the rows for exactly these, by rising index.
+    stores: dict[tuple[Target, ...], list[Row]] = msgspec.field(default_factory=dict)
+    nacks: list[Nack] = msgspec.field(default_factory=list)
+    #: Ranges of sequences that are acknowledged although nobody took them.
+    unroutable: list[Range] = msgspec.field(default_factory=list)
+    #: Lanes that refused rows matched: their records are told.
+    touched: dict[LaneUsage, None] = msgspec.field(default_factory=dict)
+    #: Indices of rows that were refused.
+    left_out: dict[int, None] = msgspec.field(default_factory=dict)
+    discards: list[Discard] = msgspec.field(default_factory=list)
+    #: Index of the first row that has to wait: an endpoint cannot take now what others may have of an earlier
+    #: sending. Neither it nor any row behind it is in this verdict. None: there is none.
+    waits_from: int | None = None
 
     def refuse(self, row: Row, nack: Nack, targets: Iterable[Target]) -> None:
         """A row goes nowhere, and its publisher is told."""

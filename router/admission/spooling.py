@@ -165,9 +165,10 @@ class Spooling:
     def _admit(self, a_round: Round[Session], producer: Producer[Session], now: float) -> bool:
         """Judge a round and hand it on; false if it, or its rest, has to wait for room."""
         batches = [part.batch for part in a_round.parts]
-        lowest, highest = index_span(batches)
+        lowest, highest = a_round.span or index_span(batches)
         first, last = a_round.first + lowest, a_round.first + highest
-        if first <= producer.last or last > SEQUENCE_MAX or not are_distinct(batches):
+        is_order = a_round.span is not None or are_distinct(batches)
+        if first <= producer.last or last > SEQUENCE_MAX or not is_order:
             self._break_off(producer)
             detail = f"{first} to {last} after {producer.last}"
             self._sessions.close(a_round.session, error_for(errors.INVALID_SEQUENCE, detail), now)

@@ -60,6 +60,7 @@ def cut(a_round: Round[Session], index: int) -> Round[Session] | None:
 
 def _keep(a_round: Round[Session], wanted: Callable[[int], bool]) -> None:
     """Leave out what is not wanted, of the batches and of all that was found for them."""
+    a_round.span = None
     a_round.parts = [found for part in a_round.parts if (found := _part(part, wanted)) is not None]
     a_round.rows = sum(part.rows for part in a_round.parts)
     results = [_result(result, wanted) for result in a_round.endpoints]

@@ -297,9 +297,13 @@ class FastPath:
             return False
         plain: list[PlainResult[Session]] = []
         endpoints: list[EndpointResult] = []
+        span: tuple[int, int] | None = None
         for part in a_round.parts:
-            if not self._judge_part(cache, part.batch, part.rows, a_round.rules_id, plain, endpoints):
+            span = self._judge_part(cache, part.batch, part.rows, a_round.rules_id, plain, endpoints)
+            if span is None:
                 return False
+        if len(a_round.parts) == 1:
+            a_round.span = span
         a_round.plain.extend(plain)
         a_round.endpoints = endpoints
         self.rounds += 1
@@ -313,12 +317,15 @@ class FastPath:
         rules_id: int,
         plain: list[PlainResult[Session]],
         endpoints: list[EndpointResult],
-    ) -> bool:
-        """Judge one part as its worker would, and add where it goes; False if that is not known or not one place."""
+    ) -> tuple[int, int] | None:
+        """Judge one part as its worker would, and add where it goes; None if that is not known or not one place.
+
+        Gives its first and last index.
+        """
         try:
             rows = _decode_guaranteed(batch)
         except (ValueError, RecursionError):
-            return False
+            return None
         entry = self._common_entry(cache, dict.fromkeys([row.topic for row in rows]), rules_id)
         classes = _guaranteed_classes(dict.fromkeys([row.flags for row in rows]))
         indices = [row.index for row in rows]
@@ -332,13 +339,13 @@ class FastPath:
             or max(sizes) > self._message_bytes_max
             or not batch.startswith(wire.array_head(count))
         ):
-            return False
+            return None
         if entry.plain is not None:
             plain.append(PlainResult(entry.plain, count, classes, batch))
         low = sum([row.flags & wire.FLAG_COS < _HIGH_PRIORITY for row in rows])
         size = sum(sizes) + wire.SPOOL_OVERHEAD_BYTES * count
         endpoints.append(EndpointResult(entry.endpoints, count, size, max(sizes), low, batch))
-        return True
+        return indices[0], indices[-1]
 
     @staticmethod
     def _common_entry(cache: TopicCache[Entry], topics: dict[str, None], rules_id: int) -> Entry | None:

@@ -87,6 +87,9 @@ _FOUR_FIELDS: Final = wire.array_head(4)
 class Rounds:
     """Hands rounds to workers, gathers their answers and retires them in order."""
 
+    #: Tells whether a guaranteed round can be judged now; its session waits until `retry`. Admission sets it.
+    may_admit: Callable[[Round[Session]], bool]
+
     def __init__(
         self,
         shards: Shards,
@@ -95,7 +98,6 @@ class Rounds:
         on_retire: Callable[[Round[Session], float], None],
         on_lost: Callable[[Session, int], None],
         on_deadly: Callable[[Session, float], None],
-        may_admit: Callable[[Round[Session]], bool],
         effort: Effort,
     ) -> None:
         """Begin without rounds.
@@ -107,7 +109,6 @@ class Rounds:
             on_retire: takes each round when its turn to be sent on has come.
             on_lost: is told of direct rows that a worker took with it.
             on_deadly: is told of a session whose batch ended a worker again and again.
-            may_admit: tells whether a guaranteed round can be judged now; its session waits until `retry`.
             effort: knows who is held back because of what its messages cost.
         """
         self._effort = effort
@@ -116,7 +117,6 @@ class Rounds:
         self._on_retire = on_retire
         self._on_lost = on_lost
         self._on_deadly = on_deadly
-        self._may_admit = may_admit
         self._egress = egress
         self._reference = 0
         #: What has retired since the router started.
@@ -437,7 +437,7 @@ class Rounds:
     def _retire(self, session: Session, now: float) -> None:
         rounds = session.open_rounds
         while rounds and not rounds[0].waiting:
-            if rounds[0].producer is not None and not self._may_admit(rounds[0]):
+            if rounds[0].producer is not None and not self.may_admit(rounds[0]):
                 return
             a_round = rounds.popleft()
             session.unretired_bytes -= a_round.bytes

@@ -116,6 +116,8 @@ class Round(msgspec.Struct, Generic[S], eq=False):
     mode: int = wire.MATCH_DIRECT
     #: The sequence of a row is this number and its index; 0 in a direct round.
     first: int = 0
+    #: First and last index, if they are known without opening its batches, and that none comes twice.
+    span: tuple[int, int] | None = None
     #: The number of the next filter when it came: workers may have matched it without those from there on.
     next_filter: int = 0
     #: How many filters had changed when it came; NEVER if a worker was still to be told of some.

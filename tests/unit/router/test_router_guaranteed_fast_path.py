@@ -35,6 +35,16 @@ def test_a_known_topic_needs_no_worker(spooling: PublishNode, known: Any) -> Non
     assert spooling.sequences("q") == list(range(1, 102))
 
 
+def test_a_sequence_may_have_gaps_and_does_not_go_back(spooling: PublishNode, known: Any) -> None:
+    before = rounds(spooling)
+    first = known.publish("a", "a", indices=[3, 7])
+    assert known.acked() == (first + 7, [])
+    assert spooling.sequences("q") == [1, first + 3, first + 7]
+    known.publish("a", first=first + 7)
+    assert rounds(spooling) == before + 2
+    assert spooling.router.counters.errors == {errors.INVALID_SEQUENCE: 1}
+
+
 def test_topics_that_lead_elsewhere_go_to_the_worker(spooling: PublishNode, known: Any) -> None:
     spooling.queue("other", "c")
     known.publish("c")
