@@ -185,6 +185,9 @@ class Client:
 
     def _publish(self, packet: Publish, _now: float) -> bool:
         assert self._publishing is not None
+        assert self._subscribing is not None
+        if self._subscribing.is_busy:  # its own message comes to it if it has subscribed before
+            return False
         is_taken = self._publishing.take(packet)
         if not is_taken:
             self._host.await_room(self.connection_id, packet.qos)
@@ -310,9 +313,10 @@ class Client:
             self._host.resume(self.connection_id)
 
     def _refusal(self, packet_id: int, code: int) -> bytes:
-        """Write the PUBACK of a message that is not stored, with the reason in words if there is room for it."""
+        """Write the PUBACK of a message that is not stored; a refusal has words if there is room for them."""
         reason = fitting(reason_of(code), PacketType.PUBACK)
-        told = write(PubAck(packet_id, reason, self._reason(ERRORS[code].text)), V5)
+        words = self._reason(ERRORS[code].text) if reason >= ReasonCode.UNSPECIFIED_ERROR else NONE
+        told = write(PubAck(packet_id, reason, words), V5)
         return told if self._takes(told) else write(PubAck(packet_id, reason), V5)
 
     def changed(self, answers: Mapping[str, int], now: float) -> None:

@@ -104,7 +104,7 @@ def login_of(connect: Connect, settings: Settings, address: str, certificate: Ce
         raise PacketError(rules.METHOD, connect.properties.authentication_method, version)
     if connect.will is not None:
         _check_will(connect.will, settings, version)
-    username = DEFAULT_USERNAME if connect.username is None else connect.username
+    username = connect.username or DEFAULT_USERNAME  # libraries send an empty one for none
     if username in _PROCESSES or len(username.encode()) > USERNAME_BYTES_MAX:
         raise PacketError(rules.USERNAME, repr(username), version)
     return Login(

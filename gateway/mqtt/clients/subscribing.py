@@ -107,6 +107,11 @@ class Subscribing:
         self._asked: tuple[str, ...] = ()
         self._then: Callable[[_Answers], None] | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether the node is asked something, which is not in force yet."""
+        return self._then is not None
+
     def take(self, packet: Subscribe | Unsubscribe) -> bool:
         """Do what a packet says, now or later; false if too many wait."""
         if len(self._requests) >= REQUESTS_MAX:

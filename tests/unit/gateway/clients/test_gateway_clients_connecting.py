@@ -87,9 +87,10 @@ def test_the_node_is_told_who_logs_in() -> None:
 
 
 @BOTH
-def test_who_gives_no_username_is_the_default_one(version: int) -> None:
-    """3.1.2.8: the username flag may be 0."""
-    talk = Conversation(version).connect()
+@pytest.mark.parametrize("username", [None, ""])
+def test_who_gives_no_username_is_the_default_one(version: int, username: str | None) -> None:
+    """3.1.2.8: the username flag may be 0; some libraries send an empty username instead."""
+    talk = Conversation(version).connect(username=username)
     assert (talk.node.login.username, talk.node.login.password) == ("default", None)
 
 

@@ -214,12 +214,24 @@ def test_only_some_of_them_wait_here_and_the_others_on_the_connection() -> None:
     assert [one.packet_id for one in heard] == [one.packet_id for one in packets]  # type: ignore[union-attr]
 
 
-def test_others_of_its_packets_do_not_wait_for_a_subscribe() -> None:
+def test_a_ping_does_not_wait_for_a_subscribe() -> None:
     """[MQTT-3.12.4-1]."""
     talk = Conversation().here()
-    talk.says(subscribe("a"), PingReq(), Publish("t", b"x"))
+    talk.says(subscribe("a"), PingReq())
     assert talk.hears() == [PingResp()]
-    assert len(talk.node.published) == 1
+
+
+@BOTH
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_message_behind_a_subscribe_waits_until_that_is_in_force(version: int, qos: int) -> None:
+    """No rule, but servers do so, and applications that do not wait for the SUBACK get their own messages there."""
+    talk = Conversation(version).here()
+    talk.says(subscribe("a"), Publish("a", b"x", qos, packet_id=9 if qos else 0))
+    assert not talk.node.published + talk.node.stored
+    assert talk.is_paused
+    talk.node_answers()
+    assert len(talk.node.published + talk.node.stored) == 1
+    assert not talk.is_paused
 
 
 @pytest.mark.parametrize("kind", [Subscribe, Unsubscribe])
