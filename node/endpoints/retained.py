@@ -301,6 +301,8 @@ class Retained:
     def page(self, wanted: Filter, after: str, upto: int, bytes_max: int, wall_ms: int) -> Page:
         """Give what a filter matches, by rising topics.
 
+        Looking for it takes half of the effort at most once something is found, so that the rest pays for reading it.
+
         Args:
             wanted: the filter.
             after: topics up to this one were given; "" for none.
@@ -310,16 +312,17 @@ class Retained:
         """
         found: list[Found] = []
         gone: list[str] = []
-        last, looked, size = after, 0, 0
+        last, size = after, 0
+        enough = self._effort.left // 2
         prefix = literal_prefix(wanted)
         # Mostly what has the prefix matches; what begins with a wildcard matches no topic that hides from it.
         is_plain = bool(prefix) and wanted.pattern == f"{prefix}>"
         is_cut = False
-        for topic in self._candidates(wanted, prefix, after):
-            if looked >= PAGE_TOPICS:
+        for looked, topic in enumerate(self._candidates(wanted, prefix, after)):
+            if looked >= PAGE_TOPICS or (found and self._effort.left < enough):
                 is_cut = True
                 break
-            looked += 1
+            self._effort.left -= TOPIC_STEPS
             if is_plain or matches(wanted.pattern, topic):
                 at = self._find(topic)
                 if at is None:
@@ -331,7 +334,6 @@ class Retained:
                         break
                     found.append(Found(topic, *at))
             last = topic
-        self._effort.left -= looked * TOPIC_STEPS
         for topic in gone:
             self._drop(topic)
         return Page(found, last if is_cut else None)

@@ -9,6 +9,7 @@ import pytest
 
 from angarium import errors, wire
 from node.endpoints import retained
+from node.endpoints.effort import STEPS_PER_TURN
 from storage.spool import Table
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.unit.node.adopting_home import Folder
@@ -317,6 +318,20 @@ def test_a_page_ends_when_it_has_cost_a_turn() -> None:
         pages.append(len(rows))
     assert sum(pages) == 4
     assert len(pages) >= 2
+
+
+def test_many_topics_are_few_pages() -> None:
+    driven = keeping()
+    for first in range(0, 1_500, 250):
+        driven.store(([LANE], topics(*[f"t/{number:04}" for number in range(first, first + 250)])))
+        driven.settle_down()
+    pages = []
+    after, upto = "", 0
+    while after is not None:
+        (upto, after), rows = driven.leased_at_once("retained", ">", after, upto, PLENTY)
+        pages.append(len(rows))
+    assert sum(pages) == 1_500
+    assert len(pages) <= 1_500 * retained.TOPIC_STEPS / (STEPS_PER_TURN / 2)
 
 
 def test_a_queue_begins_and_ends_to_retain() -> None:

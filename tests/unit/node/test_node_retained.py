@@ -287,6 +287,17 @@ def test_a_page_looks_at_so_many_topics(make: type[Driver], monkeypatch: pytest.
     assert [topic for topics, _ in pages for topic in topics] == ["t/17/y"]
 
 
+def test_looking_leaves_half_of_the_effort_for_reading(make: type[Driver]) -> None:
+    driver = make(retains=True)
+    put(driver, *[f"t/{i:02}" for i in range(50)])
+    driver.effort.left = 20 * retained.TOPIC_STEPS
+    one = page(driver)
+    assert (len(one.found), one.next) == (11, "t/10")
+    assert driver.effort.left == 9 * retained.TOPIC_STEPS
+    driver.effort.left = 20 * retained.TOPIC_STEPS
+    assert page(driver, "*/49") == Page([page(driver, "t/49").found[0]], None)
+
+
 def test_an_exact_filter_looks_at_one_topic(make: type[Driver], monkeypatch: pytest.MonkeyPatch) -> None:
     driver = make(retains=True)
     put(driver, *[f"t/{i}" for i in range(50)])
