@@ -17,18 +17,18 @@ class Accepting:
 
     def __init__(self) -> None:
         """Begin with none."""
-        #: Number of the client -> ranges of positions of its flow; the oldest first.
-        self._gathered: dict[int, tuple[FlowWindow, list[Range]]] = {}
+        #: Flow -> its client, and ranges of positions; the oldest first.
+        self._gathered: dict[FlowWindow, tuple[int, list[Range]]] = {}
 
     def __len__(self) -> int:
-        """Count the clients."""
+        """Count the flows."""
         return len(self._gathered)
 
     def add(self, number: int, window: FlowWindow, position: int) -> None:
-        """Gather a message; those of an earlier flow of the client come again whatever is said of them."""
-        known = self._gathered.get(number)
-        if known is None or known[0] is not window:
-            self._gathered[number] = window, [(0, position, position)]
+        """Gather a message of a client."""
+        known = self._gathered.get(window)
+        if known is None:
+            self._gathered[window] = number, [(0, position, position)]
             return
         partition, first, last = known[1][-1]
         if position == last + 1:
@@ -39,5 +39,6 @@ class Accepting:
     def send(self, session: GatewaySession, has_room: Callable[[GatewaySession], bool]) -> None:
         """Tell the router, as long as there is room for frames."""
         while self._gathered and has_room(session):
-            number = next(iter(self._gathered))
-            session.accept(number, *self._gathered.pop(number))
+            window, (number, ranges) = next(iter(self._gathered.items()))
+            del self._gathered[window]
+            session.accept(number, window, ranges)

@@ -38,6 +38,7 @@ FILTERS_WAITING_MAX: Final = 10_000
 #: Of guaranteed messages of a client so much may be unacknowledged; one more message always fits. So one that floods
 #: does not fill what all clients share.
 UNACKNOWLEDGED_BYTES_MAX: Final = 2 << 20
+_UNBIND: Final = "flow.unbind"
 _DECODE_ANY: Final = msgspec.msgpack.Decoder().decode
 
 
@@ -180,7 +181,7 @@ class _Operation(NamedTuple):
     arguments: dict[str, Any]
     decode: Callable[[bytes], Any]
     done: Done
-    #: Of the flow that it binds; None if it is another operation.
+    #: Of the flow that it binds or unbinds; None if it is another operation.
     window: FlowWindow | None
     waiting: int = 0
 
@@ -189,6 +190,8 @@ class _Operation(NamedTuple):
         guaranteed = session.guaranteed_of(number)
         if self.window is None:
             guaranteed.ask(self.name, self.arguments, self.decode)
+        elif self.name == _UNBIND:
+            guaranteed.unbind(self.window.flow)
         else:
             guaranteed.bind(self.window, self.arguments, lambda _: None)
 
@@ -296,6 +299,11 @@ class Attached:
         """Ask for a flow with this credit; `done` is told, and then come `spooled` and `indicated`."""
         if self.stage is Stage.OPEN:
             self._line_up(_Operation("flow.bind", arguments, _DECODE_ANY, done, window))
+
+    def unbind(self, window: FlowWindow) -> None:
+        """Have nothing more of a flow that was asked for: what was not accepted is for others."""
+        if self.stage is Stage.OPEN:
+            self._line_up(_Operation(_UNBIND, {}, _DECODE_ANY, _nothing, window))
 
     def accept(self, window: FlowWindow, position: int) -> None:
         """Be done with a message of a flow: its queue deletes it."""
@@ -479,3 +487,7 @@ class Attached:
         assert self.unacknowledged or not self._unacknowledged_bytes
         assert self.number or self.stage in (Stage.WAITING, Stage.OVER)
         assert bool(self.name) or self.stage is not Stage.OPEN
+
+
+def _nothing(_value: Any, _error: AngariumError | None, _now: float) -> None:
+    """Do nothing more: the flow is not there, one way or the other."""

@@ -13,7 +13,8 @@ happens once.
 
 This one is there while its Message VPN may retain anything (`max_retained_mb`), which is its quota.
 
-    #mqtt/NAME          the session of an MQTT client (`cluster.catalog.sessions`)
+    #mqtt/NAME                      the session of an MQTT client (`cluster.catalog.sessions`)
+    #mqtt/$share/GROUP/FILTER       what those get who share a filter of MQTT
 """
 
 from __future__ import annotations
@@ -128,8 +129,9 @@ def check_name(kind: str, name: str, given: objects.Attributes) -> None:
     if given.get("session") is None:
         objects.check_name(objects.kind_of(kind), name)
         return
-    client = name.removeprefix(wire.SESSION_QUEUE_PREFIX)
-    if not is_session(kind, name) or "/" in client:
+    is_shared = name.startswith(wire.SHARED_QUEUE_PREFIX)
+    own = name.removeprefix(wire.SHARED_QUEUE_PREFIX if is_shared else wire.SESSION_QUEUE_PREFIX)
+    if not is_session(kind, name) or ("/" in own and not is_shared):
         detail = f"{kind} {name!r} has a session: its name is {wire.SESSION_QUEUE_PREFIX}CLIENT"
         raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
-    objects.check_name(objects.kind_of(kind), client)
+    objects.check_name(objects.kind_of(kind), own)

@@ -10,13 +10,15 @@ own words, also with QoS 0, so that its gateway can do the same again. The filte
     a       ["a"], QoS 1                a/>
     b       [], QoS 0
 
+    #mqtt/$share/GROUP/FILTER       what those get who share a filter, each message one of them
+
 A session that ends with its connection has a temporary queue, which is made with the first filter; what has no filters
 is not kept in it. Nothing is written if nothing changes: clients come back all the time. Pure, as all of the catalog.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from cluster.catalog.endpoints import ClientEndpoints, Verdict
     from storage.config_store import Entry
 
+#: How long a queue that is shared stays at least when nobody takes from it: its members may all come back at once.
+SHARED_LEAST_S: Final = 60
 #: The filters of the queue, subscription options, and subscription identifier of one MQTT filter.
 Subscribed = tuple[list[str], int, int]
 
@@ -60,6 +64,19 @@ class ChangeWish(msgspec.Struct):
     expiry_s: Annotated[int, msgspec.Meta(ge=1)] | None = None
     #: Whether a temporary queue is to be made: what is there is of a session that is over.
     temporary: bool = False
+
+
+class ShareWish(msgspec.Struct):
+    """What `session.share` asks for: the queue `name` for an MQTT filter that the client may share."""
+
+    vpn: str
+    name: str
+    username: str
+    client: str
+    filter: str
+    #: What it takes.
+    filters: list[str]
+    expiry_s: int
 
 
 class Opened(NamedTuple):
@@ -131,6 +148,27 @@ class ClientSessions:
             return Changed(_change(key, before, after), verdicts)
         is_needed = bool(after["client_subscriptions"])
         return Changed(self._in_place_of(before, key, after) if is_needed else [], verdicts)
+
+    def share(self, wish: ShareWish) -> list[Entry]:
+        """Give the changes by which a client shares a queue: it is there, and outlives its longest session.
+
+        Raises:
+            AngariumError: what `change` raises of a filter, and `open` of a queue.
+        """
+        key = ("queue", wish.vpn, wish.name)
+        kept_s = max(wish.expiry_s, SHARED_LEAST_S)
+        before = self._catalog.get(*key)
+        if before is not None:
+            return _change(key, before, {**before, "max_idle_s": max(kept_s, before["max_idle_s"])})
+        for one in wish.filters:
+            objects.check_queue_filter("subscription", one)
+            self._catalog.check_exceptions((one,))
+        given = {"access_type": "non-exclusive", "max_idle_s": kept_s}
+        made = self._made(key, wish.username, "", given)
+        made["owner"] = ""  # its members have various usernames
+        made = _with_filters(made, {wish.filter: (wish.filters, 1, 0)})
+        self._endpoints.check_limit(wish.vpn, wish.username)
+        return self._catalog.new_endpoint(key, made)
 
     # -- parts -----------------------------------------------------------------------------------------------
 

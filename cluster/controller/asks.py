@@ -21,6 +21,7 @@ itself has confirmed the `config_set` that came before it.
     session.open         vpn, name, username, client, clean, expiry_s, version            {"present", "filters"}
     session.change       vpn, name, username, client, put={}, drop=[], expiry_s=None,     verdicts
                          temporary=False
+    session.share        vpn, name, username, client, filter, filters, expiry_s           None
     cluster.join         wish, address                                                    what JOINED says
 """
 
@@ -32,7 +33,7 @@ import msgspec
 
 from angarium import errors
 from cluster.catalog.endpoints import ClientEndpoints, CreateWish
-from cluster.catalog.sessions import ChangeWish, ClientSessions, OpenWish
+from cluster.catalog.sessions import ChangeWish, ClientSessions, OpenWish, ShareWish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -274,6 +275,9 @@ class Asks:
         changed = self._sessions.change(wish)
         self._changes.make(changed.changes, asker, "changed by its client", lambda: changed.verdicts)
 
+    def _share_session(self, wish: ShareWish, asker: ProcessAsker) -> None:
+        self._changes.make(self._sessions.share(wish), asker, "shared by its clients", lambda: None)
+
     def _subscribe(self, wish: SubscribeWish, asker: ProcessAsker) -> None:
         made = self._endpoints.subscribe(wish.vpn, wish.name, wish.add, wish.remove)
         answer = {"added": made.added, "removed": made.removed}
@@ -309,4 +313,5 @@ _OPERATIONS: Final[dict[str, tuple[type[msgspec.Struct], Callable[..., None]]]] 
     "endpoint.expire": (ExpireWish, Asks._expire),
     "session.open": (OpenWish, Asks._open_session),
     "session.change": (ChangeWish, Asks._change_session),
+    "session.share": (ShareWish, Asks._share_session),
 }

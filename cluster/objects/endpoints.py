@@ -264,7 +264,8 @@ class Template(_Handling, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an MQTT client subscribes to in its session, in its own words; its queue has the filters of the node."""
 
-    client: Annotated[str, Meta(min_length=1)]
+    #: Empty if several share the filter that it has.
+    client: str
     #: Of its protocol, as it says it in CONNECT.
     version: SessionNumber = 0
     #: MQTT filter -> its filters at the queue, subscription options, subscription identifier or 0.

@@ -26,6 +26,7 @@ from router.guaranteed.sessions import (
     KeptSessions,
     NoteArguments,
     OpenArguments,
+    ShareArguments,
 )
 from router.guaranteed.temporaries import Temporaries
 
@@ -110,6 +111,7 @@ class Consumers:
         requests.register("session.close", CloseArguments, sessions.close)
         requests.register("session.note", NoteArguments, sessions.note)
         requests.register("session.keep", KeepArguments, sessions.keep)
+        requests.register("session.share", ShareArguments, sessions.share)
         Groups(self.endpoints, self.questions).register(requests)
 
     def _begin(self, work: Work) -> None:

@@ -83,6 +83,8 @@ def level_of(session: Session, endpoint: Endpoint) -> Level:
     if not session.is_client:
         return Level.NO_ACCESS
     owner = endpoint.attributes["owner"]
+    if endpoint.name.startswith(wire.SHARED_QUEUE_PREFIX):  # session.share has judged what is in it
+        return Level.CONSUME if session.carrier is not None else Level.NO_ACCESS
     if endpoint.is_session:
         is_attached = session.carrier is not None and owner == session.username
         own = is_attached and endpoint.name == session_queue(session.client_name)
@@ -166,6 +168,22 @@ def check_filter(session: Session, kind: str, text: str, *, exceptions: bool) ->
     filters = session.permissions.filters
     if not is_exception and (filters is None or not filters.allows_subscribe(parsed.pattern)):
         raise error_for(errors.SUBSCRIBE_DENIED, text)
+
+
+def check_shared(session: Session, text: str) -> str:
+    """Judge a filter that a client wants to share as member of a queue, and give what it matches.
+
+    Raises:
+        InvalidRequestError: it is no shared filter (40005, 40006).
+        ForbiddenError: it names an address (40311), or profile or ACL forbid it (40303, 40304, 40305).
+    """
+    parsed = parse_filter(text)
+    if parsed.share is None:
+        raise error_for(errors.INVALID_FILTER, f"{text} is not shared")
+    if parsed.pattern.startswith(POINT_TO_POINT_PREFIX):
+        raise error_for(errors.RESERVED_TOPIC, f"{text}: addresses of clients and queues are theirs alone")
+    session.permissions.check(parsed)
+    return parsed.pattern
 
 
 def check_dead_message_queue(session: Session, endpoints: Endpoints, attributes: dict[str, Any]) -> None:

@@ -10,6 +10,9 @@ guaranteed messages; filters are judged like its own subscriptions. The controll
     session.close                                        nil
     session.note                                         what was kept with session.keep, empty if nothing was
     session.keep     note, done                          nil: the note is on disk, and the messages done are gone
+    session.share    filter, filters, expiry_s           {name}
+
+A filter that clients share has a queue of its own, from which each of them takes what it can (`share`).
 
 The client binds a flow to the queue as soon as it is open: the session ends `expiry_s` after the last one, by
 `max_idle_s`. What it is in the middle of is a note in the lane of the queue, which nobody else reads.
@@ -29,9 +32,9 @@ from angarium_server.frames.homes import NOTE_BYTES_MAX, NOTE_DONE_MAX, POSITION
 from router.asking.asks import refusal
 from router.guaranteed.endpoints import QUEUE, Endpoint
 from router.guaranteed.filter_checks import FilterChecks
-from router.guaranteed.permissions import Level, check_filter, demand, demand_receive
+from router.guaranteed.permissions import Level, check_filter, check_shared, demand, demand_receive
 from router.guaranteed.provisioning import charge_filters
-from router.sessions.session import FILTERS_PER_FRAME, session_queue
+from router.sessions.session import FILTERS_PER_FRAME, session_queue, share_queue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,6 +98,15 @@ class KeepArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     note: Annotated[bytes, Meta(max_length=NOTE_BYTES_MAX)]
     #: Positions in the queue.
     done: Annotated[list[Annotated[int, Meta(ge=1, le=POSITION_MAX)]], Meta(max_length=NOTE_DONE_MAX)] = []
+
+
+class ShareArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of session.share: a filter of the client's protocol, and what it comes to."""
+
+    filter: _Text
+    filters: Annotated[list[_Text], Meta(min_length=1, max_length=MEANINGS_MAX)]
+    #: For how long the session of this client outlives its connection.
+    expiry_s: _Seconds
 
 
 class KeptSessions:
@@ -237,8 +249,32 @@ class KeptSessions:
 
         self._ask_lane(endpoint, endpoint.lanes[0], verb, done, now)
 
+    def share(self, session: Session, wish: ShareArguments, answer: Answer, now: float) -> None:
+        """Have the queue that those share who subscribe to a filter; the client binds to it, as others do.
+
+        Raises:
+            AngariumError: what `open` raises, and the filter may not be (40005, 40006, 40303 to 40305, 40311).
+        """
+        self._demand(session)
+        charge_filters(session, len(wish.filters), now)
+        patterns = [check_shared(session, text) for text in wish.filters]
+        name = share_queue(wish.filter)
+        is_new = self._endpoints.find(session.vpn.name, QUEUE, name) is None
+        arguments = {"name": name, "filter": wish.filter, "filters": patterns, "expiry_s": wish.expiry_s}
+        size = self._endpoints.would_cost(patterns, 1) if is_new else 0
+        self._ask("session.share", session, arguments, answer, lambda _: answer.give({"name": name}), size)
+
     def _find(self, session: Session) -> Endpoint | None:
         """Give the queue of the session of a client.
+
+        Raises:
+            AngariumError: what `_demand` raises.
+        """
+        self._demand(session)
+        return self._endpoints.find(session.vpn.name, QUEUE, session_queue(session.client_name))
+
+    def _demand(self, session: Session) -> None:
+        """Refuse who may have no session.
 
         Raises:
             AngariumError: it is attached to no gateway (40002), or may not receive guaranteed messages (40313).
@@ -246,7 +282,6 @@ class KeptSessions:
         if session.carrier is None:
             raise error_for(errors.UNKNOWN_OPERATION, "sessions are for clients of gateways")
         demand_receive(session)
-        return self._endpoints.find(session.vpn.name, QUEUE, session_queue(session.client_name))
 
     def _ask(
         self,

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from angarium import wire
+from angarium import errors, wire
+from angarium.errors import error_for
 from angarium_server.shapes import Shapes
 from router.ground.effects import SEALED
 from router.sessions.kinds import CLIENT, SessionKind
 
 if TYPE_CHECKING:
+    from angarium.topic import Filter as ParsedFilter
     from angarium_server.access import TopicRules
     from angarium_server.frames.gateways import Counts, Rights
     from router.ground.ground import TokenBucket
@@ -60,6 +62,21 @@ class Permissions(NamedTuple):
     #: Shapes that its filters may have.
     overlapping_max: int = 0
 
+    def check(self, parsed: ParsedFilter) -> None:
+        """Judge a filter that is no address, shared or not.
+
+        Raises:
+            ForbiddenError: the client profile allows no shared ones (40305), or the ACL profile not its share name
+                (40304) or what it matches (40303).
+        """
+        if parsed.share is not None:
+            if not self.shared_allowed:
+                raise error_for(errors.SHARED_SUBSCRIPTION_DENIED, parsed.text)
+            if self.share_names is None or not self.share_names.allows_name(parsed.share):
+                raise error_for(errors.SHARE_NAME_DENIED, parsed.share)
+        if self.filters is None or not self.filters.allows_subscribe(parsed.pattern):
+            raise error_for(errors.SUBSCRIBE_DENIED, parsed.text)
+
 
 NOTHING_ALLOWED: Final = Permissions(
     shared_allowed=False,
@@ -86,16 +103,36 @@ def session_queue(client_name: str) -> str:
 
     What names of queues cannot have, and `#` and `%`, is written as %XX; of a name that gets too long it is a hash.
     """
-    name = _UNNAMEABLE.sub(lambda found: f"%{ord(found[0]):02X}", client_name)
-    if len(name.encode()) > _SESSION_NAME_BYTES_MAX:
+    name = _UNNAMEABLE.sub(_quoted, client_name)
+    if len((wire.SESSION_QUEUE_PREFIX + name).encode()) > QUEUE_NAME_BYTES_MAX:
         name = f"%~{blake2b(client_name.encode(), digest_size=24).hexdigest()}"
     return wire.SESSION_QUEUE_PREFIX + name
 
 
+def share_queue(text: str) -> str:
+    """Give the name of the queue from which those take who share a filter of MQTT; no two filters have one.
+
+        $share/crew/a/+     #mqtt/$share/crew/a/+
+        $share/crew/a//b*   #mqtt/$share/crew/a/%/b%2A
+
+    Of a name that gets too long it is a hash.
+    """
+    prefix, share = wire.SHARED_QUEUE_PREFIX, text.partition("/")[2]
+    name = "/".join([_SHARE_UNNAMEABLE.sub(_quoted, level) or "%" for level in share.split("/")])
+    if len((prefix + name).encode()) > QUEUE_NAME_BYTES_MAX:
+        name = f"%~{blake2b(text.encode(), digest_size=24).hexdigest()}"
+    return prefix + name
+
+
+def _quoted(found: re.Match[str]) -> str:
+    return f"%{ord(found[0]):02X}"
+
+
 #: Characters that the name of a queue, or one level of it, cannot have, and those with a meaning here.
 _UNNAMEABLE: Final = re.compile(r"[%#/*?'<>&;\x00-\x1f\x7f]")
-#: Bytes of the name of a durable queue, without the prefix.
-_SESSION_NAME_BYTES_MAX: Final = 200 - len(wire.SESSION_QUEUE_PREFIX)
+_SHARE_UNNAMEABLE: Final = re.compile(r"[%*?'<>&;\x00-\x1f\x7f]")
+#: Bytes of the name of a durable queue.
+QUEUE_NAME_BYTES_MAX: Final = 200
 #: Counters that are kept per session while it lives and added to the totals at its end.
 SESSION_COUNTERS = (
     "discard.transmit-congestion",

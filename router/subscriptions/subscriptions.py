@@ -295,14 +295,7 @@ class Subscriptions:
                 if parsed.pattern != actor.inbox or parsed.share is not None:
                     raise error_for(errors.RESERVED_TOPIC, "the inbox of another client")
                 return
-        permissions = actor.permissions
-        if parsed.share is not None:
-            if not permissions.shared_allowed:
-                raise error_for(errors.SHARED_SUBSCRIPTION_DENIED, parsed.text)
-            if permissions.share_names is None or not permissions.share_names.allows_name(parsed.share):
-                raise error_for(errors.SHARE_NAME_DENIED, parsed.share)
-        if permissions.filters is None or not permissions.filters.allows_subscribe(parsed.pattern):
-            raise error_for(errors.SUBSCRIBE_DENIED, parsed.text)
+        actor.permissions.check(parsed)
 
     def _check_limits(self, session: Session) -> None:
         own = session.permissions.subscriptions_max

@@ -216,6 +216,8 @@ GATEWAY_USERNAME: Final = "#gateway"
 GATEWAY_NAME_PREFIX: Final = "#gateway/"
 #: What the names of the queues begin with that keep the sessions of MQTT clients.
 SESSION_QUEUE_PREFIX: Final = "#mqtt/"
+#: And of those that the members of a shared subscription of MQTT take from, which is no session's: its name has no `/`.
+SHARED_QUEUE_PREFIX: Final = "#mqtt/$share/"
 #: Bytes of the number of an attached client, behind the operation `ATTACHED`.
 ATTACHED_NUMBER_BYTES: Final = 8
 #: Bridges that a message may cross, however high the limit of a bridge is set.

@@ -2,8 +2,9 @@
 
 A topic filter of MQTT is one or two filters of the node (`a/#` is `a` and `a/>`), and two of MQTT may have one of the
 node in common. One with QoS 0 is the carrier's; with QoS 1 its messages come to the queue of the session, and it is
-there instead. So the node is asked for those that are not in force yet, and told to forget those that nobody needs any
-more. A topic filter is granted if all of its filters are; what was granted beside a refused one is given back.
+there instead; if it is shared, to a queue of all who share it. So the node is asked for those that are not in force
+yet, and told to forget those that nobody needs any more. A topic filter is granted if all of its filters are; what was
+granted beside a refused one is given back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gateway.mqtt.codec.kinds import PacketType
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, UnsubAck, Unsubscribe
 from gateway.mqtt.codec.topics import shared
 from gateway.mqtt.delivering import MqttSubscription
+from gateway.mqtt.sessions.session import has_own_queue
 from gateway.mqtt.topics import filters_of
 
 if TYPE_CHECKING:
@@ -177,13 +179,14 @@ class Subscribing:
     def _wanted(self, options: Subscription, identifier: int | None) -> _Wanted:
         """Say what a subscription comes to; the node is asked afterwards."""
         text = options.filter
-        is_shared = shared(text) is not None
-        has_queue = self._session is not None and not is_shared and not text.startswith(_ADDRESSES)
+        share = shared(text)
+        pattern = share.filter if share else text
+        has_queue = self._session is not None and not pattern.startswith(_ADDRESSES)
         qos = min(options.qos, 1 if has_queue else 0)
         if qos != options.qos:
             options = msgspec.structs.replace(options, qos=qos)
         one = MqttSubscription(self._receiver, options, identifier)
-        if is_shared and not (self._capabilities.shared_subscriptions and self._attached.rights.may_share):
+        if share and not (self._capabilities.shared_subscriptions and self._attached.rights.may_share):
             return _Wanted(one, (), errors.SHARED_SUBSCRIPTION_DENIED)
         try:
             return _Wanted(one, filters_of(text), 0)
@@ -191,14 +194,36 @@ class Subscribing:
             return _Wanted(one, (), error.code)
 
     def _has_direct(self, packet: Subscribe, wanted: list[_Wanted], answers: _Answers) -> None:
-        """Go on with the session: it has what is to have QoS 1, and if it is kept, all others too."""
+        """Go on with the queues that are shared."""
         judged = [
             one.judged(_first_refusal(one.filters, answers)) if one.is_direct else one for one in wanted
         ]
         new = [one for one, code in answers.items() if not code]
+        joining = [
+            one.subscription for one in judged if not one.refusal and _has_shared_queue(one.subscription)
+        ]
+        self._share(joining, partial(self._has_shared, packet, judged, new))
+
+    def _share(self, joining: Sequence[MqttSubscription], then: Callable[[_Answers], None]) -> None:
+        """Have the queues of shared filters, and go on with what the node says to each."""
+        if not joining:
+            then({})
+            return
+        assert self._session is not None
+        answers = self._session.share(joining)
+        if answers is None:
+            self._then = then
+        else:
+            then(answers)
+
+    def _has_shared(
+        self, packet: Subscribe, wanted: list[_Wanted], new: list[str], answers: _Answers
+    ) -> None:
+        """Go on with the session: it has what is to have QoS 1, and if it is kept, all others too."""
+        judged = [one.judged(one.refusal or answers.get(one.text, 0)) for one in wanted]
         # Of a topic filter that is there more than once, the last one counts.
         last = {one.text: one.subscription for one in judged if not one.refusal}
-        put = [one for one in last.values() if one.options.qos or self._is_kept]
+        put = [one for one in last.values() if has_own_queue(one) or self._is_kept]
         drop = [text for text, one in last.items() if one not in put and self._has_queued(text)]
         self._change(put, drop, partial(self._subscribed, packet, judged, new))
 
@@ -209,7 +234,11 @@ class Subscribing:
 
     def _has_queued(self, text: str) -> bool:
         before = self._granted.get(text)
-        return before is not None and before.options.qos > 0
+        return before is not None and has_own_queue(before)
+
+    def _has_shared_queue(self, text: str) -> bool:
+        before = self._granted.get(text)
+        return before is not None and _has_shared_queue(before)
 
     def _subscribed(
         self, packet: Subscribe, wanted: list[_Wanted], new: list[str], answers: _Answers
@@ -221,6 +250,7 @@ class Subscribing:
             refusal = one.refusal or answers.get(one.text, 0)
             if refusal:
                 refusals.append(refusal)
+                self._refuse(one)
                 codes.append(fitting(reason_of(refusal), PacketType.SUBACK, self._receiver.version))
             else:
                 is_known = one.text in self._granted
@@ -233,13 +263,22 @@ class Subscribing:
             self._host.read_retained([self._granted[text] for text in begun])
         self._ask(self._attached.unsubscribe, [one for one in new if one not in self._users], _nothing)
 
+    def _refuse(self, one: _Wanted) -> None:
+        """Leave the queue that was shared for nothing: the session cannot have it."""
+        if not one.refusal and _has_shared_queue(one.subscription) and not self._has_shared_queue(one.text):
+            assert self._session is not None
+            self._session.remove(one.subscription)
+
     def _grant(self, made: MqttSubscription) -> tuple[str, ...]:
         """Put a subscription in force, in place of that with the same topic filter [MQTT-3.8.4-3].
 
         Gives the filters of the node that this one had.
         """
         text = made.options.filter
-        left = self._leave(text) or ()
+        if _has_shared_queue(made) and self._has_shared_queue(text):
+            left: tuple[str, ...] = ()  # it stays a member
+        else:
+            left = self._leave(text) or ()
         self._granted[text] = made
         if made.options.qos:
             assert self._session is not None
@@ -271,9 +310,19 @@ class Subscribing:
     # -- a session that goes on ------------------------------------------------------------------------------
 
     def restore(self, subscriptions: Sequence[MqttSubscription]) -> None:
-        """Have the subscriptions of the session; the node keeps those with QoS 1, and is asked for the others."""
+        """Have the subscriptions of the session; the node keeps those of its queue, and is asked for the others."""
         direct = [one for one in subscriptions if not one.options.qos]
-        self._granted |= {one.options.filter: one for one in subscriptions if one.options.qos}
+        joining = [one for one in subscriptions if _has_shared_queue(one)]
+        self._granted |= {one.options.filter: one for one in subscriptions if has_own_queue(one)}
+        self._share(joining, partial(self._rejoined, joining, direct))
+
+    def _rejoined(
+        self, joining: list[MqttSubscription], direct: list[MqttSubscription], answers: _Answers
+    ) -> None:
+        """Go on with those with QoS 0."""
+        for one in joining:
+            if not answers[one.options.filter]:
+                self._grant(one)
         filters = [each for one in direct for each in filters_of(one.options.filter)]
         self._ask(self._attached.subscribe, filters, partial(self._restored, direct))
 
@@ -338,6 +387,11 @@ class Subscribing:
         assert users == sorted((one, text) for one, texts in self._users.items() for text in texts)
         assert len(self._requests) <= REQUESTS_MAX
         assert self._then is not None or not self._requests
+
+
+def _has_shared_queue(one: MqttSubscription) -> bool:
+    """Tell whether the messages of a subscription come to a queue that others take from, too."""
+    return one.options.qos > 0 and shared(one.options.filter) is not None
 
 
 def _first_refusal(filters: tuple[str, ...], answers: _Answers) -> int:

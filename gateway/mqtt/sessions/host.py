@@ -1,10 +1,15 @@
-"""What sessions want of the process that holds the connections of their clients."""
+"""What sessions want of their client, and of the process that holds its connection."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.mqtt.delivering import MqttReceiver, MqttSubscription
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from angarium.errors import AngariumError
     from gateway.egress import Receiver
     from gateway.mqtt.sessions.credit import Credit
 
@@ -24,3 +29,16 @@ class SessionHost(Protocol):
 
     def unix_ms(self) -> int:
         """Give the time of day, in ms since 1970."""
+
+
+class SessionOwner(MqttReceiver, Protocol):
+    """The client."""
+
+    def opened(self, present: list[MqttSubscription] | None, now: float) -> None:
+        """Its session is open: a new one, or one with these subscriptions."""
+
+    def changed(self, answers: Mapping[str, int], now: float) -> None:
+        """What it asked for is in force: 0 or an error code for each topic filter that was put."""
+
+    def end(self, error: AngariumError, now: float) -> None:
+        """It cannot stay."""

@@ -9,40 +9,23 @@ They are sent in the order of the queue [MQTT-4.6.0-5]: one that has to wait hol
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
-from angarium import wire
-from angarium.client.protocol.flow_window import spool_size
 from angarium.trie import FilterTrie
-from gateway.mqtt.codec import fields, publish
-from gateway.mqtt.codec.kinds import V5
-from gateway.mqtt.messages import publish_section, sender_of
+from gateway.mqtt.codec import publish
+from gateway.mqtt.messages import sender_of
+from gateway.mqtt.sessions.packets import Came, came_of, packet_of, written
 from gateway.mqtt.sessions.unacknowledged import Out, Unacknowledged, Verdict
-from gateway.mqtt.topics import filters_of, mqtt_topic_of
+from gateway.mqtt.topics import filters_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from angarium.client.protocol.flow_window import FlowWindow
     from angarium.client.protocol.messages import GuaranteedDelivery
-    from angarium.message import Row
     from gateway.attached import Attached
     from gateway.mqtt.delivering import MqttReceiver, MqttSubscription
     from gateway.mqtt.sessions.host import SessionHost
-
-#: Topics that are remembered as packets have them.
-TOPICS_MAX: Final = 4_096
-
-
-class _Came(NamedTuple):
-    """A message that came."""
-
-    position: int
-    row: Row
-    is_again: bool
-    stored_ms: int
-    window: FlowWindow
+    from gateway.mqtt.sessions.unacknowledged import InFlight
 
 
 class Outgoing:
@@ -52,6 +35,7 @@ class Outgoing:
         "_attached",
         "_held",
         "_host",
+        "_in_flight",
         "_receiver",
         "_special",
         "_subscriptions",
@@ -59,8 +43,11 @@ class Outgoing:
         "_unacknowledged",
     )
 
-    def __init__(self, receiver: MqttReceiver, attached: Attached, host: SessionHost) -> None:
+    def __init__(
+        self, receiver: MqttReceiver, attached: Attached, host: SessionHost, in_flight: InFlight
+    ) -> None:
         self._receiver = receiver
+        self._in_flight = in_flight
         self._attached = attached
         self._host = host
         #: The subscriptions whose filters the queue has, by topic filter.
@@ -70,7 +57,7 @@ class Outgoing:
         self._trie: FilterTrie[MqttSubscription] | None = None
         self._unacknowledged = Unacknowledged()
         #: Those that wait, the oldest first: the first one for its packet identifier.
-        self._held: list[_Came] = []
+        self._held: list[Came] = []
 
     # -- what the client has subscribed to -------------------------------------------------------------------
 
@@ -105,28 +92,24 @@ class Outgoing:
     def take(self, deliveries: Sequence[GuaranteedDelivery], now: float) -> bool:
         """Send what came; false if the client takes too little."""
         for delivery in deliveries:
-            counts = delivery.counts
-            for at, (position, row) in enumerate(zip(delivery.positions, delivery.rows, strict=True)):
-                is_again = counts is not None and counts[at] > 0
-                self._held.append(_Came(position, row, is_again, delivery.stored_ms(at), delivery.window))
-        return self._go_on(now)
+            self._held += came_of(delivery)
+        return self.go_on(now)
 
-    def acknowledged(self, packet_id: int, now: float) -> bool:
-        """Take a PUBACK, whatever it says: the client will not get the message again; false as above."""
+    def acknowledged(self, packet_id: int) -> None:
+        """Take a PUBACK, whatever it says: the client will not get the message again; `go_on` follows."""
         out = self._unacknowledged.acknowledged(packet_id)
-        if out is None:
-            return True
-        self._attached.accept(out.window, out.position)
-        out.window.take(1, out.size_bytes)
-        return self._go_on(now)
+        if out is not None:
+            self._in_flight.remove(out.size_bytes)
+            self._attached.accept(out.window, out.position)
+            out.window.take(1, out.size_bytes)
 
-    def _go_on(self, now: float) -> bool:
-        """Send what need not wait, in one piece."""
+    def go_on(self, now: float) -> bool:
+        """Send what need not wait, in one piece; false as above."""
         passed = 0
         packets: list[bytes] = []
         for came in self._held:
             verdict = self._unacknowledged.judge(came.position)
-            if verdict is Verdict.WAIT:
+            if verdict is Verdict.WAIT or (verdict is Verdict.SEND and not self._in_flight.has_room):
                 break
             passed += 1
             if verdict is Verdict.SEND:
@@ -135,7 +118,7 @@ class Outgoing:
             elif verdict is Verdict.DONE:
                 self._finish(came)
             elif not self._unacknowledged.came_again(came.position, came.window):
-                came.window.take(1, spool_size((came.row,)))  # twice in one flow: it is accepted once
+                came.window.take(1, came.size_bytes)  # twice in one flow: it is accepted once
         del self._held[:passed]
         return not packets or self._host.send_guaranteed(self._receiver, b"".join(packets), now)
 
@@ -143,15 +126,15 @@ class Outgoing:
         """Forget what waits: the flow is over, and the next one brings it again."""
         self._held.clear()
 
-    def _finish(self, came: _Came) -> None:
+    def _finish(self, came: Came) -> None:
         """Be done with a message that is not, or no more, on its way."""
         self._attached.accept(came.window, came.position)
-        came.window.take(1, spool_size((came.row,)))
+        came.window.take(1, came.size_bytes)
 
-    def _send(self, came: _Came) -> list[bytes]:
+    def _send(self, came: Came) -> list[bytes]:
         """Give the parts of a packet; none if the client does not get the message."""
         row = came.row
-        topic = _written(row[1])
+        topic = written(row[1])
         extra, keeps_retain = b"", False
         if topic is None:
             self._receiver.count("discard.topic-not-mqtt")
@@ -168,41 +151,22 @@ class Outgoing:
         if topic is None:
             self._finish(came)
             return []
-        section = publish_section(self._aged(came)) if self._receiver.version == V5 else b""
-        message = publish.Message(topic, section, row[5], self._receiver.version)
-        qos = 1 if row[2] & wire.FLAG_MODE else 0
-        flags = qos << 1 | (publish.RETAIN if keeps_retain and row[2] & wire.FLAG_RETAIN else 0)
-        framed = publish.frame(message, flags | (publish.DUP if qos and came.is_again else 0), extra)
-        return self._numbered(came, framed, qos)
-
-    def _numbered(self, came: _Came, framed: publish.Frame, qos: int) -> list[bytes]:
-        """Give the parts of a packet with its identifier, and take note of what waits for its acknowledgement."""
-        largest = self._receiver.packet_bytes_max
-        if largest and publish.frame_size(framed, qos) > largest:  # [MQTT-3.1.2-25]
-            self._receiver.count("discard.packet-too-large")
+        packet = packet_of(
+            came, topic, self._receiver, extra, self._host.unix_ms(), keeps_retain=keeps_retain
+        )
+        if packet is None or not packet.qos:
             self._finish(came)
-            return []
-        if not qos:
-            self._finish(came)
-            return [*framed]
-        out = Out(came.position, spool_size((came.row,)), came.window)
-        head, middle, payload = framed
-        return [head, self._unacknowledged.sent(out).to_bytes(2, "big"), middle, payload]
-
-    def _aged(self, came: _Came) -> Row:
-        """Give a row whose time to live is what is left of it [MQTT-3.3.2-6]."""
-        number, topic, flags, meta, properties, payload = came.row
-        if meta is None or meta[0] <= 0:
-            return came.row
-        left_ms = max(1, meta[0] - max(0, self._host.unix_ms() - came.stored_ms))
-        return number, topic, flags, (left_ms, *meta[1:]), properties, payload
+            return [] if packet is None else packet.parts(0)
+        self._in_flight.add(came.size_bytes)
+        return packet.parts(self._unacknowledged.sent(Out(came.position, came.size_bytes, came.window)))
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         self._unacknowledged.validate()
         assert self._special == sum(map(_is_special, self._subscriptions.values()))
         assert (self._trie is not None) == bool(self._special)
-        assert not self._held or self._unacknowledged.judge(self._held[0].position) is Verdict.WAIT
+        verdict = self._unacknowledged.judge(self._held[0].position) if self._held else Verdict.WAIT
+        assert verdict is Verdict.WAIT or not self._in_flight.has_room
 
 
 def _is_special(subscription: MqttSubscription) -> bool:
@@ -214,10 +178,3 @@ def _is_special(subscription: MqttSubscription) -> bool:
 def _file(trie: FilterTrie[MqttSubscription], subscription: MqttSubscription) -> None:
     for pattern in filters_of(subscription.options.filter):
         trie.add(pattern, subscription)
-
-
-@lru_cache(TOPICS_MAX)
-def _written(topic: str) -> bytes | None:
-    """Give a topic as packets have it; None if MQTT cannot say it."""
-    name = mqtt_topic_of(topic)
-    return None if name is None else fields.text(name)

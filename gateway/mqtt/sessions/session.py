@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -19,24 +19,25 @@ from angarium import errors, wire
 from angarium.client.protocol.flow_window import FlowWindow, is_passing
 from angarium.errors import error_for
 from gateway.mqtt.codec.subscribe import Subscription
-from gateway.mqtt.delivering import MqttReceiver, MqttSubscription
+from gateway.mqtt.codec.topics import shared
+from gateway.mqtt.delivering import MqttSubscription
 from gateway.mqtt.sessions.outgoing import Outgoing
+from gateway.mqtt.sessions.shares import BIND_AGAIN_S, Shares
+from gateway.mqtt.sessions.unacknowledged import IDS, InFlight
 from gateway.mqtt.topics import filters_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from angarium.client.protocol.events import Arrived, Indicated
     from angarium.errors import AngariumError
     from gateway.attached import Attached
-    from gateway.mqtt.sessions.host import SessionHost
+    from gateway.mqtt.sessions.host import SessionHost, SessionOwner
 
 #: Messages on their way to a client whose receive maximum is larger.
 IN_FLIGHT_MAX: Final = 255
 #: Topic filters in one request, of those put and those dropped.
 FILTERS_PER_REQUEST: Final = 16
-#: Pause before a flow is bound again.
-BIND_AGAIN_S: Final = 0.5
 
 
 class _Opened(msgspec.Struct):
@@ -54,19 +55,6 @@ class _Opened(msgspec.Struct):
 
 _decode_opened: Final = msgspec.msgpack.Decoder(_Opened).decode
 _decode_changed: Final = msgspec.msgpack.Decoder(list[tuple[int, str] | None]).decode
-
-
-class SessionOwner(MqttReceiver, Protocol):
-    """The client."""
-
-    def opened(self, present: list[MqttSubscription] | None, now: float) -> None:
-        """Its session is open: a new one, or one with these subscriptions."""
-
-    def changed(self, answers: Mapping[str, int], now: float) -> None:
-        """What it asked for is in force: 0 or an error code for each topic filter that was put."""
-
-    def end(self, error: AngariumError, now: float) -> None:
-        """It cannot stay."""
 
 
 class _Change(NamedTuple):
@@ -89,6 +77,7 @@ class Session:
         "_name",
         "_outgoing",
         "_owner",
+        "_shares",
         "_window",
         "is_temporary",
     )
@@ -99,7 +88,10 @@ class Session:
         self._attached = attached
         self._host = host
         self._in_flight_max = min(receive_max, IN_FLIGHT_MAX)
-        self._outgoing = Outgoing(owner, attached, host)
+        in_flight = InFlight(self._in_flight_max)
+        self._outgoing = Outgoing(owner, attached, host, in_flight)
+        #: The queues that it shares with others.
+        self._shares = Shares(owner, attached, host, in_flight, self._in_flight_max)
         #: Of its queue; empty before it is open.
         self._name = ""
         #: Whether it ends with the connection, and keeps nothing but filters of the queue.
@@ -115,6 +107,7 @@ class Session:
 
     def open(self, *, clean: bool, expiry_s: int) -> None:
         """Open it; `opened` follows."""
+        self._shares.expiry_s = expiry_s
         arguments = {"clean": clean, "expiry_s": expiry_s, "version": self._owner.version}
         self._attached.request("session.open", arguments, self._opened, _decode_opened)
 
@@ -128,7 +121,7 @@ class Session:
         if value.present:
             present = [self._restored(text, *more[1:]) for text, more in value.filters.items()]
         for one in present or ():
-            if one.options.qos:
+            if has_own_queue(one):
                 self._outgoing.add(one)
         if not self.is_temporary:
             self._bind()
@@ -158,28 +151,40 @@ class Session:
         for at, one in enumerate(piece.put):
             refusal = error.code if error is not None else value[at][0] if value[at] else 0
             self._answers[one.options.filter] = refusal
-            if not refusal and one.options.qos and self._window is None and self._bind_at == math.inf:
+            if not refusal and has_own_queue(one) and self._window is None and self._bind_at == math.inf:
                 self._bind()
         if piece.is_last:
             answers, self._answers = self._answers, {}
             self._owner.changed(answers, now)
 
+    def share(self, subscriptions: Iterable[MqttSubscription]) -> dict[str, int] | None:
+        """Have the queues of shared filters: 0 or an error code for each; None: `changed` follows.
+
+        For each 0 `add` or `remove` follows.
+        """
+        return self._shares.join(subscriptions)
+
     def add(self, subscription: MqttSubscription) -> None:
         """Let messages of the queue go by a subscription."""
-        self._outgoing.add(subscription)
+        (self._outgoing if has_own_queue(subscription) else self._shares).add(subscription)
 
     def remove(self, subscription: MqttSubscription) -> None:
-        """Let them do that no more; those on their way still come."""
-        self._outgoing.remove(subscription)
+        """Let them do that no more; those of its own queue that are on their way still come."""
+        (self._outgoing if has_own_queue(subscription) else self._shares).remove(subscription)
 
     def acknowledged(self, packet_id: int, now: float) -> None:
-        """Take a PUBACK."""
-        if not self._outgoing.acknowledged(packet_id, now):
+        """Take a PUBACK; there may be room for what the other queues have brought, before those of this one."""
+        order: list[Outgoing | Shares] = [self._shares, self._outgoing]
+        if packet_id > IDS:
+            order.reverse()
+        order[1].acknowledged(packet_id)
+        if not order[0].go_on(now) or not order[1].go_on(now):
             self._owner.end(error_for(errors.EGRESS_BLOCKED), now)
 
     def leave(self, expiry_s: int | None) -> tuple[str, dict[str, Any]] | None:
         """End with the connection; gives what is to be asked last: to keep it for so long, None as was agreed."""
         self._give_back()
+        self._shares.clear()
         if self.is_temporary or expiry_s is None:
             return None
         return ("session.change", {"expiry_s": expiry_s}) if expiry_s else ("session.close", {})
@@ -215,22 +220,32 @@ class Session:
 
     def spooled(self, event: Arrived, now: float) -> None:
         """Send what came to the queue."""
-        if event.window is self._window and not self._outgoing.take(event.deliveries, now):
+        if event.window is self._window:
+            is_taken = self._outgoing.take(event.deliveries, now)
+        else:
+            is_taken = self._shares.take(event, now)
+        if not is_taken:
             self._owner.end(error_for(errors.EGRESS_BLOCKED), now)
 
     def indicated(self, event: Indicated, now: float) -> None:
-        """Take note that the flow is over."""
-        if event.event == wire.FLOW_CLOSED and event.window is self._window:
+        """Take note that a flow is over."""
+        if event.event != wire.FLOW_CLOSED:
+            return
+        if event.window is not self._window:
+            self._shares.flow_closed(event, now)
+        else:
             self._unbound(error_for(event.code or errors.HOME_NOT_READY, event.detail), now)
 
     def tick(self, now: float) -> None:
-        """Bind the flow again if it is time for that."""
+        """Bind flows again if it is time for that."""
         if self._bind_at <= now:
             self._bind()
+        self._shares.tick(now)
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         self._outgoing.validate()
+        self._shares.validate()
         assert self._window is None or self._bind_at == math.inf
         assert self._name or self._window is None
 
@@ -238,8 +253,13 @@ class Session:
 def _told(one: MqttSubscription) -> tuple[tuple[str, ...], int, int]:
     """Give a subscription as the node keeps it."""
     options = one.options
-    filters = filters_of(options.filter) if options.qos else ()
+    filters = filters_of(options.filter) if has_own_queue(one) else ()
     return filters, byte_of(options), one.identifier or 0
+
+
+def has_own_queue(one: MqttSubscription) -> bool:
+    """Tell whether the messages of a subscription come to the queue of its session."""
+    return one.options.qos > 0 and shared(one.options.filter) is None
 
 
 def byte_of(options: Subscription) -> int:

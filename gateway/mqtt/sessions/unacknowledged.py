@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from angarium.client.protocol.flow_window import FlowWindow
 
-#: Packet identifiers are from 1 to this.
+#: Packet identifiers are from 1 to this; those above are for what comes of queues that are shared.
 IDS: Final = 32_767
+#: A part of what may wait for a client that reads slowly.
+IN_FLIGHT_BYTES_MAX: Final = 1 << 20
 
 
 class Verdict(Enum):
@@ -47,8 +49,35 @@ def packet_id_of(position: int) -> int:
     return 1 + position % IDS
 
 
+class InFlight:
+    """How much one client was sent and has not acknowledged, of its session and of what it shares."""
+
+    __slots__ = ("bytes", "messages", "messages_max")
+
+    def __init__(self, messages_max: int) -> None:
+        """Begin with nothing."""
+        self.messages_max = messages_max
+        self.messages = self.bytes = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another message may be sent, whatever its size."""
+        return self.messages < self.messages_max and self.bytes < IN_FLIGHT_BYTES_MAX
+
+    def add(self, size_bytes: int) -> None:
+        """Take note of a message that is sent."""
+        self.messages += 1
+        self.bytes += size_bytes
+
+    def remove(self, size_bytes: int) -> None:
+        """Take note that a message is acknowledged."""
+        self.messages -= 1
+        self.bytes -= size_bytes
+        assert self.messages >= 0
+
+
 class Unacknowledged:
-    """Those of one connection."""
+    """Those of one session on one connection."""
 
     __slots__ = ("_highest", "_out")
 

@@ -12,10 +12,11 @@ from angarium import errors
 from cluster import objects
 from cluster.catalog.catalog import Catalog
 from cluster.catalog.endpoints import ClientEndpoints
-from cluster.catalog.sessions import Changed, ChangeWish, ClientSessions, Opened, OpenWish
+from cluster.catalog.sessions import Changed, ChangeWish, ClientSessions, Opened, OpenWish, ShareWish
 from storage.config_store import Change, Entry
 
 NAME = "#mqtt/dev1"
+SHARED = "#mqtt/$share/crew/a/#"
 KEY = ("queue", "default", NAME)
 WHOSE = {"vpn": "default", "name": NAME, "username": "alice", "client": "dev1"}
 
@@ -37,6 +38,14 @@ class World:
         changed = self.sessions.change(ChangeWish(**{**WHOSE, "put": put or {}, "drop": [*drop], **wish}))
         self.do(changed.changes)
         return changed
+
+    def share(self, expiry_s: int = 0, **wish: Any) -> dict[str, Any]:
+        """Share a filter, and give its queue."""
+        asked = {**WHOSE, "name": SHARED, "filter": "$share/crew/a/#", "filters": ["a", "a/>"], **wish}
+        self.do(self.sessions.share(ShareWish(**asked, expiry_s=expiry_s)))
+        found = self.catalog.get("queue", "default", asked["name"])
+        assert found is not None
+        return found
 
     def do(self, changes: list[Entry]) -> None:
         self.catalog.take(changes)
@@ -268,7 +277,53 @@ def test_a_backup_brings_sessions_back_and_leaves_out_temporary_ones(world: Worl
     assert later.catalog.apply(backup).changes == [], "what is there is newer"
 
 
-@pytest.mark.parametrize("name", ["orders", "#mqtt/a/b", "#mqtt/", "#mqtt/#x", "#link/x"])
+def test_a_queue_that_is_shared_belongs_to_nobody_and_stays_as_long_as_its_longest_member(
+    world: World,
+) -> None:
+    queue = world.share()
+    assert (queue["durable"], queue["access_type"], queue["permission"]) == (
+        True,
+        "non-exclusive",
+        "no-access",
+    )
+    assert (queue["owner"], queue["created_by"], queue["client"]) == ("", "client:alice", "")
+    assert (queue["client_subscriptions"], queue["dead_message_queue"]) == (["a", "a/>"], "")
+    assert queue["session"] == {
+        "client": "",
+        "version": 0,
+        "filters": {"$share/crew/a/#": (["a", "a/>"], 1, 0)},
+    }
+    kept = [
+        world.share(expiry_s, username=name)["max_idle_s"]
+        for expiry_s, name in ((0, "b"), (90, "c"), (70, "d"))
+    ]
+    assert (queue["max_idle_s"], kept) == (60, [60, 90, 90])
+    assert world.catalog.get("queue", "default", SHARED)["id"] == queue["id"]  # type: ignore[index]
+
+
+def test_who_shares_a_queue_first_has_one_endpoint_more(world: World) -> None:
+    profile = world.catalog.get("profile", "default", "default")
+    assert profile is not None
+    limited = {**profile, "max_endpoint_count_per_username": 1}
+    world.do([Change("profile", "default", "default", limited)])
+    world.share()
+    world.share(username="bob")
+    with pytest.raises(errors.UnavailableError):
+        world.share(name="#mqtt/$share/crew/b", filter="$share/crew/b", filters=["b"])
+
+
+def test_a_backup_has_queues_that_are_shared(world: World) -> None:
+    before = world.share(70)
+    later = World()
+    later.do(later.catalog.apply(world.catalog.export()).changes)
+    after = later.catalog.get("queue", "default", SHARED)
+    assert after is not None
+    assert {**after, "id": 0, "homes": []} == {**before, "id": 0, "homes": []}
+
+
+@pytest.mark.parametrize(
+    "name", ["orders", "#mqtt/a/b", "#mqtt/$share/", "#mqtt/$share//b", "#mqtt/", "#mqtt/#x", "#link/x"]
+)
 def test_a_backup_has_sessions_under_names_of_sessions_only(world: World, name: str) -> None:
     with pytest.raises(errors.InvalidRequestError):
         world.catalog.apply([["queue", "default", name, {"session": {"client": "dev1"}}]])

@@ -181,6 +181,21 @@ def test_a_session_is_kept_and_told_the_router_by_its_filters(served: World) -> 
     assert [effect for effect in seen if isinstance(effect, c.Record)], "what an operator does is an event"
 
 
+def test_a_queue_that_clients_share_is_there_when_that_is_answered(served: World) -> None:
+    name = "#mqtt/$share/g/a"
+    whose = {"vpn": "default", "name": name, "username": "alice", "client": "dev1"}
+    seen = served.question("session.share", **whose, filter="$share/g/a", filters=["a"], expiry_s=0)
+    ((operation, content),) = requests(seen)
+    assert (operation, content[:3], content[3]["client_subscriptions"]) == (
+        "config_set",
+        ["queue", "default", name],
+        ["a"],
+    )
+    assert answers(served.answer(seen, None)) == [(True, None)]
+    seen = served.question("session.share", **whose, filter="$share/g/a", filters=["a"], expiry_s=0)
+    assert answers(seen) == [(True, None)], "nothing is to be changed"
+
+
 def test_a_queue_without_a_flow_for_long_is_deleted_and_no_other(served: World) -> None:
     served.answer(served.call("objects.create", kind="queue", name="q", attributes={"max_idle_s": 9}), None)
     asked = {"vpn": "default", "kind": "queue", "name": "q"}

@@ -11,11 +11,11 @@ from angarium.errors import AngariumError
 from angarium_server.access import TopicRules
 from cluster.catalog.catalog import Catalog
 from cluster.catalog.endpoints import ClientEndpoints
-from cluster.catalog.sessions import ChangeWish, ClientSessions, OpenWish
+from cluster.catalog.sessions import ChangeWish, ClientSessions, OpenWish, ShareWish
 from cluster.controller.switchboard.changes import request_of
 from router.guaranteed.temporaries import KEPT_S
 from router.sessions.kinds import GATEWAY
-from router.sessions.session import Session, session_queue
+from router.sessions.session import QUEUE_NAME_BYTES_MAX, Session, session_queue, share_queue
 from storage.config_store import Change
 from tests.unit.router.flow_rig import FakeClient, FakeController, Rig
 
@@ -61,6 +61,9 @@ class CatalogController(FakeController):
             changed = self.sessions.change(ChangeWish(**wish))
             self.make(changed.changes)
             return changed.verdicts
+        if operation == "session.share":
+            self.make(self.sessions.share(ShareWish(**wish)))
+            return None
         act = self.endpoints.expire if operation == "endpoint.expire" else self.endpoints.delete
         self.make(act(wish["vpn"], wish["kind"], wish["name"], wish["id"]))
         return None
@@ -294,6 +297,77 @@ def test_memory_is_charged_while_the_controller_is_asked(world: World) -> None:
     code, _ = client.request("session.open", clean=False, expiry_s=60)
     assert code == errors.MEMORY_EXCEEDED
     assert client.session.memory_bytes == 0
+
+
+# -- queues that are shared -----------------------------------------------------------------------------------
+
+SHARED = "#mqtt/$share/crew/a/#"
+SHARE = {"filter": "$share/crew/a/#", "filters": ["#share/crew/a", "#share/crew/a/>"]}
+
+
+def test_those_who_share_a_filter_are_bound_to_one_queue(world: World) -> None:
+    members = [world.client(f"dev{number}", username) for number, username in enumerate(("alice", "bob"))]
+    for number, client in enumerate(members):
+        assert client.request("session.share", **SHARE, expiry_s=90 - number) == (0, {"name": SHARED})
+        client.bind(SHARED)
+    queue = world.controller.find(SHARED)
+    assert len(queue.flows) == 2
+    assert len(world.controller.written) == 1
+    assert queue.address == ""
+    for client in members:
+        client.leave(wanted=True)
+    world.rig.advance(89)
+    world.controller.find(SHARED)
+    world.rig.advance(3)
+    assert world.rig.endpoints.find("default", "queue", SHARED) is None
+
+
+def test_a_queue_that_is_shared_is_for_clients_of_gateways(world: World) -> None:
+    assert world.client().request("session.share", **SHARE, expiry_s=0)[0] == 0
+    native = world.rig.client("native", "alice", guaranteed_endpoint_permission_override=True)
+    assert native.request("session.share", **SHARE, expiry_s=0)[0] == errors.UNKNOWN_OPERATION
+    assert native.refused(SHARED) == errors.PERMISSION_DENIED
+    for operation, more in (("endpoint.delete", {}), ("endpoint.subscribe", {"filters": ["x"]})):
+        for one in (native, world.client("dev2")):
+            assert one.request(operation, name=SHARED, **more)[0] == errors.PERMISSION_DENIED
+
+
+@pytest.mark.parametrize(
+    ("rights", "filters", "code"),
+    [
+        ({"shared_allowed": False}, SHARE["filters"], errors.SHARED_SUBSCRIPTION_DENIED),
+        ({"share_names": TopicRules([], default_allow=False)}, SHARE["filters"], errors.SHARE_NAME_DENIED),
+        ({"filters": TopicRules(["a/>"], default_allow=True)}, SHARE["filters"], errors.SUBSCRIBE_DENIED),
+        ({}, ["a"], errors.INVALID_FILTER),
+        ({}, ["#share/crew/"], errors.INVALID_FILTER),
+        ({}, ["#share/crew/#P2P/INB/x"], errors.RESERVED_TOPIC),
+        ({"memory_max": 10}, SHARE["filters"], errors.MEMORY_EXCEEDED),
+    ],
+)
+def test_what_is_shared_is_judged_like_a_shared_subscription(
+    world: World, rights: dict[str, Any], filters: list[str], code: int
+) -> None:
+    client = world.client()
+    client.session.permissions = client.session.permissions._replace(**rights)
+    asked = {"filter": "$share/crew/a/#", "filters": filters, "expiry_s": 0}
+    assert client.request("session.share", **asked)[0] == code
+    assert world.controller.written == []
+
+
+def test_who_may_not_receive_shares_nothing(world: World) -> None:
+    world.rig.vpn.profiles["default"]["allow_guaranteed_receive"] = False
+    client = world.client()
+    assert client.request("session.share", **SHARE, expiry_s=0)[0] == errors.GUARANTEED_RECEIVE_DENIED
+
+
+def test_names_of_queues_that_are_shared_say_their_filters_and_no_two_have_one() -> None:
+    assert share_queue("$share/crew/a/+/#") == "#mqtt/$share/crew/a/+/#"
+    assert share_queue("$share/crew/a//b?") == "#mqtt/$share/crew/a/%/b%3F"
+    texts = ["a", "a/", "/a", "//", "a/%", "a/%25", "x" * 300, "x" * 301, "a/#", "a/+"]
+    names = {share_queue(f"$share/g/{text}") for text in texts}
+    assert len(names) == len(texts)
+    assert max(len(name) for name in names) <= QUEUE_NAME_BYTES_MAX
+    assert not names & {session_queue("$share"), session_queue("$share/g/a")}
 
 
 # -- time ----------------------------------------------------------------------------------------------------

@@ -62,6 +62,8 @@ class FakeSession:
         self.refused: dict[str, int] = {}
         #: For which it cannot be opened; 0: it can.
         self.error = 0
+        #: For how long its client says that the sessions are kept that share queues, by filter.
+        self.shared_for_s: dict[str, int] = {}
 
     def opened(self, arguments: dict[str, Any]) -> dict[str, Any]:
         present = self.is_kept and not arguments["clean"]
@@ -75,6 +77,11 @@ class FakeSession:
             "filters": dict(self.filters),
         }
 
+    def shared(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        assert all(one.startswith("#share/") for one in arguments["filters"])
+        self.shared_for_s[arguments["filter"]] = arguments["expiry_s"]
+        return {"name": f"#mqtt/{arguments['filter']}"}
+
     def changed(self, arguments: dict[str, Any]) -> list[Any]:
         assert arguments["temporary"] is not self.is_kept
         assert len(arguments["put"]) <= 16
@@ -82,7 +89,7 @@ class FakeSession:
         for text in arguments["drop"]:
             self.filters.pop(text, None)
         for text, (filters, options, _) in arguments["put"].items():
-            assert bool(filters) == bool(options & 3)
+            assert bool(filters) == bool(options & 3 and not text.startswith("$share/"))
             if text not in self.refused:
                 self.filters[text] = arguments["put"][text]
         return [[self.refused[text], ""] if text in self.refused else None for text in arguments["put"]]
@@ -117,9 +124,14 @@ class FakeAttached:
         #: Operations that it has asked for and that have no answer, the oldest first; and the last one, at its end.
         self.requests: list[tuple[str, dict[str, Any], Any, Any]] = []
         self.last: tuple[str, dict[str, Any]] | None = None
-        #: The flow that it was given, and positions that it has accepted there.
+        #: The flows that it was given so far.
+        self.flows = 0
+        #: The flow of its session that it was given, and positions that it has accepted there.
         self.window: FlowWindow | None = None
         self.accepted: list[int] = []
+        #: The same of queues that it shares, by name; and (name, position).
+        self.shared: dict[str, FlowWindow] = {}
+        self.accepted_shared: list[tuple[str, int]] = []
 
     def request(
         self, operation: str, arguments: dict[str, Any], done: Any, decode: Any = msgpack.decode
@@ -134,6 +146,21 @@ class FakeAttached:
         assert not self.is_over
         if window is self.window and window.flow:
             self.accepted.append(position)
+        for name, one in self.shared.items():
+            if window is one and window.flow:
+                self.accepted_shared.append((name, position))
+
+    def unbind(self, window: FlowWindow) -> None:
+        self.request("flow.unbind", {"window": window}, lambda *_: None)
+
+    def bound(self, name: str, window: FlowWindow) -> None:
+        """Have a flow of a queue."""
+        self.flows += 1
+        window.flow = self.flows
+        if name.startswith("#mqtt/$share/"):
+            self.shared[name] = window
+        else:
+            self.window = window
 
     def _ask(self, operation: bytes, filters: Sequence[tuple[str, int]]) -> None:
         assert not self.is_over
@@ -399,22 +426,30 @@ class Conversation:
         if operation == "session.open" and node.session.error:
             done(None, error_for(node.session.error), self.now)
             return
+        if operation == "session.share" and (code := node.session.refused.get(arguments["filter"])):
+            done(None, error_for(code), self.now)
+            return
+        value: Any = {}
         if operation == "flow.bind":
-            node.window = arguments["window"]
-            node.window.flow = 1
-            value: Any = {}
+            node.bound(arguments["name"], arguments["window"])
+        elif operation == "flow.unbind":
+            arguments["window"].flow = 0
         else:
-            value = {"session.open": node.session.opened, "session.change": node.session.changed}[operation](
-                arguments
-            )
+            session = node.session
+            operations = {"open": session.opened, "change": session.changed, "share": session.shared}
+            value = operations[operation.removeprefix("session.")](arguments)
         done(decode(msgpack.encode(value)), None, self.now)
         self.client.validate()
 
     def node_brings(
-        self, *messages: tuple[int, Row], counts: list[int] | None = None, waited_ms: int = 0
+        self,
+        *messages: tuple[int, Row],
+        counts: list[int] | None = None,
+        waited_ms: int = 0,
+        window: FlowWindow | None = None,
     ) -> None:
-        """Bring messages of the queue, with their positions, through the flow."""
-        window = self.node.window
+        """Bring messages of the queue, with their positions, through the flow; of another one through that."""
+        window = window or self.node.window
         assert window is not None
         rows = [row for _, row in messages]
         runs = [(position, 1) for position, _ in messages]
@@ -425,9 +460,9 @@ class Conversation:
         self.client.validate()
         window.validate()
 
-    def node_ends_flow(self, code: int, detail: str = "") -> None:
-        """End the flow, and take no more of it."""
-        window = self.node.window
+    def node_ends_flow(self, code: int, detail: str = "", window: FlowWindow | None = None) -> None:
+        """End the flow, or another one, and take no more of it."""
+        window = window or self.node.window
         assert window is not None
         window.flow = 0
         self.client.indicated(Indicated(window, wire.FLOW_CLOSED, code, detail, []), self.now)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from angarium import errors, wire
-from angarium.message import pack_fields
 from gateway.mqtt.clients.client import Stage
 from gateway.mqtt.clients.settings import Settings
 from gateway.mqtt.codec.acknowledge import PubAck
@@ -17,52 +16,18 @@ from gateway.mqtt.codec.kinds import V3, V5
 from gateway.mqtt.codec.properties import NONE, Properties
 from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe
-from gateway.mqtt.sessions.session import BIND_AGAIN_S, IN_FLIGHT_MAX
+from gateway.mqtt.sessions.session import IN_FLIGHT_MAX
+from gateway.mqtt.sessions.shares import BIND_AGAIN_S
 from gateway.mqtt.sessions.unacknowledged import IDS
 from tests.unit.gateway.clients.conversation import Conversation, filters_of
-
-if TYPE_CHECKING:
-    from angarium.message import Meta, Row
+from tests.unit.gateway.clients.sessions_of_tests import KEPT, again, payloads, row, subscribed
 
 BOTH = pytest.mark.parametrize("version", [V3, V5])
-KEPT: dict[int, dict[str, Any]] = {
-    V3: {"clean_start": False},
-    V5: {"clean_start": False, "properties": Properties(session_expiry_interval=60)},
-}
-
-
-def row(
-    payload: str = "", topic: str = "a", flags: int = wire.MODE_PERSISTENT, ttl_ms: int = 0, sender: str = ""
-) -> Row:
-    meta: Meta | None = (ttl_ms, 0, None, None) if ttl_ms else None
-    return 0, topic, flags, meta, pack_fields({3: sender}) if sender else None, payload.encode()
-
-
-def subscribed(
-    talk: Conversation, *subscriptions: Subscription, properties: Properties = NONE
-) -> Conversation:
-    talk.says(Subscribe(1, subscriptions, properties))
-    talk.node_does_all()
-    assert talk.hears_one().codes == tuple(one.qos for one in subscriptions)
-    return talk
 
 
 def queued(version: int = V5, **fields: Any) -> Conversation:
     """Give a client that gets `a` with QoS 1."""
     return subscribed(Conversation(version).here(**fields), Subscription("a", 1))
-
-
-def again(talk: Conversation, **fields: Any) -> Conversation:
-    """Give the same client on its next connection; the node has its session."""
-    new = Conversation(talk.version).connect(**{**KEPT[talk.version], **fields})
-    new.node.session = talk.node.session
-    return new
-
-
-def payloads(talk: Conversation) -> list[tuple[str, int, bool]]:
-    found = talk.hears()
-    assert all(isinstance(one, Publish) for one in found)
-    return [(one.payload.decode(), one.packet_id, one.dup) for one in found if isinstance(one, Publish)]
 
 
 # -- QoS 1 -----------------------------------------------------------------------------------------------
@@ -367,9 +332,10 @@ def test_an_unsubscribe_that_the_node_cannot_carry_out_ends_the_connection(versi
     talk.ends_with(ReasonCode.SERVER_BUSY if version == V5 else None)
 
 
-def test_shared_subscriptions_and_inboxes_are_direct() -> None:
+def test_inboxes_are_direct_shared_or_not() -> None:
     talk = Conversation().here()
-    talk.says(Subscribe(1, (Subscription("$share/g/a", 1), Subscription("$P2P/INB/n/0123456789ab", 1))))
+    inbox = "$P2P/INB/n/0123456789ab"
+    talk.says(Subscribe(1, (Subscription(f"$share/g/{inbox}", 1), Subscription(inbox, 1))))
     talk.node_does_all()
     assert talk.hears_one().codes == (0, 0)
     assert talk.node.session.filters == {}

@@ -99,7 +99,7 @@ class Side:
         self.connect()
 
     def connect(self) -> None:
-        self.outgoing = Outgoing(self, self, self)  # type: ignore[arg-type]
+        self.outgoing = Outgoing(self, self, self, unacknowledged.InFlight(RECEIVE_MAX))  # type: ignore[arg-type]
         self._heard = Parser(Sender.SERVER, version=V5)
         self._heard.feed(write(ConnAck(), V5))
         #: What the client has not acknowledged: packet identifier -> position; of this connection.
@@ -169,7 +169,8 @@ class Side:
 
     def acknowledge(self, packet_id: int) -> None:
         self.acknowledged.add(self.unanswered.pop(packet_id))
-        assert self.outgoing.acknowledged(packet_id, 0.0)
+        self.outgoing.acknowledged(packet_id)
+        assert self.outgoing.go_on(0.0)
 
     def finish(self) -> None:
         """Have all go on until nothing is left."""

@@ -1,0 +1,91 @@
+"""Messages of queues as PUBLISH packets, for one client at a time."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from angarium import wire
+from angarium.client.protocol.flow_window import spool_size
+from gateway.mqtt.codec import fields, publish
+from gateway.mqtt.codec.kinds import V5
+from gateway.mqtt.messages import publish_section
+from gateway.mqtt.topics import mqtt_topic_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from angarium.client.protocol.flow_window import FlowWindow
+    from angarium.client.protocol.messages import GuaranteedDelivery
+    from angarium.message import Row
+    from gateway.mqtt.delivering import MqttReceiver
+
+#: Topics that are remembered as packets have them.
+TOPICS_MAX: Final = 4_096
+
+
+class Came(NamedTuple):
+    """A message that came through a flow."""
+
+    position: int
+    row: Row
+    is_again: bool
+    stored_ms: int
+    window: FlowWindow
+
+    @property
+    def size_bytes(self) -> int:
+        """Give what it takes of the window."""
+        return spool_size((self.row,))
+
+
+class Packet(NamedTuple):
+    """A PUBLISH without its packet identifier."""
+
+    frame: publish.Frame
+    qos: int
+
+    def parts(self, packet_id: int) -> list[bytes]:
+        """Give its parts; one with QoS 0 has no identifier."""
+        head, middle, payload = self.frame
+        return [head, packet_id.to_bytes(2, "big"), middle, payload] if self.qos else [*self.frame]
+
+
+def came_of(delivery: GuaranteedDelivery) -> Iterator[Came]:
+    """Give the messages of a delivery, in their order."""
+    counts = delivery.counts
+    for at, (position, row) in enumerate(zip(delivery.positions, delivery.rows, strict=True)):
+        is_again = counts is not None and counts[at] > 0
+        yield Came(position, row, is_again, delivery.stored_ms(at), delivery.window)
+
+
+def packet_of(
+    came: Came, topic: bytes, receiver: MqttReceiver, extra: bytes, unix_ms: int, *, keeps_retain: bool
+) -> Packet | None:
+    """Write a message, with the properties `extra` besides its own; None if it is too large [MQTT-3.1.2-25]."""
+    row = came.row
+    section = publish_section(_aged(came, unix_ms)) if receiver.version == V5 else b""
+    message = publish.Message(topic, section, row[5], receiver.version)
+    qos = 1 if row[2] & wire.FLAG_MODE else 0
+    flags = qos << 1 | (publish.RETAIN if keeps_retain and row[2] & wire.FLAG_RETAIN else 0)
+    framed = publish.frame(message, flags | (publish.DUP if qos and came.is_again else 0), extra)
+    if 0 < receiver.packet_bytes_max < publish.frame_size(framed, qos):
+        receiver.count("discard.packet-too-large")
+        return None
+    return Packet(framed, qos)
+
+
+def _aged(came: Came, unix_ms: int) -> Row:
+    """Give a row whose time to live is what is left of it [MQTT-3.3.2-6]."""
+    number, topic, flags, meta, properties, payload = came.row
+    if meta is None or meta[0] <= 0:
+        return came.row
+    left_ms = max(1, meta[0] - max(0, unix_ms - came.stored_ms))
+    return number, topic, flags, (left_ms, *meta[1:]), properties, payload
+
+
+@lru_cache(TOPICS_MAX)
+def written(topic: str) -> bytes | None:
+    """Give a topic as packets have it; None if MQTT cannot say it."""
+    name = mqtt_topic_of(topic)
+    return None if name is None else fields.text(name)

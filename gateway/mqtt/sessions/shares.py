@@ -1,0 +1,302 @@
+"""The shared subscriptions of a client with QoS 1: a queue for each, from which all who share its filter take.
+
+The node gives each message to one member. One that goes gives back what it has not acknowledged, and another gets that,
+with DUP: so packet identifiers do not follow from positions here, they are given out for a connection, beyond those
+of its session.
+
+The window of each flow is the client's receive maximum. If several of them, and the session, bring more than that
+together, what came last waits here, in its order.
+
+A step for each thing that is asked, as in the session. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from angarium import errors
+from angarium.client.protocol.flow_window import FlowWindow, is_passing
+from angarium.errors import error_for
+from gateway.mqtt.codec import publish
+from gateway.mqtt.sessions.packets import came_of, packet_of, written
+from gateway.mqtt.sessions.unacknowledged import IDS
+from gateway.mqtt.topics import filters_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from angarium.client.protocol.events import Arrived, Indicated
+    from angarium.errors import AngariumError
+    from gateway.attached import Attached
+    from gateway.mqtt.delivering import MqttSubscription
+    from gateway.mqtt.sessions.host import SessionHost, SessionOwner
+    from gateway.mqtt.sessions.packets import Came
+    from gateway.mqtt.sessions.unacknowledged import InFlight
+
+#: Of one client: their windows together are a part of what may wait for it.
+SHARES_MAX: Final = 32
+#: Packet identifiers are from the one behind those of sessions to this.
+LAST_ID: Final = 65_535
+#: Pause before a flow is bound again.
+BIND_AGAIN_S: Final = 0.5
+
+
+class _Named(msgspec.Struct):
+    """What the node says of a queue that is shared."""
+
+    name: str
+
+
+_decode_named: Final = msgspec.msgpack.Decoder(_Named).decode
+
+
+class _Share:
+    """One of them."""
+
+    __slots__ = ("bind_at", "name", "out", "subscription", "window")
+
+    def __init__(self, subscription: MqttSubscription, name: str) -> None:
+        self.subscription = subscription
+        #: Of its queue.
+        self.name = name
+        #: The credit of the flow that is bound, or about to be; None without one.
+        self.window: FlowWindow | None = None
+        #: When the flow is bound again.
+        self.bind_at = math.inf
+        #: Packet identifiers of its messages on their way, by position.
+        self.out: dict[int, int] = {}
+
+
+class _Out(NamedTuple):
+    """A message on its way."""
+
+    share: _Share
+    position: int
+    size_bytes: int
+    #: Of the flow that brought it last.
+    window: FlowWindow
+
+
+class _Waiting(NamedTuple):
+    """A message that waits for room."""
+
+    share: _Share
+    came: Came
+
+
+class Shares:
+    """Those of one connection."""
+
+    __slots__ = (
+        "_answers",
+        "_attached",
+        "_held",
+        "_host",
+        "_in_flight",
+        "_joining",
+        "_last_id",
+        "_messages_max",
+        "_out",
+        "_owner",
+        "_shares",
+        "expiry_s",
+    )
+
+    def __init__(
+        self, owner: SessionOwner, attached: Attached, host: SessionHost, in_flight: InFlight, window: int
+    ) -> None:
+        """Have none; `window` is what each may bring ahead."""
+        self._owner = owner
+        self._attached = attached
+        self._host = host
+        self._in_flight = in_flight
+        self._messages_max = window
+        #: For how long the session outlives the connection.
+        self.expiry_s = 0
+        #: By topic filter.
+        self._shares: dict[str, _Share] = {}
+        #: How many are asked for, and what is known of those that were wanted last.
+        self._joining = 0
+        self._answers: dict[str, int] = {}
+        #: Messages on their way, by packet identifier; all of them count as in flight.
+        self._out: dict[int, _Out] = {}
+        self._last_id = IDS
+        #: Messages without room, the oldest first.
+        self._held: list[_Waiting] = []
+
+    # -- members ---------------------------------------------------------------------------------------------
+
+    def join(self, subscriptions: Iterable[MqttSubscription]) -> dict[str, int] | None:
+        """Have the queues of topic filters: 0 or an error code for each; None: its owner is told that by `changed`.
+
+        For each 0 `add` or `remove` follows.
+        """
+        assert not self._joining
+        wanted = {one.options.filter: one for one in subscriptions}
+        new = [one for text, one in wanted.items() if text not in self._shares]
+        room = SHARES_MAX - len(self._shares)
+        self._answers = dict.fromkeys(wanted, 0)
+        self._answers |= {one.options.filter: errors.MAX_SUBSCRIPTIONS_EXCEEDED for one in new[room:]}
+        self._joining = len(new[:room])
+        for one in new[:room]:
+            text = one.options.filter
+            arguments = {"filter": text, "filters": filters_of(text), "expiry_s": self.expiry_s}
+            self._attached.request("session.share", arguments, partial(self._joined, one), _decode_named)
+        return None if self._joining else self._answers
+
+    def _joined(
+        self, subscription: MqttSubscription, value: _Named | None, error: AngariumError | None, now: float
+    ) -> None:
+        text = subscription.options.filter
+        if value is None:
+            assert error is not None
+            self._answers[text] = error.code
+        else:
+            self._shares[text] = _Share(subscription, value.name)
+        self._joining -= 1
+        if not self._joining:
+            self._owner.changed(self._answers, now)
+
+    def add(self, subscription: MqttSubscription) -> None:
+        """Let messages of a queue go by a subscription, in place of that with the same topic filter."""
+        share = self._shares[subscription.options.filter]
+        share.subscription = subscription
+        if share.window is None and share.bind_at == math.inf:
+            self._bind(share)
+
+    def remove(self, subscription: MqttSubscription) -> None:
+        """Take nothing more from a queue, and give back what is not acknowledged."""
+        share = self._shares.pop(subscription.options.filter)
+        window = share.window
+        self._lose(share)
+        if window is not None:
+            self._attached.unbind(window)
+
+    def clear(self) -> None:
+        """Give back what they took of the process: the connection is over."""
+        for share in self._shares.values():
+            self._lose(share)
+
+    # -- flows -----------------------------------------------------------------------------------------------
+
+    def _bind(self, share: _Share) -> None:
+        share.bind_at = math.inf
+        window = share.window = FlowWindow(self._messages_max, self._host.credit.take())
+
+        def bound(_value: Any, error: AngariumError | None, now: float) -> None:
+            if error is not None and share.window is window:
+                self._unbound(share, error, now)
+
+        self._attached.bind(window, {"name": share.name}, bound)
+
+    def _unbound(self, share: _Share, error: AngariumError, now: float) -> None:
+        """Bind again after a while, or end the connection."""
+        self._lose(share)
+        if is_passing(error.code):
+            share.bind_at = now + BIND_AGAIN_S
+            self._host.wake(self._owner.connection_id, share.bind_at)
+        elif error.code == errors.UNKNOWN_ENDPOINT:
+            detail = f"{share.name} was deleted"
+            self._owner.end(error_for(errors.DISCONNECTED_BY_OPERATOR, detail), now)
+        else:
+            self._owner.end(error, now)
+
+    def _lose(self, share: _Share) -> None:
+        """Be without a flow: what waits of it comes to others, and what is on its way may, too."""
+        if share.window is not None:
+            self._host.credit.give_back(share.window.bytes_max)
+            share.window = None
+        self._held = [one for one in self._held if one.share is not share]
+
+    def flow_closed(self, event: Indicated, now: float) -> None:
+        """Take note that a flow is over."""
+        for share in self._shares.values():
+            if event.window is share.window:
+                self._unbound(share, error_for(event.code or errors.HOME_NOT_READY, event.detail), now)
+
+    def tick(self, now: float) -> None:
+        """Bind flows again if it is time for that."""
+        for share in self._shares.values():
+            if share.bind_at <= now:
+                self._bind(share)
+
+    # -- messages --------------------------------------------------------------------------------------------
+
+    def take(self, event: Arrived, now: float) -> bool:
+        """Send what came, as far as there is room; false if the client takes too little."""
+        for share in self._shares.values():
+            if share.window is event.window:
+                self._held += [_Waiting(share, one) for each in event.deliveries for one in came_of(each)]
+        return self.go_on(now)
+
+    def acknowledged(self, packet_id: int) -> None:
+        """Take a PUBACK, whatever it says; `go_on` follows."""
+        out = self._out.pop(packet_id, None)
+        if out is not None:
+            del out.share.out[out.position]
+            self._in_flight.remove(out.size_bytes)
+            self._attached.accept(out.window, out.position)
+            out.window.take(1, out.size_bytes)
+
+    def go_on(self, now: float) -> bool:
+        """Send what need not wait, in one piece; false as above."""
+        passed = 0
+        packets: list[bytes] = []
+        while passed < len(self._held) and self._in_flight.has_room:
+            packets += self._send(*self._held[passed])
+            passed += 1
+        del self._held[:passed]
+        return not packets or self._host.send_guaranteed(self._owner, b"".join(packets), now)
+
+    def _send(self, share: _Share, came: Came) -> list[bytes]:
+        """Give the parts of a packet; none if the client does not get the message, or has it."""
+        if came.position in share.out:
+            return self._came_again(share, came)
+        one, topic = share.subscription, written(came.row[1])
+        packet = None
+        if topic is None:
+            self._owner.count("discard.topic-not-mqtt")
+        else:
+            extra = publish.subscription_identifiers([one.identifier]) if one.identifier else b""
+            as_published = one.options.retain_as_published
+            packet = packet_of(
+                came, topic, self._owner, extra, self._host.unix_ms(), keeps_retain=as_published
+            )
+        if packet is None or not packet.qos:
+            self._attached.accept(came.window, came.position)
+            came.window.take(1, came.size_bytes)
+            return [] if packet is None else packet.parts(0)
+        packet_id = share.out[came.position] = self._next_id()
+        self._out[packet_id] = _Out(share, came.position, came.size_bytes, came.window)
+        self._in_flight.add(came.size_bytes)
+        return packet.parts(packet_id)
+
+    def _came_again(self, share: _Share, came: Came) -> list[bytes]:
+        """Take note that a flow brought what is on its way: nothing is sent twice [MQTT-4.4.0-1]."""
+        packet_id = share.out[came.position]
+        known = self._out[packet_id]
+        self._out[packet_id] = known._replace(window=came.window)
+        if known.window is came.window:
+            came.window.take(1, came.size_bytes)  # twice in one flow: it is accepted once
+        return []
+
+    def _next_id(self) -> int:
+        """Give a packet identifier that is free: there are more than messages in flight."""
+        while True:
+            self._last_id = IDS + 1 if self._last_id == LAST_ID else self._last_id + 1
+            if self._last_id not in self._out:
+                return self._last_id
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert len(self._shares) + self._joining <= SHARES_MAX
+        assert all(IDS < one <= LAST_ID for one in self._out)
+        assert not self._held or not self._in_flight.has_room
+        assert all(one.share.window is one.came.window for one in self._held)
+        for share in self._shares.values():
+            assert share.window is None or share.bind_at == math.inf
+            assert all(self._out[packet_id].position == one for one, packet_id in share.out.items())

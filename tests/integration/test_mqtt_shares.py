@@ -1,0 +1,168 @@
+"""Shared subscriptions with QoS 1 at a real node: those who share take from one queue, each message one of them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import angarium.blocking
+from gateway.mqtt.codec import ReasonCode
+from gateway.mqtt.codec.acknowledge import PubAck
+from gateway.mqtt.codec.kinds import V3, V5
+from gateway.mqtt.codec.properties import Properties
+from gateway.mqtt.codec.publish import Publish
+from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe
+from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw
+from tests.integration.mqtt_node import PASSWORD, mqtt_node, orders_url
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from angarium_server.testing import Node
+
+pytestmark = pytest.mark.requirement("R241")
+
+KEPT: dict[str, Any] = {"clean_start": False, "properties": Properties(session_expiry_interval=300)}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with mqtt_node(tmp_path_factory.mktemp("node")) as running:
+        yield running
+
+
+def url(node: Node) -> str:
+    return str(node.ready["mqtt"][0])
+
+
+def subscribe(raw: Raw, *filters: str) -> tuple[int, ...]:
+    raw.say(Subscribe(9, tuple(Subscription(one, 1) for one in filters)))
+    answer = raw.next()
+    assert isinstance(answer, SubAck), answer
+    return answer.codes
+
+
+def publish(node: Node, topic: str, *payloads: str) -> None:
+    """Publish guaranteed messages with the SDK."""
+    with angarium.blocking.connect(node.url) as client:
+        for one in payloads:
+            client.publish(topic, one.encode(), mode="persistent")
+        client.flush()
+
+
+def come(raw: Raw, count: int) -> list[Publish]:
+    found = [raw.next() for _ in range(count)]
+    assert all(isinstance(one, Publish) for one in found), found
+    return found  # type: ignore[return-value]
+
+
+def queue(node: Node, share: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(node.run("queue", "show", f"#mqtt/$share/{share}", "--json"))
+    return found
+
+
+def expect_messages(node: Node, share: str, count: int) -> None:
+    wait_for(
+        lambda: queue(node, share)["messages_spooled"],
+        lambda seen: seen == count,
+        f"{share} holds {count} messages",
+    )
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+def test_each_message_comes_to_one_member_and_is_deleted_when_that_has_acknowledged(
+    node: Node, version: int
+) -> None:
+    """Clients of paho."""
+    topic, payloads = f"work{version}", [str(one) for one in range(300)]
+    members = [Paho(url(node), f"{topic}/{at}", version=version) for at in range(3)]
+    for one in members:
+        one.connect()
+        one.client.subscribe(f"$share/crew/{topic}/#", 1)
+        assert [str(each) for each in one.answers.get(timeout=LIMIT_S)] == ["Granted QoS 1"]
+    publish(node, f"{topic}/a", *payloads)
+    wait_for(
+        lambda: sum(one.messages.qsize() for one in members),
+        lambda seen: seen == len(payloads),
+        "every message has come",
+    )
+    found = [[message.payload.decode() for message in one.messages.queue] for one in members]
+    assert sorted([one for each in found for one in each], key=int) == payloads
+    assert all(len(one) > len(payloads) // 10 for one in found), [len(one) for one in found]
+    assert all(one == sorted(one, key=int) for one in found), "each has its part in order"
+    expect_messages(node, f"crew/{topic}/#", 0)
+    for one in members:
+        one.__exit__()
+
+
+def test_a_member_that_goes_gives_back_what_it_has_not_acknowledged(node: Node) -> None:
+    with Raw(url(node)) as stays, Raw(url(node)) as goes:
+        for raw, name in ((stays, "stays"), (goes, "goes")):
+            raw.connect(name)
+            assert subscribe(raw, "$share/crew/back/#") == (1,)
+        publish(node, "back/a", *map(str, range(20)))
+        wait_for(
+            lambda: queue(node, "crew/back/#")["delivered_unacked"],
+            lambda seen: seen == 20,
+            "all are on their way",
+        )
+        goes.socket.close()
+        found = come(stays, 20)
+        assert {one.payload for one in found} == {b"%d" % one for one in range(20)}
+        again = [one for one in found if one.dup]
+        assert len(again) in range(1, 20)
+        assert len({one.packet_id for one in found}) == 20
+        stays.say(*[PubAck(one.packet_id) for one in found])
+        expect_messages(node, "crew/back/#", 0)
+
+
+def test_a_member_with_all_that_it_takes_is_passed_over(node: Node) -> None:
+    with Raw(url(node)) as slow, Raw(url(node)) as quick:
+        slow.connect("slow", properties=Properties(receive_maximum=1))
+        quick.connect("quick")
+        for raw in (slow, quick):
+            assert subscribe(raw, "$share/crew/full") == (1,)
+        publish(node, "full", *map(str, range(10)))
+        (held,) = come(slow, 1)
+        found = come(quick, 9)
+        assert sorted([held.payload, *[one.payload for one in found]]) == [b"%d" % one for one in range(10)]
+        slow.say(PubAck(held.packet_id))
+        quick.say(*[PubAck(one.packet_id) for one in found])
+        expect_messages(node, "crew/full", 0)
+
+
+def test_messages_wait_for_members_that_are_all_away(node: Node) -> None:
+    for name in ("away1", "away2"):
+        with Raw(url(node)) as raw:
+            raw.connect(name, **KEPT)
+            assert subscribe(raw, "$share/crew/away/+") == (1,)
+    publish(node, "away/a", *map(str, range(50)))
+    assert queue(node, "crew/away/+")["max_idle_s"] == 300
+    found = []
+    with Raw(url(node)) as one, Raw(url(node)) as other:
+        assert one.connect("away1", **KEPT).session_present
+        for message in come(one, 50):
+            found.append(message.payload.decode())
+            one.say(PubAck(message.packet_id))
+        expect_messages(node, "crew/away/+", 0)
+        assert other.connect("away2", **KEPT).session_present
+        one.say(Unsubscribe(3, ("$share/crew/away/+",)))
+        assert one.next() == UnsubAck(3, (0,))
+        publish(node, "away/a", "last")
+        (last,) = come(other, 1)
+        assert last.payload == b"last"
+    assert found == [str(one) for one in range(50)]
+
+
+def test_the_rights_of_the_member_count(node: Node) -> None:
+    alice = {"username": "alice", "password": PASSWORD.encode()}
+    with Raw(orders_url(node)) as raw:
+        assert not raw.connect("a", **alice).code
+        codes = subscribe(raw, "$share/crew/secret/#", "$share/crew/#", "$share/crew/plant/#")
+        assert codes == (ReasonCode.NOT_AUTHORIZED, ReasonCode.NOT_AUTHORIZED, 1)
+    with Raw(url(node)) as raw:
+        raw.connect("b")
+        assert subscribe(raw, "$share/crew/a/>", "$share/crew/b*") == (ReasonCode.TOPIC_FILTER_INVALID,) * 2
