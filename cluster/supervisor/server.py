@@ -66,6 +66,7 @@ from cluster.supervisor.starting import (
     fixed_mqtt,
     plain_address,
     refuse_taken_addresses,
+    with_asked_mqtt,
 )
 from cluster.supervisor.supervisor import (
     HUNG,
@@ -145,6 +146,7 @@ class Server:
         #: What was asked for, beside which the addresses that were bound are kept.
         self._configured_listen = asked_listen(options, config, data.node.listen)
         listen = fixed_listen(self._configured_listen, data.node)
+        config, named = with_asked_mqtt(options, config, data.node.mqtt_named)
         mqtt = fixed_mqtt(config.mqtt.listen, data.node)
         refuse_taken_addresses(
             [*listen, *(address_of(entry).url for entry in mqtt)], was_killed=data.was_killed
@@ -154,7 +156,7 @@ class Server:
         self._files = RuntimeFiles(data, runtime, cluster_secret(config.cluster))
         self._ports = Ports()
         mqtt = [with_port(entry, self._ports.hold(address_of(entry).url)) for entry in mqtt]
-        data.save(mqtt=dict(zip(config.mqtt.listen, mqtt, strict=True)))
+        data.save(mqtt=dict(zip(config.mqtt.listen, mqtt, strict=True)), mqtt_named=named)
         self._config = msgspec.structs.replace(
             config,
             router=msgspec.structs.replace(config.router, listen=listen),

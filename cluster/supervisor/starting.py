@@ -43,6 +43,8 @@ KILLED_ROUTER_WAIT_S: Final = 5.0
 #: An outgoing connection that has the port by chance may end soon.
 CONNECTION_WAIT_S: Final = 3.0
 _PROBE_TIMEOUT_S: Final = 0.5
+#: What `--mqtt` says to a node that is to have no gateway, and to forget those of earlier starts.
+NO_MQTT: Final = ("none",)
 #: How an error is written, by `cluster.commands.cli` and in the log.
 _ERROR: Final = re.compile(r"error (?P<code>\d{5}): (?P<what>.+?) \((?P<advice>.+)\)$")
 
@@ -54,7 +56,7 @@ class UpOptions:
     data_dir: str = "angarium-data"
     config_file: str | None = None
     listen: tuple[str, ...] = ()
-    #: Addresses for clients of MQTT.
+    #: Addresses for clients of MQTT; NO_MQTT alone for none.
     mqtt: tuple[str, ...] = ()
     #: Certificate of `tls://` addresses, and its key if that is in another file.
     cert_file: str = ""
@@ -168,8 +170,7 @@ def effective_config(options: UpOptions) -> NodeConfig:
     router = msgspec.structs.replace(config.router, **changes)
     config = msgspec.structs.replace(config, router=router)
     if options.mqtt:
-        mqtt = msgspec.structs.replace(config.mqtt, listen=list(options.mqtt))
-        config = msgspec.structs.replace(config, mqtt=mqtt)
+        config = with_mqtt(config, [] if options.mqtt == NO_MQTT else options.mqtt)
     if options.log_level:
         level = msgspec.structs.replace(config.log, level=options.log_level.upper())
         config = msgspec.structs.replace(config, log=level)
@@ -181,6 +182,30 @@ def effective_config(options: UpOptions) -> NodeConfig:
     if faults:
         raise errors.error_for(errors.INVALID_CONFIGURATION, faults[0])
     return config
+
+
+def with_mqtt(config: NodeConfig, entries: Iterable[str]) -> NodeConfig:
+    """Give the configuration with these addresses for clients of MQTT."""
+    return msgspec.structs.replace(config, mqtt=msgspec.structs.replace(config.mqtt, listen=list(entries)))
+
+
+def asked_mqtt(options: UpOptions, config: NodeConfig, kept: list[str]) -> list[str]:
+    """Give the addresses for clients of MQTT: who names none means those that `--mqtt` named last.
+
+    As with `asked_listen` only this host may reach those; where they have lost their certificate there are none.
+    """
+    if options.mqtt or config.mqtt.listen:
+        return config.mqtt.listen
+    before = with_mqtt(config, kept)
+    is_kept = all(is_loopback(address_of(entry).url) for entry in kept) and not faults_of(before)
+    return kept if is_kept else []
+
+
+def with_asked_mqtt(options: UpOptions, config: NodeConfig, kept: list[str]) -> tuple[NodeConfig, list[str]]:
+    """Give the configuration with the addresses for clients of MQTT that are asked for, and those of them to keep."""
+    is_of_file = bool(config.mqtt.listen) and not options.mqtt
+    asked = asked_mqtt(options, config, kept)
+    return with_mqtt(config, asked), [] if is_of_file else asked
 
 
 def asked_listen(options: UpOptions, config: NodeConfig, kept: list[str]) -> list[str]:
@@ -217,7 +242,8 @@ def refuse_taken(options: UpOptions, config: NodeConfig, data_dir: Path) -> None
     if node_runs(data_dir, node):
         raise in_use(data_dir)
     listen = fixed_listen(asked_listen(options, config, node.listen), node)
-    mqtt = [address_of(entry).url for entry in fixed_mqtt(config.mqtt.listen, node)]
+    mqtt = fixed_mqtt(asked_mqtt(options, config, node.mqtt_named), node)
+    mqtt = [address_of(entry).url for entry in mqtt]
     refuse_taken_addresses([*listen, *mqtt], was_killed=node.pid > 0)
 
 

@@ -49,6 +49,20 @@ def test_a_port_is_kept_over_deaths_and_over_restarts_of_the_node(tmp_path: Path
         assert is_let_in(url)
 
 
+def test_a_start_that_says_nothing_of_mqtt_listens_where_the_last_one_did(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Node(data, workers=1, mqtt="tcp://127.0.0.1:0") as node:
+        url = node.mqtt_url
+    with Node(data, workers=1) as node:
+        assert node.mqtt_url == url
+        assert node.status()["mqtt"] == [url]
+        assert is_let_in(url)
+    with Node(data, workers=1, mqtt="none") as node:
+        assert not node.status()["mqtt"]
+    with Node(data, workers=1) as node:
+        assert not node.status()["mqtt"]
+
+
 def is_let_in(url: str) -> bool:
     """Connect as a client, and tell whether that is let in."""
     with Raw(url) as client:

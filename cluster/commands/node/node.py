@@ -69,7 +69,8 @@ _AGO_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
     "--mqtt",
     multiple=True,
     help="Address for clients of MQTT, tcp://host:port, tls://, ws:// or wss://, with /VPN for another Message VPN than"
-    " default; port 0 is chosen once and kept.  [default: that of the configuration, else none]",
+    " default; port 0 is chosen once and kept; none: no such address.  [default: that of the configuration, else those"
+    " that this option named last if they are of this host, else none]",
 )
 @click.option(
     "--cert-file", type=FILE, help="Certificate of tls:// addresses, and those up to its authority (PEM)."

@@ -15,7 +15,15 @@ from angarium import errors
 from cluster.data.node_file import NodeFile
 from cluster.supervisor import starting
 from cluster.supervisor.ports import Ports
-from cluster.supervisor.starting import UpOptions, effective_config, fixed_mqtt, refuse_taken_addresses
+from cluster.supervisor.starting import (
+    NO_MQTT,
+    UpOptions,
+    asked_mqtt,
+    effective_config,
+    fixed_mqtt,
+    refuse_taken_addresses,
+    with_mqtt,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,6 +91,28 @@ def test_addresses_for_mqtt_on_the_command_line_come_instead_of_those_of_the_fil
     found = effective_config(asked).mqtt
     assert found.listen == ["tcp://127.0.0.1:2", "tcp://127.0.0.1:3/orders"]
     assert found.processes == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "configured", "kept", "expected"),
+    [
+        ((), [], [], []),
+        ((), [], ["tcp://127.0.0.1:0/orders"], ["tcp://127.0.0.1:0/orders"]),
+        (("tcp://127.0.0.1:1",), [], ["tcp://127.0.0.1:2"], ["tcp://127.0.0.1:1"]),
+        ((), ["tcp://127.0.0.1:1"], ["tcp://127.0.0.1:2"], ["tcp://127.0.0.1:1"]),
+        (NO_MQTT, ["tcp://127.0.0.1:1"], ["tcp://127.0.0.1:2"], []),
+        ((), [], ["tcp://127.0.0.1:2", "tls://0.0.0.0:8883"], []),
+        ((), [], ["tls://127.0.0.1:8883"], []),  # there is no certificate any more
+    ],
+)
+def test_a_start_that_names_no_address_for_mqtt_takes_those_that_were_named_last_on_this_host(
+    asked: tuple[str, ...], configured: list[str], kept: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    options = UpOptions(data_dir=str(tmp_path), mqtt=asked)
+    config = effective_config(options)
+    if not asked:
+        config = with_mqtt(config, configured)
+    assert asked_mqtt(options, config, kept) == expected
 
 
 def test_an_address_for_mqtt_that_others_reach_is_refused_without_encryption(tmp_path: Path) -> None:
