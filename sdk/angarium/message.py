@@ -270,7 +270,7 @@ class Message:
 
     @property
     def ttl_ms(self) -> int:
-        """Time to live in ms, 0 for no end."""
+        """Time to live in ms, 0 for no end; of one that was retained what is left of it."""
         meta = self._row[3]
         return 0 if meta is None else meta[0]
 

@@ -89,6 +89,21 @@ def test_our_retained_messages_reach_clients_of_mqtt_and_theirs_reach_ours(node:
         assert properties_of(seen["both/ours"]).UserProperty == [("colour", "red")]
 
 
+def test_the_expiry_of_a_message_is_less_what_it_has_been_kept(node: Node) -> None:
+    """[MQTT-3.3.2-6], and the same for our clients."""
+    with blocking.connect(node.url) as ours:
+        ours.publish("aged", b"1", retain=True, ttl_ms=60_000)
+
+        def left_ms() -> int:
+            (message,) = [*ours.retained("aged"), None][:1]
+            return 60_000 if message is None else message.ttl_ms
+
+        seen = wait_for(left_ms, lambda left: left < 58_000, "two seconds pass")
+    with Paho(node.mqtt_url) as theirs:
+        theirs.subscribe("aged")
+        assert properties_of(theirs.receive()).MessageExpiryInterval <= seen // 1000
+
+
 @pytest.mark.parametrize(("handling", "first", "second"), [(0, 1, 1), (1, 1, 0), (2, 0, 0)])
 def test_a_client_says_whether_a_subscription_begins_with_what_is_retained(
     node: Node, handling: int, first: int, second: int

@@ -2,7 +2,8 @@
 
 The first page of a reader is answered when every STORE that came before it is accepted, so it misses nothing that
 its router had sent on by then; it need not be on disk. Later pages name the position up to which the first one was
-answered, and leave out what is newer: that comes to the reader as it is published. All wait until the lane is here and
+answered, and leave out what is newer: that comes to the reader as it is published. The time to live of a row is what is
+left of it, so nobody who reads it has to know since when it is kept. All wait until the lane is here and
 has put its messages into its index. Questions of one lane are answered in order, and nothing is changed by them, so
 they may be asked twice.
 
@@ -21,8 +22,6 @@ from node.home.lanes.outbox import Damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import msgspec
 
     from angarium.topic import Filter
     from angarium_server.frames.homes import LeaseFrame, ReadRetained
@@ -133,10 +132,10 @@ class RetainedReads:
         verb = read.verb
         upto = verb.upto or held.lane.next_position - 1
         page = retained.page(read.wanted, verb.after, upto, verb.bytes, wall_ms)
-        rows, following = self._pack(held, page)
+        rows, following = self._pack(held, page, wall_ms)
         self._counts["retained_rows_read"] += len(rows)
         frame = LeasedFrame(self._outbox.incarnation, read.reference, 0, [upto, following])
-        self._outbox.say(frame, wire.join_rows([bytes(row) for row in rows]))
+        self._outbox.say(frame, wire.join_rows(rows))
         return True
 
     def _is_ready(self, held: HeldLane, retained: Retained, read: _Read) -> bool:
@@ -149,16 +148,19 @@ class RetainedReads:
             and retained.is_complete(next_position)
         )
 
-    def _pack(self, held: HeldLane, page: Page) -> tuple[list[msgspec.Raw], str | None]:
+    def _pack(self, held: HeldLane, page: Page, wall_ms: int) -> tuple[list[bytes], str | None]:
         """Give the rows of a page, or the first of them if they cost too much, and where the next one begins."""
-        rows: list[msgspec.Raw] = []
+        rows: list[bytes] = []
         for at, (_, segment, i) in enumerate(page.found):
             if rows and self._effort.left <= 0:
                 return rows, page.found[at - 1].topic
             try:
-                rows.append(self._blocks.packed_row(segment, i, self._effort))
+                packed = bytes(self._blocks.packed_row(segment, i, self._effort))
             except errors.UnavailableError as error:
                 self._withdraw(held, [Damage(segment, [i], error.detail)])
+                continue
+            expires_ms = 0 if segment.expires is None else segment.expires[i]
+            rows.append(_aged(packed, expires_ms - wall_ms) if expires_ms else packed)
         return rows, page.next
 
     def _refuse(self, reference: int, error: errors.AngariumError) -> None:
@@ -169,3 +171,10 @@ class RetainedReads:
         indexes = [held.lane.retained for held in self._lanes]
         topics = sum(len(one) for one in indexes if one is not None)
         return {**self._counts, "retained_topics": topics}
+
+
+def _aged(packed: bytes, left_ms: int) -> bytes:
+    """Give a row whose time to live is what is left of it."""
+    row = wire.unpack(packed)
+    row[wire.ROW_META][0] = max(1, left_ms)
+    return wire.pack(row)

@@ -70,6 +70,21 @@ def test_a_reader_gets_the_rows_as_they_were_published() -> None:
     assert driven.home.stats()["retained_topics"] == 2
 
 
+def test_the_time_to_live_of_a_row_is_what_is_left_of_it() -> None:
+    driven = keeping()
+    rows = topics("a", "b", "c", flags=wire.MODE_PERSISTENT | wire.FLAG_RETAIN)
+    rows[0][wire.ROW_META] = [60_000, 0, 7, "key"]
+    rows[1][wire.ROW_META] = [500, 0, None, None]
+    driven.store(([LANE], rows))
+    driven.settle_down(0.1)
+    for _ in range(2):
+        driven.settle_down(10.0)
+        _, found = driven.leased_at_once("retained", ">", "", 0, PLENTY)
+    left_ms = found[0][wire.ROW_META][0]
+    assert 39_000 < left_ms <= 40_000
+    assert found == [[*rows[0][:3], [left_ms, 0, 7, "key"], *rows[0][4:]], rows[2]]
+
+
 def test_what_is_replaced_leaves_the_disk_after_what_replaced_it_is_there() -> None:
     driven = keeping()
     driven.store(([LANE], topics("a", "b", payload=b"old")))
