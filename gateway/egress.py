@@ -291,7 +291,8 @@ class Egress:
         """Hold back what is put for a client from now on; each call needs its `release`."""
         queue = self._queues.get(receiver.connection_id)
         if queue is None:
-            queue = self._queues[receiver.connection_id] = _Queue(receiver, 0.0, 0)
+            unsent = self._outlet.unsent(receiver.connection_id)
+            queue = self._queues[receiver.connection_id] = _Queue(receiver, self._look_at, unsent)
         queue.hold()
 
     def put_first(self, receiver: Receiver, data: bytes, now: float) -> None:

@@ -370,6 +370,16 @@ def test_who_waits_for_what_goes_first_is_not_taken_for_one_who_does_not_read() 
     assert bench.egress.tick(2_100.0) == [client]
 
 
+def test_who_is_held_while_something_leaves_has_the_time_that_others_have() -> None:
+    client = FakeClient()
+    bench = Bench(client)
+    assert bench.egress.tick(1_000.0) == []
+    bench.fill()
+    bench.egress.hold(client)
+    assert bench.egress.tick(1_002.0) == []
+    assert bench.egress.tick(1_100.0) == [client]
+
+
 def test_who_is_gone_is_not_held_any_more() -> None:
     client = FakeClient()
     bench = Bench(client)
