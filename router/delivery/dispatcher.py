@@ -7,6 +7,8 @@ one, and each is given to whom it is for.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from angarium import wire
@@ -188,6 +190,9 @@ def _join(
 
     And one batch for each shared subscription.
     """
+    if a_round.whole is not None and len(indices) == len(a_round.plain) and not (extra or opened):
+        classes = reduce(or_, [one.classes for one in a_round.plain])
+        return delivery_of(Bundle(a_round.rows, a_round.whole, classes))
     plain = [a_round.plain[i] for i in indices]
     batches = [(one.rows, one.batch) for one in plain]
     classes = 0

@@ -11,19 +11,22 @@ is left is where their topics lead, and that spares every message that crosses a
 and less often while it fails.
 
 Small direct batches of clients take it; large ones, and rows that need a choice, take the slow path, which has the
-higher throughput under load. Guaranteed batches take it at any size: a producer waits for its window, so each hop less
+higher throughput under load. A batch of a gateway may be larger, because it holds lone messages of many clients; these go
+to different places, so the rows are sorted by where they go. Guaranteed batches take it at any size: a producer waits for its window, so each hop less
 is rate, and the home of the endpoints opens the batch anyhow.
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import islice
-from operator import lt
+from operator import itemgetter, lt, or_
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from angarium import wire
+from angarium.message import pack_rows
 from angarium.topic_cache import AGE_INTERVAL_S, CacheEntry, TopicCache
 from angarium_server.costs import CACHED_TOPIC_BYTES
 from router.sessions.round import EndpointResult, PlainResult, Round
@@ -42,6 +45,9 @@ if TYPE_CHECKING:
 #: Above this a batch is worth the way to the workers.
 ROWS_MAX: Final = 4
 BYTES_MAX: Final = 8_192
+#: The same of the rounds of gateways, in which lone messages of many clients are: each hop less is worth more to them.
+GATHERED_ROWS_MAX: Final = 32
+GATHERED_BYTES_MAX: Final = 65_536
 #: One step of the search for what is wrong looks at so many topics at least, and at such a part of those that are left.
 _SWEPT_PER_STEP: Final = 100
 _SWEPT_PART: Final = 64
@@ -110,6 +116,7 @@ class FastPath:
         self._message_bytes_max = config.max_message_bytes
         #: A larger batch might hold a message that is too large, which the worker would refuse.
         self._bytes_max = min(BYTES_MAX, config.max_message_bytes)
+        self._gathered_bytes_max = min(GATHERED_BYTES_MAX, config.max_message_bytes)
         #: VPN number -> its topics.
         self._caches: dict[int, TopicCache[Entry]] = {}
         #: Counts the changes of filters; an answer older than the newest change is not learned.
@@ -188,7 +195,7 @@ class FastPath:
         if a_round.session.is_neighbour:
             return self._answer_link(a_round)
         if a_round.rows > ROWS_MAX or a_round.bytes > self._bytes_max or len(a_round.parts) != 1:
-            return None
+            return self._answer_gateway(a_round) if a_round.session.kind.carries_clients else None
         cache = self._caches.get(a_round.session.vpn.id)
         if cache is None:
             return None
@@ -200,6 +207,32 @@ class FastPath:
         if len(rows) != a_round.rows or not batch.startswith(_BATCH_HEADS[len(rows)]):
             return None
         return self._match(a_round, rows, batch, cache)
+
+    def _answer_gateway(self, a_round: Round[Session]) -> int | None:
+        """Answer a round of a gateway that has more rows than a lone client's, or several parts."""
+        if (
+            not self._topics_max
+            or a_round.rows > GATHERED_ROWS_MAX
+            or a_round.bytes > self._gathered_bytes_max
+        ):
+            return None
+        a_round.learn = wire.LEARN_ALL  # if a worker matches it
+        cache = self._caches.get(a_round.session.vpn.id)
+        if cache is None:
+            return None
+        rows: list[Any] = []
+        for part in a_round.parts:
+            try:
+                some = _decode(part.batch)
+            except (ValueError, RecursionError):
+                return None
+            if len(some) != part.rows or not part.batch.startswith(wire.array_head(part.rows)):
+                return None
+            rows += some
+        if len(a_round.parts) == 1:
+            return self._match(a_round, rows, a_round.parts[0].batch, cache)
+        rows.sort(key=itemgetter(wire.ROW_INDEX))
+        return self._match(a_round, rows, pack_rows(rows), cache)
 
     def _answer_link(self, a_round: Round[Session]) -> int | None:
         """Answer a round that came over a link, of any size: its rows were judged where they were published."""
@@ -263,6 +296,7 @@ class FastPath:
         self, a_round: Round[Session], rows: list[Any], batch: bytes, cache: TopicCache[Entry]
     ) -> int | None:
         entry: Entry | None = None
+        is_mixed = False
         classes = 0
         last = -1
         for index, topic, flags, _, _, _ in rows:
@@ -271,7 +305,7 @@ class FastPath:
                 if known is None or known.endpoints is not None or a_round.rules_id not in known.rules:
                     return None
                 if entry is not None and known.plain is not entry.plain:
-                    return None
+                    is_mixed = True
                 entry = known
             its_classes = _DIRECT_CLASSES.get(flags)
             if its_classes is None or index <= last:
@@ -279,6 +313,8 @@ class FastPath:
             last = index
             classes |= its_classes
         assert entry is not None
+        if is_mixed:
+            return self._sort(a_round, rows, batch, cache)
         if entry.plain is None and a_round.mode & wire.MATCH_REPORT:
             return None
         self.rounds += 1
@@ -286,6 +322,23 @@ class FastPath:
             return len(rows)
         a_round.plain.append(PlainResult(entry.plain, len(rows), classes, batch))
         return 0
+
+    def _sort(
+        self, a_round: Round[Session], rows: list[Any], batch: bytes, cache: TopicCache[Entry]
+    ) -> int | None:
+        """Sort rows of known topics by where they go."""
+        by_set: dict[FilterSet[Session] | None, list[Any]] = {}
+        for row in rows:
+            a_set = cache.entries[row[wire.ROW_TOPIC]].plain
+            by_set.setdefault(a_set, []).append(row)
+        unmatched = by_set.pop(None, [])
+        if unmatched and a_round.mode & wire.MATCH_REPORT:
+            return None
+        self.rounds += 1
+        a_round.plain.extend([_plain_result(a_set, some) for a_set, some in by_set.items()])  # type: ignore[arg-type]
+        if not unmatched:
+            a_round.whole = batch
+        return len(unmatched)
 
     def answer_guaranteed(self, a_round: Round[Session]) -> bool:
         """Answer a guaranteed round from what is known; False if it must take the slow path.
@@ -370,6 +423,11 @@ class FastPath:
         """Check the caches."""
         for cache in self._caches.values():
             cache.validate()
+
+
+def _plain_result(a_set: FilterSet[Session], rows: list[Any]) -> PlainResult[Session]:
+    classes = reduce(or_, [_DIRECT_CLASSES[row[wire.ROW_FLAGS]] for row in rows])
+    return PlainResult(a_set, len(rows), classes, pack_rows(rows))
 
 
 def _guaranteed_classes(flags: dict[int, None]) -> int:

@@ -8,7 +8,7 @@ What each message makes one of is a `Struct`: it is made in a quarter of the tim
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from router.sessions.producer import Producer
 
 S = TypeVar("S")
+#: Packed rows; a round has another thing of the name of their type.
+Batch: TypeAlias = bytes
 
 
 #: Of a round from whose answer nothing is learned.
@@ -127,6 +129,8 @@ class Round(msgspec.Struct, Generic[S], eq=False):
     #: True if a worker could make nothing of one of its batches: a guaranteed round is dropped as a whole then.
     broken: bool = False
     plain: list[PlainResult[S]] = msgspec.field(default_factory=list)
+    #: All rows in order, in one batch, if that is known to be what `plain` has in several.
+    whole: Batch | None = None
     choice: list[ChoiceResult[S]] = msgspec.field(default_factory=list)
     #: What endpoints take; a list as soon as there is something.
     endpoints: Sequence[EndpointResult] = ()
