@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Handler: TypeAlias = "Callable[[], bool | None]"
 Watched: TypeAlias = "zmq.Socket[bytes] | int"
 
+#: epoll sleeps for whole milliseconds; what is to be shorter is slept by select, which takes no larger descriptors.
+_EPOLL_S: Final = 0.001
+_SELECT_MAX: Final = 1_024
 _READABLE: Final = int(zmq.POLLIN)
 #: Some ends are signalled for ever, whether they are wanted or not.
 _END_ONCE: Final = select.EPOLLRDHUP | select.EPOLLONESHOT
@@ -39,6 +42,8 @@ class Watch:
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
         #: Of exactly these descriptors and sockets.
         self._signals = select.epoll()
+        #: Is readable while anything of these is, so another one can watch all of them.
+        self.descriptor: Final = self._signals.fileno()
         #: Sockets that may be readable without a signal.
         self._doubtful: dict[zmq.Socket[bytes], None] = {}
 
@@ -75,11 +80,15 @@ class Watch:
         """Note that something was sent on a socket."""
         self._doubtful[socket] = None
 
-    def wait(self, seconds: float) -> None:
-        """Sleep until something is readable, so long at most, and call the handler of each that is."""
+    def wait(self, seconds: float) -> int:
+        """Sleep until something is readable, so long at most, and call the handler of each that is; give their number."""
         if self._doubtful and self._serve_doubtful():
             seconds = 0.0
-        for descriptor, _ in self._signals.poll(seconds):
+        if 0.0 < seconds < _EPOLL_S and self.descriptor < _SELECT_MAX:
+            select.select((self.descriptor,), (), (), seconds)
+            seconds = 0.0
+        signals = self._signals.poll(seconds)
+        for descriptor, _ in signals:
             socket = self._sockets.get(descriptor)
             if socket is None:
                 handler = self._handlers.get(descriptor)
@@ -87,6 +96,7 @@ class Watch:
                     handler()
             elif socket not in self._doubtful:  # one in doubt had its turn, or has it next
                 self._serve(socket)
+        return len(signals)
 
     def close(self) -> None:
         """Let go of the epoll, when nobody waits any more."""

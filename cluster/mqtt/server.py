@@ -24,6 +24,7 @@ from angarium_server.connections.tls import make_context
 from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.mqtt.config import MqttRuntime
+from cluster.mqtt.crowd import Crowd
 from cluster.mqtt.deadlines import Deadlines
 from cluster.relay.connection import Connection as RouterConnection
 from cluster.relay.names import Names
@@ -102,8 +103,9 @@ class MqttServer:
         #: What tells whether messages find room, and its Message VPN -> connections that are paused until they do.
         self._held: dict[tuple[Callable[[str], bool], str], dict[bytes, None]] = {}
         self._look_at = self._sweep_at = 0.0
+        self._crowd = Crowd(process)
         self._door = Door(
-            process,
+            self._crowd.watch,
             door_limits(runtime),
             self._packet,
             self._lost,
@@ -363,10 +365,11 @@ class MqttServer:
         """End a turn; gives the seconds until the next call is wanted."""
         if now >= self._look_at:
             self._look(now)
+        read_at = self._crowd.tick(now)
         has_more = self._door.read_rest()
         is_behind = self._deliver_rest(now)
         due = min(self._deadlines.next, self._wakes.next)
-        wake = min(self._carriers.tick(now), max(due, self._look_at), self._sweep_at)
+        wake = min(self._carriers.tick(now), max(due, self._look_at), self._sweep_at, read_at)
         for readings in self._readings.values():
             wake = min(wake, readings.tick(now))
         has_more = self._resume_held() or has_more
@@ -413,6 +416,7 @@ class MqttServer:
     def close(self) -> None:
         """Free what the process does not own."""
         self._door.close(LINGER_S)
+        self._crowd.close()
 
 
 def settings_of(runtime: MqttRuntime) -> Settings:

@@ -176,3 +176,32 @@ def test_what_an_earlier_handler_removed_is_not_served(bench: Bench, in_doubt: b
         sender.send(b"1")
     assert len(bench.wait()) == 1
     assert bench.wait(0.0) == []
+
+
+def test_one_watch_watches_another(bench: Bench) -> None:
+    inner = Watch()
+    read_end, write_end = os.pipe()
+    try:
+        inner.add(read_end, lambda: bench.called.append(os.read(read_end, 10).decode()))
+        bench.watch.add(inner.descriptor, lambda: bool(inner.wait(0.0)) and None)
+        assert bench.wait(0.05) == []
+        os.write(write_end, b"x")
+        assert bench.wait() == ["x"]
+        bench.watch.remove(inner.descriptor)
+    finally:
+        inner.close()
+        os.close(read_end)
+        os.close(write_end)
+
+
+def test_less_than_a_millisecond_is_slept_as_exactly_and_not_for_nothing(bench: Bench) -> None:
+    began = time.monotonic()
+    assert bench.wait(0.0005) == []
+    assert time.monotonic() - began >= 0.0005
+    watched, sender = bench.pair()
+    bench.watch.add(watched, partial(bench.take_all, watched, "a"))
+    bench.wait(0.0)
+    sender.send(b"1")
+    until = time.monotonic() + LONG_S
+    while bench.wait(0.0005) != ["a 1"]:
+        assert time.monotonic() < until, "it slept over something"

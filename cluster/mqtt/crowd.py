@@ -1,0 +1,88 @@
+"""The sockets of clients: read at once while few messages come, and once a millisecond while many do.
+
+A turn that brings one message costs nearly as much as one that brings ten: the system calls around it, and a round that
+wakes the router. So while the messages of many connections follow each other closely, they are left to gather for a
+moment. What the router says is never waited with, and a lone message of a quiet process leaves in the turn that it
+begins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from angarium_server.watch import Watch
+
+if TYPE_CHECKING:
+    from angarium_server.connections.door import Watcher
+
+#: From so many signals of sockets per second on, at least three are read at once.
+PACED_FROM: Final = 3_000
+PACE_S: Final = 0.001
+#: How often the rate is looked at.
+LOOK_S: Final = 0.05
+_NEVER: Final = float("inf")
+
+
+class Pace:
+    """When sockets are read."""
+
+    def __init__(self) -> None:
+        """Read at once."""
+        #: Signals since the rate was looked at, and when that was.
+        self._signals = 0
+        self._looked_at = 0.0
+        #: Whether they are read by the clock, and when next.
+        self.is_paced = False
+        self.read_at = 0.0
+
+    def look(self, now: float) -> None:
+        """Find out, now and then, whether it pays to wait."""
+        passed_s = now - self._looked_at
+        if passed_s >= LOOK_S:
+            self.is_paced = self._signals >= PACED_FROM * passed_s
+            self._signals, self._looked_at = 0, now
+
+    def was_read(self, signals: int, now: float) -> None:
+        """Note that so many sockets were read in a turn that began then."""
+        self._signals += signals
+        self.read_at = now + PACE_S
+
+
+class Crowd:
+    """The sockets of all clients, watched apart from what else the process waits for."""
+
+    def __init__(self, process: Watcher) -> None:
+        """Watch none."""
+        self.watch: Final = Watch()
+        self._process = process
+        self._pace = Pace()
+        #: Whether a turn begins when a socket signals; else by the clock.
+        self._begins_turns = False
+        self._begin_turns(wanted=True)
+
+    def _begin_turns(self, *, wanted: bool) -> None:
+        if wanted and not self._begins_turns:
+            self._process.add(self.watch.descriptor, self._read)
+        elif self._begins_turns and not wanted:
+            self._process.remove(self.watch.descriptor)
+        self._begins_turns = wanted
+
+    def _read(self) -> None:
+        self._pace.was_read(self.watch.wait(0.0), 0.0)
+
+    def tick(self, now: float) -> float:
+        """Read what has gathered, if it is time; gives when to call again."""
+        pace = self._pace
+        pace.look(now)
+        if pace.is_paced is self._begins_turns:
+            self._begin_turns(wanted=not pace.is_paced)
+        if not pace.is_paced:
+            return _NEVER
+        if now >= pace.read_at:
+            pace.was_read(self.watch.wait(0.0), now)
+        return pace.read_at
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self._begin_turns(wanted=False)
+        self.watch.close()
