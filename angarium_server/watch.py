@@ -81,7 +81,7 @@ class Watch:
         self._doubtful[socket] = None
 
     def wait(self, seconds: float) -> int:
-        """Sleep until something is readable, so long at most, and call the handler of each that is; give their number."""
+        """Sleep until something is readable, so long at most; call the handler of each that is, and count them."""
         if self._doubtful and self._serve_doubtful():
             seconds = 0.0
         if 0.0 < seconds < _EPOLL_S and self.descriptor < _SELECT_MAX:

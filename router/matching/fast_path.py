@@ -11,9 +11,9 @@ is left is where their topics lead, and that spares every message that crosses a
 and less often while it fails.
 
 Small direct batches of clients take it; large ones, and rows that need a choice, take the slow path, which has the
-higher throughput under load. A batch of a gateway may be larger, because it holds lone messages of many clients; these go
-to different places, so the rows are sorted by where they go. Guaranteed batches take it at any size: a producer waits for its window, so each hop less
-is rate, and the home of the endpoints opens the batch anyhow.
+higher throughput under load. A batch of a gateway may be larger, because it holds lone messages of many clients; these
+go to different places, so the rows are sorted by where they go. Guaranteed batches take it at any size: a producer
+waits for its window, so each hop less is rate, and the home of the endpoints opens the batch anyhow.
 """
 
 from __future__ import annotations
