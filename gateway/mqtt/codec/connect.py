@@ -58,6 +58,12 @@ class ConnAck(msgspec.Struct, frozen=True, gc=False):
     properties: Properties = NONE
 
 
+def version_of(start: bytes) -> int:
+    """Give the version that a CONNECT says in its first seven bytes; 0 if that is none of ours."""
+    is_ours = len(start) == 7 and start[:6] == fields.text(NAME) and start[6] in (V3, V5)
+    return start[6] if is_ours else 0
+
+
 def read_connect(reader: Reader) -> Connect:
     """Read a CONNECT; the reader knows its version from then on. The fields have one order [MQTT-3.1.3-1]."""
     version = reader.version = _read_version(reader)

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from gateway.mqtt.codec import acknowledge, errors, packets, publish
-from gateway.mqtt.codec.connect import ConnAck, Connect
+from gateway.mqtt.codec.connect import ConnAck, Connect, version_of
 from gateway.mqtt.codec.control import Disconnect
 from gateway.mqtt.codec.errors import PacketError
 from gateway.mqtt.codec.fields import VARIABLE_INTEGER_MAX, Reader
@@ -143,7 +143,7 @@ class Parser:
             byte = data[place]
             size |= (byte & 0x7F) << 7 * index
             if byte < 0x80:
-                self._bound(index + 2 + size)
+                self._bound(index + 2 + size, self.version or version_of(data[place + 1 : place + 8]))
                 self._wanted = index + 2 + size
                 return place + 1
         raise PacketError(errors.LONG_INTEGER, "a remaining length of five bytes", self.version)
@@ -162,9 +162,9 @@ class Parser:
             raise PacketError(errors.SECOND_CONNACK, "another one", self.version)
         return packets.layout_of(first, self.version, self._sender)
 
-    def _bound(self, size: int) -> None:
+    def _bound(self, size: int, version: int) -> None:
         if size > self.packet_bytes_max:
-            raise PacketError(errors.TOO_LARGE, f"{size} bytes of {self.packet_bytes_max}", self.version)
+            raise PacketError(errors.TOO_LARGE, f"{size} bytes of {self.packet_bytes_max}", version)
 
     def _follow(self, packet: Packet, version: int) -> None:
         """Learn from a packet what the next one may be."""

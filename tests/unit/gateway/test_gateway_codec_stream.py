@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.mqtt.codec import errors, packets
+from gateway.mqtt.codec.connect import Connect, Will
 from gateway.mqtt.codec.control import PingReq
 from gateway.mqtt.codec.kinds import V3, V5, Sender
 from gateway.mqtt.codec.parser import Parser
@@ -46,6 +47,17 @@ def test_a_connect_that_claims_a_quarter_of_a_gigabyte_holds_nothing() -> None:
     parser.feed(b"\x10\xff\xff\xff\x7f")
     assert parser.fault is not None
     assert parser.waiting_bytes == 0
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+def test_who_says_too_large_a_connect_is_answered_in_his_version(version: int) -> None:
+    will = Will("t", bytes(1000))
+    said = packets.write(Connect(version=version, will=will), version)
+    for start, known in ((said, version), (said[:3], 0), (said[:7] + b"X" + said[8:], 0)):
+        parser = Parser(Sender.CLIENT, 1000)
+        assert parser.feed(start) == []
+        assert parser.fault is not None
+        assert (parser.fault.rule, parser.fault.version) == (errors.TOO_LARGE, known)
 
 
 def test_a_parser_holds_one_unfinished_packet_and_no_more() -> None:
