@@ -19,7 +19,7 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
-from angarium.topic import INBOX_PREFIX, covers, level_prefix, overlaps
+from angarium.topic import INBOX_PREFIX, check_topic, covers, is_reserved_topic, level_prefix, overlaps
 from angarium.trie import FilterTrie
 
 if TYPE_CHECKING:
@@ -69,6 +69,17 @@ def may_publish(rules: TopicRules | None, topic: str) -> bool:
     Inboxes are open to everybody, because nobody can guess one.
     """
     return topic.startswith(INBOX_PREFIX) or (rules is not None and rules.allows_publish(topic))
+
+
+def publish_refusal(rules: TopicRules, topic: str) -> int:
+    """Give the error code for which messages to a topic are refused under rules, or 0."""
+    try:
+        check_topic(topic)
+    except errors.InvalidRequestError as error:
+        return error.code
+    if is_reserved_topic(topic):
+        return errors.RESERVED_TOPIC
+    return 0 if may_publish(rules, topic) else errors.PUBLISH_DENIED
 
 
 class AddressRules:

@@ -37,6 +37,8 @@ PREFIX_LEVEL_BYTES: Final = 620
 #: A flow in the router and at its home, without its selector; and a character of a selector, which is compiled.
 FLOW_BYTES: Final = 6_000
 SELECTOR_CHARACTER_BYTES: Final = 40
+#: A will in the router, without its topic, properties and payload.
+WILL_BYTES: Final = 700
 #: A queue or topic endpoint in the router, at its home and in the controller, without its filters; and a partition.
 ENDPOINT_BYTES: Final = 12_000
 PARTITION_BYTES: Final = 6_000

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from angarium.errors import AngariumError
     from angarium.message import Meta, Row
     from angarium_server.connections.tls import Certificate
+    from angarium_server.frames.gateways import Will
     from gateway.accepting import Accepting
     from gateway.counting import Counting
     from gateway.gathering import Gathering
@@ -54,6 +55,10 @@ class Login(NamedTuple):
     certificate: Certificate | None
     #: What `angarium client list` shows as its software.
     sdk: str
+    #: What is published when it ends without a word; None if nothing is.
+    will: Will | None = None
+    #: Whether it begins a new session.
+    is_clean: bool = False
     takes_over: bool = True
     password_may_be_token: bool = True
 
@@ -67,6 +72,10 @@ class Login(NamedTuple):
         }
         if self.certificate is not None:
             behalf["certificate"] = self.certificate
+        if self.will is not None:
+            behalf["will"] = msgspec.structs.astuple(self.will)
+        if self.is_clean:
+            behalf["clean"] = True
         more = {"sdk": self.sdk, "behalf": behalf}
         return Hello(vpn, self.username, self.password, self.client_name, more=more)
 
@@ -209,6 +218,7 @@ class Attached:
         "_requests",
         "_totals",
         "_unacknowledged_bytes",
+        "farewell",
         "has_moved",
         "last",
         "login",
@@ -245,6 +255,8 @@ class Attached:
         self._is_asking = False
         #: What it asks for when it has left: an operation and its arguments.
         self.last: tuple[str, dict[str, Any]] | None = None
+        #: What its BYE says: nothing if it is done, else for how many seconds its session is kept.
+        self.farewell: tuple[int, ...] = ()
         self._totals: dict[str, int] = {}
         self._queued = (0, 0)
         #: Guaranteed messages that it was not told of, and the bytes of those that are not refused.
@@ -374,10 +386,16 @@ class Attached:
             if self.stage is Stage.OPEN:
                 self._carrier.counting.changed(self)
 
-    def leave(self, last: tuple[str, dict[str, Any]] | None = None) -> None:
-        """Say BYE, and before it ask for a last operation; nothing is told any more."""
+    def leave(
+        self, last: tuple[str, dict[str, Any]] | None = None, *, will_within_s: int | None = None
+    ) -> None:
+        """Say BYE, and before it ask for a last operation; nothing is told any more.
+
+        Its will is published after its delay, but within so many seconds; None: it is not.
+        """
         if self.stage is Stage.OPEN:
             self.last = last
+            self.farewell = () if will_within_s is None else (will_within_s,)
         self._carrier.leaves(self)
 
     # What the carrier does with it.
@@ -392,7 +410,7 @@ class Attached:
         """Ask for the last operation, and say BYE."""
         if self.last is not None:
             session.guaranteed_of(self.number).ask(*self.last)
-        session.dismiss(self.number)
+        session.dismiss(self.number, self.farewell)
 
     def replied(self, event: Replied, now: float) -> None:
         """Take the answer to the operation that was under way."""

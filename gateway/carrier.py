@@ -74,6 +74,8 @@ LEAVE_S: Final = 5.0
 #: What leaves in one turn, so that others get theirs.
 TURN_ROWS_MAX: Final = 2_000
 TURN_BYTES_MAX: Final = 1 << 20
+#: A will waits for its own delay.
+WILL_MAX_S: Final = (1 << 32) - 1
 #: Frames that wait for the socket before HELLO, SUBSCRIBE and so on of clients wait for those.
 OUTGOING_FULL: Final = 2_000
 #: Guests that are told of the end of their carrier in one turn: the ways of many protocols to say so are dear.
@@ -231,6 +233,7 @@ class Carrier:
 
     def throw_out(self, client: Attached, error: AngariumError) -> None:
         """End a client that wants too much."""
+        client.farewell = (WILL_MAX_S,)
         self.leaves(client)
         client.stop(Stage.ENDING)
         self._ending.append((client, error))

@@ -8,9 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakValueDictionary
 
-from angarium import errors
-from angarium.topic import check_topic, is_reserved_topic
-from angarium_server.access import TopicRules, may_publish
+from angarium_server.access import TopicRules, publish_refusal
 
 if TYPE_CHECKING:
     from angarium_server.frames.gateways import Rights
@@ -54,17 +52,8 @@ class ClientRights:
             if len(self._verdicts) >= VERDICTS_MAX:
                 self.forget()
             self._known.remember_one()
-            verdict = self._verdicts[topic] = self._judge(topic)
+            verdict = self._verdicts[topic] = publish_refusal(self._rules, topic)
         return verdict
-
-    def _judge(self, topic: str) -> int:
-        try:
-            check_topic(topic)
-        except errors.InvalidRequestError as error:
-            return error.code
-        if is_reserved_topic(topic):
-            return errors.RESERVED_TOPIC
-        return 0 if may_publish(self._rules, topic) else errors.PUBLISH_DENIED
 
     def forget(self) -> None:
         """Forget the verdicts; the hot topics are back after one use each."""

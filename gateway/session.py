@@ -189,10 +189,10 @@ class GatewaySession(ClientSession):
             found.settle(window.flow, wire.OUTCOME_ACCEPTED, ranges)
             found.renew(window)
 
-    def dismiss(self, number: int) -> None:
+    def dismiss(self, number: int, farewell: tuple[int, ...] = ()) -> None:
         """Say BYE for a client; what still comes for it is of no interest."""
         self._forget(number)
-        self._send_of(number, wire.BYE, wire.pack(()))
+        self._send_of(number, wire.BYE, wire.pack(farewell))
 
     def _forget(self, number: int) -> None:
         self._asked.pop(number, None)

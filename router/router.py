@@ -49,6 +49,8 @@ from router.delivery.egress import Egress
 from router.delivery.eliding import Eliding
 from router.flows.consumers import Consumers
 from router.gateways.attached import AttachedClients
+from router.gateways.will_publishing import WillPublishing
+from router.gateways.wills import Wills
 from router.ground.metrics import ROUTER
 from router.guaranteed.memory_accounts import MemoryAccounts
 from router.links.links import Links
@@ -225,6 +227,11 @@ class Router:
         self.consumers.begin_work = self.subscriptions.begin_work
         self.bridges = BridgeGate(self.ground, self.directory)
         self.attached = AttachedClients(self.sessions, self.counters)
+        self.will_publishing = WillPublishing(
+            self.ground, self.directory, self.rights, self.shards, self.interest, self.rounds
+        )
+        self.wills = Wills(self.memory, self.endpoints.find, self.will_publishing.publish)
+        self.endpoints.listeners.append(self.wills)
         authenticator = Authenticator(
             self.directory, self.sessions, self.config, token_key, self.ground.alarms, now
         )
@@ -235,6 +242,7 @@ class Router:
             self.rights,
             Gates(self.links, self.bridges, LocalGate(self.directory)),
             self.asks,
+            self.wills,
             now,
         )
         self.requests.register(RENEW, RenewWish, self.handshake.renew)
@@ -245,6 +253,7 @@ class Router:
             self.links,
             self.subscriptions,
             self.attached,
+            self.wills,
             self.flows,
             self.publishing.producers,
             self.memory,
@@ -402,7 +411,10 @@ class Router:
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_INTERVAL_S
             self._sweep(now)
-        self._wake_at = min(wake, self.handshake.tick(now), self.subscriptions.tick(now))
+        # Wills behind all that may end sessions.
+        self._wake_at = min(
+            wake, self.handshake.tick(now), self.subscriptions.tick(now), self.wills.tick(now)
+        )
         return min(self._wake_at, self.eliding.next_due())
 
     def tick_after_clients(self, now: float) -> float:
@@ -503,6 +515,8 @@ class Router:
     def _bye(self, session: Session, frames: list[bytes], now: float) -> None:
         if session.link is not None:
             session.link.take_goodbye(frames[1])
+        if session.bye_at is None:
+            self.wills.says_bye(session, frames[1])
         self.closing.bye(session, now)
 
     def _second_hello(self, _session: Session, _frames: list[bytes], _now: float) -> None:
@@ -572,7 +586,9 @@ class Router:
         Then every session is closed. True when that is done.
         """
         self.handshake.closed = self.effort.is_over = True
-        return self.closing.drain(now)
+        is_empty = self.closing.drain(now)
+        self.wills.end_waits()
+        return is_empty and not self.wills and self.will_publishing.is_settled
 
     @property
     def freed_bytes(self) -> int:
@@ -610,6 +626,7 @@ class Router:
             "fast_path_rounds": self.fast_path.rounds,
             "publishers_waiting": len(self.effort.waiting),
             "logins_waiting": self.handshake.waiting,
+            "wills_waiting": len(self.wills),
             "requests_waiting": len(self.asks),
             "discards": {n[8:]: v for n, v in totals.items() if n.startswith("discard.") and v},
             "errors": {str(code): count for code, count in sorted(told.items())},
@@ -618,10 +635,11 @@ class Router:
     def validate(self) -> None:
         """Check everything that must always hold."""
         rooms = (self.interest, self.egress, self.fast_path, self.effort, self.consumers, self.publishing)
-        for room in (*rooms, self.asks, self.links, self.sessions, self.attached, self.ground.alarms):
+        of_gateways = (self.attached, self.wills, self.will_publishing)
+        for room in (*rooms, *of_gateways, self.asks, self.links, self.sessions, self.ground.alarms):
             room.validate()
         self.subscriptions.validate(self.sessions)
-        self.memory.validate(self.sessions, self.endpoints)
+        self.memory.validate(self.sessions, self.endpoints, self.wills.charged_bytes)
 
 
 _OPERATIONS = {

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta
 
-from angarium import wire
+from angarium import message, wire
 from angarium_server.frames.frame import Frame, Record, about
 
 #: The number of an attached client: they rise, and a process uses none twice.
@@ -19,6 +19,8 @@ _Total = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 #: Clients in one COUNTED, so that it is a short step.
 COUNTED_MAX: Final = 500
+#: Bytes of the payload of a will: MQTT cannot say more.
+WILL_BYTES_MAX: Final = 65_535
 
 
 class Rights(Record):
@@ -32,6 +34,22 @@ class Rights(Record):
     may_share: bool
     may_send_guaranteed: bool
     may_receive_guaranteed: bool
+
+
+class Will(Record):
+    """The message that is published when a client ends without a word: a row, and how long that waits."""
+
+    topic: str
+    flags: Annotated[int, Meta(ge=0, le=wire.FLAGS_MAX)]
+    meta: message.Meta | None
+    #: As packed; who has sent it is added.
+    properties: bytes | None
+    payload: Annotated[bytes, Meta(max_length=WILL_BYTES_MAX)]
+    delay_s: Annotated[int, Meta(ge=0, lt=1 << 32)]
+
+    def row(self, properties: bytes | None) -> message.Row:
+        """Give the row with these properties."""
+        return 0, self.topic, self.flags, self.meta, properties, self.payload
 
 
 class RightsFrame(Frame):

@@ -357,7 +357,8 @@ class Home:
             if not resent:
                 self._fault(f"STORE {header.number} came after {pending.received}")
             return
-        if header.producer is None and pending.bytes > self._limits.unwritten_bytes_max:
+        is_promoted = header.producer is None and header.relaxed
+        if is_promoted and pending.bytes > self._limits.unwritten_bytes_max:
             header = self._drop_promoted(header)
             frames = frames[: 2 + len(header.groups)]
         try:

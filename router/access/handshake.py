@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from router.access.login import Authenticator, Ticket
     from router.asking.asks import Asks
     from router.asking.requests import Answer
+    from router.gateways.wills import Wills
     from router.ground.ground import Ground
     from router.links.links import Links
     from router.sessions.directory import Vpn
@@ -107,6 +108,7 @@ class Handshake:
         rights: Rights,
         gates: Gates,
         asks: Asks,
+        wills: Wills,
         now: float,
     ) -> None:
         config = self._config = ground.config
@@ -120,6 +122,7 @@ class Handshake:
         self._authenticator = authenticator
         self._sessions = sessions
         self._rights = rights
+        self._wills = wills
         self._links, self._bridges = gates.links, gates.bridges
         #: Name of a kind that is no client -> who judges those that say they are one.
         self._gates: dict[str, CarrierGate] = {
@@ -377,15 +380,19 @@ class Handshake:
             _attach(session, carrier)
         if ticket.username.is_guest:
             vpn.guests.setdefault(session.username, ticket.username)
-        if not self._rights.grant(session, now):
+        try:
+            if not self._rights.grant(session, now):
+                raise error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the username is gone")
+            self._wills.check(session, ticket.hello.behalf)
+        except AngariumError as error:
+            self._rights.revoke(session)
             if session.username not in vpn.username_clients:
                 vpn.guests.pop(session.username, None)
-            self.refuse(
-                ticket.routing_id,
-                error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the username is gone"),
-            )
+            self.refuse(ticket.routing_id, error)
             return
         self._sessions.admit(session)
+        if carrier is not None and ticket.hello.behalf is not None:
+            self._wills.attached(session, ticket.hello.behalf)
         self._authenticator.entered(session, len(self._sessions))
         self._granted.entered(session)
         body = self._welcome_body(ticket, session, now)

@@ -132,7 +132,7 @@ class Spooling:
         if line is not None:
             line.append(a_round)
         elif not self._admit(a_round, producer, now):
-            if a_round.session.closed:  # nobody waits for it
+            if a_round.session.closed and producer.id:  # its client sends it again
                 self._break_off(producer)
             else:
                 self._lines[producer] = deque([a_round])
@@ -226,7 +226,7 @@ class Spooling:
         self._counters.count("ingress_messages", a_round.rows)
         pending = Pending(producer, last, a_round.rows, a_round.bytes, nacks, verdict.unroutable)
         producer.unsettled.append(pending)
-        head = StoreProducer(memory.id, a_round.first)
+        head = StoreProducer(memory.id, a_round.first) if memory.id else None
         self._streams.store(
             stores,
             head,

@@ -16,8 +16,7 @@ ROUTER: Final = Metrics(
     messages_out, bytes_out | counter | messages, bytes | sent to subscribers
     memory_bytes | gauge | bytes | charged to clients, usernames and Message VPNs for what they make the node keep
      ([guarantees.md](guarantees.md#limits-and-who-loses))
-    in_use_bytes | gauge | bytes | of the memory of the process, about. What is resident (`rss_bytes`) is more: the
-     interpreter keeps a megabyte around each small object that outlived many others, for the next ones
+    in_use_bytes | gauge | bytes | of the memory of the process, about; what is resident (`rss_bytes`) is more
     cache_bytes | gauge | bytes | of the topics of the fast path, their sets of filters, and the sessions of sets
     queued_bytes | gauge | bytes | waiting in the queues of slow subscribers; at most `router.egress_memory_bytes`
     eliding_topics | gauge | number | topics tracked for eliding
@@ -42,6 +41,8 @@ ROUTER: Final = Metrics(
     unauthenticated | gauge | number | connections that have not logged in
     unauthenticated_put_off | counter | number | times that one of them waited because logins had used up their part
      of the router's time ([guarantees.md](guarantees.md#limits-and-who-loses))
+    wills_waiting | gauge | number | [wills](mqtt.md#wills) of clients that have gone, whose delay is not over
+    wills_published, wills_refused | counter | messages | that were published; that their clients may not publish
     requests_waiting | gauge | number | requests of clients that the controller answers, and those of the router
      itself, without an answer
     discards | counter by reason | messages | [as above](#discards)

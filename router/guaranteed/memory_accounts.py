@@ -140,11 +140,10 @@ class MemoryAccounts:
             found = self._usernames[vpn.id, username] = _Use()
         return found
 
-    def validate(self, sessions: Iterable[Session], endpoints: Iterable[Endpoint]) -> None:
-        """Check the sums, given who is charged."""
-        charged = sum(one.memory_bytes for one in sessions) + sum(
-            one.memory_bytes for one in endpoints if not one.link
-        )
+    def validate(self, sessions: Iterable[Session], endpoints: Iterable[Endpoint], more: int = 0) -> None:
+        """Check the sums, given who is charged, and how much for what is neither."""
+        charged = more + sum(one.memory_bytes for one in sessions)
+        charged += sum(one.memory_bytes for one in endpoints if not one.link)
         assert self.bytes == sum(self._vpns.values()) == charged
         assert min((*self._vpns.values(), *(use.bytes for use in self._usernames.values())), default=0) >= 0
 

@@ -17,6 +17,7 @@ from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from angarium.topic import check_topic
 from angarium_server.connections.tls import Certificate  # noqa: TC001 - msgspec reads the types of Hello
+from angarium_server.frames import gateways  # noqa: TC001 - msgspec reads the types of Hello
 from router.sessions.kinds import CLIENT, KINDS, LINK, SessionKind
 from router.sessions.neighbour import LinkHello  # noqa: TC001 - msgspec reads the types of Hello
 
@@ -38,6 +39,10 @@ class Behalf(msgspec.Struct, frozen=True):
     takes_over: bool = False
     #: Whether `password` is taken for a token if an issuer that the node trusts has made it.
     password_may_be_token: bool = False
+    #: What is published when the client ends without a word.
+    will: gateways.Will | None = None
+    #: Whether it begins a new session, so that its last one ends.
+    clean: bool = False
 
 
 class GatewayHello(msgspec.Struct, frozen=True):

@@ -201,6 +201,13 @@ def join_ranges(known: list[Range], more: Iterable[Range]) -> list[Range]:
     return known
 
 
+def unregistered(session: S, vpn_name: str, username: str) -> Producer[S]:
+    """Give a producer of one message that nobody sends again: no home remembers it."""
+    producer = Producer(session, 1, vpn_name, username, "", 1)
+    producer.is_open = True
+    return producer
+
+
 def over(session: S) -> Producer[S]:
     """Give a producer of whose rounds nothing is taken: one that was closed or fenced."""
     producer = Producer(session, 0, "", "", "", 1)

@@ -227,6 +227,7 @@ class Session:
         "username",
         "vpn",
         "wanted",
+        "will",
     )
 
     def __init__(
@@ -298,6 +299,8 @@ class Session:
         self.rights: Rights | None = None
         #: What its gateway counted of it, as far as that was told.
         self.counted: Counts | None = None
+        #: What is published when it ends without a word (`router.gateways.wills.Will`), or None.
+        self.will: Any = None
         #: Of a gateway: (text, deliver_always) -> how many of its clients want that through it; no zeros.
         self.wanted: dict[tuple[str, bool], int] | None = {} if self.kind.carries_clients else None
 

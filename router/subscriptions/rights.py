@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from router.sessions.directory import AclProfile, Username, Vpn
     from router.sessions.queues import QueueLimits
     from router.sessions.session import Session
+    from router.tokens.claims import Grant
 
 RulesKey = tuple[bool, tuple[str, ...]]
 Attributes = dict[str, Any]
@@ -77,11 +78,10 @@ class Rights:
         username = vpn.account_of(session.username)
         if username is None:
             return False
-        client_profile, acl_profile = profiles_of(username, session.grant)
-        granted = self._granted(vpn, username, client_profile, acl_profile)
+        granted = self.find(vpn, username, session.grant)
         if granted is None:
             return False
-        session.profile_name = client_profile
+        session.profile_name = profiles_of(username, session.grant)[0]
         session.permissions = granted.permissions
         if session.egress is None:
             session.egress = EgressQueue(granted.queues)
@@ -110,12 +110,13 @@ class Rights:
         for (carrier, _), frame in told.items():
             self._egress.answer(carrier, frame.frames())
 
-    def _granted(self, vpn: Vpn, username: Username, client_profile: str, acl_profile: str) -> Granted | None:
-        """Give what a username may with two profiles; None if they are not there or do not fit it.
+    def find(self, vpn: Vpn, username: Username, grant: Grant | None) -> Granted | None:
+        """Give what a client of a username may, with its token; None if its profiles are not there or do not fit.
 
-        It is the same for all its clients but those whose tokens name others, and worked out again when one of the
+        It is the same for all clients but those whose tokens name other profiles, and worked out again when one of the
         objects was replaced.
         """
+        client_profile, acl_profile = profiles_of(username, grant)
         acl, profile = vpn.acls.get(acl_profile), vpn.profiles.get(client_profile)
         if acl is None or profile is None:
             return None

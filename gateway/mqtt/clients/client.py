@@ -70,6 +70,7 @@ class Client:
         "_certificate",
         "_host",
         "_inbox",
+        "_is_done",
         "_keepalive",
         "_publishing",
         "_session",
@@ -120,6 +121,8 @@ class Client:
         self._address = address
         self._certificate = certificate
         self._inbox = ""
+        #: Whether the client has said that all is well, so that its will is not published.
+        self._is_done = False
         self._keepalive = KeepAlive(now)
         #: What it publishes and what it subscribes to, since it is here.
         self._publishing: Publishing | None = None
@@ -208,6 +211,7 @@ class Client:
         if expiry_s and not self.terms.session_expiry_s:
             raise PacketError(rules.SESSION_EXPIRY, f"{expiry_s} s", self.version)
         kept_s = None if expiry_s is None else min(expiry_s, self._settings.session_expiry_max_s)
+        self._is_done = not packet.code
         self._finish(b"", "the client has disconnected", now, kept_s)
 
     def _fault(self, error: PacketError, _now: float) -> None:
@@ -399,13 +403,16 @@ class Client:
         """Be gone; the session is kept for so long, None: as it was agreed."""
         if kept_s is None and not self._session_expiry_s:
             kept_s = 0
+        will_within_s = None
+        if self.stage is Stage.HERE and not self._is_done:
+            will_within_s = self._session_expiry_s if kept_s is None else kept_s
         self.stage = Stage.GONE
         if self._subscribing is not None:
             self._subscribing.clear()
         last = self._session.leave(kept_s) if self._session else None
         self._session = None
         if self.attached is not None:
-            self.attached.leave(last)
+            self.attached.leave(last, will_within_s=will_within_s)
             self.attached = None
 
     # -- what others ask of it -------------------------------------------------------------------------------

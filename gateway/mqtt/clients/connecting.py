@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from angarium import wire
+from angarium.errors import InvalidRequestError
+from angarium.topic import check_topic
+from angarium_server.frames import gateways
 from gateway.attached import Login
 from gateway.mqtt.clients import rules
 from gateway.mqtt.codec.connect import ConnAck, Connect
 from gateway.mqtt.codec.errors import PacketError
 from gateway.mqtt.codec.kinds import V3, V5
 from gateway.mqtt.codec.properties import NONE, Properties
-from gateway.mqtt.topics import mqtt_topic_of
+from gateway.mqtt.codec.publish import Publish
+from gateway.mqtt.messages import row_of
+from gateway.mqtt.topics import mqtt_topic_of, topic_of
 
 if TYPE_CHECKING:
     from angarium_server.connections.tls import Certificate
@@ -102,8 +107,7 @@ def login_of(connect: Connect, settings: Settings, address: str, certificate: Ce
     version = connect.version
     if connect.properties.authentication_method is not None:
         raise PacketError(rules.METHOD, connect.properties.authentication_method, version)
-    if connect.will is not None:
-        _check_will(connect.will, settings, version)
+    will = None if connect.will is None else _will_of(connect, connect.will, settings)
     username = connect.username or DEFAULT_USERNAME  # libraries send an empty one for none
     if username in _PROCESSES or len(username.encode()) > USERNAME_BYTES_MAX:
         raise PacketError(rules.USERNAME, repr(username), version)
@@ -114,7 +118,24 @@ def login_of(connect: Connect, settings: Settings, address: str, certificate: Ce
         address=address,
         certificate=certificate,
         sdk=_NAMES[version],
+        will=will,
+        is_clean=connect.clean_start,
     )
+
+
+def _will_of(connect: Connect, will: Will, settings: Settings) -> gateways.Will:
+    """Give the will of a client as the node takes it; whether its client may publish it is judged when it does."""
+    _check_will(will, settings, connect.version)
+    topic = topic_of(will.topic)
+    try:
+        check_topic(topic)
+    except InvalidRequestError as error:
+        raise PacketError(rules.WILL_TOPIC, error.describe(), connect.version) from None
+    message = Publish(will.topic, will.payload, will.qos, retain=will.retain, properties=will.properties)
+    flags, meta, properties = row_of(message, connect.client_id)
+    kept_s = min(_session_expiry_s(connect), settings.session_expiry_max_s)
+    delay_s = min(will.properties.will_delay_interval or 0, kept_s)
+    return gateways.Will(topic, flags, meta, properties, will.payload, delay_s)
 
 
 def _check_will(will: Will, settings: Settings, version: int) -> None:

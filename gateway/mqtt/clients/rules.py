@@ -14,7 +14,13 @@ NO_WILL: Final = Rule(
     ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
     "section 3.1.4",
     "section 3.1.4",
-    "this server takes no will yet",
+    "this server takes no will",
+)
+WILL_TOPIC: Final = Rule(
+    ReasonCode.TOPIC_NAME_INVALID,
+    "section 3.1.3.3",
+    "section 3.1.3.2",
+    "the topic of a will is one that there is here",
 )
 WILL_QOS: Final = Rule(
     ReasonCode.QOS_NOT_SUPPORTED,

@@ -14,7 +14,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     #: The highest QoS of a message that a client publishes.
     qos_max: int = 1
     retain: bool = True
-    wills: bool = False
+    wills: bool = True
     #: Whether there are subscriptions with QoS 1, and sessions that outlive their connections.
     sessions: bool = True
     shared_subscriptions: bool = True

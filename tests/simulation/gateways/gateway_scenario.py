@@ -14,7 +14,14 @@ from router.ground.config import Identity, RouterConfig
 from tests.simulation.end_state import disagreements, standing_faults, unrest
 from tests.simulation.event_history import History
 from tests.simulation.fault_injection import Faults
-from tests.simulation.gateways.simulated_gateway import PASSWORD, SECRET, TOPICS, SimulatedGateway
+from tests.simulation.gateways.simulated_gateway import (
+    PASSWORD,
+    SECRET,
+    TOPICS,
+    USERNAMES,
+    SimulatedGateway,
+)
+from tests.simulation.gateways.will_story import LATE_MAX_S, WillStory
 from tests.simulation.simulated_network import Loop
 from tests.simulation.simulated_node import NodeSettings, SimulatedNode
 from tests.simulation.world import worker_config
@@ -41,14 +48,21 @@ STEP_S: Final = 0.25
 #: What was sent before is there by then.
 SETTLE_S: Final = 1.0
 CALM_MESSAGES: Final = 40
+#: Wills have waited by then.
+WILLS_S: Final = 5 + LATE_MAX_S + 1
 
 
 class GatewayNode(SimulatedNode):
     """A node that knows its own processes by a secret."""
 
+    #: Of the wills of all clients.
+    story: WillStory
+
     def make_router(self, **more: Any) -> Router:
         """Make the state machine of a new router process."""
-        return super().make_router(identity=Identity(node_id="n1", local_secret=SECRET), **more)
+        router = super().make_router(identity=Identity(node_id="n1", local_secret=SECRET), **more)
+        self.story.watch(router)
+        return router
 
 
 class NodeFaults(Faults):
@@ -78,8 +92,9 @@ class GatewayScenario:
             laziness=rng.choice([0.0, 0.3]),
         )
         self.node = GatewayNode(self.loop, random.Random(rng.getrandbits(64)), settings, self.history)
+        self.story = self.node.story = WillStory(self.loop)
         self.gateways = [
-            SimulatedGateway(self.loop, random.Random(rng.getrandbits(64)), self.node, index)
+            SimulatedGateway(self.loop, random.Random(rng.getrandbits(64)), self.node, index, self.story)
             for index in range(rng.randint(1, 3))
         ]
         self._faults = NodeFaults(
@@ -109,6 +124,7 @@ class GatewayScenario:
         self._await(lambda: [*self._missing(), *unrest(self.node)])
         loop.run_until(loop.now + SETTLE_S)
         self._calm()
+        self._judge_wills()
         return self.history.broken + [text for gateway in self.gateways for text in gateway.broken]
 
     def _furnish(self) -> None:
@@ -121,6 +137,9 @@ class GatewayScenario:
         node.define("username", "default", "app")
         node.define("username", "default", "guarded", password=PASSWORD)
         node.define("username", "default", "narrow", acl_profile="narrow")
+        # Wills wait for as long as there are sessions to go on with.
+        for number, (name, username) in enumerate(USERNAMES.items(), 1):
+            node.define("queue", "default", f"#mqtt/{name}", id=number, homes=[0], owner=username)
 
     def _change_acl(self) -> None:
         exceptions = self._rng.sample(TOPICS, self._rng.randint(0, 2))
@@ -204,6 +223,29 @@ class GatewayScenario:
 
     def _session(self, router: Router, carrier: Session, number: int) -> Session | None:
         return router.sessions.by_routing_id.get(carrier.routing_id + number.to_bytes(8, "big"))
+
+    def _judge_wills(self) -> None:
+        """Only a gateway dies: its wills come to others, and all that are due are published."""
+        if self.history.broken:
+            return
+        router = self.node.router
+        assert router is not None
+        dying, *others = self.gateways
+        given = {guest.will for guest in dying.guests.values() if guest.will}
+        for gateway in others:
+            gateway.wills.clear()
+        dying.die()
+        self.loop.run_until(self.loop.now + WILLS_S)
+        self._look()
+        for text in self.story.broken(router.shards.incarnation):
+            self.history.break_rule(text)
+        for gateway in others:
+            wants = any(
+                parse_filter(text).pattern == ">" for one in gateway.guests.values() for text in one.held
+            )
+            came = {payload: count for payload, count in gateway.wills.items() if payload in given}
+            if came != dict.fromkeys(given if wants else (), 1):
+                self.history.break_rule(f"of the wills {given} gateway {gateway.index} got {came}")
 
     def _judge(self, sent: dict[tuple[int, int], str]) -> None:
         """Every gateway gets once what its clients want, and of each share one client gets it."""

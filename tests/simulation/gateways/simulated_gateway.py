@@ -10,11 +10,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
+from tests.simulation.gateways.will_story import TOPIC
 from tests.simulation.simulated_network import Connection, Endpoint, Frames
 
 if TYPE_CHECKING:
     import random
 
+    from tests.simulation.gateways.will_story import WillStory
     from tests.simulation.simulated_network import Loop
     from tests.simulation.simulated_node import SimulatedNode
 
@@ -33,8 +35,10 @@ PACE_S: Final = 0.03
 class Guest:
     """One client of a gateway."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, will: bytes, kept_s: int) -> None:
         self.name = name
+        #: The payload of his will, and for how long his session is kept; empty: he has none.
+        self.will, self.kept_s = will, kept_s
         self.is_attached = False
         #: He has left before he was attached.
         self.is_leaving = False
@@ -50,7 +54,10 @@ class Guest:
 class SimulatedGateway:
     """One gateway process after another, of one index."""
 
-    def __init__(self, loop: Loop, rng: random.Random, node: SimulatedNode, index: int) -> None:
+    def __init__(
+        self, loop: Loop, rng: random.Random, node: SimulatedNode, index: int, story: WillStory
+    ) -> None:
+        self._story = story
         self._loop, self._rng, self._node, self.index = loop, rng, node, index
         self._connection: Connection | None = None
         self.is_open = False
@@ -58,6 +65,10 @@ class SimulatedGateway:
         self.is_busy = True
         self._incarnation, self._numbers, self._round, self._published = 1, 0, 0, 0
         self.guests: dict[int, Guest] = {}
+        #: Those that have said BYE and are not answered, and whether they are done.
+        self._leaving: dict[int, tuple[Guest, bool]] = {}
+        #: Payloads of wills that came, since they were last cleared.
+        self.wills: Counter[bytes] = Counter()
         #: What broke a rule.
         self.broken: list[str] = []
         #: Sessions that it began.
@@ -109,7 +120,12 @@ class SimulatedGateway:
 
     def _forget(self) -> None:
         self._connection, self.is_open, self._round = None, False, 0
-        self.guests = {}
+        for guest in self.guests.values():
+            self._story.lost(guest.will, guest.kept_s)
+            if not guest.is_attached:
+                self._story.unknown.add(guest.will)
+        self._story.unknown.update(guest.will for guest, _ in self._leaving.values())
+        self.guests, self._leaving = {}, {}
 
     def die(self) -> None:
         """End without a word; another process comes."""
@@ -143,16 +159,26 @@ class SimulatedGateway:
         self._send([wire.ATTACHED, number.to_bytes(8, "big"), operation, wire.pack(header)])
 
     def _attach(self, name: str) -> None:
+        rng = self._rng
         self._numbers += 1
-        self.guests[self._numbers] = Guest(name)
-        behalf = {"secret": SECRET, "address": "127.0.0.1", "takes_over": True}
+        behalf: dict[str, Any] = {"secret": SECRET, "address": "127.0.0.1", "takes_over": True}
+        behalf["clean"] = rng.random() < 0.3
+        will, kept_s = b"", rng.choice([0, 1, 2, 5])
+        if rng.random() < 0.7:
+            behalf["will"] = self._story.new(name, min(kept_s, rng.choice([0, 0, 1, 2, 5])), 0)
+            will = behalf["will"][4]
+        self.guests[self._numbers] = Guest(name, will, kept_s)
         login = {"username": USERNAMES[name], "password": PASSWORD, "client_name": name, "behalf": behalf}
         self._say(self._numbers, wire.HELLO, {"version": 1, **login})
 
     def _leave(self, number: int) -> None:
         guest = self.guests[number]
         if guest.is_attached:
-            self._say(number, wire.BYE, [])
+            kept_s = self._rng.choice([None, guest.kept_s, 1])
+            self._say(number, wire.BYE, [] if kept_s is None else [kept_s])
+            if kept_s is not None:
+                self._story.lost(guest.will, kept_s)
+            self._leaving[number] = guest, kept_s is None
             del self.guests[number]
         else:
             guest.is_leaving = True
@@ -197,6 +223,8 @@ class SimulatedGateway:
             number = int.from_bytes(frames[1], "big")
             if number in self.guests:
                 self._told(number, self.guests[number], frames[2:])
+            elif frames[2] == wire.CLOSED and number in self._leaving:
+                self._has_left(*self._leaving.pop(number), wire.unpack(frames[3])[0])
 
     def _delivered(self, frames: Frames) -> None:
         flags, parts, _ = wire.unpack(frames[1])
@@ -205,7 +233,12 @@ class SimulatedGateway:
             rows.sort(key=lambda one: one[wire.ROW_INDEX])
         if any(share is not None for _, share in parts):
             self.broken.append(f"gateway {self.index} is given what was chosen for one client")
+        self.wills.update(
+            bytes(one[wire.ROW_PAYLOAD]) for one in rows if one[wire.ROW_TOPIC].startswith(TOPIC)
+        )
         for one in rows:
+            if one[wire.ROW_TOPIC].startswith(TOPIC):
+                continue
             publisher, session, number = wire.unpack(one[wire.ROW_PAYLOAD])
             if number <= self._newest.get((publisher, session), 0):
                 self.broken.append(
@@ -214,9 +247,18 @@ class SimulatedGateway:
             self._newest[publisher, session] = number
             self.messages[publisher, number] += 1
 
+    def _has_left(self, guest: Guest, is_done: bool, code: int) -> None:
+        if code:  # he was ended before the router heard him
+            self._story.unknown.add(guest.will)
+        elif is_done:
+            self._story.done(guest.will)
+
     def _told(self, number: int, guest: Guest, frames: Frames) -> None:
         operation = frames[0]
         if operation == wire.CLOSED:
+            self._story.lost(guest.will, guest.kept_s)
+            if not guest.is_attached:
+                self._story.unknown.add(guest.will)
             del self.guests[number]
         elif operation == wire.WELCOME:
             guest.is_attached, guest.rights = True, wire.unpack(frames[1])["rights"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from angarium import wire
@@ -13,14 +15,17 @@ from angarium.topic import parse_filter
 from angarium.topic_cache import TopicCache
 from angarium.wire import KIND_PLAIN
 from angarium_server import costs
+from angarium_server.frames import gateways
 from node.config import WorkerConfig
 from node.matching.matching import Matching
+from router.gateways.wills import Wills
 from router.ground.config import RouterConfig
 from router.guaranteed.endpoints import LaneUsage
 from router.matching.fast_path import Entry
+from router.sessions.hello import Behalf
 from router.sessions.interest import FilterSet, Interest
 from router.sessions.queues import Bundle, ClassQueue
-from router.sessions.session import Subscription
+from router.sessions.session import Session, Subscription
 from tests.unit.node.driven_home import ROUTER, DrivenHome, settings_of
 
 if TYPE_CHECKING:
@@ -170,3 +175,21 @@ def test_a_partition_in_the_router_and_at_its_home() -> None:
         usages[lane_id] = LaneUsage(lane_id, 0)
 
     _expect(costs.PARTITION_BYTES, make, 200)
+
+
+def test_a_will_that_waits() -> None:
+    decode = msgspec.msgpack.Decoder(gateways.Will).decode
+    memory, vpn = (
+        SimpleNamespace(keep=lambda *_: None, charge=lambda *_: None),
+        SimpleNamespace(id=1, name="v", account_of=lambda _: None),
+    )
+    wills = Wills(memory, lambda *_: True, lambda *_: None)  # type: ignore[arg-type]
+    session = Session(1, b"", vpn, "u", "", 0.0)  # type: ignore[arg-type]
+
+    def make(number: int) -> None:
+        session.number, session.client_name = number + 1_000, f"dev{number}"
+        will = decode(wire.pack([f"gone/{number}", 1, None, bytes(50), bytes(100), 1_000]))
+        wills.attached(session, Behalf("", will=will))
+        wills.session_ended(session, None, float(number))
+
+    _expect(costs.WILL_BYTES + len(f"gone/{COUNT}") + 150, make)

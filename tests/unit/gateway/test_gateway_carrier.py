@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from angarium import errors, slots, wire
 from angarium.errors import error_for
 from gateway.attached import FILTERS_WAITING_MAX
-from gateway.carrier import ENDINGS_PER_TURN, IDLE_S, LEAVE_S, OUTGOING_FULL, TURN_ROWS_MAX, WAIT_S
+from gateway.carrier import (
+    ENDINGS_PER_TURN,
+    IDLE_S,
+    LEAVE_S,
+    OUTGOING_FULL,
+    TURN_ROWS_MAX,
+    WAIT_S,
+    WILL_MAX_S,
+)
 from gateway.gathering import GATHERED_BYTES_MAX
 from tests.unit.gateway.played_router import Gateway
 
@@ -213,7 +221,7 @@ def test_who_asks_for_too_much_without_waiting_is_ended(gateway: Gateway) -> Non
     assert guest.take() == [], "nothing is told while it calls"
     gateway.turn()
     assert guest.take() == [("ended", errors.CONTROL_RATE_EXCEEDED)]
-    assert gateway.sent_of() == [(client.number, wire.BYE, [])]
+    assert gateway.sent_of() == [(client.number, wire.BYE, [WILL_MAX_S])]
 
 
 def test_an_answer_to_something_else_ends_the_carrier(gateway: Gateway) -> None:

@@ -8,13 +8,16 @@ import pytest
 
 from angarium import errors, wire
 from angarium_server.connections.tls import Certificate
+from angarium_server.frames.gateways import Will
 from cluster import objects
 from cluster.security import passwords
 from gateway.attached import Login
 from gateway.carrier import IDLE_S
+from tests.unit.gateway.played_router import FakeGuest
 from tests.unit.gateway.wired_gateways import NodeOfGateways, WiredGateway
 from tests.unit.router.wired_node import snapshot
 
+WILL = Will("gone", 0, None, None, b"x", 0)
 STORED = passwords.hash_password("right")
 ALLOWED = {
     "client_connect_default": "allow",
@@ -292,3 +295,41 @@ def test_a_carrier_without_clients_leaves_in_order(gateway: WiredGateway) -> Non
     (row,) = gateway.carriers.describe()
     assert (row["error"], row["lost"]) == ("", 0)
     assert not gateway.node.router.sessions.by_routing_id
+
+
+def test_a_will_is_published_for_who_leaves_without_a_word(gateway: WiredGateway) -> None:
+    watcher, _ = gateway.open("watcher")
+    subscribe(gateway, watcher, "gone")
+    for number, will_within_s in enumerate([0, None]):
+        client, _ = gateway.open(f"dev{number}", will=WILL)
+        client.leave(will_within_s=will_within_s)
+        gateway.settle()
+        gateway.node.router.tick(gateway.node.now)
+        gateway.settle()
+        assert gateway.topics() == ["gone"] * (will_within_s == 0)
+
+
+def test_a_will_is_published_for_who_is_thrown_out(gateway: WiredGateway) -> None:
+    watcher, _ = gateway.open("watcher")
+    subscribe(gateway, watcher, "gone")
+    client, guest = gateway.open("dev", will=WILL)
+    client.subscribe([(f"{number}", ALWAYS) for number in range(10_001)])
+    gateway.settle()
+    assert guest.take() == [("ended", errors.CONTROL_RATE_EXCEEDED)]
+    gateway.node.router.tick(gateway.node.now)
+    gateway.settle()
+    assert gateway.topics() == ["gone"]
+
+
+def test_a_will_is_not_published_for_who_left_before_he_was_in(gateway: WiredGateway) -> None:
+    watcher, _ = gateway.open("watcher")
+    subscribe(gateway, watcher, "gone")
+    login = Login("default", None, "dev", "127.0.0.1", None, "mqtt 5", WILL)
+    client = gateway.carriers.attach("default", FakeGuest(), login, gateway.node.now)
+    gateway.carriers.tick(gateway.node.now)
+    client.leave(will_within_s=0)
+    gateway.settle()
+    gateway.node.router.tick(gateway.node.now)
+    gateway.settle()
+    assert gateway.node.router.sessions.find("default", "dev") is None
+    assert gateway.topics() == []

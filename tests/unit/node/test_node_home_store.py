@@ -539,6 +539,16 @@ def test_promoted_messages_are_dropped_when_too_much_waits_for_the_disk() -> Non
     assert driven.home.stats()["home_rows_promoted_dropped"] == 3
 
 
+def test_a_will_is_not_dropped_with_them() -> None:
+    """It has no producer either, and is to be on disk like what has one."""
+    driven = started(HomeLimits(unwritten_bytes_max=1_000))
+    driven.settle_down()
+    driven.store(([LANE], [row_of(0, bytes(2_000))]), relaxed=True, producer=None)
+    driven.store(([LANE], rows_of(3)), producer=None)
+    driven.settle_down(0.1)
+    assert driven.totals[LANE][0] == 4
+
+
 def test_promoted_messages_that_were_dropped_do_not_come_back_behind_what_came_later() -> None:
     """Not even if the process dies before the time at which they would have been written."""
     driven = started(HomeLimits(unwritten_bytes_max=1_000))

@@ -124,6 +124,8 @@ class FakeAttached:
         #: Operations that it has asked for and that have no answer, the oldest first; and the last one, at its end.
         self.requests: list[tuple[str, dict[str, Any], Any, Any]] = []
         self.last: tuple[str, dict[str, Any]] | None = None
+        #: How it left: within so many seconds its will is published, None: it is not.
+        self.will_within_s: int | None = None
         #: The flows that it was given so far.
         self.flows = 0
         #: The flow of its session that it was given, and positions that it has accepted there.
@@ -229,9 +231,11 @@ class FakeAttached:
     def count(self, name: str, amount: int = 1) -> None:
         self.counts[name] += amount
 
-    def leave(self, last: tuple[str, dict[str, Any]] | None = None) -> None:
+    def leave(
+        self, last: tuple[str, dict[str, Any]] | None = None, *, will_within_s: int | None = None
+    ) -> None:
         assert not self.is_over
-        self.last = last
+        self.last, self.will_within_s = last, will_within_s
         self.has_left = self.is_over = True
 
 

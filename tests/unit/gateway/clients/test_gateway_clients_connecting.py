@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from angarium import errors
-from gateway.mqtt.clients.client import Stage
 from gateway.mqtt.clients.settings import Capabilities, Settings
 from gateway.mqtt.codec.connect import ConnAck, Connect, Will
 from gateway.mqtt.codec.control import Auth, Disconnect, PingReq, PingResp
@@ -308,11 +307,11 @@ def test_auth_of_who_named_no_method_ends_the_connection() -> None:
 @pytest.mark.parametrize(
     ("will", "can", "code"),
     [
-        (Will("t", b""), Capabilities(), R.IMPLEMENTATION_SPECIFIC_ERROR),
+        (Will("t", b""), Capabilities(wills=False), R.IMPLEMENTATION_SPECIFIC_ERROR),
+        (Will("t/" * 126, b""), Capabilities(), R.TOPIC_NAME_INVALID),
         (Will("t", b"", qos=1), Capabilities(qos_max=0), R.QOS_NOT_SUPPORTED),
         (Will("t", b"", retain=True), Capabilities(retain=False), R.RETAIN_NOT_SUPPORTED),
-        (Will("t", b"", qos=2), Capabilities(wills=True, qos_max=1), R.QOS_NOT_SUPPORTED),
-        (Will("t", b"", retain=True), Capabilities(wills=True, retain=False), R.RETAIN_NOT_SUPPORTED),
+        (Will("t", b"", qos=2), Capabilities(qos_max=1), R.QOS_NOT_SUPPORTED),
     ],
 )
 def test_a_will_that_cannot_be_published_is_refused(will: Will, can: Capabilities, code: ReasonCode) -> None:
@@ -324,14 +323,8 @@ def test_a_will_that_cannot_be_published_is_refused(will: Will, can: Capabilitie
 
 def test_a_will_of_3_1_1_is_refused_by_the_end_because_no_return_code_says_it() -> None:
     """3.1.1 [MQTT-3.2.2-6]."""
-    talk = Conversation(V3).connect(will=Will("t", b""))
+    talk = Conversation(V3).connect(will=Will("t/" * 126, b""))
     talk.ends_with(None)
-
-
-def test_a_will_is_taken_where_wills_are() -> None:
-    talk = Conversation(settings=Settings(capabilities=Capabilities(wills=True)))
-    talk.connect(will=Will("t", b"")).welcome()
-    assert talk.client.stage is Stage.HERE
 
 
 def test_a_reason_is_told_in_words_to_who_wants_words() -> None:

@@ -1,0 +1,242 @@
+"""Wills: what clients of gateways want published when their sessions end without a word.
+
+A will is given with HELLO and kept here, not in the gateway: the death of that is one of the ends that wills are for.
+
+    BYE []             the client is done: there is no will any more
+    BYE [seconds]      it is not, and what it subscribed to is kept for so long
+    any other end      it is not
+
+After the last two the will *waits* for its delay, but not for longer than the client's kept session is there, and is
+then published, once (`will_publishing`). Who comes back meanwhile, to whichever process of whichever gateway, and goes
+on with the session, cancels it; who begins a new session ends the old one, so its will is published.
+
+While it waits its username and Message VPN are charged for it. A router that dies takes all wills along; one that goes
+down in order publishes those that wait.
+
+No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from angarium import wire
+from angarium.message import row_size
+from angarium_server.costs import WILL_BYTES
+from router.guaranteed.endpoints import QUEUE
+from router.sessions.session import session_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from angarium_server.frames import gateways
+    from router.guaranteed.endpoints import Endpoint
+    from router.guaranteed.memory_accounts import MemoryAccounts
+    from router.sessions.directory import Username, Vpn
+    from router.sessions.hello import Behalf
+    from router.sessions.session import Session
+    from router.tokens.claims import Grant
+
+#: Wills that are published in one step: 2 ms.
+WILLS_PER_STEP: Final = 50
+#: Times of wills that do not wait any more, beside those of as many as wait; more are taken out at once.
+_STALE_MAX: Final = 1_000
+_Seconds = Annotated[int, Meta(ge=0, lt=1 << 32)]
+_decode_bye: Final = msgspec.msgpack.Decoder(Annotated[list[_Seconds], Meta(max_length=1)]).decode
+#: Number of the Message VPN, username, and the queue of the kept session.
+Key: TypeAlias = tuple[int, str, str]
+
+
+class Will(msgspec.Struct, frozen=True, eq=False):
+    """The will of one session."""
+
+    #: Of the session.
+    number: int
+    vpn: Vpn
+    username: str
+    client_name: str
+    #: What counts for its username if no operator has made that.
+    guest: Username | None
+    #: What its token grants; None for a password.
+    grant: Grant | None
+    message: gateways.Will
+    #: How long it waits at most.
+    delay_s: int
+
+    @property
+    def key(self) -> Key:
+        """Give whose it is."""
+        return self.vpn.id, self.username, session_queue(self.client_name)
+
+    @property
+    def bytes(self) -> int:
+        """Give what it costs."""
+        return _bytes_of(self.message)
+
+
+def _will_of(session: Session, message: gateways.Will) -> Will:
+    account = session.vpn.account_of(session.username)
+    return Will(
+        session.number,
+        session.vpn,
+        session.username,
+        session.client_name,
+        account if account is not None and account.is_guest else None,
+        session.grant,
+        message,
+        message.delay_s,
+    )
+
+
+def _bytes_of(message: gateways.Will) -> int:
+    return WILL_BYTES + len(message.topic.encode()) + row_size(message.row(message.properties))
+
+
+class Wills:
+    """The wills of all clients: those of sessions are at the sessions, the others here."""
+
+    def __init__(
+        self,
+        memory: MemoryAccounts,
+        find_endpoint: Callable[[str, str, str], Endpoint | None],
+        publish: Callable[[Will, float], None],
+    ) -> None:
+        """Begin without any.
+
+        Args:
+            memory: what clients are charged.
+            find_endpoint: finds an endpoint by its Message VPN, kind and name.
+            publish: publishes a will, or refuses it.
+        """
+        self._memory = memory
+        self._find_endpoint = find_endpoint
+        self._publish = publish
+        #: Those that wait for their time, and that.
+        self._waiting: dict[Key, tuple[float, Will]] = {}
+        #: (time, number of the session, key), the next one first; one for each that waits, and some that do not.
+        self._times: list[tuple[float, int, Key]] = []
+        #: Those whose time has come, the oldest first.
+        self._due: deque[Will] = deque()
+
+    # -- sessions --------------------------------------------------------------------------------------------
+
+    def check(self, session: Session, behalf: Behalf | None) -> None:
+        """Judge whether a client may give the will that it has.
+
+        Raises:
+            UnavailableError: it, its username or its Message VPN may not have so much (50325).
+        """
+        if behalf is not None and behalf.will is not None:
+            self._memory.refuse(session, _bytes_of(behalf.will))
+
+    def attached(self, session: Session, behalf: Behalf) -> None:
+        """A client has come: its earlier will is cancelled, or due if it begins anew. It may have a new one."""
+        key = session.vpn.id, session.username, session_queue(session.client_name)
+        before = self._waiting.pop(key, None)
+        if before is not None and behalf.clean:
+            self._due.append(before[1])
+        elif before is not None:
+            self._let_go(before[1])
+        if behalf.will is not None:
+            session.will = _will_of(session, behalf.will)
+            self._memory.charge(session, session.will.bytes)
+
+    def says_bye(self, session: Session, header: bytes) -> None:
+        """A client leaves by itself, done or not.
+
+        Raises:
+            InvalidRequestError: the header is malformed (40001).
+        """
+        will: Will | None = session.will
+        if will is None:
+            return
+        kept_s = wire.decode_header(_decode_bye, header)
+        if kept_s:
+            session.will = msgspec.structs.replace(will, delay_s=min(will.delay_s, *kept_s))
+        else:
+            session.will = None
+            self._memory.refund(session, will.bytes)
+
+    def session_ended(self, session: Session, _error: object, now: float) -> None:
+        """Have the will of a session wait, or be due; the memory that it was charged for is given back besides."""
+        will: Will | None = session.will
+        if will is None:
+            return
+        session.will = None
+        self._memory.keep(will.vpn, will.username, will.bytes)
+        assert will.key not in self._waiting, "a client has two wills"
+        if will.delay_s and self._is_kept(will):
+            self._wait(will, now + will.delay_s)
+        else:
+            self._due.append(will)
+
+    def _is_kept(self, will: Will) -> bool:
+        """Tell whether the session that its client goes on with is there."""
+        return self._find_endpoint(will.vpn.name, QUEUE, will.key[2]) is not None
+
+    def _wait(self, will: Will, due: float) -> None:
+        self._waiting[will.key] = due, will
+        heappush(self._times, (due, will.number, will.key))
+        if len(self._times) > 2 * len(self._waiting) + _STALE_MAX:
+            self._times = [(at, one.number, one.key) for at, one in self._waiting.values()]
+            heapify(self._times)
+
+    def endpoint_gone(self, endpoint: Endpoint) -> None:
+        """A queue is gone: if it was a kept session, the will of that is due."""
+        if endpoint.name.startswith(wire.SESSION_QUEUE_PREFIX):
+            before = self._waiting.pop(
+                (endpoint.vpn.id, str(endpoint.attributes["owner"]), endpoint.name), None
+            )
+            if before is not None:
+                self._due.append(before[1])
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> float:
+        """Publish what is due, some in each step; gives when to come again."""
+        times = self._times
+        while times and times[0][0] <= now:
+            _, number, key = heappop(times)
+            found = self._waiting.get(key)
+            if found is not None and found[1].number == number:
+                del self._waiting[key]
+                self._due.append(found[1])
+        for _ in range(min(WILLS_PER_STEP, len(self._due))):
+            will = self._due.popleft()
+            self._let_go(will)
+            self._publish(will, now)
+        return now if self._due else (times[0][0] if times else math.inf)
+
+    def end_waits(self) -> None:
+        """The node goes down: what waits is due."""
+        self._due.extend(will for _, will in self._waiting.values())
+        self._waiting.clear()
+        self._times.clear()
+
+    def _let_go(self, will: Will) -> None:
+        self._memory.keep(will.vpn, will.username, -will.bytes)
+
+    # -- telling ---------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Count those that are not published yet and whose sessions are over."""
+        return len(self._waiting) + len(self._due)
+
+    @property
+    def charged_bytes(self) -> int:
+        """Give what usernames and Message VPNs are charged for these."""
+        return sum(will.bytes for will in (*(one for _, one in self._waiting.values()), *self._due))
+
+    def validate(self) -> None:
+        """Check the sentences above."""
+        timed = set(self._times)
+        for key, (due, will) in self._waiting.items():
+            assert will.key == key
+            assert (due, will.number, key) in timed
+            assert self._is_kept(will)
