@@ -35,7 +35,6 @@ OWED: Final = numbered(
     range(36, 37),
     range(236, 237),
     range(238, 239),
-    range(241, 242),
     range(243, 244),
     range(246, 247),
     range(250, 272),
