@@ -177,6 +177,8 @@ class Carrier:
         #: When the clock is looked at next.
         self._look_at = 0.0
         self._is_stopping = False
+        #: Messages of clients that have left for the router.
+        self.published = 0
         #: Direct messages that the router refused by error code, those that it discarded for want of room here, and
         #: those that may be lost because the carrier was.
         self.refused: Counter[int] = Counter()
@@ -273,6 +275,7 @@ class Carrier:
             session.publish(batch, flush=False)
             rows += batch.rows
             size_bytes += batch.size_bytes
+        self.published += rows
 
     def _send_guaranteed(self, session: GatewaySession, now: float) -> None:
         """Send what is to be stored, before direct messages: it waits for the node besides, they do not."""
@@ -292,6 +295,7 @@ class Carrier:
             session.publish_guaranteed(departure, producing.handle)
             rows += departure.round.rows
             size_bytes += departure.round.size_bytes
+        self.published += rows
 
     def _send_leaving(self, session: GatewaySession) -> None:
         """Say BYE for those that left, and before it what was counted of them last."""
@@ -608,6 +612,7 @@ class Carrier:
             "waiting": len(self._waiting),
             "gathered_messages": len(self.gathering.rows) + len(self.producing.rows),
             "unacknowledged": self.producing.unacknowledged,
+            "published": self.published,
             "refused": {str(code): count for code, count in sorted(self.refused.items())},
             "discarded": self.discarded,
             "lost": self.lost,

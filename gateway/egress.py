@@ -196,6 +196,8 @@ class Egress:
         self.bytes = self.freed_bytes = 0
         #: Whose connections had too much unsent and were dropped, since the last `tick`.
         self._blocked: list[Receiver] = []
+        #: Messages that connections have got.
+        self.sent = 0
         self._look_at = 0.0
 
     def put(self, receiver: Receiver, messages: Sequence[bytes], now: float) -> None:
@@ -203,6 +205,7 @@ class Egress:
         queue = self._queues.get(receiver.connection_id)
         if queue is None:
             sent = self._send(receiver, messages)
+            self.sent += sent
             if sent == len(messages):
                 return
             messages = messages[sent:]
@@ -219,6 +222,7 @@ class Egress:
         queue = self._queues.get(receiver.connection_id)
         if queue is None:
             if self._send(receiver, (data,)):
+                self.sent += 1
                 return True
             queue = self._open(receiver, now)
         elif queue.guaranteed and queue.guaranteed_bytes + len(data) > GUARANTEED_BYTES_MAX:
@@ -327,7 +331,9 @@ class Egress:
 
     def _go_on(self, queue: _Queue, now: float) -> None:
         connection_id, before = queue.receiver.connection_id, queue.size
-        data = b"".join(queue.take(UNSENT_BYTES_MAX - self._outlet.unsent(connection_id)))
+        taken = queue.take(UNSENT_BYTES_MAX - self._outlet.unsent(connection_id))
+        self.sent += len(taken)
+        data = b"".join(taken)
         self.bytes += queue.size - before
         refusal = self._outlet.send_bytes(connection_id, data) if data else None
         if refusal is Refusal.BLOCKED:

@@ -54,6 +54,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             "cluster.commands.node.cluster", "Show the nodes of the cluster, their links, and what is wrong."
         ),
         "keys": Entry("cluster.commands.node.node", "Make the keys of encrypted connections."),
+        "gateway": Entry(
+            "cluster.commands.objects.gateways", "The processes where clients of MQTT are: state and load."
+        ),
         "worker": Entry("cluster.commands.objects.clients", "List the workers and change their number."),
         "spool": Entry("cluster.commands.queues.spool", "Show, verify, back up and restore what is stored."),
     },

@@ -167,6 +167,8 @@ class Controller:
             "workers": (arguments.NoArguments, self._workers),
             "workers.scale": (arguments.ScaleArguments, self._scale),
             "stats": (arguments.StatsArguments, self._stats),
+            "gateways.list": (arguments.NoArguments, self._list_gateways),
+            "gateways.show": (arguments.ProcessArguments, self._show_gateway),
             **ObjectOperations(board, self._registries, self._changes).operations,
             **StageOperations(board, stages, self._changes).operations,
             **EndpointOperations(board, catalog, producers).operations,
@@ -408,6 +410,26 @@ class Controller:
             return [{**(answers.get(index) or {}), **row} for index, row in rows.items()]
 
         self._board.collect(asker, now, asked, finish)
+
+    def _list_gateways(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
+        rows = report.gateways(self._board.node, self._usage)
+
+        def finish(answers: dict[Place, Any]) -> list[dict[str, Any]]:
+            return [{**row, **(answers.get(place) or {})} for place, row in rows.items()]
+
+        self._board.collect_view(asker, now, {place: (place, "stats", None) for place in rows}, finish)
+
+    def _show_gateway(self, request: arguments.ProcessArguments, asker: Asker, now: float) -> None:
+        rows = report.gateways(self._board.node, self._usage)
+        place = next((place for place, row in rows.items() if row["name"] == request.name), None)
+        if place is None:
+            there = ", ".join(row["name"] for row in rows.values()) or "none"
+            raise errors.error_for(errors.OBJECT_NOT_FOUND, f"gateway {request.name}; there are: {there}")
+
+        def finish(answers: dict[Place, Any]) -> dict[str, Any]:
+            return {**rows[place], **(answers.get(place) or {})}
+
+        self._board.collect_view(asker, now, {place: (place, "stats", None)}, finish)
 
     def _stats(self, request: arguments.StatsArguments, asker: Asker, now: float) -> None:
         places = [place for place in sorted(self._board.peers) if request.role in (None, place[0])]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from cluster.controller.operations import metrics
+from cluster.mqtt.role import MQTT
 from cluster.roster.table import WORKER
 
 #: Totals of the router whose rates are shown.
@@ -57,6 +58,19 @@ def processes(node: Row, usage: dict[int, Row]) -> list[Row]:
         measured = usage.get(process["pid"], nothing) if process["pid"] else nothing
         rows.append({**process, **measured})
     return rows
+
+
+def gateways(node: Row, usage: dict[int, Row]) -> dict[tuple[str, int], Row]:
+    """Give the gateway processes of a node, each by its place."""
+    return {
+        (row["role"], row["index"]): {
+            "name": f"{row['role']}.{row['index']}",
+            **row,
+            "listen": node.get(row["role"], []),
+        }
+        for row in processes(node, usage)
+        if row["role"] == MQTT.name
+    }
 
 
 def status(

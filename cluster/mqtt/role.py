@@ -17,6 +17,10 @@ METRICS: Final = Metrics(
     refused | counter | number | connections that ended without a word of MQTT: too many of them, too late, no TLS
     clients, waiting | gauge | number | clients that are attached to the router, or about to be; those that wait until
      the router is there
+    sessions | gauge | number | of these clients, that are kept when the connection ends
+    messages_in, messages_out | counter | messages | of clients, given to the router; for clients, given to their
+     connections
+    ended | counter by code | number | connections of clients that were ended, by the reason code of MQTT 5.0
     carriers | gauge | number | Message VPNs in which the process has a session with the router
     gathered_messages | gauge | messages | of clients, that wait for the router
     unacknowledged | gauge | messages | with QoS 1 of clients, that are not stored yet

@@ -100,6 +100,8 @@ class MqttServer:
         self._dropped: list[bytes] = []
         #: Connections that ended before a login.
         self._refused = 0
+        #: Reason code -> connections that were ended for it.
+        self._ended: Counter[int] = Counter()
         #: What tells whether messages find room, and its Message VPN -> connections that are paused until they do.
         self._held: dict[tuple[Callable[[str], bool], str], dict[bytes, None]] = {}
         self._look_at = self._sweep_at = 0.0
@@ -227,6 +229,10 @@ class MqttServer:
                     self._door.resume(connection_id)
         return has_resumed
 
+    def count_end(self, reason: int) -> None:
+        """Note for what reason a connection is ended."""
+        self._ended[reason] += 1
+
     def finish(self, connection_id: bytes, farewell: bytes, reason: str, now: float) -> None:
         """Drop what waits for a connection, send the last packet, which may be none, and close it."""
         _log.debug("the connection of a client ends: %s", reason)
@@ -344,7 +350,11 @@ class MqttServer:
             "refused": self._refused,
             "clients": sum(one["clients"] for one in carriers),
             "waiting": sum(one["waiting"] for one in carriers),
+            "sessions": sum(client.is_kept for client in self._clients.values()),
             "carriers": sum(one["is_open"] for one in carriers),
+            "messages_in": sum(one["published"] for one in carriers),
+            "messages_out": self._egress.sent,
+            "ended": {str(reason): count for reason, count in sorted(self._ended.items())},
             "gathered_messages": sum(one["gathered_messages"] for one in carriers),
             "unacknowledged": sum(one["unacknowledged"] for one in carriers),
             "refused_messages": dict(refused),

@@ -15,6 +15,7 @@ from angarium_server.testing import Node, Row
 from cluster.supervisor.starting import UpOptions, effective_config, refuse_taken
 from gateway.mqtt.codec import ReasonCode
 from gateway.mqtt.codec.control import Disconnect, PingReq, PingResp
+from gateway.mqtt.codec.properties import Properties
 from gateway.mqtt.codec.publish import Publish
 from tests.integration.mqtt_clients import Raw, place_of
 from tests.waiting import wait_for
@@ -113,6 +114,31 @@ def test_processes_share_their_addresses_and_who_comes(pair: Node) -> None:
             assert isinstance(told, Disconnect)
             assert told.code == ReasonCode.SESSION_TAKEN_OVER
     wait_for(lambda: metric(pair, "connections"), lambda seen: set(seen.values()) == {0})
+
+
+@pytest.mark.requirement("R233")
+def test_operators_see_each_process_and_what_it_does(pair: Node) -> None:
+    with Raw(pair.mqtt_url) as kept, Raw(pair.mqtt_url, 4) as bad:
+        kept.connect("kept", properties=Properties(session_expiry_interval=60))
+        kept.subscribe("a/#")
+        bad.connect("bad")
+        for _ in range(3):
+            bad.say(Publish("a/1", b"x"))
+        assert [next(iter(kept.payloads())) for _ in range(3)] == [b"x"] * 3
+        bad.socket.sendall(b"\x00\x00")
+        assert bad.next() is None
+        rows = wait_for(lambda: listed(pair), lambda seen: sum(row["clients"] for row in seen) == 1)
+    assert [row["name"] for row in rows] == ["mqtt.0", "mqtt.1"]
+    assert all(row["state"] == "ready" and row["listen"] == pair.status()["mqtt"] for row in rows)
+    for name, count in {"sessions": 1, "messages_in": 3, "messages_out": 3}.items():
+        assert sum(row[name] for row in rows) == count, name
+    assert [row["ended"] for row in rows if row["ended"]] == [{str(int(ReasonCode.MALFORMED_PACKET)): 1}]
+    shown = json.loads(pair.run("gateway", "show", "mqtt.1", "--json"))
+    assert shown["pid"] == pair.process("mqtt", 1)["pid"]
+
+
+def listed(node: Node) -> list[Row]:
+    return [json.loads(line) for line in node.run("gateway", "list", "--json").splitlines()]
 
 
 def test_a_process_that_is_killed_takes_its_own_clients_only(pair: Node) -> None:

@@ -13,7 +13,13 @@ Operations: TypeAlias = dict[str, tuple[type[msgspec.Struct], Callable[..., None
 
 
 class NoArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `status`, `workers`, `config.show`, `config.export`, `down`."""
+    """Of `status`, `workers`, `gateways.list`, `config.show`, `config.export`, `down`."""
+
+
+class ProcessArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `gateways.show`: a process by its name, as in mqtt.0."""
+
+    name: str
 
 
 class StatsArguments(msgspec.Struct, forbid_unknown_fields=True):

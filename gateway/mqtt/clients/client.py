@@ -392,6 +392,7 @@ class Client:
         is_here = self.stage is Stage.HERE
         kind, write_last = (PacketType.DISCONNECT, farewell) if is_here else (PacketType.CONNACK, refusal)
         code = fitting(reason, kind, version)
+        self._host.count_end(reason)
         last = (write_last(code, version, given) for given in (self._reason(text), NONE))
         self._finish(next(filter(self._takes, last), b""), text, now)
 
@@ -446,6 +447,11 @@ class Client:
     def queued(self, queued: tuple[int, int]) -> None:
         if self.attached:
             self.attached.queued = queued
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its session outlives the connection."""
+        return self._session is not None and not self._session.is_temporary
 
     def count(self, name: str, amount: int = 1) -> None:
         """Count what happened to it, for operators."""

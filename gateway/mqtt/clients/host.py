@@ -35,6 +35,9 @@ class Host(SessionHost, Protocol):
     def resume(self, connection_id: bytes) -> None:
         """Offer again what was not taken, and read further."""
 
+    def count_end(self, reason: int, /) -> None:
+        """Note for what reason a connection is ended; `finish` follows."""
+
     def finish(self, connection_id: bytes, farewell: bytes, reason: str, now: float) -> None:
         """Drop what waits for a connection, send the last packet, which may be none, and close it."""
 

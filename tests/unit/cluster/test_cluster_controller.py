@@ -140,6 +140,7 @@ def test_secrets_never_come_back(world: World) -> None:
         ("objects.create", {"kind": "vpn", "name": "a*"}, errors.INVALID_ARGUMENT),
         ("objects.delete", {"kind": "vpn", "name": "default"}, errors.OBJECT_IN_USE),
         ("objects.rename", {}, errors.UNKNOWN_OPERATION),
+        ("gateways.show", {"name": "mqtt.0"}, errors.OBJECT_NOT_FOUND),
         ("events", {"since": "x"}, errors.INVALID_ARGUMENT),
         ("events", {"limit": 0}, errors.INVALID_ARGUMENT),
         ("log_level", {"level": "LOUD"}, errors.INVALID_ARGUMENT),
@@ -303,6 +304,18 @@ def test_workers_are_listed_with_their_counters(served: World) -> None:
     (rows,) = replies(served.answer(served.call("workers"), {"filters": 9}))
     assert rows[0]["filters"] == 9
     assert rows[0]["state"] == "ready"
+
+
+def test_gateways_are_listed_with_their_metrics_and_without_if_they_are_not_there(served: World) -> None:
+    served.hello("mqtt")
+    served.news(router="ready", mqtt="ready", mqtt_1="restarting")
+    (rows,) = replies(served.answer(served.call("gateways.list"), {"clients": 3}))
+    assert [(row["name"], row["state"], row.get("clients")) for row in rows] == [
+        ("mqtt.0", "ready", 3),
+        ("mqtt.1", "restarting", None),
+    ]
+    (shown,) = replies(served.answer(served.call("gateways.show", name="mqtt.0"), {"clients": 4}))
+    assert (shown["name"], shown["index"], shown["clients"]) == ("mqtt.0", 0, 4)
 
 
 def test_raw_counters_come_from_every_process(served: World) -> None:

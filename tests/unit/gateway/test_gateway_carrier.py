@@ -364,6 +364,7 @@ def test_a_turn_of_many_clients_leaves_in_one_round_in_order(gateway: Gateway) -
     publish(b, "2", "3")
     publish(a, "4")
     gateway.turn()
+    assert gateway.carrier.describe()["published"] == 4
     assert gateway.published() == [["1", "2", "3", "4"]]
 
 

@@ -47,6 +47,7 @@ def test_messages_leave_at_once_while_there_is_room() -> None:
     bench.egress.put(client, [b"a", b"b"], 0.0)
     bench.egress.put(client, [b"c"], 0.0)
     assert bench.got(client) == b"abc"
+    assert bench.egress.sent == 3
     assert client.queued == (0, 0)
     assert bench.outlet.awaited == set()
 
@@ -58,8 +59,10 @@ def test_what_has_no_room_waits_and_goes_on_in_its_order_when_all_has_left() -> 
     bench.egress.put(client, [b"c"], 0.0)
     assert bench.outlet.sent[client.connection_id] == FULL[:-1] + b"a"
     assert client.queued == (2, 2 + 2 * MESSAGE_BYTES)
+    assert bench.egress.sent == 2, "what waits is not sent yet"
     bench.egress.validate()
     bench.room()
+    assert bench.egress.sent == 4
     assert bench.outlet.sent[client.connection_id] == FULL[:-1] + b"abc"
     assert client.queued == (0, 0)
 

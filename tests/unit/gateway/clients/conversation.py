@@ -256,6 +256,8 @@ class Conversation:
         self.awaited: int | None = None
         #: How the process was told that the connection is over; None as long as it is not.
         self.finished: str | None = None
+        #: For what it was ended, if the client did not end it itself.
+        self.ended: list[int] = []
         self.fanned_out: set[MqttSubscription] = set()
         self.delivered: list[tuple[list[str], list[str]]] = []
         self.credit = Credit()
@@ -317,6 +319,10 @@ class Conversation:
     def resume(self, connection_id: bytes) -> None:
         assert self.finished is None
         self.is_paused = False
+
+    def count_end(self, reason: int) -> None:
+        assert self.finished is None
+        self.ended.append(reason)
 
     def finish(self, connection_id: bytes, farewell: bytes, reason: str, now: float) -> None:
         assert self.finished is None, "a connection ends once"

@@ -63,6 +63,15 @@ def test_a_malformed_packet_ends_the_connection(version: int) -> None:
 
 
 @BOTH
+def test_an_end_is_counted_by_the_reason_of_5_0_unless_it_is_the_clients_own(version: int) -> None:
+    """3.1.1 is not told the reason, operators are."""
+    broken, left = Conversation(version).here(), Conversation(version).here()
+    broken.says_bytes(b"\x00\x00")
+    left.says(Disconnect())
+    assert (broken.ended, left.ended) == ([R.MALFORMED_PACKET], [])
+
+
+@BOTH
 def test_packets_before_a_broken_one_are_done(version: int) -> None:
     talk = Conversation(version).here()
     talk.says_bytes(b"\xc0\0\xc1\0")
