@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,18 +15,29 @@ import pytest
 from angarium import blocking
 from angarium.errors import AngariumError
 from gateway.mqtt.codec import ReasonCode
+from gateway.mqtt.codec.connect import ConnAck, Connect
 from gateway.mqtt.codec.control import Disconnect
+from gateway.mqtt.codec.properties import Properties
 from gateway.mqtt.codec.publish import Publish
+from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw
 from tests.integration.mqtt_node import expect_clients, mqtt_node
 from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from angarium_server.testing import Node, Row
 
 pytestmark = pytest.mark.slow
+
+
+def ours(node: Node) -> blocking.Client | None:
+    """Connect with the SDK; None if that cannot be yet."""
+    try:
+        return blocking.connect(node.url)
+    except AngariumError:
+        return None
 
 
 def comes_back(node: Node, url: str) -> None:
@@ -43,15 +54,9 @@ def comes_back(node: Node, url: str) -> None:
             return None
         return client
 
-    def ours() -> blocking.Client | None:
-        try:
-            return blocking.connect(node.url)
-        except AngariumError:
-            return None
-
     client = wait_until(connected, "a client is let in")
     try:
-        with wait_until(ours, "our client is let in") as native:
+        with wait_until(lambda: ours(node), "our client is let in") as native:
             subscription = native.subscribe("to/us")
             client.subscribe("to/them")
             client.publish("to/us", b"1")
@@ -101,6 +106,52 @@ def test_with_the_router_all_its_clients_of_mqtt_end_and_come_back(tmp_path: Pat
         comes_back(node, url)
         assert node.process("mqtt")["pid"] == gateway, "that stays"
         expect_clients(node)
+
+
+#: Clients that lose their router, those of them whose sessions are kept, and when all are back at the latest.
+MANY, KEPT_MANY, BACK_S = 200, 40, 30.0
+
+
+def let_in(url: str, numbers: Iterable[int], stack: ExitStack) -> dict[int, Raw]:
+    """Connect clients all at once, each again and again until it is let in; the first ones keep their sessions."""
+    here: dict[int, Raw] = {}
+    deadline = time.monotonic() + BACK_S
+    missing = [*numbers]
+    while missing:
+        assert time.monotonic() < deadline, f"{len(missing)} are not let in"
+        tried = {number: stack.enter_context(Raw(url)) for number in missing}
+        for number, client in tried.items():
+            kept = Properties(session_expiry_interval=300 if number < KEPT_MANY else 0)
+            client.say(Connect(client_id=f"c{number}", clean_start=False, properties=kept))
+        answers = {number: client.next() for number, client in tried.items()}
+        here |= {n: tried[n] for n, one in answers.items() if isinstance(one, ConnAck) and not one.code}
+        missing = [number for number in missing if number not in here]
+    return here
+
+
+@pytest.mark.requirement("R230")
+def test_many_clients_are_back_within_seconds_of_a_killed_router_and_kept_sessions_go_on(
+    tmp_path: Path,
+) -> None:
+    with mqtt_node(tmp_path) as node, ExitStack() as stack:
+        first = let_in(node.mqtt_url, range(MANY), stack)
+        for number in range(KEPT_MANY):
+            first[number].say(Subscribe(1, (Subscription(f"to/{number}", 1),)))
+            assert first[number].next() == SubAck(1, (1,))
+        node.kill("router")
+        for client in first.values():
+            told = client.next()
+            assert isinstance(told, Disconnect)
+            assert told.code == ReasonCode.SERVER_BUSY
+            assert client.next() is None
+        again = let_in(node.mqtt_url, range(MANY), stack)
+        with wait_until(lambda: ours(node), "our client is let in") as native:
+            for number in range(KEPT_MANY):
+                native.publish(f"to/{number}", b"%d" % number, mode="persistent")
+        for number in range(KEPT_MANY):
+            message = again[number].next()
+            assert isinstance(message, Publish)
+            assert (message.payload, message.qos) == (b"%d" % number, 1)
 
 
 def test_an_orderly_stop_is_told_and_what_was_published_before_arrives(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import time
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from gateway.mqtt.codec.control import Disconnect, PingReq, PingResp
 from gateway.mqtt.codec.properties import Properties
 from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription
-from tests.integration.mqtt_clients import Paho, Raw
+from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw, place_of
 from tests.integration.mqtt_node import KEEPALIVE_MAX_S, PACKET_BYTES_MAX, clients, counted, mqtt_node
 from tests.waiting import wait_for
 
@@ -148,7 +149,77 @@ BAD = {
     "a packet of servers": (write(ConnAck(), 5), ReasonCode.PROTOCOL_ERROR),
     "no filter": (b"\x82\x03\x00\x01\x00", ReasonCode.PROTOCOL_ERROR),
     "flags of SUBSCRIBE": (b"\x80\x07\x00\x01\x00\x00\x01a\x00", ReasonCode.MALFORMED_PACKET),
+    "U+0000 in a topic": (b"\x30\x06\x00\x03a\x00b\x00", ReasonCode.MALFORMED_PACKET),
+    "a surrogate in a topic": (b"\x30\x06\x00\x03\xed\xa0\x80\x00", ReasonCode.MALFORMED_PACKET),
+    "no topic": (b"\x30\x03\x00\x00\x00", ReasonCode.PROTOCOL_ERROR),
+    "a topic that ends behind its packet": (b"\x30\x03\x00\x09a", ReasonCode.MALFORMED_PACKET),
+    "a ping with a body": (b"\xc0\x01\x00", ReasonCode.MALFORMED_PACKET),
+    "PUBLISH with packet identifier 0": (b"\x32\x06\x00\x01a\x00\x00\x00", ReasonCode.PROTOCOL_ERROR),
+    "SUBSCRIBE with packet identifier 0": (
+        b"\x82\x07\x00\x00\x00\x00\x01a\x00",
+        ReasonCode.PROTOCOL_ERROR,
+    ),
+    "flags of DISCONNECT": (b"\xe1\x00", ReasonCode.MALFORMED_PACKET),
 }
+#: The same of what only 5.0 has: properties, options and authentication.
+BAD_IN_5_0 = {
+    "topic alias 0": (b"\x30\x07\x00\x01a\x03\x23\x00\x00", ReasonCode.TOPIC_ALIAS_INVALID),
+    "a topic alias beyond what was granted": (
+        b"\x30\x07\x00\x01a\x03\x23\x00\x21",
+        ReasonCode.TOPIC_ALIAS_INVALID,
+    ),
+    "the greatest topic alias": (b"\x30\x07\x00\x01a\x03\x23\xff\xff", ReasonCode.TOPIC_ALIAS_INVALID),
+    "a topic alias of no topic": (b"\x30\x06\x00\x00\x03\x23\x00\x05", ReasonCode.PROTOCOL_ERROR),
+    "a property twice": (b"\x30\x08\x00\x01a\x04\x01\x00\x01\x00", ReasonCode.PROTOCOL_ERROR),
+    "a property of other packets": (
+        b"\x30\x09\x00\x01a\x05\x11\x00\x00\x00\x01",
+        ReasonCode.MALFORMED_PACKET,
+    ),
+    "properties that end behind their packet": (b"\x30\x04\x00\x01a\x7f", ReasonCode.MALFORMED_PACKET),
+    "a subscription identifier in a PUBLISH": (
+        b"\x30\x06\x00\x01a\x02\x0b\x01",
+        ReasonCode.PROTOCOL_ERROR,
+    ),
+    "subscription identifier 0": (
+        b"\x82\x09\x00\x01\x02\x0b\x00\x00\x01a\x00",
+        ReasonCode.PROTOCOL_ERROR,
+    ),
+    "reserved options": (b"\x82\x07\x00\x01\x00\x00\x01a\xc0", ReasonCode.MALFORMED_PACKET),
+    "retain handling 3": (b"\x82\x07\x00\x01\x00\x00\x01a\x30", ReasonCode.PROTOCOL_ERROR),
+    "no local of what is shared": (
+        b"\x82\x10\x00\x01\x00\x00\x0a$share/g/a\x04",
+        ReasonCode.PROTOCOL_ERROR,
+    ),
+    "authentication that nobody asked for": (b"\xf0\x00", ReasonCode.PROTOCOL_ERROR),
+}
+#: What a client says first, and the code of the CONNACK that it gets; None: no word.
+BAD_FIRST = {
+    "a message": (b"\x30\x04\x00\x01a\x00", None),
+    "a ping": (b"\xc0\x00", None),
+    "an end": (b"\xe0\x00", None),
+    "a CONNECT of a quarter of a gigabyte": (b"\x10\xff\xff\xff\x7f\x00\x04MQTT\x05", 0x95),
+    "another protocol": (b"\x10\x0d\x00\x04MQTX\x05\x02\x00\x3c\x00\x00\x00", None),
+    "version 6": (b"\x10\x0d\x00\x04MQTT\x06\x02\x00\x3c\x00\x00\x00", 0x84),
+    "3.1": (b"\x10\x0e\x00\x06MQIsdp\x03\x02\x00\x3c\x00\x00", 1),
+    "a reserved flag": (b"\x10\x0d\x00\x04MQTT\x05\x03\x00\x3c\x00\x00\x00", 0x81),
+    "U+0000 in its identifier": (b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x01\x00", 0x81),
+    "a will with QoS 3": (
+        b"\x10\x13\x00\x04MQTT\x05\x1e\x00\x3c\x00\x00\x00\x00\x00\x01w\x00\x00",
+        0x81,
+    ),
+}
+
+
+@pytest.mark.requirement("R247")
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize("name", BAD_FIRST)
+def test_who_begins_badly_is_closed_with_the_code_or_without_a_word(node: Node, name: str) -> None:
+    data, code = BAD_FIRST[name]
+    with socket.create_connection(place_of(node.mqtt_url), timeout=LIMIT_S) as stranger:
+        stranger.sendall(data)
+        heard = b"".join(iter(lambda: stranger.recv(100), b""))
+    assert heard[:1] == (b"" if code is None else b"\x20"), heard
+    assert code is None or heard[3] == code
 
 
 @pytest.mark.requirement("R247")
@@ -165,6 +236,32 @@ def test_a_bad_packet_ends_its_client_with_the_reason(node: Node, name: str) -> 
             data.replace(write(Connect(client_id="again"), 5), write(Connect(version=4, client_id="a"), 4))
         )
         assert old.next() is None
+
+
+@pytest.mark.requirement("R247")
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize("name", BAD_IN_5_0)
+def test_a_packet_that_is_bad_in_5_0_ends_its_client_with_the_reason(node: Node, name: str) -> None:
+    data, reason = BAD_IN_5_0[name]
+    with Raw(node.mqtt_url) as bad:
+        bad.connect("bad")
+        bad.socket.sendall(data)
+        assert ending(bad) == reason
+
+
+@pytest.mark.requirement("R242")
+@pytest.mark.usefixtures("others")
+def test_a_filter_may_have_128_levels_and_250_bytes(node: Node) -> None:
+    deep, long = "+" + "/" * 127, "b" * 250
+    with Raw(node.mqtt_url) as raw:
+        raw.connect("deep")
+        assert raw.subscribe(deep, long, deep + "/", long + "b") == (
+            0,
+            0,
+            *[ReasonCode.TOPIC_FILTER_INVALID] * 2,
+        )
+        raw.say(Publish(deep.replace("+", "x"), b"deep"), Publish(long, b"long"))
+        assert {next(iter(raw.payloads())) for _ in range(2)} == {b"deep", b"long"}
 
 
 @pytest.mark.usefixtures("others")
