@@ -12,6 +12,7 @@ socket outside of its handler says so with a `touch`.
 from __future__ import annotations
 
 import select
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import zmq
@@ -36,10 +37,10 @@ class Watch:
 
     def __init__(self) -> None:
         """Watch nothing."""
-        #: Exactly what is watched.
-        self._handlers: dict[Any, Handler] = {}
-        #: Descriptor -> socket, of those that are sockets.
-        self._sockets: dict[int, zmq.Socket[bytes]] = {}
+        #: Descriptor -> what is called while it is readable, of exactly what is watched.
+        self._handlers: dict[int, Callable[[], Any]] = {}
+        #: The sockets among these, with the handler of each.
+        self._sockets: dict[zmq.Socket[bytes], Handler] = {}
         #: Of exactly these descriptors and sockets.
         self._signals = select.epoll()
         #: Is readable while anything of these is, so another one can watch all of them.
@@ -50,19 +51,21 @@ class Watch:
     def add(self, watched: Watched, handler: Handler) -> None:
         """Watch a socket or a descriptor; `handler` may be called although nothing has come."""
         descriptor = _descriptor(watched)
-        self._handlers[watched] = handler
         self._signals.register(descriptor, select.EPOLLIN)
-        if not isinstance(watched, int):
-            self._sockets[descriptor] = watched
+        if isinstance(watched, int):
+            self._handlers[descriptor] = handler
+        else:
+            self._handlers[descriptor] = partial(self._signalled, watched)
+            self._sockets[watched] = handler
             self.touch(watched)
 
     def remove(self, watched: Watched) -> None:
         """Forget what is watched, before it is closed."""
         descriptor = _descriptor(watched)
-        del self._handlers[watched]
+        del self._handlers[descriptor]
         self._signals.unregister(descriptor)
         if not isinstance(watched, int):
-            del self._sockets[descriptor]
+            del self._sockets[watched]
             self._doubtful.pop(watched, None)
 
     def await_room(self, watched: int, *, wanted: bool) -> None:
@@ -89,18 +92,18 @@ class Watch:
             seconds = 0.0
         signals = self._signals.poll(seconds)
         for descriptor, _ in signals:
-            socket = self._sockets.get(descriptor)
-            if socket is None:
-                handler = self._handlers.get(descriptor)
-                if handler is not None:  # an earlier one of this round may have removed it
-                    handler()
-            elif socket not in self._doubtful:  # one in doubt had its turn, or has it next
-                self._serve(socket)
+            handler = self._handlers.get(descriptor)
+            if handler is not None:  # an earlier one of this round may have removed it
+                handler()
         return len(signals)
 
     def close(self) -> None:
         """Let go of the epoll, when nobody waits any more."""
         self._signals.close()
+
+    def _signalled(self, socket: zmq.Socket[bytes]) -> None:
+        if socket not in self._doubtful:  # one in doubt had its turn, or has it next
+            self._serve(socket)
 
     def _serve_doubtful(self) -> bool:
         """Call the handlers of those in doubt that are readable; tell whether there were any."""
@@ -108,13 +111,13 @@ class Watch:
         served = False
         for socket in doubtful:
             # An earlier handler of this round may have removed it.
-            if socket in self._handlers and int(socket.getsockopt(zmq.EVENTS)) & _READABLE:
+            if socket in self._sockets and int(socket.getsockopt(zmq.EVENTS)) & _READABLE:
                 self._serve(socket)
                 served = True
         return served
 
     def _serve(self, socket: zmq.Socket[bytes]) -> None:
-        if self._handlers[socket]():
+        if self._sockets[socket]():
             self.touch(socket)
         elif self._doubtful:
             self._doubtful.pop(socket, None)

@@ -72,7 +72,6 @@ from router.subscriptions.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from angarium_server.connections.tls import Peer
-    from router.ground.effects import Effect
     from router.ground.ground import Ground
     from router.matching.shards import Shard
     from router.sessions.round import Round
@@ -268,10 +267,6 @@ class Router:
 
     # -- events ----------------------------------------------------------------------------------------------
 
-    def take_effects(self) -> list[Effect]:
-        """Hand over what was decided since the last call."""
-        return self.out.take()
-
     def client_frames(self, routing_id: bytes, frames: list[bytes], now: float, peer: Peer = LOCAL) -> bool:
         """A client sent frames; false if it is busy: offer them again after the next `tick`. HELLO needs `peer`."""
         self._was_restless, self._is_restless = self._is_restless, True
@@ -417,12 +412,9 @@ class Router:
         )
         return min(self._wake_at, self.eliding.next_due())
 
-    def tick_after_clients(self, now: float) -> float:
-        """The same if nothing but frames of clients came since: lone messages of known topics make nothing due."""
-        wake, elided = self._wake_at, self.eliding.next_due()
-        if elided < wake:
-            wake = elided
-        return self.tick(now) if self._is_restless or now >= wake else wake
+    def next_tick(self) -> float:
+        """Give when `tick` is due if only frames of clients came since; 0 if these may have made something due."""
+        return 0.0 if self._is_restless else min(self._wake_at, self.eliding.next_due())
 
     def _sweep(self, now: float) -> None:
         self.closing.sweep(now)

@@ -253,7 +253,7 @@ class RouterServer:
         self._turn_began = None
         self._is_stirred = True
         while True:
-            for effect in router.take_effects():
+            for effect in router.out.take():
                 kind = type(effect)
                 if kind is SendClient:
                     self._send_client(effect)  # type: ignore[arg-type]
@@ -466,7 +466,9 @@ class RouterServer:
             self._set_clock(now)
             self._door.tick(now)
             self._memory.update(self._router.freed_bytes, now)
-        wake = self._tick_router(now)
+        wake = 0.0 if self._is_stirred else self._router.next_tick()
+        if wake <= now:
+            wake = self._tick_router(now)
         has_more = self._door.read_rest()
         self._carry_out()
         self._is_stirred = False
@@ -479,7 +481,7 @@ class RouterServer:
 
     def _tick_router(self, now: float) -> float:
         try:
-            return self._router.tick(now) if self._is_stirred else self._router.tick_after_clients(now)
+            return self._router.tick(now)
         except Exception:  # as in `_client_message`, of a request that was not done when it came
             served = self._router.subscriptions.served
             if served is None:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 READ_BYTES: Final = 128 * 1024
 #: Sent with one system call: so many bytes, and of larger pieces so many; the system takes 1,024.
 JOIN_BYTES: Final = 64 * 1024
-#: A message below this size is one piece: to handle its pieces would cost more than to join them.
+#: A message whose batch is below this size is one piece: to handle its pieces would cost more than to join them.
 SMALL_BYTES: Final = 4 * 1024
+#: Frames of a message that has one batch at most: the operation and its header are before it.
+LONE_BATCH_FRAMES: Final = 3
 SEND_PIECES: Final = 500
 
 _LATER: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -92,12 +94,11 @@ class Connection:
     def queue(self, frames: list[bytes]) -> None:
         """Have a message of ZMTP leave with the next `flush`."""
         pieces = pack(frames)
-        size = sum(map(len, pieces))
-        if size < SMALL_BYTES:
-            self._out.append(b"".join(pieces))
+        if len(frames) <= LONE_BATCH_FRAMES and len(frames[-1]) < SMALL_BYTES:
+            self._append(b"".join(pieces))
         else:
             self._out.extend(filter(None, pieces))  # an empty one would never be sent
-        self.unsent_bytes += size
+            self.unsent_bytes += sum(map(len, pieces))
 
     def queue_bytes(self, data: bytes) -> None:
         """Have bytes of any protocol leave with the next `flush`."""
@@ -185,7 +186,7 @@ class Connection:
         if self.is_encrypting:
             return
         while self._out:
-            data, size = self._next()
+            data = self._out[0] if len(self._out) == 1 else self._next()
             try:
                 sent = self._socket.sendmsg(data) if isinstance(data, list) else self._socket.send(data)
             except _LATER:
@@ -197,13 +198,11 @@ class Connection:
                 self._out.clear()
                 return
             self._drop(sent)
-            if sent < size:
+            if sent < (sum(map(len, data)) if isinstance(data, list) else len(data)):
                 return
 
-    def _next(self) -> tuple[bytes | memoryview | list[bytes | memoryview], int]:
-        """Give what one call sends, in one piece or in several, and its size."""
-        if len(self._out) == 1:
-            return self._out[0], self.unsent_bytes
+    def _next(self) -> bytes | list[bytes | memoryview]:
+        """Give what one call sends of several pieces: them, or all in one."""
         pieces: list[bytes | memoryview] = []
         size = 0
         for piece in self._out:
@@ -212,8 +211,8 @@ class Connection:
             pieces.append(piece)
             size += len(piece)
         if self._is_secure or len(pieces[0]) + len(pieces[-1]) < JOIN_BYTES:
-            return b"".join(pieces), size
-        return pieces, size
+            return b"".join(pieces)
+        return pieces
 
     def _drop(self, sent: int) -> None:
         """Forget so many bytes of what waits."""

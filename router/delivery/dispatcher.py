@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from angarium import wire
 from router.delivery.choice import best_neighbour, candidates
-from router.delivery.egress import Delivery, Egress, delivery_of
+from router.delivery.egress import Delivery, Egress, delivery_of, plain_delivery
 from router.sessions.queues import Bundle, open_rows
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from router.delivery.eliding import Eliding
     from router.sessions.interest import FilterSet, Interest
+    from router.sessions.neighbour import Neighbour
     from router.sessions.round import ChoiceResult, Round
     from router.sessions.session import Session
 
@@ -47,9 +48,9 @@ class Dispatcher:
         plain = a_round.plain
         if not a_round.choice and len(plain) == 1:
             only = plain[0]
-            delivery = delivery_of(Bundle(only.rows, only.batch, only.classes, topics=only.topics))
+            delivery = plain_delivery(only.rows, only.batch, only.classes, only.topics)
             for session in self._interest.resolve(only.set):
-                self._offer_round(session, delivery, a_round, now)
+                self._offer(session, delivery, a_round, now)
         elif plain or a_round.choice:
             self._deliver_mixed(a_round, now)
 
@@ -79,36 +80,23 @@ class Dispatcher:
                 delivery = _join(a_round, indices, extra or {}, opened.get(session, ()))
                 if not special:
                     joined[key] = delivery
-            self._offer_round(session, delivery, a_round, now)
+            self._offer(session, delivery, a_round, now)
         for session, extra in chosen.items():
-            self._offer(session, _join(a_round, [], extra, opened.get(session, ())), None, now)
+            offer = self.egress.offer if session.eliding is None else self._eliding.offer
+            offer(session, _join(a_round, [], extra, opened.get(session, ())), now)
 
-    def _offer_round(self, session: Session, delivery: Delivery, a_round: Round[Session], now: float) -> None:
-        """Offer what a round has for a session, without what the queue of its link has."""
-        if session.link is not None and session.link.node in a_round.spooled_for:
-            spooled = a_round.spooled_for[session.link.node]
-            left = None if spooled is None else _without_rows(delivery, spooled)
-            if left is None:
-                return
-            delivery = left
-        self._offer(session, delivery, a_round.session, now)
-
-    def _offer(self, session: Session, delivery: Delivery, publisher: Session | None, now: float) -> None:
-        if session.is_neighbour and publisher is not None and publisher.is_neighbour:
-            return  # what came over a link is served here only: no transit, so no loop
-        if session is publisher and session.no_local:
+    def _offer(self, session: Session, delivery: Delivery, a_round: Round[Session], now: float) -> None:
+        """Offer what a round has for a session, without what it does not get."""
+        left: Delivery | None = delivery
+        if session.link is not None:
+            left = _for_neighbour(session.link, delivery, a_round)
+        elif session is a_round.session and session.no_local:
             # Only plain rows are held back: what came by choice was chosen knowing about no-local (R27).
-            delivery_or_none = _without_plain(delivery)
-            session.count(
-                "discard.no-local", delivery.rows - (delivery_or_none.rows if delivery_or_none else 0)
-            )
-            if delivery_or_none is None:
-                return
-            delivery = delivery_or_none
-        if session.eliding is not None:
-            self._eliding.offer(session, delivery, now)
-        else:
-            self.egress.offer(session, delivery, now)
+            left = _without_plain(delivery)
+            session.count("discard.no-local", delivery.rows - (left.rows if left else 0))
+        if left is not None:
+            offer = self.egress.offer if session.eliding is None else self._eliding.offer
+            offer(session, left, now)
 
     def _choose(
         self, choice: ChoiceResult[Session], a_round: Round[Session], chosen: Chosen, opened: Opened
@@ -214,6 +202,16 @@ def _join(
             bundle = Bundle(len(packed), wire.join_rows(packed), wire.CLASS_COS1, share, unsorted=unsorted)
             bundles.append(bundle)
     return delivery_of(*bundles)
+
+
+def _for_neighbour(link: Neighbour, delivery: Delivery, a_round: Round[Session]) -> Delivery | None:
+    """Give what of a round goes over a link: what came over one does not, so no loop; nor what its queue has."""
+    if a_round.session.is_neighbour:
+        return None
+    if link.node not in a_round.spooled_for:
+        return delivery
+    spooled = a_round.spooled_for[link.node]
+    return None if spooled is None else _without_rows(delivery, spooled)
 
 
 def _without_rows(delivery: Delivery, indices: frozenset[int]) -> Delivery | None:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium import wire
+from router.ground.effects import plain_frames
 from router.sessions.queues import Bundle, ClassQueue, split_by_class
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Sequence
 
     from router.ground.effects import Outbox
     from router.sessions.session import Session
@@ -34,8 +36,6 @@ ANSWER_OVERHEAD_BYTES: Final = 128
 #: Batches up to this size share a frame with others that leave at the same time: larger ones cost little for their
 #: size, and to copy them would be dear.
 SMALL_BYTES: Final = 4_096
-#: See `plain_head`.
-_PLAIN_HEADS: Final = [wire.pack([0, [[rows, None]], 0]) for rows in range(128)]
 
 
 class Delivery(msgspec.Struct, eq=False):
@@ -62,7 +62,7 @@ class Delivery(msgspec.Struct, eq=False):
         """Give the DELIVER for a session when nothing was dropped before it."""
         if not session.is_neighbour:
             if self._frames is None and self.is_plain:
-                self._frames = [wire.DELIVER, plain_head(self.rows), self.bundles[0].batch]
+                self._frames = plain_frames(self.rows, self.bundles[0].batch)
             elif self._frames is None:
                 self._frames = deliver_frames(self.bundles, dropped=0)
             return self._frames
@@ -73,15 +73,16 @@ class Delivery(msgspec.Struct, eq=False):
 
 def delivery_of(*bundles: Bundle) -> Delivery:
     """Make a delivery of one bundle, or of some."""
-    first = bundles[0]
-    if len(bundles) > 1:
-        size = sum([len(bundle.batch) for bundle in bundles])
-        return Delivery(
-            [*bundles], sum([bundle.rows for bundle in bundles]), size, is_plain=False, is_small=False
-        )
-    size = len(first.batch)
-    plain = is_plain(first)
-    return Delivery([first], first.rows, size, is_plain=plain, is_small=plain and size <= SMALL_BYTES)
+    size = sum([len(bundle.batch) for bundle in bundles])
+    plain = len(bundles) == 1 and is_plain(bundles[0])
+    rows = sum([bundle.rows for bundle in bundles])
+    return Delivery([*bundles], rows, size, is_plain=plain, is_small=plain and size <= SMALL_BYTES)
+
+
+def plain_delivery(rows: int, batch: bytes, classes: int, topics: Sequence[str] | None) -> Delivery:
+    """Make the delivery of one batch of which there is nothing to say but how many rows it has."""
+    bundle, size = Bundle(rows, batch, classes, topics=topics), len(batch)
+    return Delivery([bundle], rows, size, is_plain=True, is_small=size <= SMALL_BYTES)
 
 
 def is_small(bundle: Bundle) -> bool:
@@ -92,11 +93,6 @@ def is_small(bundle: Bundle) -> bool:
 def is_plain(bundle: Bundle) -> bool:
     """Tell whether the number of its rows is all there is to say of a bundle."""
     return bundle.share is None and not bundle.unsorted and not bundle.opened
-
-
-def plain_head(rows: int) -> bytes:
-    """Give the head of a DELIVER with so many plain rows, of which nothing else is to be said."""
-    return _PLAIN_HEADS[rows] if rows < len(_PLAIN_HEADS) else wire.pack([0, [[rows, None]], 0])
 
 
 def link_frames(bundles: list[Bundle], *, dropped: int) -> list[bytes]:
@@ -147,14 +143,14 @@ class Egress:
         assert egress is not None
         if egress.congested_at is None and self.may_send(session):
             dropped = egress.take_dropped()
-            is_small = delivery.is_small and not session.is_neighbour
-            if is_small and not dropped and self._join(session, delivery.bundles[0]):
-                return
             if dropped:
                 frames = _frames_for(session, delivery.bundles, dropped)
+            elif delivery.is_small and not session.is_neighbour:
+                self._send_small(session, delivery.bundles[0])
+                return
             else:
                 frames = delivery.frames_for(session)
-            self._send(session, frames, delivery.rows, delivery.size, is_open=is_small)
+            self._send(session, frames, delivery.rows, delivery.size)
             return
         if egress.congested_at is None:
             egress.congested_at = now
@@ -216,30 +212,19 @@ class Egress:
     def _send_queued(self, session: Session, queue: ClassQueue) -> None:
         bundle, dropped = queue.pop()
         self.queued_bytes -= bundle.bytes
-        small = not session.is_neighbour and is_small(bundle)
-        if small and not dropped and self._join(session, bundle):
-            return
-        frames = _frames_for(session, [bundle], dropped)
-        self._send(session, frames, bundle.rows, len(bundle.batch), is_open=small)
-
-    def _send(self, session: Session, frames: list[bytes], rows: int, size: int, *, is_open: bool) -> None:
-        """Send a DELIVER; more may be added to an open one, of which it may tell only that messages were dropped."""
-        if is_open:
-            self._outbox.send_open(session, frames, rows)
+        if dropped or session.is_neighbour or not is_small(bundle):
+            self._send(session, _frames_for(session, [bundle], dropped), bundle.rows, len(bundle.batch))
         else:
-            self._outbox.send(session, frames, rows)
+            self._send_small(session, bundle)
+
+    def _send(self, session: Session, frames: list[bytes], rows: int, size: int) -> None:
+        """Send a DELIVER of its own: it is large, or there is more to say of it than the number of its rows."""
+        self._outbox.send(session, frames, rows)
         self._count(session, rows, size)
 
-    def _join(self, session: Session, bundle: Bundle) -> bool:
-        """Add rows to the DELIVER that leaves for a session anyhow; false if there is none that takes them.
-
-        An indication that messages were dropped stands at the beginning of a frame, so what has one begins its own.
-        """
-        size = self._outbox.join(session, bundle.rows, bundle.batch)
-        if size is None:
-            return False
-        self._count(session, bundle.rows, size)
-        return True
+    def _send_small(self, session: Session, bundle: Bundle) -> None:
+        rows = bundle.rows
+        self._count(session, rows, self._outbox.send_rows(session, rows, bundle.batch))
 
     def _count(self, session: Session, rows: int, size: int) -> None:
         """Count what was sent, exactly as the client will: that is its credit."""

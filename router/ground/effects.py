@@ -5,6 +5,7 @@ The decisions append to an `Outbox`; the shell takes them after each event and c
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -91,7 +92,7 @@ class Receiver(Protocol):
     """A session, as far as frames to it are concerned."""
 
     routing_id: bytes
-    #: The number of the effect that sends it a DELIVER to which rows may be added, or SEALED.
+    #: The number of the effect that sends it a small plain DELIVER, or SEALED if something else was sent after that.
     open_frame: int
 
 
@@ -107,13 +108,13 @@ class Place(Protocol):
 class _Joined:
     """A DELIVER to which rows were added."""
 
-    __slots__ = ("_batches", "_dropped", "_flags", "_routing_id", "bytes", "rows")
+    __slots__ = ("_batches", "_routing_id", "bytes", "rows")
 
     def __init__(self, first: SendClient) -> None:
         """Begin with a DELIVER of one plain batch."""
         self._routing_id = first.routing_id
-        self._flags, ((self.rows, _),), self._dropped = wire.unpack(first.frames[1])
-        self._batches = [(self.rows, first.frames[2])]
+        self.rows = first.rows
+        self._batches = [(first.rows, first.frames[2])]
         #: As the client will count them.
         self.bytes = len(first.frames[2])
 
@@ -128,8 +129,8 @@ class _Joined:
 
     def effect(self) -> SendClient:
         """Give it as it leaves."""
-        head = wire.pack([self._flags, [[self.rows, None]], self._dropped])
-        return SendClient(self._routing_id, [wire.DELIVER, head, wire.join_batches(self._batches)], self.rows)
+        frames = plain_frames(self.rows, wire.join_batches(self._batches))
+        return SendClient(self._routing_id, frames, self.rows)
 
 
 class Outbox:
@@ -174,23 +175,21 @@ class Outbox:
         session.open_frame = SEALED
         self.effects.append(SendClient(session.routing_id, frames, rows))
 
-    def send_open(self, session: Receiver, frames: list[bytes], rows: int) -> None:
-        """Send a DELIVER of one plain batch to which more may be added."""
-        session.open_frame = self._taken + len(self.effects)
-        self.effects.append(SendClient(session.routing_id, frames, rows))
+    def send_rows(self, session: Receiver, rows: int, batch: bytes) -> int:
+        """Send a small plain batch, with the DELIVER that leaves for a session anyhow if that is the last frame to it.
 
-    def join(self, session: Receiver, rows: int, batch: bytes) -> int | None:
-        """Add a batch to the last frame that leaves for a session.
-
-        Gives by how many bytes the batch in it gets longer; None if there is no such frame, or no room in it.
+        Gives by how many bytes the batch that the session gets becomes longer.
         """
         place = session.open_frame - self._taken
-        if place < 0:
-            return None
-        joined = self._joined.get(place)
-        if joined is None:
-            joined = self._joined[place] = _Joined(self.effects[place])  # type: ignore[arg-type]
-        return joined.add(rows, batch) if joined.bytes + len(batch) <= JOINED_BYTES_MAX else None
+        if place >= 0:
+            joined = self._joined.get(place)
+            if joined is None:
+                joined = self._joined[place] = _Joined(self.effects[place])  # type: ignore[arg-type]
+            if joined.bytes + len(batch) <= JOINED_BYTES_MAX:
+                return joined.add(rows, batch)
+        session.open_frame = self._taken + len(self.effects)
+        self.effects.append(SendClient(session.routing_id, plain_frames(rows, batch), rows))
+        return len(batch)
 
     def send_worker(self, worker: Place, frames: list[bytes]) -> None:
         """Send frames to a worker, behind all that was sent to it before."""
@@ -220,3 +219,13 @@ class Outbox:
         self.effects.append(
             EmitEvent({"event": name, "text": text, "severity": severity, "scope": scope, **fields})
         )
+
+
+def plain_frames(rows: int, batch: bytes) -> list[bytes]:
+    """Give a DELIVER of which there is nothing to say but the number of its rows."""
+    return [wire.DELIVER, _plain_head(rows), batch]
+
+
+@lru_cache(maxsize=1_024)
+def _plain_head(rows: int) -> bytes:
+    return wire.pack([0, [[rows, None]], 0])

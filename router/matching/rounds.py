@@ -379,7 +379,7 @@ class Rounds:
             shard.replays.popleft()
         a_round.plain += plain
         if choice:
-            a_round.choice += choice
+            a_round.choice = [*a_round.choice, *choice]
         if taken:
             a_round.endpoints = [*a_round.endpoints, *taken]
         self._answered(a_round, now)

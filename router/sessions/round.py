@@ -8,6 +8,7 @@ What each message makes one of is a `Struct`: it is made in a quarter of the tim
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from angarium import wire
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from router.sessions.interest import FilterSet
     from router.sessions.producer import Producer
@@ -27,6 +28,8 @@ Batch: TypeAlias = bytes
 
 #: Of a round from whose answer nothing is learned.
 NEVER: Final = -1
+#: Of nearly every round, which is spared a dict of its own.
+NOBODY: Final[Mapping[str, frozenset[int] | None]] = MappingProxyType({})
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -111,7 +114,7 @@ class Round(msgspec.Struct, Generic[S], eq=False):
     #: Of one that came over a link: classes and topics of its only batch, if the neighbour said them.
     inside: Inside | None = None
     #: Neighbour -> indices of the rows that the queue of its link has, None for all: of these its session gets no copy.
-    spooled_for: dict[str, frozenset[int] | None] = msgspec.field(default_factory=dict)
+    spooled_for: Mapping[str, frozenset[int] | None] = NOBODY
     #: What workers are to tell of its topics if it has more rows than a small round (`wire.LEARN_...`).
     learn: int = wire.LEARN_NOTHING
     #: What the workers are to take its messages for (`wire.MATCH_...`).
@@ -131,8 +134,8 @@ class Round(msgspec.Struct, Generic[S], eq=False):
     plain: list[PlainResult[S]] = msgspec.field(default_factory=list)
     #: All rows in order, in one batch, if that is known to be what `plain` has in several.
     whole: Batch | None = None
-    choice: list[ChoiceResult[S]] = msgspec.field(default_factory=list)
-    #: What endpoints take; a list as soon as there is something.
+    #: These two are lists as soon as there is something: what is chosen for, and what endpoints take.
+    choice: Sequence[ChoiceResult[S]] = ()
     endpoints: Sequence[EndpointResult] = ()
     #: True if rows of it may have been stored before: it is matched without publish rules then.
     resent: bool = False

@@ -269,7 +269,9 @@ class SimulatedNode:
 
     def after_event(self, router: Router, *, of_client: bool = False) -> None:
         """Do what the router's loop does after each event."""
-        wake = (router.tick_after_clients if of_client else router.tick)(self.loop.now)
+        wake = router.next_tick() if of_client else 0.0
+        if wake <= self.loop.now:
+            wake = router.tick(self.loop.now)
         for link in [one for one in self.links.values() if one.untaken]:
             self._offer(router, link)
         if self._rng.random() < self.settings.laziness:
@@ -300,7 +302,7 @@ class SimulatedNode:
         self.act(self._carry_out)
 
     def _carry_out(self, router: Router) -> None:
-        while effects := router.take_effects():
+        while effects := router.out.take():
             for effect in effects:
                 self._carry(router, effect)
 

@@ -74,13 +74,13 @@ class MiscountsJoinedRows(Router):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        join = self.out.join
+        send_rows = self.out.send_rows
 
-        def miscount(session: Any, rows: int, batch: bytes) -> int | None:
-            grown = join(session, rows, batch)
-            return None if grown is None else grown + 1
+        def miscount(session: Any, rows: int, batch: bytes) -> int:
+            grown = send_rows(session, rows, batch)
+            return grown if grown == len(batch) else grown + 1
 
-        self.out.join = miscount  # type: ignore[method-assign]
+        self.out.send_rows = miscount  # type: ignore[method-assign]
 
 
 class JoinsPastOtherFrames(Router):

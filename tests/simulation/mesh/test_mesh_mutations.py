@@ -123,13 +123,13 @@ def is_found(*rules: str) -> bool:
 
 def passes_on(patch: Patch) -> None:
     """What came over a link goes to other neighbours too."""
-    offer = Dispatcher._offer
+    for_neighbour = router.delivery.dispatcher._for_neighbour
 
-    def everywhere(self: Dispatcher, session: Any, delivery: Any, publisher: Any, now: float) -> None:
-        is_link = publisher is not None and publisher.link is not None
-        offer(self, session, delivery, None if is_link and session is not publisher else publisher, now)
+    def everywhere(link: Any, delivery: Any, a_round: Any) -> Any:
+        is_of_other = a_round.session.link not in (None, link)
+        return delivery if is_of_other else for_neighbour(link, delivery, a_round)
 
-    patch.setattr(Dispatcher, "_offer", everywhere)
+    patch.setattr(router.delivery.dispatcher, "_for_neighbour", everywhere)
 
 
 def stores_for_others(patch: Patch) -> None:

@@ -45,8 +45,8 @@ ENTRIES: Final = {
         "Router.client_frames",
         "Router.worker_frames",
         "Router.tick",
-        "Router.tick_after_clients",
-        "Router.take_effects",
+        "Router.next_tick",
+        "Outbox.take",
     },
     "worker": {"Worker.handle", "Worker.work", "Worker.tidy"},
     "home": {"Home.handle", "Home.tick", "Home.take_frames", "Home.take_write", "Home.written"},
@@ -55,7 +55,7 @@ ENTRIES: Final = {
 #: Of these, what is called in every turn of a loop, whether there are messages or not.
 TURNS: Final = {
     "Router.tick",
-    "Router.tick_after_clients",
+    "Router.next_tick",
     "Worker.work",
     "Worker.tidy",
     "Home.tick",

@@ -236,7 +236,7 @@ def test_a_router_that_goes_down_holds_nobody_back(slow: _Slow) -> None:
     dear.publish("next")
     slow.node.router.drain(slow.node.now)
     slow.node.router.tick(slow.node.now)
-    sent = [one for one in slow.node.router.take_effects() if isinstance(one, SendWorker)]
+    sent = [one for one in slow.node.router.out.take() if isinstance(one, SendWorker)]
     assert [one.frames[0] for one in sent] == [wire.MATCH]
 
 

@@ -248,7 +248,7 @@ class WiredNode:
 
     def settle(self) -> None:
         """Carry effects until nothing moves."""
-        while effects := self.router.take_effects():
+        while effects := self.router.out.take():
             for effect in effects:
                 self._carry(effect)
 
