@@ -70,6 +70,9 @@ class Receiver(Protocol):
     def count(self, name: str, amount: int = 1) -> None:
         """Count what happened to it."""
 
+    def sent(self, data: bytes) -> bytes:
+        """Give what messages are as bytes that leave now: whatever came before them has left or was lost."""
+
 
 class _Queue:
     """What waits for one client. A queue may be empty until the connection has room: all was lost."""
@@ -245,7 +248,7 @@ class Egress:
             if room <= 0:
                 break
         data = messages[0] if taken == 1 else b"".join(messages[:taken])
-        refusal = self._outlet.send_bytes(receiver.connection_id, data)
+        refusal = self._outlet.send_bytes(receiver.connection_id, receiver.sent(data))
         if refusal is None:
             return taken
         if refusal is Refusal.BLOCKED:
@@ -335,7 +338,7 @@ class Egress:
         self.sent += len(taken)
         data = b"".join(taken)
         self.bytes += queue.size - before
-        refusal = self._outlet.send_bytes(connection_id, data) if data else None
+        refusal = self._outlet.send_bytes(connection_id, queue.receiver.sent(data)) if data else None
         if refusal is Refusal.BLOCKED:
             self._blocked.append(queue.receiver)
         if not len(queue) and not queue.holds:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,6 +54,24 @@ def mqtt_node(folder: Path) -> Iterator[Node]:
     file.write_text(_CONFIG)
     with Node(folder / "data", workers=2, config=file) as node:
         yield node
+
+
+@contextmanager
+def two_gateways(folder: Path) -> Iterator[Node]:
+    """Run a node with two gateway processes."""
+    file = folder / "node.toml"
+    file.write_text("[mqtt]\nlisten = ['tcp://127.0.0.1:0', 'tcp://127.0.0.1:0/orders']\nprocesses = 2\n")
+    with Node(folder / "data", workers=1, config=file) as node:
+        yield node
+
+
+def metric(node: Node, name: str) -> dict[str, float]:
+    """Give a metric of each gateway process, by its index."""
+    kept = json.loads((node.data / "node.json").read_text(encoding="utf-8"))
+    with urllib.request.urlopen(f"{kept['health']}/metrics", timeout=5) as page:
+        text = page.read().decode()
+    found = re.findall(rf'^angarium_mqtt_{name}{{index="(\d+)"}} (\S+)$', text, flags=re.MULTILINE)
+    return {index: float(value) for index, value in found}
 
 
 def orders_url(node: Node) -> str:

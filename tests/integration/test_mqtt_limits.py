@@ -12,6 +12,7 @@ import pytest
 
 from angarium import blocking
 from gateway.mqtt.codec import ReasonCode, write
+from gateway.mqtt.codec.acknowledge import PubAck
 from gateway.mqtt.codec.connect import ConnAck, Connect
 from gateway.mqtt.codec.control import Disconnect, PingReq, PingResp
 from gateway.mqtt.codec.properties import Properties
@@ -77,6 +78,7 @@ def test_a_packet_has_a_largest_size_which_5_0_is_told(node: Node) -> None:
         assert ending(large) == ReasonCode.PACKET_TOO_LARGE
 
 
+@pytest.mark.requirement("R243")
 def test_a_client_gets_no_packet_that_is_larger_than_it_takes(node: Node) -> None:
     with Raw(node.mqtt_url) as small, blocking.connect(node.url) as ours:
         small.connect("small", properties=Properties(maximum_packet_size=200))
@@ -85,6 +87,29 @@ def test_a_client_gets_no_packet_that_is_larger_than_it_takes(node: Node) -> Non
         ours.publish("size", b"y" * 100)
         assert next(iter(small.payloads())) == b"y" * 100
         wait_for(lambda: counted(node, "small", "packet-too-large"), lambda seen: seen == 1)
+
+
+@pytest.mark.requirement("R243")
+def test_topics_that_come_again_are_aliases_for_who_takes_them(node: Node) -> None:
+    topic = "aliases/of/a/long/topic"
+    with Raw(node.mqtt_url) as takes, Raw(node.mqtt_url) as takes_none, blocking.connect(node.url) as ours:
+        takes.connect("takes", properties=Properties(topic_alias_maximum=1))
+        takes_none.connect("takes-none")
+        for raw in (takes, takes_none):
+            raw.say(Subscribe(7, (Subscription("aliases/#"), Subscription("stored/#", 1))))
+            assert isinstance(raw.next(), SubAck)
+        for number in range(3):
+            ours.publish(topic, b"%d" % number)
+        assert [_named(takes.next()) for _ in range(3)] == [(topic, None), (topic, 1), ("", 1)]
+        assert [_named(takes_none.next()) for _ in range(3)] == [(topic, None)] * 3
+        ours.publish("stored/too", b"", mode="persistent")
+        ours.publish("stored/too", b"", mode="persistent")
+        assert [_named(takes.next()) for _ in range(2)] == [("stored/too", None)] * 2
+
+
+def _named(packet: object) -> tuple[str, int | None]:
+    assert isinstance(packet, Publish)
+    return packet.topic, packet.properties.topic_alias
 
 
 @pytest.mark.requirement("R233")
@@ -274,29 +299,45 @@ def test_who_speaks_another_protocol_gets_no_word(node: Node, data: bytes) -> No
         assert stranger.next() is None
 
 
+@pytest.mark.requirement("R246")
 @pytest.mark.usefixtures("others")
 def test_a_reader_that_is_slow_loses_its_own_and_nobody_else_does(node: Node) -> None:
-    """What it lost is counted, and with what it got makes all; the newest are those that it got."""
+    """What it lost is counted, and with what it got makes all; the newest are those that it got.
+
+    With QoS 1 it loses nothing: that waits in its queue.
+    """
     with (
         Raw(node.mqtt_url, receive_bytes=8_192) as slow,
         Paho(node.mqtt_url) as quick,
         blocking.connect(node.url) as ours,
     ):
         slow.connect("slow", keep_alive=0)
-        slow.subscribe("flood/#")
+        slow.say(Subscribe(7, (Subscription("flood/#"), Subscription("safe/#", 1))))
+        assert isinstance(slow.next(), SubAck)
         quick.subscribe("flood/#")
         for number in range(FLOOD):
             ours.publish("flood/1", struct.pack(">I", number) + bytes(PAYLOAD_BYTES - 4))
+            if number % 10 == 0:
+                ours.publish("safe/1", b"%d" % number, mode="persistent")
             if number % 100 == 99:  # the quick one keeps up, and so all reaches the gateway
                 assert [struct.unpack(">I", payload[:4])[0] for _, payload in quick.receive_many(100)] == [
                     *range(number - 99, number + 1)
                 ]
         ours.publish("flood/end", b"")
-        seen = []
-        for payload in slow.payloads():
-            if not payload:
-                break
-            seen.append(struct.unpack(">I", payload[:4])[0])
+        seen: list[int] = []
+        safe: list[int] = []
+        is_over = False
+        while not is_over or len(safe) < FLOOD // 10:
+            packet = slow.next()
+            assert isinstance(packet, Publish)
+            if packet.qos:
+                slow.say(PubAck(packet.packet_id))
+                safe.append(int(packet.payload))
+            elif packet.payload:
+                seen.append(struct.unpack(">I", packet.payload[:4])[0])
+            else:
+                is_over = True
+        assert safe == [*range(0, FLOOD, 10)]
         assert seen == sorted(seen)
         assert seen[-1] == FLOOD - 1
         assert len(seen) < FLOOD

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +15,8 @@ from gateway.mqtt.codec import ReasonCode
 from gateway.mqtt.codec.control import Disconnect, PingReq, PingResp
 from gateway.mqtt.codec.properties import Properties
 from gateway.mqtt.codec.publish import Publish
-from tests.integration.mqtt_clients import Raw, place_of
+from tests.integration.mqtt_clients import Paho, Raw, place_of
+from tests.integration.mqtt_node import metric, two_gateways
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -25,15 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
-
-
-def metric(node: Node, name: str) -> dict[str, float]:
-    """Give a metric of each gateway process, by its index."""
-    kept = json.loads((node.data / "node.json").read_text(encoding="utf-8"))
-    with urllib.request.urlopen(f"{kept['health']}/metrics", timeout=5) as page:
-        text = page.read().decode()
-    found = re.findall(rf'^angarium_mqtt_{name}{{index="(\d+)"}} (\S+)$', text, flags=re.MULTILINE)
-    return {index: float(value) for index, value in found}
 
 
 def test_a_port_is_kept_over_deaths_and_over_restarts_of_the_node(tmp_path: Path) -> None:
@@ -82,10 +72,7 @@ def state(status: Row) -> str:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Node]:
-    """Give a node with two gateway processes."""
-    file = tmp_path / "node.toml"
-    file.write_text("[mqtt]\nlisten = ['tcp://127.0.0.1:0', 'tcp://127.0.0.1:0/orders']\nprocesses = 2\n")
-    with Node(tmp_path / "data", workers=1, config=file) as node:
+    with two_gateways(tmp_path) as node:
         yield node
 
 
@@ -139,6 +126,27 @@ def test_operators_see_each_process_and_what_it_does(pair: Node) -> None:
 
 def listed(node: Node) -> list[Row]:
     return [json.loads(line) for line in node.run("gateway", "list", "--json").splitlines()]
+
+
+#: Chi-squared with 19 degrees of freedom is larger once in a thousand million times, if all are equally likely.
+CHI_SQUARED_19 = 88.0
+
+
+@pytest.mark.requirement("R241")
+def test_those_who_share_get_equally_much_whichever_process_they_are_in(pair: Node) -> None:
+    messages = 2_000
+    with contextlib.ExitStack() as stack:
+        many = [stack.enter_context(Paho(pair.mqtt_url)) for _ in range(20)]
+        for one in many:
+            one.subscribe("$share/crew/even/#")
+        for number in range(messages):
+            many[0].publish(f"even/{number}")
+        wait_for(
+            lambda: sum(one.messages.qsize() for one in many), lambda seen: seen == messages, "all have come"
+        )
+        got = [one.messages.qsize() for one in many]
+    expected = messages / len(many)
+    assert sum((one - expected) ** 2 / expected for one in got) < CHI_SQUARED_19, got
 
 
 def test_a_process_that_is_killed_takes_its_own_clients_only(pair: Node) -> None:

@@ -139,6 +139,7 @@ def test_what_was_not_acknowledged_comes_again_with_dup_and_its_identifier(node:
         ]
 
 
+@pytest.mark.requirement("R238")
 def test_who_takes_over_gets_what_the_other_has_not_acknowledged(node: Node) -> None:
     older, _ = connected(node, "two")
     with older:
@@ -158,6 +159,7 @@ def test_who_takes_over_gets_what_the_other_has_not_acknowledged(node: Node) -> 
 
 
 @pytest.mark.requirement("R237")
+@pytest.mark.requirement("R238")
 def test_a_session_ends_when_its_time_is_over_or_its_client_says_so(node: Node) -> None:
     for name, connect_s, disconnect_s in (("late", 1, None), ("changed", 300, 1), ("over", 300, 0)):
         given = Properties(session_expiry_interval=connect_s)
@@ -175,6 +177,7 @@ def queues(node: Node) -> set[str]:
     return {row["name"].removeprefix("#mqtt/") for row in rows}
 
 
+@pytest.mark.requirement("R238")
 def test_a_clean_start_throws_away_what_waited(node: Node) -> None:
     unsettled(node, "clean")
     raw, is_present = connected(node, "clean", clean_start=True)

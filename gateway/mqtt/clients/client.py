@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium.errors import ERRORS, NO_SUBSCRIPTION_MATCH, SESSION_UNKNOWN, error_for
+from gateway.mqtt.aliases import Aliases
 from gateway.mqtt.clients import rules
 from gateway.mqtt.clients.connecting import UNKNOWN, acceptance, login_of, terms_of
 from gateway.mqtt.clients.keepalive import PATIENCE, KeepAlive
@@ -67,6 +68,7 @@ class Client:
 
     __slots__ = (
         "_address",
+        "_aliases",
         "_certificate",
         "_host",
         "_inbox",
@@ -124,6 +126,8 @@ class Client:
         #: Whether the client has said that all is well, so that its will is not published.
         self._is_done = False
         self._keepalive = KeepAlive(now)
+        #: Those for topics of what is sent to it; None if it takes none.
+        self._aliases: Aliases | None = None
         #: What it publishes and what it subscribes to, since it is here.
         self._publishing: Publishing | None = None
         self._subscribing: Subscribing | None = None
@@ -267,6 +271,8 @@ class Client:
             self._broken(error, now)
             return
         self.stage = Stage.HERE
+        aliases_max = min(self.terms.topic_alias_max, self._settings.topic_alias_max)
+        self._aliases = Aliases(aliases_max, self.packet_bytes_max) if aliases_max else None
         self._publishing = Publishing(self.attached, self._settings, self.version)
         self._subscribing = Subscribing(
             self, self.attached, self._host, self._settings.capabilities, self._answer, self._session
@@ -458,6 +464,10 @@ class Client:
         if self.attached:
             self.attached.count(name, amount)
 
+    def sent(self, data: bytes) -> bytes:
+        """Give messages that leave now as the client gets them."""
+        return data if self._aliases is None else self._aliases.shorten(data)
+
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         is_here = self.stage is Stage.HERE
@@ -467,6 +477,8 @@ class Client:
         assert not is_here or (self.name and self._publishing and self._subscribing)
         if self._subscribing is not None:
             self._subscribing.validate()
+        if self._aliases is not None:
+            self._aliases.validate()
 
 
 #: What each packet of a client does; false if it is to come again.

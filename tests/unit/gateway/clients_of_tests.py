@@ -28,6 +28,9 @@ class FakeClient:
     def count(self, name: str, amount: int = 1) -> None:
         self.counts[name] += amount
 
+    def sent(self, data: bytes) -> bytes:
+        return data
+
 
 class FakeOutlet:
     """Connections that take what they are given, of which so much has left as the test says."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -188,6 +188,34 @@ def test_messages_of_a_share_and_of_an_inbox_come_to_one_client(gateway: WiredGa
     assert sum(map(len, told)) == 10
     assert {what for one in told for what in map(str, one)} == {str(("delivered", ["t"], "#share/g/t"))}
     assert gateway.topics() == []
+
+
+#: Chi-squared with 14 degrees of freedom is larger once in a thousand times, if all are equally likely.
+CHI_SQUARED_14: Final = 36.1
+
+
+@pytest.mark.requirement("R241")
+def test_those_who_share_get_equally_much_however_many_are_in_their_gateway(
+    node: NodeOfGateways, gateway: WiredGateway
+) -> None:
+    """Thirteen in one process and two in another; the seed is that of the node."""
+    messages, gateways = 3_000, [gateway] * 13 + [WiredGateway(node, index=1)] * 2
+    guests = []
+    for number, one in enumerate(gateways):
+        client, guest = one.open(f"c{number}")
+        subscribe(one, client, "#share/g/t")
+        guest.take()
+        guests.append(guest)
+    native = node.client()
+    for at in range(messages):
+        native.publish("t")
+        if at % 50 == 49:
+            for one in (gateways[0], gateways[-1]):
+                one.settle()
+    got = [sum(len(topics) for _, topics, _ in guest.take()) for guest in guests]
+    assert sum(got) == messages
+    expected = messages / len(guests)
+    assert sum((one - expected) ** 2 / expected for one in got) < CHI_SQUARED_14, got
 
 
 def test_rows_are_cut_by_the_table_of_the_node_also_when_that_changes(gateway: WiredGateway) -> None:
