@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from angarium import blocking
+from angarium_server.testing import Node
 from gateway.mqtt.codec import ReasonCode, write
 from gateway.mqtt.codec.acknowledge import PubAck
 from gateway.mqtt.codec.connect import ConnAck, Connect
@@ -20,13 +21,12 @@ from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw, place_of
 from tests.integration.mqtt_node import KEEPALIVE_MAX_S, PACKET_BYTES_MAX, clients, counted, mqtt_node
+from tests.unit.gateway.websocket_client import frame, request
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from angarium_server.testing import Node
 
 pytestmark = pytest.mark.slow
 
@@ -272,6 +272,46 @@ def test_a_packet_that_is_bad_in_5_0_ends_its_client_with_the_reason(node: Node,
         bad.connect("bad")
         bad.socket.sendall(data)
         assert ending(bad) == reason
+
+
+@pytest.mark.requirement("R243")
+@pytest.mark.usefixtures("others")
+def test_all_65_535_packet_identifiers_may_be_under_way_in_3_1_1_and_are_answered_in_order(
+    node: Node,
+) -> None:
+    """It cannot be told fewer; it reads nothing before it has said all."""
+    with Raw(node.mqtt_url, 4) as hasty:
+        hasty.connect("hasty")
+        for first in range(1, 65_536, 5_000):
+            identifiers = range(first, min(first + 5_000, 65_536))
+            hasty.say(*(Publish("nobody", b"", qos=1, packet_id=one) for one in identifiers))
+        for one in range(1, 65_536):
+            assert hasty.next() == PubAck(one)
+
+
+@pytest.mark.requirement("R242")
+@pytest.mark.usefixtures("others")
+def test_who_goes_on_to_subscribe_beyond_the_limit_is_refused_each_time_and_disturbs_nobody(
+    node: Node,
+) -> None:
+    node.run("profile", "update", "default", "--set", "max_subscription_count=5000")
+    with Raw(node.mqtt_url) as greedy:
+        greedy.connect("greedy")
+        for packet in range(20):
+            codes = greedy.subscribe(*(f"greedy/{packet}/{number}" for number in range(1_000)))
+            assert set(codes) == {0 if packet < 5 else ReasonCode.QUOTA_EXCEEDED}
+
+
+@pytest.mark.requirement("R247")
+def test_a_websocket_of_frames_of_one_byte_is_read_and_others_have_their_turn(tmp_path: Path) -> None:
+    payload = bytes(range(256)) * 40
+    packets = write(Connect(client_id="tiny"), 5) + write(Publish("tiny", payload), 5)
+    with Node(tmp_path / "data", workers=1, mqtt="ws://127.0.0.1:0") as node, Paho(node.mqtt_url) as reader:
+        reader.subscribe("tiny", "calm")
+        with socket.create_connection(place_of(node.mqtt_url), timeout=LIMIT_S) as tiny:
+            tiny.sendall(request() + b"".join(frame(packets[at : at + 1]) for at in range(len(packets))))
+            reader.publish("calm", b"undisturbed")
+            assert {bytes(reader.receive().payload) for _ in range(2)} == {payload, b"undisturbed"}
 
 
 @pytest.mark.requirement("R242")
