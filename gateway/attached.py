@@ -218,6 +218,7 @@ class Attached:
         "_requests",
         "_totals",
         "_unacknowledged_bytes",
+        "behind",
         "farewell",
         "has_moved",
         "last",
@@ -255,6 +256,8 @@ class Attached:
         self._is_asking = False
         #: What it asks for when it has left: an operation and its arguments.
         self.last: tuple[str, dict[str, Any]] | None = None
+        #: How many rows of the carrier leave before its BYE, since its own are among them: direct, guaranteed.
+        self.behind = (0, 0)
         #: What its BYE says: nothing if it is done, else for how many seconds its session is kept.
         self.farewell: tuple[int, ...] = ()
         self._totals: dict[str, int] = {}

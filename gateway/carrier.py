@@ -228,6 +228,7 @@ class Carrier:
         stage = client.stage
         if stage is Stage.OPEN:
             del self._clients[client.number]
+            client.behind = self.gathering.end, self.producing.end
             self._leaving.append(client)
         elif stage in (Stage.RENOUNCED, Stage.OVER):
             return
@@ -300,12 +301,21 @@ class Carrier:
     def _send_leaving(self, session: GatewaySession) -> None:
         """Say BYE for those that left, and before it what was counted of them last."""
         leaving = self._leaving
-        while leaving and _has_room(session):
-            some = [leaving.popleft() for _ in range(min(len(leaving), COUNTED_MAX))]
+        while self._may_dismiss() and _has_room(session):
+            some = [leaving.popleft()]
+            while len(some) < COUNTED_MAX and self._may_dismiss():
+                some.append(leaving.popleft())
             if counts := [client.counts() for client in some if self.counting.forget(client)]:
                 session.count(CountedFrame(counts))
             for client in some:
                 client.dismiss(session)
+
+    def _may_dismiss(self) -> bool:
+        """Tell whether somebody has left of whom nothing is here any more."""
+        if not self._leaving:
+            return False
+        direct, guaranteed = self._leaving[0].behind
+        return self.gathering.taken >= direct and self.producing.taken >= guaranteed
 
     def _send_requests(self, session: GatewaySession) -> None:
         asking = self._asking
@@ -585,7 +595,7 @@ class Carrier:
         wake = min(self._time_at(now), line.wake_at, self.producing.open_at())
         if not _has_room(session):
             return wake
-        if self._waiting or self._asking or self._leaving or self.accepting:
+        if self._waiting or self._asking or self.accepting or self._may_dismiss():
             return now
         return min(wake, self.counting.wake_at(now))
 

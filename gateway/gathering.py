@@ -24,7 +24,7 @@ GATHERED_BYTES_MAX: Final = 4 << 20
 class Gathering:
     """Rows on their way to the router, of many clients."""
 
-    __slots__ = ("_round", "_size_bytes", "message_bytes_max", "rows")
+    __slots__ = ("_round", "_size_bytes", "message_bytes_max", "rows", "taken")
 
     def __init__(self) -> None:
         """Start empty."""
@@ -32,10 +32,17 @@ class Gathering:
         self._round = RowGatherer()
         #: Those that have not left, the oldest first.
         self.rows: deque[Row] = deque()
+        #: How many have left, or were dropped.
+        self.taken = 0
         #: What they take, with overhead.
         self._size_bytes = 0
         #: How large a message may be; none before it is open.
         self.message_bytes_max = 0
+
+    @property
+    def end(self) -> int:
+        """Give what `taken` will be when all that is here now has left."""
+        return self.taken + len(self.rows)
 
     def has_room(self) -> bool:
         """Tell whether another row is taken, however large it is."""
@@ -61,10 +68,12 @@ class Gathering:
         made = self._round
         made.fill_rows(self.rows)
         self._size_bytes -= made.size_bytes
+        self.taken += made.rows
         return made.take()
 
     def clear(self) -> None:
         """Drop what has not left."""
+        self.taken = self.end
         self.rows.clear()
         self._size_bytes = 0
 

@@ -94,6 +94,16 @@ class Producing(Generic[P]):
         #: By rising number; all that is not settled.
         self._waiting: deque[_Waiting[P]] = deque()
 
+    @property
+    def taken(self) -> int:
+        """Count the messages that have left, or were given up."""
+        return self._gathering.taken
+
+    @property
+    def end(self) -> int:
+        """Give what `taken` will be when all that is here now has left."""
+        return self._gathering.end
+
     # What clients say.
 
     def has_room(self) -> bool:

@@ -392,7 +392,7 @@ class Handshake:
             return
         self._sessions.admit(session)
         if carrier is not None and ticket.hello.behalf is not None:
-            self._wills.attached(session, ticket.hello.behalf)
+            self._wills.attached(session, ticket.hello.behalf, now)
         self._authenticator.entered(session, len(self._sessions))
         self._granted.entered(session)
         body = self._welcome_body(ticket, session, now)

@@ -10,6 +10,9 @@ After the last two the will *waits* for its delay, but not for longer than the c
 then published, once (`will_publishing`). Who comes back meanwhile, to whichever process of whichever gateway, and goes
 on with the session, cancels it; who begins a new session ends the old one, so its will is published.
 
+It comes behind what its client has published before, which travels in rounds of the gateway, and before what the client
+says when it is back.
+
 While it waits its username and Message VPN are charged for it. A router that dies takes all wills along; one that goes
 down in order publishes those that wait.
 
@@ -19,8 +22,8 @@ No I/O, no clock.
 from __future__ import annotations
 
 import math
-from collections import deque
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import msgspec
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
 
 #: Wills that are published in one step: 2 ms.
 WILLS_PER_STEP: Final = 50
+#: Between two looks whether what comes before a will has left.
+_LOOK_S: Final = 0.01
 #: Times of wills that do not wait any more, beside those of as many as wait; more are taken out at once.
 _STALE_MAX: Final = 1_000
 _Seconds = Annotated[int, Meta(ge=0, lt=1 << 32)]
@@ -68,6 +73,8 @@ class Will(msgspec.Struct, frozen=True, eq=False):
     message: gateways.Will
     #: How long it waits at most.
     delay_s: int
+    #: The session of its gateway, and the last round of that which came before the end.
+    behind: tuple[Session, int] | None = None
 
     @property
     def key(self) -> Key:
@@ -78,6 +85,14 @@ class Will(msgspec.Struct, frozen=True, eq=False):
     def bytes(self) -> int:
         """Give what it costs."""
         return _bytes_of(self.message)
+
+    @property
+    def is_next(self) -> bool:
+        """Tell whether what its client has published before has left."""
+        if self.behind is None:
+            return True
+        carrier, number = self.behind
+        return carrier.retired_round >= number or not carrier.open_rounds
 
 
 def _will_of(session: Session, message: gateways.Will) -> Will:
@@ -122,7 +137,7 @@ class Wills:
         #: (time, number of the session, key), the next one first; one for each that waits, and some that do not.
         self._times: list[tuple[float, int, Key]] = []
         #: Those whose time has come, the oldest first.
-        self._due: deque[Will] = deque()
+        self._due: dict[Key, Will] = {}
 
     # -- sessions --------------------------------------------------------------------------------------------
 
@@ -135,14 +150,16 @@ class Wills:
         if behalf is not None and behalf.will is not None:
             self._memory.refuse(session, _bytes_of(behalf.will))
 
-    def attached(self, session: Session, behalf: Behalf) -> None:
-        """A client has come: its earlier will is cancelled, or due if it begins anew. It may have a new one."""
+    def attached(self, session: Session, behalf: Behalf, now: float) -> None:
+        """A client has come: its earlier will is cancelled, or published if it begins anew. It may have a new one."""
         key = session.vpn.id, session.username, session_queue(session.client_name)
         before = self._waiting.pop(key, None)
         if before is not None and behalf.clean:
-            self._due.append(before[1])
+            self._due[key] = before[1]
         elif before is not None:
             self._let_go(before[1])
+        if key in self._due:
+            self._give(key, now)
         if behalf.will is not None:
             session.will = _will_of(session, behalf.will)
             self._memory.charge(session, session.will.bytes)
@@ -171,10 +188,13 @@ class Wills:
         session.will = None
         self._memory.keep(will.vpn, will.username, will.bytes)
         assert will.key not in self._waiting, "a client has two wills"
+        assert will.key not in self._due, "a client has two wills"
+        if session.carrier is not None:
+            will = msgspec.structs.replace(will, behind=(session.carrier, session.carrier.round_number))
         if will.delay_s and self._is_kept(will):
             self._wait(will, now + will.delay_s)
         else:
-            self._due.append(will)
+            self._due[will.key] = will
 
     def _is_kept(self, will: Will) -> bool:
         """Tell whether the session that its client goes on with is there."""
@@ -190,11 +210,10 @@ class Wills:
     def endpoint_gone(self, endpoint: Endpoint) -> None:
         """A queue is gone: if it was a kept session, the will of that is due."""
         if endpoint.name.startswith(wire.SESSION_QUEUE_PREFIX):
-            before = self._waiting.pop(
-                (endpoint.vpn.id, str(endpoint.attributes["owner"]), endpoint.name), None
-            )
+            key = endpoint.vpn.id, str(endpoint.attributes["owner"]), endpoint.name
+            before = self._waiting.pop(key, None)
             if before is not None:
-                self._due.append(before[1])
+                self._due[key] = before[1]
 
     # -- time ------------------------------------------------------------------------------------------------
 
@@ -206,16 +225,28 @@ class Wills:
             found = self._waiting.get(key)
             if found is not None and found[1].number == number:
                 del self._waiting[key]
-                self._due.append(found[1])
-        for _ in range(min(WILLS_PER_STEP, len(self._due))):
-            will = self._due.popleft()
-            self._let_go(will)
-            self._publish(will, now)
-        return now if self._due else (times[0][0] if times else math.inf)
+                self._due[key] = found[1]
+        wake = times[0][0] if times else math.inf
+        return min(wake, self._give_some(now)) if self._due else wake
+
+    def _give_some(self, now: float) -> float:
+        """Publish some that are due; gives when to come again."""
+        ready = (key for key, will in self._due.items() if will.is_next)
+        some = [*islice(ready, WILLS_PER_STEP)]
+        for key in some:
+            self._give(key, now)
+        if not self._due:
+            return math.inf
+        return now if len(some) == WILLS_PER_STEP else now + _LOOK_S
+
+    def _give(self, key: Key, now: float) -> None:
+        will = self._due.pop(key)
+        self._let_go(will)
+        self._publish(will, now)
 
     def end_waits(self) -> None:
         """The node goes down: what waits is due."""
-        self._due.extend(will for _, will in self._waiting.values())
+        self._due.update((key, will) for key, (_, will) in self._waiting.items())
         self._waiting.clear()
         self._times.clear()
 
@@ -231,11 +262,13 @@ class Wills:
     @property
     def charged_bytes(self) -> int:
         """Give what usernames and Message VPNs are charged for these."""
-        return sum(will.bytes for will in (*(one for _, one in self._waiting.values()), *self._due))
+        return sum(will.bytes for will in (*(one for _, one in self._waiting.values()), *self._due.values()))
 
     def validate(self) -> None:
         """Check the sentences above."""
         timed = set(self._times)
+        assert not self._waiting.keys() & self._due.keys()
+        assert all(will.key == key for key, will in self._due.items())
         for key, (due, will) in self._waiting.items():
             assert will.key == key
             assert (due, will.number, key) in timed

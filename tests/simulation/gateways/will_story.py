@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 #: What is published to topics below it is a will.
 TOPIC: Final = "will/"
-#: A router may be paused, and takes its time to notice that a gateway is gone.
-LATE_MAX_S: Final = 8.0
+#: A router may be paused, takes its time to notice that a gateway is gone, and waits for rounds of that which a worker
+#: has that hangs.
+LATE_MAX_S: Final = 15.0
 #: What a client was told may have happened so long before.
 TOLD_MAX_S: Final = 1.0
 
@@ -71,11 +72,11 @@ class WillStory:
         wills, incarnation = router.wills, router.shards.incarnation
         attached, publish = wills.attached, wills._publish
 
-        def take(session: Session, behalf: Behalf) -> None:
+        def take(session: Session, behalf: Behalf, now: float) -> None:
             payload, delay_s = (behalf.will.payload, behalf.will.delay_s) if behalf.will else (b"", 0)
             name, at = session.client_name, self._loop.now
             self.admissions.append(Admission(at, incarnation, name, behalf.clean, payload, delay_s))
-            attached(session, behalf)
+            attached(session, behalf, now)
 
         def give(will: Will, now: float) -> None:
             self.published.append((self._loop.now, will.message.payload))

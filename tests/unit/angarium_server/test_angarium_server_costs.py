@@ -189,7 +189,7 @@ def test_a_will_that_waits() -> None:
     def make(number: int) -> None:
         session.number, session.client_name = number + 1_000, f"dev{number}"
         will = decode(wire.pack([f"gone/{number}", 1, None, bytes(50), bytes(100), 1_000]))
-        wills.attached(session, Behalf("", will=will))
+        wills.attached(session, Behalf("", will=will), 0.0)
         wills.session_ended(session, None, float(number))
 
     _expect(costs.WILL_BYTES + len(f"gone/{COUNT}") + 150, make)

@@ -400,6 +400,23 @@ def test_one_turn_sends_a_bounded_number_of_rows_and_wants_the_next_at_once(gate
     assert found == [*map(str, range(5_000))]
 
 
+def test_who_leaves_does_so_behind_what_he_has_published() -> None:
+    """His will is published then, and is not to come before it."""
+    gateway = Gateway(rounds=1)
+    (client, _), (other, _) = gateway.opened(), gateway.opened("other")
+    gateway.sent()
+    publish(other, "0")
+    gateway.turn()
+    publish(client, "1")
+    client.leave(will_within_s=0)
+    publish(other, "2")
+    assert gateway.turn() > gateway.now, "nobody waits for nothing"
+    assert [frames[0] for frames in gateway.sent()] == [wire.PUBLISH]
+    gateway.says(wire.RETIRED, (1,))
+    gateway.turn()
+    assert [frames[0] for frames in gateway.sent()] == [wire.PUBLISH, wire.ATTACHED]
+
+
 def test_without_credit_rows_wait_and_beyond_the_limit_none_is_taken() -> None:
     gateway = Gateway(rounds=1)
     client, _ = gateway.opened()

@@ -8,6 +8,7 @@ import pytest
 
 from angarium import errors, wire
 from angarium.message import HEADER_KEYS, pack_fields, unpack_properties
+from angarium.topic import slot_of
 from angarium_server.costs import WILL_BYTES
 from cluster import objects
 from router.gateways.wills import WILLS_PER_STEP
@@ -284,6 +285,56 @@ def test_a_client_that_comes_and_goes_leaves_nothing_behind(node: PublishNode, g
         leaves(attach(gateway, will(delay_s=1_000)), 2_000)
     assert node.router.stats()["wills_waiting"] == 1
     assert len(node.router.wills._times) <= 1_003
+
+
+# -- order -----------------------------------------------------------------------------------------------------
+
+
+def topic_at(node: PublishNode, worker: int) -> str:
+    """Give a topic of a worker."""
+    table = node.router.shards.table
+    return next(topic for topic in map("gone/{}".format, range(100)) if table[slot_of(topic)] == worker)
+
+
+def published_behind_another(node: PublishNode, gateway: FakeGateway) -> FakeAttached:
+    """Have a client leave whose last message waits for one of others, at a worker that is paused."""
+    client = attach(gateway, will(topic=topic_at(node, 1)))
+    node.pause(0)
+    gateway.publish((topic_at(node, 0), b"of others"))
+    gateway.publish((topic_at(node, 1), b"before"))
+    leaves(client, 0)
+    step(node, 1)
+    return client
+
+
+def test_it_comes_behind_what_its_client_has_published(node: PublishNode, gateway: FakeGateway) -> None:
+    watcher = subscriber(node)
+    published_behind_another(node, gateway)
+    assert watcher.payloads() == []
+    node.unpause(0)
+    step(node, 1)
+    assert watcher.payloads() == [b"of others", b"before", b"gone"]
+
+
+def test_it_does_not_wait_for_a_gateway_that_is_gone(node: PublishNode, gateway: FakeGateway) -> None:
+    watcher = subscriber(node)
+    published_behind_another(node, gateway)
+    gateway.die()
+    node.kill_worker(0)
+    step(node, 1)
+    assert watcher.payloads() == [b"before", b"gone"]
+
+
+def test_it_comes_before_what_its_client_says_when_it_is_back(
+    node: PublishNode, gateway: FakeGateway
+) -> None:
+    watcher = subscriber(node)
+    published_behind_another(node, gateway)
+    attach(FakeGateway(node, index=1))
+    assert watcher.payloads() == [b"gone"]
+    node.unpause(0)
+    step(node, 1)
+    assert watcher.payloads() == [b"of others", b"before"]
 
 
 # -- rights ----------------------------------------------------------------------------------------------------
