@@ -292,7 +292,10 @@ class QueueIdentity(_Identity, frozen=True, kw_only=True, forbid_unknown_fields=
     """The same of a queue."""
 
     session: Annotated[
-        Session | None, own("The MQTT client whose session it keeps, and what that is subscribed to.")
+        Session | None,
+        own(
+            "The MQTT client whose session it keeps, and what that is subscribed to; no client: several share it."
+        ),
     ] = None
 
 

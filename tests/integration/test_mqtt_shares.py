@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,11 +17,12 @@ from gateway.mqtt.codec.properties import Properties
 from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw
-from tests.integration.mqtt_node import PASSWORD, mqtt_node, orders_url
+from tests.integration.mqtt_node import PASSWORD, mqtt_node, orders_url, two_gateways
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from angarium_server.testing import Node
 
@@ -166,3 +169,39 @@ def test_the_rights_of_the_member_count(node: Node) -> None:
     with Raw(url(node)) as raw:
         raw.connect("b")
         assert subscribe(raw, "$share/crew/a/>", "$share/crew/b*") == (ReasonCode.TOPIC_FILTER_INVALID,) * 2
+
+
+@pytest.mark.slow
+def test_those_who_share_get_all_that_was_stored_whoever_dies(tmp_path: Path) -> None:
+    """Members are clients of paho in two processes that come back by themselves; some messages may come twice."""
+    kills = {100: ("mqtt", 0), 200: ("worker", 0), 300: ("mqtt", 1), 400: ("router", 0)}
+    with two_gateways(tmp_path) as node, contextlib.ExitStack() as stack:
+        members = [
+            stack.enter_context(Paho(node.mqtt_url, f"m{at}", version=V3, keeps=at % 2 == 0))
+            for at in range(4)
+        ]
+        for one in members:
+            one.client.reconnect_delay_set(1, 1)
+            one.client.on_connect = _subscribe_again
+            one.subscribe("$share/crew/kills/#", options=1)
+        putter = stack.enter_context(Paho(node.mqtt_url, "putter", version=V3, keeps=True))
+        putter.client.reconnect_delay_set(1, 1)
+        for number in range(500):
+            putter.client.publish("kills/a", b"%d" % number, qos=1)
+            if number in kills:
+                node.kill(*kills[number])
+            time.sleep(0.01)  # so that the kills meet messages of all stages
+        waited_for = set(range(500))
+
+        def came() -> set[int]:
+            for one in members:
+                while not one.messages.empty():
+                    waited_for.discard(int(one.messages.get().payload))
+            return waited_for
+
+        wait_for(came, lambda left: not left, "all have come")
+        expect_messages(node, "crew/kills/#", 0)
+
+
+def _subscribe_again(client: Any, *_: object) -> None:
+    client.subscribe("$share/crew/kills/#", 1)

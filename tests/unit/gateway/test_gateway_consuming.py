@@ -28,30 +28,35 @@ class Told:
         self.told.append((value, error.code if error else 0))
 
 
-def bound() -> tuple[Gateway, FakeGuest, Attached, FlowWindow]:
-    gateway, guest, client = open_client()
+def bind(gateway: Gateway, client: Attached, request: int = 1, flow: int = 7, name: str = "q") -> FlowWindow:
+    """Bind a flow of a client."""
     window = FlowWindow(10, 1_000)
-    client.bind(window, {"name": "q"}, Told())
+    client.bind(window, {"name": name}, Told())
     gateway.turn()
     ((_, operation, asked),) = gateway.sent_of()
     assert operation == wire.REQUEST
-    assert asked == [1, "flow.bind", {"name": "q", "messages": 10, "bytes": 1_000}]
+    assert asked == [request, "flow.bind", {"name": name, "messages": 10, "bytes": 1_000}]
     answer = {
-        "flow": 7,
-        "name": "q",
-        "endpoint_id": 1,
+        "flow": flow,
+        "name": name,
+        "endpoint_id": flow,
         "active": True,
         "partitions": [],
         "access_type": "exclusive",
     }
-    gateway.says_to(client.number, wire.ANSWER, [1, 0, answer])
-    return gateway, guest, client, window
+    gateway.says_to(client.number, wire.ANSWER, [request, 0, answer])
+    return window
 
 
-def bring(gateway: Gateway, client: Attached, *positions: int) -> None:
+def bound() -> tuple[Gateway, FakeGuest, Attached, FlowWindow]:
+    gateway, guest, client = open_client()
+    return gateway, guest, client, bind(gateway, client)
+
+
+def bring(gateway: Gateway, client: Attached, *positions: int, flow: int = 7) -> None:
     batch = wire.pack([[at, "a", 1, None, None, b""] for at in range(len(positions))])
     part = [0, len(positions), [[one, 1] for one in positions], None, 0, None]
-    gateway.says_to(client.number, wire.MESSAGES, [7, [part]], batch)
+    gateway.says_to(client.number, wire.MESSAGES, [flow, [part]], batch)
 
 
 def test_operations_and_subscriptions_go_one_after_the_other_in_the_order_of_asking() -> None:
@@ -115,3 +120,47 @@ def test_nothing_is_said_of_a_flow_that_has_ended() -> None:
     client.accept(window, 1)
     gateway.turn()
     assert gateway.sent_of() == []
+
+
+def test_each_flow_of_a_client_is_told_what_is_done_with() -> None:
+    gateway, _, client, window = bound()
+    other = bind(gateway, client, request=2, flow=8, name="other")
+    bring(gateway, client, 1, 2)
+    bring(gateway, client, 1, 5, flow=8)
+    for one, position in ((window, 1), (other, 1), (window, 2), (other, 5)):
+        client.accept(one, position)
+    gateway.turn()
+    assert [one[2] for one in gateway.sent_of()] == [[7, 0, [[0, 1, 2]]], [8, 0, [[0, 1, 1], [0, 5, 5]]]]
+
+
+def test_what_was_accepted_is_told_before_a_flow_is_unbound() -> None:
+    gateway, _, client, window = bound()
+    bring(gateway, client, 1, 2)
+    client.accept(window, 1)
+    client.unbind(window)
+    gateway.turn()
+    told = [one[1:] for one in gateway.sent_of()]
+    assert told == [(wire.SETTLE, [7, 0, [[0, 1, 1]]]), (wire.REQUEST, [2, "flow.unbind", {"flow": 7}])]
+    bring(gateway, client, 3)  # on its way
+    gateway.says_to(client.number, wire.ANSWER, [2, 0, None])
+    assert window.flow == 0
+    client.accept(window, 2)
+    gateway.turn()
+    assert gateway.sent_of() == []
+    bind(gateway, client, flow=9)
+
+
+def test_a_flow_that_was_refused_may_be_unbound() -> None:
+    gateway, guest, client = open_client()
+    window, told = FlowWindow(10, 1_000), Told()
+    client.bind(window, {"name": "q"}, told)
+    client.unbind(window)
+    gateway.turn()
+    gateway.sent_of()
+    gateway.says_to(client.number, wire.ANSWER, [1, errors.UNKNOWN_ENDPOINT, "q"])
+    gateway.turn()
+    ((_, _, asked),) = gateway.sent_of()
+    assert asked == [1, "flow.unbind", {"flow": 0}]
+    gateway.says_to(client.number, wire.ANSWER, [1, errors.UNKNOWN_FLOW, "0"])
+    assert told.told == [(None, errors.UNKNOWN_ENDPOINT)]
+    assert guest.take() == []

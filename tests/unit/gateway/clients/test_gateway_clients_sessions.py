@@ -79,6 +79,7 @@ def test_a_message_that_was_published_with_qos_0_comes_with_it_and_is_done_with(
     assert talk.node.accepted == [1]
 
 
+@pytest.mark.requirement("R243")
 @pytest.mark.parametrize(
     ("receive_max", "granted"), [(None, IN_FLIGHT_MAX), (1, 1), (7, 7), (65_535, IN_FLIGHT_MAX)]
 )
