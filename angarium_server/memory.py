@@ -21,8 +21,9 @@ _GC_THRESHOLDS: Final = (5_000, 2, 10_000)
 GIVE_BACK_BYTES: Final = 1 << 20
 GIVE_BACK_DELAY_S: Final = 3.0
 #: Then it is given back so often again, and so long after the last time. The interpreter has small objects in arenas of
-#: a megabyte, and what was in use by chance, or freed and kept for the next one of its type, kept a whole one.
-AGAIN_TIMES: Final = 4
+#: a megabyte, and what was in use by chance, or freed and kept for the next one of its type, kept a whole one. The last
+#: time is after a minute: so long a client that left may resume its session, and there is something of it.
+AGAIN_TIMES: Final = 8
 AGAIN_S: Final = 8.0
 #: What a dict may take beyond what its entries need, and what these need at most.
 ROOMY_BYTES: Final = 64 << 10

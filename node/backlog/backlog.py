@@ -22,7 +22,7 @@ from node.backlog.segment import (
     STATES,
     Segment,
 )
-from node.backlog.time_index import TimeIndex
+from node.backlog.time_index import NO_TIMES, TimeIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -371,6 +371,10 @@ class PositionSet:
         assert self.count == sum(mask.bit_count() for mask in self._chunks.values())
 
 
+#: Of everybody who has none of the kind. It stays empty.
+NO_POSITIONS: Final = PositionSet()
+
+
 def _bit_runs(mask: int) -> Iterator[tuple[int, int]]:
     """Give (first bit, length) of each run of set bits of a mask, lowest first."""
     offset = 0
@@ -386,6 +390,19 @@ def _bit_runs(mask: int) -> Iterator[tuple[int, int]]:
 
 class Backlog:
     """The messages of a lane and their states."""
+
+    __slots__ = (
+        "_dead",
+        "bytes",
+        "changed",
+        "counts",
+        "in_order",
+        "newest",
+        "segments",
+        "settings",
+        "statistics",
+        "timers",
+    )
 
     def __init__(self, settings: LaneSettings) -> None:
         self.settings = settings
@@ -403,7 +420,7 @@ class Backlog:
         #: Reason -> positions of dead rows that `take_dead` has not given yet; made when the first of them die.
         self._dead: defaultdict[int, PositionSet] = defaultdict(PositionSet)
         #: When a segment has to be looked at (wall ms); each is in it at most once, at `Segment.timer`.
-        self.timers = TimeIndex()
+        self.timers = NO_TIMES
         #: Of a last-value lane: position of the newest message that was let in; older ones are replaced.
         self.newest = 0
         #: Name -> count, see `COUNTERS`; what never happened is not in it: nothing ever does in most partitions.
@@ -461,6 +478,12 @@ class Backlog:
         if not segment.live:
             self.segments.remove(segment)
             self.disarm(segment)
+
+    def arm(self, segment: Segment, at_ms: int) -> None:
+        """Have a segment looked at at a time."""
+        if self.timers is NO_TIMES:
+            self.timers = TimeIndex()
+        segment.timer = self.timers.add(at_ms, segment.first, segment.count)
 
     def disarm(self, segment: Segment) -> None:
         """Take a segment out of the time index."""
@@ -548,7 +571,7 @@ class Backlog:
             segment.live = segment.live_bytes = segment.timer = 0
             self.changed[segment] = None
         self.segments.clear()
-        self.timers.clear()
+        self.timers = NO_TIMES
         self._dead.clear()
         self.counts = [0] * len(STATES)
         self.bytes = 0
@@ -571,6 +594,7 @@ class Backlog:
         """Check what the comments on the attributes say."""
         self.segments.validate()
         self.timers.validate()
+        assert not NO_TIMES.count
         counts = [0] * len(STATES)
         timers = 0
         for segment in self.segments:

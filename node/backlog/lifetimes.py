@@ -14,9 +14,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from node.backlog.backlog import PositionSet, runs_of
+from node.backlog.backlog import NO_POSITIONS, PositionSet, runs_of
 from node.backlog.segment import EXPIRED, HELD, POSITION_MAX, READY, TIME_MAX_MS, Segment
-from node.backlog.time_index import Schedule, TimeIndex
+from node.backlog.time_index import NO_TIMES, Schedule, TimeIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +30,14 @@ SERVED_MAX: Final = 256
 class Lifetimes:
     """Expiry and delays of the messages of a backlog."""
 
+    __slots__ = (
+        "_backlog",
+        "_delayed",
+        "_on_ready",
+        "delays",
+        "filtered_upto",
+    )
+
     def __init__(self, backlog: Backlog, on_ready: Callable[[Segment, int, int], None]) -> None:
         """Make the times of a backlog.
 
@@ -42,9 +50,9 @@ class Lifetimes:
         #: Messages above this position were not seen by the topic endpoint's selector yet: they stay held.
         self.filtered_upto = POSITION_MAX
         #: HELD messages that wait for their redelivery delay; also some that were removed meanwhile.
-        self._delayed = PositionSet()
+        self._delayed = NO_POSITIONS
         #: When redelivery delays end, in monotonic ms.
-        self.delays = TimeIndex()
+        self.delays = NO_TIMES
 
     def expires_ms(self, segment: Segment, i: int) -> int:
         """Give the wall ms at which a message expires, 0 for never."""
@@ -123,7 +131,7 @@ class Lifetimes:
             due_ms = self.due_ms(segment, row)
             at_ms = min(at_ms, due_ms) if at_ms else due_ms
         if at_ms:
-            segment.timer = self._backlog.timers.add(at_ms, segment.first, segment.count)
+            self._backlog.arm(segment, at_ms)
 
     def expired(self, segment: Segment, i: int, j: int, wall_ms: int) -> bytearray | None:
         """Tell of each row from `i` to before `j` whether its time is over; None: of none."""
@@ -134,6 +142,8 @@ class Lifetimes:
 
     def delay(self, segment: Segment, i: int, j: int, until_ms: int) -> None:
         """Make a run that is OUT or READY no longer wait there but be held until a monotonic time."""
+        if self.delays is NO_TIMES:
+            self._delayed, self.delays = PositionSet(), TimeIndex()
         first = segment.first + i
         self._delayed.add(first, first + j - i - 1)
         self.delays.add(until_ms, first, j - i)
@@ -210,13 +220,13 @@ class Lifetimes:
 
     def clear(self) -> None:
         """Forget all delays; the backlog was purged."""
-        self._delayed.clear()
-        self.delays.clear()
+        self._delayed, self.delays = NO_POSITIONS, NO_TIMES
 
     def validate(self) -> None:
         """Check the structures."""
         self._delayed.validate()
         self.delays.validate()
+        assert not NO_POSITIONS.count
 
 
 def _spans(rows: list[int]) -> list[tuple[int, int]]:

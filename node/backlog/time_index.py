@@ -98,6 +98,10 @@ class TimeIndex:
         assert len(self._heap) <= 2 * len(self._buckets) + _STALE_MAX + 1
 
 
+#: Of everybody who has no times: most partitions have none. It stays empty.
+NO_TIMES: Final = TimeIndex()
+
+
 class Schedule:
     """The rows of a segment in the order of their times, and how far they have been taken."""
 

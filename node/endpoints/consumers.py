@@ -94,6 +94,20 @@ class _Shown:
 class Consumers:
     """Flows and readers of a lane."""
 
+    __slots__ = (
+        "_backlog",
+        "_browsing",
+        "_consuming",
+        "_is_exclusive",
+        "_ranging",
+        "_readers",
+        "_sources",
+        "_turn",
+        "delivered_upto",
+        "flows",
+        "lease",
+    )
+
     def __init__(self, backlog: Backlog, sources: Sources) -> None:
         self._backlog = backlog
         self._sources = sources

@@ -156,6 +156,14 @@ class Flow:
 class Settling:
     """Settles what the flows of a lane have out."""
 
+    __slots__ = (
+        "_backlog",
+        "_lifetimes",
+        "_outcomes",
+        "_wake",
+        "recovered_upto",
+    )
+
     def __init__(
         self,
         backlog: Backlog,
@@ -262,6 +270,12 @@ class Settling:
 
 class Outcomes:
     """Settles runs of messages. `was` is their state: OUT, or READY and HELD when a flow was resumed."""
+
+    __slots__ = (
+        "_backlog",
+        "_lifetimes",
+        "_on_ready",
+    )
 
     def __init__(
         self, backlog: Backlog, lifetimes: Lifetimes, on_ready: Callable[[Segment, int, int], None]

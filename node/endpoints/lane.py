@@ -70,6 +70,30 @@ FIRST_START: Final = LaneStart(1, 0, 0)
 class Lane:
     """The messages and flows of one partition of an endpoint."""
 
+    __slots__ = (
+        "__weakref__",
+        "_backlog",
+        "_closing",
+        "_consumers",
+        "_is_short",
+        "_lifetimes",
+        "_now",
+        "_outcomes",
+        "_resume_at",
+        "_settling",
+        "_sources",
+        "_topic_selector",
+        "_tried_upto",
+        "_wall_ms",
+        "barred",
+        "generation",
+        "lane_id",
+        "leasing",
+        "more",
+        "next_position",
+        "retained",
+    )
+
     def __init__(
         self,
         lane_id: int,

@@ -44,6 +44,17 @@ class Planned(NamedTuple):
 class Leasing:
     """Zero or one lease of a lane, and what it does to messages and consumers."""
 
+    __slots__ = (
+        "_backlog",
+        "_consumers",
+        "_lifetimes",
+        "_look_at",
+        "_outcomes",
+        "grace_until",
+        "is_changed",
+        "timed_out",
+    )
+
     def __init__(
         self,
         backlog: Backlog,

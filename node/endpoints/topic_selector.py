@@ -32,6 +32,16 @@ _LEAVE: Final = 2
 class TopicSelector:
     """Decides which messages of a topic endpoint come in. Without a selector all do, at once."""
 
+    __slots__ = (
+        "_backlog",
+        "_effort",
+        "_lifetimes",
+        "_on_ready",
+        "_read_row",
+        "resume_at",
+        "selector",
+    )
+
     def __init__(
         self,
         backlog: Backlog,

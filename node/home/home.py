@@ -240,7 +240,7 @@ class Home:
         for held in self.lanes:
             if held.is_provisional:
                 continue
-            row = layout.Positions(held.tail, held.lane.delivered_upto, tuple(held.gaps))
+            row = layout.Positions(held.tail, held.lane.delivered_upto, held.gaps)
             changes.append((Table.LANES, layout.positions_key(held.lane_id), layout.pack_positions(row)))
         self.lanes.reserving.clear()
         return changes

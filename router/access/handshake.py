@@ -640,7 +640,8 @@ class Handshake:
         )
 
     def sweep(self, now: float) -> None:
-        """Forget addresses that were quiet for long; tell what is due of those that failed."""
+        """Forget addresses that were quiet for long, and clients that left; tell what is due of those that failed."""
+        self._authenticator.sweep(now)
         self._failed.sweep(now)
         self._checks.sweep(now)
         self._granted.sweep(self._wall_ms(now), now)

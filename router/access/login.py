@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.access import is_this_host
+from angarium_server.memory import without_room
 from router.ground.alarms import NODE_CONNECTIONS, USERNAME_CONNECTIONS, VPN_CONNECTIONS, UsernameOf
 from router.sessions.directory import guest, profiles_of
 
@@ -245,12 +246,17 @@ class Authenticator:
         key = (session.vpn.name, session.client_name)
         self._left.pop(key, None)
         self._left[key] = now, session.inbox
+        self.sweep(now)
+
+    def sweep(self, now: float) -> None:
+        """Forget who may not resume any more, so that nothing of a client stays when nobody else comes or goes."""
         while self._left:  # in the order of leaving, so the first ones are the oldest
             oldest = next(iter(self._left))
             fresh = now - self._left[oldest][0] <= self._resume_s
             if fresh and len(self._left) <= self._config.max_connections:
                 break
             del self._left[oldest]
+        self._left = without_room(self._left)
 
     def token(self, ticket: Ticket, session: Session) -> bytes:
         """Make the resume token of a session."""

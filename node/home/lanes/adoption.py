@@ -679,7 +679,7 @@ class Placing:
         held.importing = self._tail + 1
         row = self._positions()
         held.note_positions(row)
-        held.gaps = list(row.gaps)
+        held.gaps = row.gaps
         held.lane.note_delivered(row.delivered)
 
     def _segments(self) -> list[Segment]:

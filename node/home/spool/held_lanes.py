@@ -102,7 +102,7 @@ class HeldLane:
         #: router sends them again in the same order, so each has its position again; another router cannot.
         self.unsure = 0
         #: Positions [first, last] that nobody gives again and whose messages are lost, and those that are on disk.
-        self.gaps: list[tuple[int, int]] = []
+        self.gaps: tuple[tuple[int, int], ...] = ()
         self.noted_gaps: tuple[tuple[int, int], ...] = ()
         #: What its consumer keeps here; None: nothing.
         self.note: bytes | None = None
@@ -202,7 +202,7 @@ class HeldLane:
 
     def note_gap(self, first: int, last: int) -> None:
         """Note that the messages of some positions are lost."""
-        self.gaps = [*self.gaps, (first, last)][-GAPS_MAX:]
+        self.gaps = (*self.gaps, (first, last))[-GAPS_MAX:]
 
     def lost_between(self, first: int, last: int) -> int:
         """Count the positions of a range whose messages are lost, as far as the lane remembers."""
@@ -213,7 +213,7 @@ class HeldLane:
         return layout.Positions(
             max(given, self.want_given, self.given),
             max(delivered, self.want_delivered, self.delivered),
-            tuple(self.gaps),
+            self.gaps,
         )
 
     def note_positions(self, row: layout.Positions) -> None:

@@ -118,7 +118,7 @@ class Recovery:
             held = HeldLane(lane, max(tail, importing - 1), row.floor)
             held.handovers, held.importing, held.is_doubled = row.handovers, importing, is_doubled
             held.note_positions(known)
-            held.gaps, held.unsure = list(known.gaps), known.delivered
+            held.gaps, held.unsure = known.gaps, known.delivered
             held.note = notes.get(lane_id)
             if lane_id in leases:
                 lane.leasing.load(leases[lane_id], now)

@@ -118,7 +118,7 @@ def test_a_segment_without_messages_leaves_the_list_and_the_time_index() -> None
     messages = backlog()
     one = segment(1, 4)
     messages.add(one)
-    one.timer = messages.timers.add(5000, 1, 4)
+    messages.arm(one, 5000)
     messages.remove(one, 0, 3, READY)
     messages.validate()
     messages.remove(one, 3, 4, READY)

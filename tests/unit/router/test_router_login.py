@@ -9,6 +9,7 @@ import pytest
 from angarium import errors, wire
 from cluster.security.passwords import hash_password
 from router.access.failed_logins import ADDRESSES_MAX
+from router.router import SWEEP_INTERVAL_S
 from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 SECRET = hash_password("right")
@@ -459,3 +460,13 @@ def test_a_token_does_not_take_a_name_from_another_username(guarded: WiredNode) 
     other = guarded.client(username="bob", password="right", client_name="app")
     assert _refused(guarded, client_name="app", token=welcome["token"]) == errors.CLIENT_NAME_IN_USE
     assert other.closed_with() is None
+
+
+def test_nothing_of_a_client_stays_when_it_may_not_resume_any_more(node: WiredNode) -> None:
+    """Nobody else comes or goes meanwhile."""
+    authenticator = node.router.handshake._authenticator
+    for number in range(3):
+        node.client(client_name=f"c{number}").send(wire.BYE, [])
+    assert len(authenticator._left) == 3
+    node.advance(node.router.config.resume_ms / 1000 + 2 * SWEEP_INTERVAL_S)
+    assert not authenticator._left
