@@ -58,6 +58,7 @@ GATEWAY: Final = BRIDGE._replace(
     username=wire.GATEWAY_USERNAME,
     match_bits=0,
     rounds_max=4_096,  # one holds what many clients said in one turn
+    bytes_max=32 << 20,  # it is beside the router, so no path has to be filled
     carries_clients=True,
 )
 #: The node on the other side of a link; its process is one of this node, or of that one.

@@ -63,7 +63,7 @@ def refused(client: FakeAttached, **fields: Any) -> int | None:
 def test_a_gateway_is_no_client_and_has_large_windows(node: WiredNode) -> None:
     welcome = FakeGateway(node, index=3).welcome
     assert welcome["client_name"] == "#gateway/mqtt/3"
-    assert (welcome["rounds"], welcome["bytes"]) == (4_096, wire.LINK_BYTES)
+    assert (welcome["rounds"], welcome["bytes"]) == (4_096, 32 << 20)
     assert node.router.operators.clients(None, node.now) == []
     assert len(node.router.sessions) == 0
 
