@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from gateway.egress import Receiver
     from gateway.line import Line
     from gateway.mqtt.codec import Packet, PacketError
-    from gateway.mqtt.delivering import MqttSubscription
+    from gateway.mqtt.delivering import MqttReceiver, MqttSubscription
 
 ROLE: Final = "mqtt"
 #: What was sent last may take so long to leave.
@@ -260,19 +260,21 @@ class MqttServer:
 
     def add(self, subscription: MqttSubscription) -> None:
         """Fan out to a subscription, which is not shared, from now on."""
-        self._delivering(subscription).add(subscription)
+        self._delivering(subscription.receiver.vpn).add(subscription)
 
     def remove(self, subscription: MqttSubscription) -> None:
         """Fan out to it no more."""
-        delivering = self._delivering(subscription)
-        if subscription.receiver.connection_id in self._clients:
-            delivering.remove(subscription)
-        else:
-            delivering.forget(subscription)
+        self._delivering(subscription.receiver.vpn).remove(subscription)
+
+    def forget(self, receiver: MqttReceiver, subscriptions: dict[str, MqttSubscription]) -> None:
+        """Do so with all subscriptions of a client that is gone."""
+        if subscriptions:
+            self._delivering(receiver.vpn).forget(subscriptions)
+            self._readings[receiver.vpn].forget_all(receiver, subscriptions.values())
 
     def read_retained(self, subscriptions: Sequence[MqttSubscription]) -> None:
         """Send what is retained to subscriptions in force."""
-        self._delivering(subscriptions[0])
+        self._delivering(subscriptions[0].receiver.vpn)
         self._readings[subscriptions[0].receiver.vpn].begin(subscriptions)
 
     def leave_retained(self, subscription: MqttSubscription) -> None:
@@ -282,10 +284,9 @@ class MqttServer:
 
     def deliver(self, subscriptions: Sequence[MqttSubscription], rows: Sequence[Row], now: float) -> None:
         """Send what came for one client alone, for these of its subscriptions."""
-        self._delivering(subscriptions[0]).deliver_to(subscriptions, rows, now)
+        self._delivering(subscriptions[0].receiver.vpn).deliver_to(subscriptions, rows, now)
 
-    def _delivering(self, subscription: MqttSubscription) -> Delivering:
-        vpn = subscription.receiver.vpn
+    def _delivering(self, vpn: str) -> Delivering:
         found = self._deliveries.get(vpn)
         if found is None:
             found = self._deliveries[vpn] = Delivering(self._egress)

@@ -24,6 +24,7 @@ from gateway.egress import Receiver
 from gateway.fanout import FanOut
 from gateway.mqtt.codec import fields, publish
 from gateway.mqtt.codec.kinds import V5
+from gateway.mqtt.codec.topics import shared
 from gateway.mqtt.messages import publish_section, sender_of
 from gateway.mqtt.topics import filters_of, mqtt_topic_of
 
@@ -122,8 +123,8 @@ class Delivering:
         self._turn_rows = self._turn_copies = 0
         #: Rows for which it had no time, in their order, each iterator at its first one, and what is called then.
         self._waiting: deque[tuple[Iterator[Row], Callable[[float], None] | None]] = deque()
-        #: Subscriptions of clients that are gone; what comes for these reaches nobody.
-        self._left: deque[MqttSubscription] = deque()
+        #: Subscriptions of clients that are gone, by topic filter; what comes for these reaches nobody.
+        self._left: deque[dict[str, MqttSubscription]] = deque()
         #: Told the topic of each message that came to be retained, and that somebody gets.
         self.on_retained: Callable[[str], None] = lambda _topic: None
 
@@ -141,9 +142,19 @@ class Delivering:
         for pattern in filters_of(subscription.options.filter):
             self._fan_out.remove(pattern, subscription)
 
-    def forget(self, subscription: MqttSubscription) -> None:
-        """Remove it some turns later: its client is gone, and may have had very many."""
-        self._left.append(subscription)
+    def forget(self, subscriptions: dict[str, MqttSubscription]) -> None:
+        """Remove these some at a time: their client is gone, and may have had very many. The dict is emptied."""
+        self._left.append(subscriptions)
+
+    def _remove_left(self) -> None:
+        for _ in range(TURN_REMOVALS):
+            if not self._left:
+                return
+            text, subscription = self._left[0].popitem()
+            if not self._left[0]:
+                self._left.popleft()
+            if not shared(text) and not subscription.options.qos:
+                self.remove(subscription)
 
     def deliver(self, rows: Iterable[Row], now: float) -> None:
         """Send rows to all clients whose subscriptions match; perhaps not all of them in this turn."""
@@ -154,8 +165,7 @@ class Delivering:
     def begin_turn(self, now: float) -> bool:
         """Go on with what the last turn had no time for; true if some of it waits for the next one."""
         self._turn_rows = self._turn_copies = 0
-        for _ in range(min(len(self._left), TURN_REMOVALS)):
-            self.remove(self._left.popleft())
+        self._remove_left()
         if self.is_behind:
             self._go_on(now)
         return self.is_behind or bool(self._left)

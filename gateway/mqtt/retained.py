@@ -22,7 +22,7 @@ from gateway.mqtt.messages import sender_of
 from gateway.mqtt.topics import filters_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from angarium.client.protocol.provisioning import Send
     from angarium.client.protocol.session import ClientSession
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from angarium.message import Row
     from gateway.carrier import Then
     from gateway.egress import Egress, Receiver
-    from gateway.mqtt.delivering import Delivering, MqttSubscription
+    from gateway.mqtt.delivering import Delivering, MqttReceiver, MqttSubscription
 
 #: Readings of a Message VPN at the same time; the router takes 64 of a session.
 READINGS_MAX: Final = 32
@@ -203,6 +203,14 @@ class Readings:
             self._released.append(subscription.receiver)
             if not reading.readers:
                 self._drop(reading)
+
+    def forget_all(self, receiver: MqttReceiver, subscriptions: Collection[MqttSubscription]) -> None:
+        """Read no more for all subscriptions of a client; the work grows with those for which something is read."""
+        some: Iterable[MqttSubscription] = subscriptions
+        if len(self._of) < len(subscriptions):
+            some = [one for one in self._of if one.receiver is receiver]
+        for one in some:
+            self.forget(one)
 
     def _drop(self, reading: _Reading) -> None:
         """Have done with a reading that nobody waits for; an answer that comes finds it so."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from angarium.message import Row
     from gateway.attached import Attached, Guest, Login
-    from gateway.mqtt.delivering import MqttSubscription
+    from gateway.mqtt.delivering import MqttReceiver, MqttSubscription
 
 
 class Host(SessionHost, Protocol):
@@ -46,6 +46,9 @@ class Host(SessionHost, Protocol):
 
     def remove(self, subscription: MqttSubscription) -> None:
         """Fan out to it no more."""
+
+    def forget(self, receiver: MqttReceiver, subscriptions: dict[str, MqttSubscription]) -> None:
+        """Let all subscriptions of a client that is gone have nothing more, and keep the dict, by topic filter."""
 
     def read_retained(self, subscriptions: Sequence[MqttSubscription]) -> None:
         """Send what is retained to subscriptions in force, and keep back what comes live until that is done."""

@@ -372,11 +372,8 @@ class Subscribing:
 
     def clear(self) -> None:
         """Forget all of them; the client is gone."""
-        for text, subscription in self._granted.items():
-            self._host.leave_retained(subscription)
-            if not shared(text) and not subscription.options.qos:
-                self._host.remove(subscription)
-        self._granted.clear()
+        self._host.forget(self._receiver, self._granted)
+        self._granted = {}
         self._users.clear()
         self._requests.clear()
 

@@ -306,6 +306,23 @@ def test_who_unsubscribes_or_leaves_gets_nothing_more_and_holds_nothing_up() -> 
     assert bench.is_idle()
 
 
+@pytest.mark.parametrize("count", [1, 50])
+def test_who_is_gone_is_forgotten_however_many_subscriptions_it_had(count: int) -> None:
+    bench, gone, other = Bench(), FakeClient(1), FakeClient(2)
+    bench.keep(row("a", b"1"))
+    texts = ["+", *[f"no/{number}" for number in range(count)]]
+    left = {text: MqttSubscription(gone, Subscription(text)) for text in texts}
+    bench.readings.begin([left["+"]])
+    for text in ("#", "a", "+"):
+        bench.subscribe(other, text)
+    bench.egress.forget(gone.connection_id)
+    bench.readings.forget_all(gone, left.values())
+    bench.answer_all()
+    assert bench.payloads(gone) == []
+    assert bench.payloads(other) == [b"1"] * 3
+    assert bench.is_idle()
+
+
 def test_so_many_are_read_at_the_same_time_and_the_others_in_turn() -> None:
     bench, clients = Bench(), [FakeClient(number) for number in range(1, READINGS_MAX + 4)]
     bench.keep(*[row(f"t{client.name}", client.name.encode()) for client in clients])

@@ -24,6 +24,7 @@ from gateway.mqtt.codec.connect import ConnAck, Connect
 from gateway.mqtt.codec.kinds import V5
 from gateway.mqtt.codec.properties import NONE
 from gateway.mqtt.codec.subscribe import SubAck
+from gateway.mqtt.codec.topics import shared
 from gateway.mqtt.sessions.credit import Credit
 from gateway.rights import KnownRights
 from gateway.session import AttachedWelcome
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from gateway.mqtt.codec import Packet, PacketError
     from gateway.mqtt.codec.errors import ReasonCode
     from gateway.mqtt.codec.properties import Properties
-    from gateway.mqtt.delivering import MqttSubscription
+    from gateway.mqtt.delivering import MqttReceiver, MqttSubscription
 
 INBOX = "#P2P/INB/n/0123456789ab"
 RIGHTS = Rights(
@@ -340,6 +341,13 @@ class Conversation:
 
     def remove(self, subscription: MqttSubscription) -> None:
         self.fanned_out.remove(subscription)
+
+    def forget(self, receiver: MqttReceiver, subscriptions: dict[str, MqttSubscription]) -> None:
+        for text, subscription in subscriptions.items():
+            assert subscription.receiver is receiver
+            self.leave_retained(subscription)
+            if not shared(text) and not subscription.options.qos:
+                self.remove(subscription)
 
     def read_retained(self, subscriptions: Sequence[MqttSubscription]) -> None:
         assert subscriptions
