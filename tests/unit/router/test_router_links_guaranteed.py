@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
+from angarium_server.frames import gateways
 from cluster.catalog.node_queues import queues_of
+from router.gateways.wills import Will
 from router.links import stored
 from tests.unit.router.publish_rig import Publisher, PublishNode, request
 from tests.unit.router.wired_mesh import CLUSTER, SECRET, identity_of, link_object
@@ -353,3 +355,17 @@ class TestArriving:
             assert request(link, "flow.bind", name=name)[0] == errors.PERMISSION_DENIED
         code, _ = request(link, "flow.bind", name="none")
         assert code == errors.UNKNOWN_ENDPOINT
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_will_crosses_a_link_as_what_its_client_publishes_does(near: PublishNode, qos: int) -> None:
+    """With QoS 1 by the queue, and without a copy besides; with QoS 0 as a direct message."""
+    link = neighbour(near)
+    wants(link, gone=ENDPOINT | CLIENTS)
+    link.received.clear()
+    message = gateways.Will("gone", wire.MODE_PERSISTENT if qos else 0, None, None, b"x", 0)
+    will = Will(9, near.router.directory.vpns["default"], "default", "dev", None, None, message, 0)
+    near.router.will_publishing.publish(will, near.now)
+    near.settle()
+    assert len(near.stored("#link/x")) == qos
+    assert len(link.rows()) == 1 - qos

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from angarium import errors, wire
@@ -12,6 +13,7 @@ from angarium.topic import slot_of
 from angarium_server.costs import WILL_BYTES
 from cluster import objects
 from router.gateways.wills import WILLS_PER_STEP
+from router.sessions.directory import guest
 from tests.unit.router.publish_rig import PublishNode
 from tests.unit.router.wired_gateway import IDENTITY, FakeAttached, FakeGateway
 from tests.unit.router.wired_node import snapshot
@@ -394,6 +396,21 @@ def test_a_username_that_was_disabled_publishes_nothing(node: PublishNode, gatew
     step(node, 1)
     assert watcher.payloads() == []
     assert refusal(node) == errors.USERNAME_SHUTDOWN
+
+
+def test_a_guest_has_the_rights_of_his_token_though_nobody_knows_him_any_more(
+    node: PublishNode, gateway: FakeGateway
+) -> None:
+    watcher = subscriber(node)
+    client = attach(gateway, will())
+    session = node.router.sessions.find("default", "dev")
+    assert session is not None
+    session.will = msgspec.structs.replace(
+        session.will, username="somebody", guest=guest("somebody", "default", "default")
+    )
+    leaves(client, 0)
+    step(node)
+    assert watcher.payloads() == [b"gone"]
 
 
 def test_a_message_vpn_that_is_closed_publishes_nothing(node: PublishNode, gateway: FakeGateway) -> None:
