@@ -105,20 +105,22 @@ class Outgoing:
 
     def go_on(self, now: float) -> bool:
         """Send what need not wait, in one piece; false as above."""
+        if not self._held:
+            return True
         passed = 0
         packets: list[bytes] = []
         for came in self._held:
             verdict = self._unacknowledged.judge(came.position)
-            if verdict is Verdict.WAIT or (verdict is Verdict.SEND and not self._in_flight.has_room):
-                break
-            passed += 1
-            if verdict is Verdict.SEND:
+            if verdict is Verdict.SEND and self._in_flight.has_room:
                 self._unacknowledged.passed(came.position)
                 packets += self._send(came)
+            elif verdict is Verdict.SEND or verdict is Verdict.WAIT:
+                break
             elif verdict is Verdict.DONE:
                 self._finish(came)
             elif not self._unacknowledged.came_again(came.position, came.window):
                 came.window.take(1, came.size_bytes)  # twice in one flow: it is accepted once
+            passed += 1
         del self._held[:passed]
         return not packets or self._host.send_guaranteed(self._receiver, b"".join(packets), now)
 
@@ -151,14 +153,13 @@ class Outgoing:
         if topic is None:
             self._finish(came)
             return []
-        packet = packet_of(
-            came, topic, self._receiver, extra, self._host.unix_ms(), keeps_retain=keeps_retain
-        )
+        packet = packet_of(came, topic, self._receiver, extra, self._host, keeps_retain=keeps_retain)
         if packet is None or not packet.qos:
             self._finish(came)
             return [] if packet is None else packet.parts(0)
-        self._in_flight.add(came.size_bytes)
-        return packet.parts(self._unacknowledged.sent(Out(came.position, came.size_bytes, came.window)))
+        size = came.size_bytes
+        self._in_flight.add(size)
+        return packet.parts(self._unacknowledged.sent(Out(came.position, size, came.window)))
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""

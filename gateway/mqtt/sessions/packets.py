@@ -13,12 +13,11 @@ from gateway.mqtt.messages import publish_section
 from gateway.mqtt.topics import mqtt_topic_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from angarium.client.protocol.flow_window import FlowWindow
     from angarium.client.protocol.messages import GuaranteedDelivery
     from angarium.message import Row
     from gateway.mqtt.delivering import MqttReceiver
+    from gateway.mqtt.sessions.host import SessionHost
 
 #: Topics that are remembered as packets have them.
 TOPICS_MAX: Final = 4_096
@@ -51,20 +50,21 @@ class Packet(NamedTuple):
         return [head, packet_id.to_bytes(2, "big"), middle, payload] if self.qos else [*self.frame]
 
 
-def came_of(delivery: GuaranteedDelivery) -> Iterator[Came]:
+def came_of(delivery: GuaranteedDelivery) -> list[Came]:
     """Give the messages of a delivery, in their order."""
-    counts = delivery.counts
-    for at, (position, row) in enumerate(zip(delivery.positions, delivery.rows, strict=True)):
-        is_again = counts is not None and counts[at] > 0
-        yield Came(position, row, is_again, delivery.stored_ms(at), delivery.window)
+    counts, window = delivery.counts, delivery.window
+    return [
+        Came(position, row, counts is not None and counts[at] > 0, delivery.stored_ms(at), window)
+        for at, (position, row) in enumerate(zip(delivery.positions, delivery.rows, strict=True))
+    ]
 
 
 def packet_of(
-    came: Came, topic: bytes, receiver: MqttReceiver, extra: bytes, unix_ms: int, *, keeps_retain: bool
+    came: Came, topic: bytes, receiver: MqttReceiver, extra: bytes, host: SessionHost, *, keeps_retain: bool
 ) -> Packet | None:
     """Write a message, with the properties `extra` besides its own; None if it is too large [MQTT-3.1.2-25]."""
     row = came.row
-    section = publish_section(_aged(came, unix_ms)) if receiver.version == V5 else b""
+    section = publish_section(_aged(came, host)) if receiver.version == V5 else b""
     message = publish.Message(topic, section, row[5], receiver.version)
     qos = 1 if row[2] & wire.FLAG_MODE else 0
     flags = qos << 1 | (publish.RETAIN if keeps_retain and row[2] & wire.FLAG_RETAIN else 0)
@@ -75,12 +75,12 @@ def packet_of(
     return Packet(framed, qos)
 
 
-def _aged(came: Came, unix_ms: int) -> Row:
+def _aged(came: Came, host: SessionHost) -> Row:
     """Give a row whose time to live is what is left of it [MQTT-3.3.2-6]."""
     number, topic, flags, meta, properties, payload = came.row
     if meta is None or meta[0] <= 0:
         return came.row
-    left_ms = max(1, meta[0] - max(0, unix_ms - came.stored_ms))
+    left_ms = max(1, meta[0] - max(0, host.unix_ms() - came.stored_ms))
     return number, topic, flags, (left_ms, *meta[1:]), properties, payload
 
 

@@ -72,8 +72,9 @@ class Session:
         "_answers",
         "_attached",
         "_bind_at",
+        "_expiry_s",
         "_host",
-        "_in_flight_max",
+        "_in_flight",
         "_name",
         "_outgoing",
         "_owner",
@@ -87,11 +88,12 @@ class Session:
         self._owner = owner
         self._attached = attached
         self._host = host
-        self._in_flight_max = min(receive_max, IN_FLIGHT_MAX)
-        in_flight = InFlight(self._in_flight_max)
-        self._outgoing = Outgoing(owner, attached, host, in_flight)
-        #: The queues that it shares with others.
-        self._shares = Shares(owner, attached, host, in_flight, self._in_flight_max)
+        self._in_flight = InFlight(min(receive_max, IN_FLIGHT_MAX))
+        self._outgoing = Outgoing(owner, attached, host, self._in_flight)
+        #: The queues that it shares with others; None before it does.
+        self._shares: Shares | None = None
+        #: For how long it outlives the connection.
+        self._expiry_s = 0
         #: Of its queue; empty before it is open.
         self._name = ""
         #: Whether it ends with the connection, and keeps nothing but filters of the queue.
@@ -107,7 +109,7 @@ class Session:
 
     def open(self, *, clean: bool, expiry_s: int) -> None:
         """Open it; `opened` follows."""
-        self._shares.expiry_s = expiry_s
+        self._expiry_s = expiry_s
         arguments = {"clean": clean, "expiry_s": expiry_s, "version": self._owner.version}
         self._attached.request("session.open", arguments, self._opened, _decode_opened)
 
@@ -162,29 +164,44 @@ class Session:
 
         For each 0 `add` or `remove` follows.
         """
+        if self._shares is None:
+            self._shares = Shares(self._owner, self._attached, self._host, self._in_flight, self._expiry_s)
         return self._shares.join(subscriptions)
 
     def add(self, subscription: MqttSubscription) -> None:
         """Let messages of the queue go by a subscription."""
-        (self._outgoing if has_own_queue(subscription) else self._shares).add(subscription)
+        self._way_of(subscription).add(subscription)
 
     def remove(self, subscription: MqttSubscription) -> None:
         """Let them do that no more; those of its own queue that are on their way still come."""
-        (self._outgoing if has_own_queue(subscription) else self._shares).remove(subscription)
+        self._way_of(subscription).remove(subscription)
+
+    def _way_of(self, subscription: MqttSubscription) -> Outgoing | Shares:
+        if has_own_queue(subscription):
+            return self._outgoing
+        assert self._shares is not None
+        return self._shares
 
     def acknowledged(self, packet_id: int, now: float) -> None:
         """Take a PUBACK; there may be room for what the other queues have brought, before those of this one."""
-        order: list[Outgoing | Shares] = [self._shares, self._outgoing]
-        if packet_id > IDS:
-            order.reverse()
-        order[1].acknowledged(packet_id)
-        if not order[0].go_on(now) or not order[1].go_on(now):
+        own, shares = self._outgoing, self._shares
+        if shares is None:
+            own.acknowledged(packet_id)
+            is_taken = own.go_on(now)
+        elif packet_id > IDS:
+            shares.acknowledged(packet_id)
+            is_taken = own.go_on(now) and shares.go_on(now)
+        else:
+            own.acknowledged(packet_id)
+            is_taken = shares.go_on(now) and own.go_on(now)
+        if not is_taken:
             self._owner.end(error_for(errors.EGRESS_BLOCKED), now)
 
     def leave(self, expiry_s: int | None) -> tuple[str, dict[str, Any]] | None:
         """End with the connection; gives what is to be asked last: to keep it for so long, None as was agreed."""
         self._give_back()
-        self._shares.clear()
+        if self._shares is not None:
+            self._shares.clear()
         if self.is_temporary or expiry_s is None:
             return None
         return ("session.change", {"expiry_s": expiry_s}) if expiry_s else ("session.close", {})
@@ -193,7 +210,7 @@ class Session:
 
     def _bind(self) -> None:
         self._bind_at = math.inf
-        self._window = FlowWindow(self._in_flight_max, self._host.credit.take())
+        self._window = FlowWindow(self._in_flight.messages_max, self._host.credit.take())
         arguments = {"name": self._name, "temporary": self.is_temporary, "in_order": True}
         self._attached.bind(self._window, arguments, self._bound)
 
@@ -223,7 +240,7 @@ class Session:
         if event.window is self._window:
             is_taken = self._outgoing.take(event.deliveries, now)
         else:
-            is_taken = self._shares.take(event, now)
+            is_taken = self._shares is None or self._shares.take(event, now)
         if not is_taken:
             self._owner.end(error_for(errors.EGRESS_BLOCKED), now)
 
@@ -232,7 +249,8 @@ class Session:
         if event.event != wire.FLOW_CLOSED:
             return
         if event.window is not self._window:
-            self._shares.flow_closed(event, now)
+            if self._shares is not None:
+                self._shares.flow_closed(event, now)
         else:
             self._unbound(error_for(event.code or errors.HOME_NOT_READY, event.detail), now)
 
@@ -240,12 +258,14 @@ class Session:
         """Bind flows again if it is time for that."""
         if self._bind_at <= now:
             self._bind()
-        self._shares.tick(now)
+        if self._shares is not None:
+            self._shares.tick(now)
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         self._outgoing.validate()
-        self._shares.validate()
+        if self._shares is not None:
+            self._shares.validate()
         assert self._window is None or self._bind_at == math.inf
         assert self._name or self._window is None
 

@@ -94,29 +94,26 @@ class Shares:
     __slots__ = (
         "_answers",
         "_attached",
+        "_expiry_s",
         "_held",
         "_host",
         "_in_flight",
         "_joining",
         "_last_id",
-        "_messages_max",
         "_out",
         "_owner",
         "_shares",
-        "expiry_s",
     )
 
     def __init__(
-        self, owner: SessionOwner, attached: Attached, host: SessionHost, in_flight: InFlight, window: int
+        self, owner: SessionOwner, attached: Attached, host: SessionHost, in_flight: InFlight, expiry_s: int
     ) -> None:
-        """Have none; `window` is what each may bring ahead."""
+        """Have none; the session of the client outlives the connection for so long."""
         self._owner = owner
         self._attached = attached
         self._host = host
         self._in_flight = in_flight
-        self._messages_max = window
-        #: For how long the session outlives the connection.
-        self.expiry_s = 0
+        self._expiry_s = expiry_s
         #: By topic filter.
         self._shares: dict[str, _Share] = {}
         #: How many are asked for, and what is known of those that were wanted last.
@@ -144,7 +141,7 @@ class Shares:
         self._joining = len(new[:room])
         for one in new[:room]:
             text = one.options.filter
-            arguments = {"filter": text, "filters": filters_of(text), "expiry_s": self.expiry_s}
+            arguments = {"filter": text, "filters": filters_of(text), "expiry_s": self._expiry_s}
             self._attached.request("session.share", arguments, partial(self._joined, one), _decode_named)
         return None if self._joining else self._answers
 
@@ -185,7 +182,7 @@ class Shares:
 
     def _bind(self, share: _Share) -> None:
         share.bind_at = math.inf
-        window = share.window = FlowWindow(self._messages_max, self._host.credit.take())
+        window = share.window = FlowWindow(self._in_flight.messages_max, self._host.credit.take())
 
         def bound(_value: Any, error: AngariumError | None, now: float) -> None:
             if error is not None and share.window is window:
@@ -263,9 +260,7 @@ class Shares:
         else:
             extra = publish.subscription_identifiers([one.identifier]) if one.identifier else b""
             as_published = one.options.retain_as_published
-            packet = packet_of(
-                came, topic, self._owner, extra, self._host.unix_ms(), keeps_retain=as_published
-            )
+            packet = packet_of(came, topic, self._owner, extra, self._host, keeps_retain=as_published)
         if packet is None or not packet.qos:
             self._attached.accept(came.window, came.position)
             came.window.take(1, came.size_bytes)
