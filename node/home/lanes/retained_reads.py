@@ -13,7 +13,8 @@ No I/O, no clock; `node.home.home` uses this.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from angarium import errors, wire
 from angarium.topic import parse_filter
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 WAITING_MAX: Final = 10_000
 
 
-class _Read(NamedTuple):
+@dataclass(slots=True)
+class _Read:
     """A question that is not answered."""
 
     reference: int
@@ -44,6 +46,8 @@ class _Read(NamedTuple):
     wanted: Filter
     #: The last STORE that came before it.
     serial: int
+    #: The last position that its page may have; 0: nobody knows yet, it is the first page.
+    upto: int
 
 
 class RetainedReads:
@@ -91,7 +95,7 @@ class RetainedReads:
         except errors.AngariumError as error:
             self._refuse(header.reference, error)
             return
-        read = _Read(header.reference, verb, wanted, self._pending.serial)
+        read = _Read(header.reference, verb, wanted, self._pending.serial, verb.upto)
         self._waiting.setdefault(header.lane, deque()).append(read)
         self._go_on(header.lane, wall_ms)
 
@@ -130,23 +134,21 @@ class RetainedReads:
         if not self._is_ready(held, retained, read):
             return False
         verb = read.verb
-        upto = verb.upto or held.lane.next_position - 1
-        page = retained.page(read.wanted, verb.after, upto, verb.bytes, wall_ms)
+        page = retained.page(read.wanted, verb.after, read.upto, verb.bytes, wall_ms)
         rows, following = self._pack(held, page, wall_ms)
         self._counts["retained_rows_read"] += len(rows)
-        frame = LeasedFrame(self._outbox.incarnation, read.reference, 0, [upto, following])
+        frame = LeasedFrame(self._outbox.incarnation, read.reference, 0, [read.upto, following])
         self._outbox.say(frame, wire.join_rows(rows))
         return True
 
     def _is_ready(self, held: HeldLane, retained: Retained, read: _Read) -> bool:
-        next_position = held.lane.next_position
+        """Tell whether what the page may have is here and in the index; what comes meanwhile does not put it off."""
+        if held.importing or not self._pending.is_accepted_upto(read.serial):
+            return False
+        last = held.lane.next_position - 1
+        read.upto = read.upto or last
         # After a crash of this home the router sends again what the first page had and the disk has not.
-        return (
-            not held.importing
-            and self._pending.is_accepted_upto(read.serial)
-            and read.verb.upto < next_position
-            and retained.is_complete(next_position)
-        )
+        return read.upto <= last and retained.is_complete(read.upto + 1)
 
     def _pack(self, held: HeldLane, page: Page, wall_ms: int) -> tuple[list[bytes], str | None]:
         """Give the rows of a page, or the first of them if they cost too much, and where the next one begins."""

@@ -102,6 +102,33 @@ def test_what_is_replaced_leaves_the_disk_after_what_replaced_it_is_there() -> N
     assert [driven.disk.count(table) for table in (Table.BLOCKS, Table.SEGMENTS, Table.STATES)] == [0, 0, 0]
 
 
+def test_a_page_comes_while_more_is_published_than_goes_into_the_index(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driven = keeping()
+    driven.store(([LANE], topics("a")))
+    driven.settle_down()
+    monkeypatch.setattr(retained, "STEP_ROWS", 10)
+    number = 0
+
+    def publish() -> None:
+        nonlocal number
+        number += 1
+        driven.store(([LANE], topics(*[f"t/{number}/{i}" for i in range(20)])), relaxed=True, producer=None)
+
+    publish()
+    reference = ask(driven)
+    for _ in range(10):
+        publish()
+        driven.tick()
+    held = driven.home.lanes.get(LANE)
+    assert held is not None
+    assert held.lane.retained is not None
+    assert held.lane.retained.is_behind(held.lane.next_position)
+    assert reference in driven.leased
+    assert {row[wire.ROW_TOPIC] for row in driven.leased[reference][1][1]} >= {"a", "t/1/0", "t/1/19"}
+
+
 @pytest.mark.parametrize("relaxed", [False, True])
 def test_the_first_page_waits_for_what_was_stored_before_it(relaxed: bool) -> None:
     driven = keeping()
