@@ -137,20 +137,23 @@ class ZmtpFraming:
                 continue
             parts.append(content)
             part_bytes += size
+            if flags & MORE:
+                continue
             if part_bytes > message_bytes or len(parts) > PARTS_MAX or not self.is_open:
                 raise self._refusal()
-            if not flags & MORE:
-                messages.append(parts)
-                parts = self._parts = []
-                part_bytes = self._commands = 0
-                if len(messages) == MESSAGES_MAX:
-                    self.has_more = at < filled
-                    break
+            messages.append(parts)
+            parts = self._parts = []
+            part_bytes = self._commands = 0
+            if len(messages) == MESSAGES_MAX:
+                self.has_more = at < filled
+                break
         self._message_bytes = part_bytes
+        if parts and (part_bytes > message_bytes or len(parts) > PARTS_MAX or not self.is_open):
+            raise self._refusal()
         return at
 
     def _refusal(self) -> FramingError:
-        """Say what is wrong with the message that is coming."""
+        """Say what is wrong with the message that came, or has begun to."""
         if not self.is_open:
             return FramingError("a message came before the handshake was over")
         if len(self._parts) > PARTS_MAX:

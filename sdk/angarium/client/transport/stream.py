@@ -31,6 +31,8 @@ SEND_BYTES: Final = 256 * 1024
 SEND_PIECES: Final = 400
 #: A large message comes in pieces; so many are read in one turn of the loop, which takes longer than a read.
 READS_MAX: Final = 8
+#: Fewer bytes are joined: for the system to gather their pieces takes longer.
+JOINED_BYTES: Final = 4 * 1024
 #: Whether the system takes the pieces as they are; Windows wants them in one.
 GATHERS: Final = hasattr(socket.socket, "sendmsg")
 
@@ -157,14 +159,18 @@ class StreamTransport:
         if self._unsent:
             self._unsent = b"".join((self._unsent, *pieces))
             return
+        size = sum(map(len, pieces))
         try:
-            sent = self._socket.sendmsg(pieces) if GATHERS else self._socket.send(b"".join(pieces))
+            if size < JOINED_BYTES or not GATHERS:
+                sent = self._socket.send(b"".join(pieces))
+            else:
+                sent = self._socket.sendmsg(pieces)
         except BlockingIOError:
             sent = 0
         except OSError:
             self._is_broken = True
             return
-        if sent < sum(map(len, pieces)):
+        if sent < size:
             self._unsent = b"".join(pieces)[sent:]
             self._loop.add_writer(self._socket.fileno(), self._write_further)
 
