@@ -210,13 +210,16 @@ class Client:
     def _authenticate(self, packet: Auth, _now: float) -> None:
         raise PacketError(rules.NO_METHOD, f"0x{packet.code:02x}", self.version)
 
-    def _disconnect(self, packet: Disconnect, now: float) -> None:
+    def _disconnect(self, packet: Disconnect, now: float) -> bool:
+        if self._subscribing is not None and self._subscribing.is_busy:  # a session that is kept has it
+            return False
         expiry_s = packet.properties.session_expiry_interval
         if expiry_s and not self.terms.session_expiry_s:
             raise PacketError(rules.SESSION_EXPIRY, f"{expiry_s} s", self.version)
         kept_s = None if expiry_s is None else min(expiry_s, self._settings.session_expiry_max_s)
         self._is_done = not packet.code
         self._finish(b"", "the client has disconnected", now, kept_s)
+        return True
 
     def _fault(self, error: PacketError, _now: float) -> None:
         raise error

@@ -244,5 +244,5 @@ def test_an_answer_of_the_node_behind_the_end_is_nothing() -> None:
     talk = Conversation().here()
     talk.says(Subscribe(1, (Subscription("a"),)))
     assert SubAck not in {type(one) for one in talk.hears()}
-    talk.says(Disconnect())
-    talk.ends_with(None)
+    talk.client.end(error_for(errors.TAKEN_OVER), talk.now)
+    talk.ends_with(R.SESSION_TAKEN_OVER)

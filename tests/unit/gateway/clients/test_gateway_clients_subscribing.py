@@ -7,7 +7,7 @@ import pytest
 
 from angarium import errors, wire
 from gateway.mqtt.clients.settings import REQUESTS_MAX, Capabilities, Settings
-from gateway.mqtt.codec.control import PingReq, PingResp
+from gateway.mqtt.codec.control import Disconnect, PingReq, PingResp
 from gateway.mqtt.codec.errors import ReasonCode
 from gateway.mqtt.codec.kinds import V3, V5
 from gateway.mqtt.codec.properties import NONE, Properties
@@ -232,6 +232,18 @@ def test_a_message_behind_a_subscribe_waits_until_that_is_in_force(version: int,
     talk.node_answers()
     assert len(talk.node.published + talk.node.stored) == 1
     assert not talk.is_paused
+
+
+@BOTH
+def test_a_disconnect_behind_a_subscribe_waits_until_that_is_in_force(version: int) -> None:
+    """So that a session that is kept has the subscription, whoever leaves without having waited for the SUBACK."""
+    talk = Conversation(version).here()
+    talk.says(subscribe("a"), Disconnect())
+    assert talk.finished is None
+    assert talk.is_paused
+    talk.node_answers()
+    assert isinstance(talk.hears_one(), SubAck)
+    talk.ends_with(None)
 
 
 @pytest.mark.parametrize("kind", [Subscribe, Unsubscribe])
