@@ -1,0 +1,1 @@
+"""What Python imports at its start where tests on Spark have put it on the path."""
