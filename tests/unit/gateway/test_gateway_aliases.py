@@ -66,6 +66,15 @@ def test_a_topic_that_comes_again_gets_an_alias_and_is_left_out_then() -> None:
     assert aliases.shorten(other) == aliases.shorten(other) == other
 
 
+def test_no_packet_gets_larger_than_its_client_takes() -> None:
+    """It might with the alias that it begins; with one that is known it gets smaller."""
+    large, small = packet(TOPICS[0], b"x" * 100), packet(TOPICS[0])
+    aliases = Aliases(1, len(large))
+    assert [aliases.shorten(large) for _ in range(3)] == [large] * 3
+    assert len(aliases.shorten(small)) > len(small)
+    assert len(aliases.shorten(large)) < len(large)
+
+
 def test_topics_that_come_once_and_short_ones_cost_no_alias() -> None:
     aliases, reader = Aliases(2, 0), Reader(2)
     for number in range(10 * ONCE_PER_ALIAS):

@@ -143,6 +143,20 @@ def test_all_queues_together_bring_no_more_than_the_client_takes() -> None:
     assert [payload for payload, _, _ in payloads(talk)] == ["shared 2"]
 
 
+def test_what_waits_for_room_is_given_back_with_its_flow() -> None:
+    talk = Conversation().here(properties=Properties(receive_maximum=1))
+    subscribed(talk, Subscription("b", 1), Subscription(TEXT, 1))
+    talk.node_brings((1, row("own")))
+    talk.node_brings((1, row("shared")), window=window_of(talk))
+    ((payload, packet_id, _),) = payloads(talk)
+    assert payload == "own"
+    talk.says(Unsubscribe(2, (TEXT,)))
+    talk.node_does_all()
+    talk.hears()
+    talk.says(PubAck(packet_id))
+    assert talk.hears() == []
+
+
 def test_many_bytes_in_flight_make_the_next_wait() -> None:
     talk = member()
     large = "x" * (IN_FLIGHT_BYTES_MAX // 2)
@@ -160,6 +174,7 @@ def test_a_message_that_a_flow_brings_again_is_not_sent_twice() -> None:
     (_, packet_id, _), (_, other, _) = payloads(talk)
     talk.node_brings((5, row("x")), counts=[1], window=old)
     assert talk.hears() == []
+    assert old.held_messages == 2, "it counts once"
     talk.node_ends_flow(errors.HOME_NOT_READY, window=old)
     (at,) = talk.wakes
     assert at == talk.now + BIND_AGAIN_S
@@ -214,8 +229,9 @@ def test_a_share_that_the_session_cannot_keep_is_left() -> None:
     talk.node_does_all()
     assert talk.hears_one().codes == (ReasonCode.QUOTA_EXCEEDED,)
     assert talk.node.shared == {}
-    del talk.node.session.refused[TEXT]
+    del talk.node.session.refused[TEXT], talk.node.session.shared_for_s[TEXT]
     subscribed(talk, Subscription(TEXT, 1))
+    assert TEXT in talk.node.session.shared_for_s, "it is asked for again"
 
 
 def test_a_client_shares_so_many_queues_at_most() -> None:
