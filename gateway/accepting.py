@@ -27,7 +27,7 @@ class Accepting:
     def add(self, number: int, window: FlowWindow, position: int) -> None:
         """Gather a message of a client."""
         known = self._gathered.get(window)
-        if known is None:
+        if known is None or not known[1]:
             self._gathered[window] = number, [(0, position, position)]
             return
         partition, first, last = known[1][-1]
@@ -35,6 +35,10 @@ class Accepting:
             known[1][-1] = partition, first, position
         else:
             known[1].append((0, position, position))
+
+    def renew(self, number: int, window: FlowWindow) -> None:
+        """Have more granted to a flow, though nothing of it is to be accepted."""
+        self._gathered.setdefault(window, (number, []))
 
     def send(self, session: GatewaySession, has_room: Callable[[GatewaySession], bool]) -> None:
         """Tell the router, as long as there is room for frames."""

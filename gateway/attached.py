@@ -8,6 +8,7 @@ so a guest may call whatever it likes while it is told something.
 from __future__ import annotations
 
 import enum
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from gateway.gathering import Gathering
     from gateway.producing import Producing, Settled
     from gateway.rights import ClientRights
-    from gateway.session import AttachedWelcome, Brought, GatewaySession
+    from gateway.session import Acknowledged, AttachedWelcome, Brought, GatewaySession
 
 #: Filters that may wait for their turn; who has more of them does not wait for answers.
 FILTERS_WAITING_MAX: Final = 10_000
@@ -100,6 +101,9 @@ class Guest(Protocol):
 
         NO_SUBSCRIPTION_MATCH is no refusal: nobody wanted the message.
         """
+
+    def stored(self, event: Acknowledged, now: float, /) -> None:
+        """What it has published by its own producer is settled, up to a sequence."""
 
     def delivered(self, rows: Sequence[Row], share: str | None, now: float, /) -> None:
         """Messages came for this client alone: of a shared subscription, or without one to its inbox."""
@@ -214,8 +218,10 @@ class Attached:
         "_guest",
         "_is_asking",
         "_message_bytes_max",
+        "_own_round",
         "_queued",
         "_requests",
+        "_rounds",
         "_totals",
         "_unacknowledged_bytes",
         "behind",
@@ -260,6 +266,9 @@ class Attached:
         self.behind = (0, 0)
         #: What its BYE says: nothing if it is done, else for how many seconds its session is kept.
         self.farewell: tuple[int, ...] = ()
+        #: What is to leave by its own producer: its number, the first sequence, and the rows; and how many rounds have.
+        self._own_round: tuple[int, int, Sequence[Row]] | None = None
+        self._rounds = 0
         self._totals: dict[str, int] = {}
         self._queued = (0, 0)
         #: Guaranteed messages that it was not told of, and the bytes of those that are not refused.
@@ -325,6 +334,11 @@ class Attached:
         if self.stage is Stage.OPEN and window.flow:
             self._carrier.accepting.add(self.number, window, position)
 
+    def renew(self, window: FlowWindow) -> None:
+        """Have more granted to a flow: its client has room again."""
+        if self.stage is Stage.OPEN and window.flow:
+            self._carrier.accepting.renew(self.number, window)
+
     def refusal_of(self, topic: str, size: int) -> int:
         """Give the error code for which a message with so many bytes of payload and properties is refused, or 0."""
         return self.rights.refusal_of(topic) or (
@@ -365,6 +379,16 @@ class Attached:
             self._unacknowledged_bytes += row_size(row)
             self._carrier.producing.add(self, name, row)
 
+    def publish_own(self, producer: int, first: int, rows: Sequence[Row]) -> None:
+        """Publish a round by a producer of its own, opened with `producer.open`; `stored` follows.
+
+        The next one follows that: so there is always credit for it.
+        """
+        if self.stage is Stage.OPEN:
+            assert self._own_round is None
+            self._own_round = producer, first, rows
+            self._carrier.has_asked(self)
+
     def refuse_guaranteed(self, name: int, code: int) -> None:
         """Have a message answered by an error, when those before it are answered."""
         if self.stage is Stage.OPEN:
@@ -404,7 +428,13 @@ class Attached:
     # What the carrier does with it.
 
     def ask(self, session: GatewaySession) -> None:
-        """Ask for what comes next, if there is anything and nothing is under way."""
+        """Send its round, and ask for what comes next, if there is anything and nothing is under way."""
+        if self._own_round is not None and self.stage is Stage.OPEN:
+            (producer, first, rows), self._own_round = self._own_round, None
+            self._rounds += 1
+            batch = self._carrier.gathering.cut(deque(rows))
+            assert batch.rows == len(rows), "more than a round"
+            session.publish_of(self.number, batch, self._rounds, producer, first)
         if self.stage is Stage.OPEN and self._requests and not self._is_asking:
             self._is_asking = True
             self._requests[0].send(session, self.number)
@@ -429,6 +459,11 @@ class Attached:
         """Hand on messages of a queue."""
         if self.stage is Stage.OPEN:
             self._guest.spooled(event, now)
+
+    def acked(self, event: Acknowledged, now: float) -> None:
+        """Hand on what became of a round of its own."""
+        if self.stage is Stage.OPEN:
+            self._guest.stored(event, now)
 
     def indicated(self, event: Indicated, now: float) -> None:
         """Hand on what happened to a flow."""

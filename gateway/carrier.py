@@ -431,6 +431,8 @@ class Carrier:
             self._tell(client, client.replied, inner, now)
         elif isinstance(inner, Arrived):
             self._tell(client, client.spooled, inner, now)
+        elif isinstance(inner, Acknowledged):
+            self._tell(client, client.acked, inner, now)
         else:
             self._tell(client, client.indicated, inner, now)
 

@@ -63,6 +63,11 @@ class Gathering:
         self.rows.append(row)
         self._size_bytes += row_size(row) + ROW_OVERHEAD_BYTES
 
+    def cut(self, rows: deque[Row]) -> Round:
+        """Give a round of rows that do not wait here, as many of the first as it takes."""
+        self._round.fill_rows(rows)
+        return self._round.take()
+
     def take(self) -> Round:
         """Give the next round."""
         made = self._round

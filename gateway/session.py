@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from angarium.client.protocol.flow_window import FlowWindow
     from angarium.client.protocol.messages import Range
     from angarium.errors import AngariumError
+    from angarium.slots import Round
 
 #: What the router may send ahead: messages without a bound, because only bytes matter, and half of what it keeps for a
 #: gateway that is busy.
@@ -125,7 +126,7 @@ class Guaranteed(NamedTuple):
     """Something about an operation or a flow of a client."""
 
     number: int
-    event: Replied | Arrived | Indicated
+    event: Replied | Arrived | Indicated | Acknowledged
 
 
 OfAttached: TypeAlias = Welcomed | Ended | Judged | Brought | RightsChanged | Guaranteed
@@ -189,6 +190,11 @@ class GatewaySession(ClientSession):
             found.settle(window.flow, wire.OUTCOME_ACCEPTED, ranges)
             found.renew(window)
 
+    def publish_of(self, number: int, batch: Round, round_number: int, producer: int, first: int) -> None:
+        """Send a round of a client's own producer, the only one that is under way; `Guaranteed` follows."""
+        head = wire.pack((round_number, batch.epoch, False, batch.parts, producer, first))
+        self._send_of(number, wire.PUBLISH, head, *batch.batches)
+
     def dismiss(self, number: int, farewell: tuple[int, ...] = ()) -> None:
         """Say BYE for a client; what still comes for it is of no interest."""
         self._forget(number)
@@ -212,9 +218,9 @@ class GatewaySession(ClientSession):
         self._held.release(self._held.held_messages, self._held.held_bytes)
         self.renew_credit()
 
-    def _send_of(self, number: int, operation: bytes, head: bytes) -> None:
+    def _send_of(self, number: int, operation: bytes, *parts: bytes) -> None:
         self._outgoing.append(
-            [wire.ATTACHED, number.to_bytes(wire.ATTACHED_NUMBER_BYTES, "big"), operation, head]
+            [wire.ATTACHED, number.to_bytes(wire.ATTACHED_NUMBER_BYTES, "big"), operation, *parts]
         )
 
     # Frames in.
@@ -271,6 +277,9 @@ class GatewaySession(ClientSession):
             deliveries = merge(deliveries)
         return _events(Brought(number, deliveries, dropped))
 
+    def _acked(self, number: int, frames: list[bytes]) -> list[Event]:
+        return _events(Guaranteed(number, Acknowledged(*header(_decode_acked, frames, parts=0))))
+
     def _of_guaranteed(self, number: int, frames: list[bytes]) -> list[Event]:
         guaranteed = self._guaranteed.get(number)
         if guaranteed is None:  # it has left meanwhile
@@ -314,7 +323,9 @@ _OF_ATTACHED: Final[dict[bytes, Callable[[GatewaySession, int, list[bytes]], lis
     wire.SUBACK: GatewaySession._judged,
     wire.DELIVER: GatewaySession._brought,
     wire.PING: GatewaySession._pinged,
+    wire.ACKED: GatewaySession._acked,
     wire.TABLE: GatewaySession._passed_over,
+    wire.RETIRED: GatewaySession._passed_over,
     **dict.fromkeys(_OF_GUARANTEED, GatewaySession._of_guaranteed),
 }
 _MORE: Final[dict[bytes, Any]] = {

@@ -601,6 +601,15 @@ class Lane:
         self._backlog.statistics["deleted"] += state != MOVING
         self._backlog.remove(segment, i, i + 1, state)
 
+    def finish(self, position: int) -> None:
+        """Remove a message that its consumer has, whichever flow brought it."""
+        found = self.find(position)
+        if found is not None:
+            segment, i = found
+            was = segment.state[i]
+            self._free(segment, i)
+            self._outcomes.accept(segment, i, i + 1, was)
+
     def _remove_replaced(self, segment: Segment, i: int) -> None:
         """Remove a message that a newer one replaced, wherever it is."""
         self._free(segment, i)

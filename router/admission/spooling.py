@@ -201,7 +201,7 @@ class Spooling:
         if is_judged or sum(result.rows for result, _ in frames) != a_round.rows:
             taken = [] if is_judged else [result.batch for result, _ in frames]
             verdict.unroutable = find_unroutable(a_round, taken, verdict, memory, (lowest, highest))
-            if a_round.session.kind.carries_clients:
+            if a_round.session.kind.carries_clients or a_round.session.carrier is not None:
                 verdict.unroutable = without_direct(a_round, verdict.unroutable)
         self._hand_on(a_round, frames, producer, stores, verdict, last, now)
         return True

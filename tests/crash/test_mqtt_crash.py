@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING, Final, Self
 
 import pytest
 
-from angarium import blocking
-from angarium.errors import TimeoutExpiredError
 from gateway.mqtt.codec import V3, V5
 from gateway.mqtt.codec.acknowledge import PubAck
 from gateway.mqtt.codec.connect import ConnAck, Connect
 from gateway.mqtt.codec.publish import Publish
 from tests.crash.watched_node import is_replaced, look_until
 from tests.integration.mqtt_clients import Raw
-from tests.integration.mqtt_node import mqtt_node
+from tests.integration.mqtt_node import drained, mqtt_node
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from angarium_server.testing import Node
 
 pytestmark = pytest.mark.slow
 
@@ -94,17 +90,6 @@ class Loader:
         return Publish(
             f"load/{self._name}/{number % 4}", payload, qos=1, packet_id=1 + number % 65_535, dup=dup
         )
-
-
-def drained(node: Node, queue: str) -> list[str]:
-    """Take all that a queue has."""
-    found: list[str] = []
-    with blocking.connect(node.url, retry_for_s=LIMIT_S) as client, client.consume(queue) as flow:
-        while True:
-            try:
-                found.append(bytes(flow.receive(1.0).payload).decode())
-            except TimeoutExpiredError:
-                return found
 
 
 @pytest.mark.requirement("R235")

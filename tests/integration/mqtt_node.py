@@ -8,6 +8,8 @@ import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from angarium import blocking
+from angarium.errors import TimeoutExpiredError
 from angarium_server.testing import Node
 from tests.waiting import wait_for
 
@@ -94,3 +96,14 @@ def counted(node: Node, name: str, counter: str, vpn: str = "default") -> int:
 def expect_clients(node: Node, *names: str, vpn: str = "default") -> None:
     """Wait until these are connected and nobody else."""
     wait_for(lambda: set(clients(node, vpn)), lambda seen: seen == set(names), f"{names} are connected")
+
+
+def drained(node: Node, queue: str) -> list[str]:
+    """Take all that a queue has."""
+    found: list[str] = []
+    with blocking.connect(node.url, retry_for_s=60.0) as client, client.consume(queue) as flow:
+        while True:
+            try:
+                found.append(bytes(flow.receive(1.0).payload).decode())
+            except TimeoutExpiredError:
+                return found

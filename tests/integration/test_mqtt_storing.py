@@ -6,13 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import aiomqtt
+import msgspec
 import pytest
 
 import angarium
 from angarium import blocking
 from gateway.mqtt.codec import V3, V5, ReasonCode
-from gateway.mqtt.codec.acknowledge import PubAck
-from gateway.mqtt.codec.control import Disconnect
+from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec, PubRel
+from gateway.mqtt.codec.properties import NONE, Properties
 from gateway.mqtt.codec.publish import Publish
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw, place_of, publish_properties
 from tests.integration.mqtt_node import PASSWORD, mqtt_node, orders_url
@@ -163,13 +164,51 @@ def test_a_client_whose_profile_forbids_it_is_refused(node: Node) -> None:
         assert answers(client, message(2, "nobody/1")) == [(2, R.NO_MATCHING_SUBSCRIBERS)]
 
 
-def test_qos_2_is_refused_as_5_0_was_told(node: Node) -> None:
-    with Raw(node.mqtt_url) as client:
-        assert client.connect("exact").properties.maximum_qos == 1
-        client.say(Publish("t", b"", qos=2, packet_id=1))
-        told = client.next()
-        assert isinstance(told, Disconnect)
-        assert told.code == R.QOS_NOT_SUPPORTED
+@BOTH
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_qos_2_is_stored_once_however_often_it_comes(node: Node, version: int, *, is_clean: bool) -> None:
+    """With a session that is kept and without one; on the same connection and on the next one."""
+    name = f"twice/{version}/{is_clean}"
+    queue = name.replace("/", "-")
+    create(node, queue, name)
+    given = Properties(session_expiry_interval=60) if version == V5 and not is_clean else NONE
+    publish = Publish(name, b"x", qos=2, packet_id=1)
+    with Raw(node.mqtt_url, version) as client:
+        assert client.connect(queue, clean_start=is_clean, properties=given).properties.maximum_qos is None
+        client.say(publish)
+        assert client.next() == PubRec(1)
+        client.say(msgspec.structs.replace(publish, dup=True))
+        assert client.next() == PubRec(1)
+        if is_clean:
+            client.say(PubRel(1))
+            assert client.next() == PubComp(1)
+    if not is_clean:
+        with Raw(node.mqtt_url, version) as client:
+            assert client.connect(queue, clean_start=False, properties=given).session_present
+            client.say(msgspec.structs.replace(publish, dup=True))
+            assert client.next() == PubRec(1)
+            client.say(PubRel(1), PubRel(1))
+            assert client.next() == PubComp(1)
+            client.say(PubRel(2), Publish(name, b"y", qos=2, packet_id=1), PubRel(2))
+            found = [client.next() for _ in range(3)]
+            assert PubRec(1) in found
+    assert [one.payload for one in take(node, queue, 1 if is_clean else 2)] == [b"x", b"y"][
+        : 1 if is_clean else 2
+    ]
+
+
+def test_paho_gets_with_qos_2_what_paho_publishes_with_it(node: Node) -> None:
+    with (
+        Paho(node.mqtt_url, "exact-out", keeps=True, version=V3) as takes,
+        Paho(node.mqtt_url, "exact-in") as gives,
+    ):
+        takes.client.subscribe("exact/#", 2)
+        assert [one.value for one in takes.answers.get(timeout=LIMIT_S)] == [2]
+        for number in range(MANY // 10):
+            gives.client.publish("exact/1", b"%d" % number, qos=2)
+        found = [takes.messages.get(timeout=LIMIT_S) for _ in range(MANY // 10)]
+        assert [one.payload for one in found] == [b"%d" % number for number in range(MANY // 10)]
+        assert {one.qos for one in found} == {2}
 
 
 def test_aiomqtt_publishes_and_waits(node: Node) -> None:

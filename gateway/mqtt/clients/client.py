@@ -31,7 +31,10 @@ from gateway.mqtt.codec.kinds import V3, V5, PacketType
 from gateway.mqtt.codec.properties import NONE, Properties
 from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import Subscribe, Unsubscribe
+from gateway.mqtt.sessions.note import NoNote
+from gateway.mqtt.sessions.received import Answer, Received
 from gateway.mqtt.sessions.session import Session
+from gateway.mqtt.sessions.storing import QOS_2, Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
     from gateway.mqtt.codec import Packet
     from gateway.mqtt.codec.subscribe import SubAck, UnsubAck
     from gateway.mqtt.delivering import MqttSubscription
-    from gateway.session import AttachedWelcome
+    from gateway.session import Acknowledged, AttachedWelcome
 
 #: A client that takes nothing may do so for this long at least, however short its keep alive.
 PATIENCE_LEAST_S: Final = 60.0
@@ -75,6 +78,7 @@ class Client:
         "_is_done",
         "_keepalive",
         "_publishing",
+        "_received",
         "_session",
         "_settings",
         "_subscribing",
@@ -131,6 +135,8 @@ class Client:
         #: What it publishes and what it subscribes to, since it is here.
         self._publishing: Publishing | None = None
         self._subscribing: Subscribing | None = None
+        #: What of that has QoS 2.
+        self._received: Received | None = None
         #: Its session, since it is attached; None as long as it is not, and if it may have none.
         self._session: Session | None = None
         #: What the node said when it attached it; until the session is open.
@@ -190,12 +196,12 @@ class Client:
         self._host.pause(self.connection_id)
         self.attached = self._host.attach(self, login, self.vpn, now)
 
-    def _publish(self, packet: Publish, _now: float) -> bool:
+    def _publish(self, packet: Publish, now: float) -> bool:
         assert self._publishing is not None
         assert self._subscribing is not None
         if self._subscribing.is_busy:  # its own message comes to it if it has subscribed before
             return False
-        is_taken = self._publishing.take(packet)
+        is_taken = self._publishing.take(packet, now)
         if not is_taken:
             self._host.await_room(self.connection_id, packet.qos)
         return is_taken
@@ -231,14 +237,20 @@ class Client:
         if self._session:
             self._session.acknowledged(packet.packet_id, now)
 
-    def _completed(self, _packet: PubComp, _now: float) -> None:
-        """Nothing was sent that this could be an answer to; it may be one of an earlier connection."""
+    def _completed(self, packet: PubComp, now: float) -> None:
+        if self._session:
+            self._session.completed(packet.packet_id, now)
 
-    def _received(self, packet: PubRec, _now: float) -> None:
-        self._send(PubRel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+    def _took(self, packet: PubRec, now: float) -> None:
+        if self._session:
+            self._session.took(packet.packet_id, packet.code, now)
+        else:
+            self._send(PubRel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
 
-    def _released(self, packet: PubRel, _now: float) -> None:
-        self._send(PubComp(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+    def _release(self, packet: PubRel, now: float) -> None:
+        assert self._received is not None
+        if not self._received.release(packet.packet_id, now):
+            raise PacketError(rules.RELEASE, f"{packet.packet_id}", self.version)
 
     # -- what the node says ----------------------------------------------------------------------------------
 
@@ -276,7 +288,11 @@ class Client:
         self.stage = Stage.HERE
         aliases_max = min(self.terms.topic_alias_max, self._settings.topic_alias_max)
         self._aliases = Aliases(aliases_max, self.packet_bytes_max) if aliases_max else None
-        self._publishing = Publishing(self.attached, self._settings, self.version)
+        if self._session:
+            self._received = self._session.received
+        else:
+            self._received = Received(NoNote(), Shared(self.attached), self.answer)
+        self._publishing = Publishing(self.attached, self._settings, self.version, self._received)
         self._subscribing = Subscribing(
             self, self.attached, self._host, self._settings.capabilities, self._answer, self._session
         )
@@ -307,14 +323,42 @@ class Client:
             self._host.resume(self.connection_id)
 
     def acknowledged(self, answers: Sequence[tuple[int, int]], now: float) -> None:
-        """Answer messages with QoS 1, all in one piece; 3.1.1 has no refusals, and ends at the first one."""
+        """Answer messages with QoS 1, and hand on what is said of those with QoS 2."""
+        assert self._received is not None
+        later = [(name - QOS_2, code) for name, code in answers if name > QOS_2]
+        if later:
+            self._received.settled(later, now)
+            answers = [one for one in answers if one[0] < QOS_2]
+        self.answer([Answer(PacketType.PUBACK, *one) for one in answers], now)
+
+    def stored(self, event: Acknowledged, now: float) -> None:
+        """Be told what became of messages with QoS 2 that it has published by its own producer."""
+        assert self._session is not None
+        self._session.stored(event, now)
+
+    def released(self, packet: PubRel, now: float) -> None:
+        """Be told that a message will not come again."""
+        if self.stage is Stage.HERE:
+            try:
+                self._send(packet)
+            except PacketError as error:
+                self._broken(error, now)
+
+    def answer(self, answers: Sequence[Answer], now: float) -> None:
+        """Be answered, all in one piece; 3.1.1 has no refusals, and ends at the first one."""
+        if self.stage is not Stage.HERE:
+            return
         refusal = 0
         packets: list[bytes] = []
-        for packet_id, code in answers:
-            if not code or (code == NO_SUBSCRIPTION_MATCH and self.version == V3):
-                packets.append(stored(packet_id))
+        for kind, packet_id, code in answers:
+            if kind is PacketType.PUBCOMP:
+                packets.append(self._completion(packet_id, code))
+            elif not code or (code == NO_SUBSCRIPTION_MATCH and self.version == V3):
+                packets.append(
+                    stored(packet_id) if kind is PacketType.PUBACK else write(PubRec(packet_id), V3)
+                )
             elif self.version == V5:
-                packets.append(self._refusal(packet_id, code))
+                packets.append(self._refusal(kind, packet_id, code))
             else:
                 refusal = code
                 break
@@ -325,12 +369,18 @@ class Client:
         else:
             self._host.resume(self.connection_id)
 
-    def _refusal(self, packet_id: int, code: int) -> bytes:
-        """Write the PUBACK of a message that is not stored; a refusal has words if there is room for them."""
-        reason = fitting(reason_of(code), PacketType.PUBACK)
+    def _refusal(self, kind: PacketType, packet_id: int, code: int) -> bytes:
+        """Write the answer to a message that is not stored; a refusal has words if there is room for them."""
+        reason = fitting(reason_of(code), kind)
+        packet = PubAck if kind is PacketType.PUBACK else PubRec
         words = self._reason(ERRORS[code].text) if reason >= ReasonCode.UNSPECIFIED_ERROR else NONE
-        told = write(PubAck(packet_id, reason, words), V5)
-        return told if self._takes(told) else write(PubAck(packet_id, reason), V5)
+        told = write(packet(packet_id, reason, words), V5)
+        return told if self._takes(told) else write(packet(packet_id, reason), V5)
+
+    def _completion(self, packet_id: int, code: int) -> bytes:
+        """Write a PUBCOMP."""
+        reason = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if code and self.version == V5 else ReasonCode.SUCCESS
+        return write(PubComp(packet_id, reason), self.version)
 
     def changed(self, answers: Mapping[str, int], now: float) -> None:
         """Be told what became of topic filters in its session."""
@@ -489,8 +539,8 @@ _ACTS: Final[dict[type, Callable[[Client, Any, float], bool | None]]] = {
     Connect: Client._connect,
     Publish: Client._publish,
     PubAck: Client._settled,
-    PubRec: Client._received,
-    PubRel: Client._released,
+    PubRec: Client._took,
+    PubRel: Client._release,
     PubComp: Client._completed,
     Subscribe: Client._subscribe,
     Unsubscribe: Client._subscribe,

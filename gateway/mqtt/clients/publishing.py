@@ -1,7 +1,8 @@
 """What an MQTT client publishes: judged, and given to the node with what others publish.
 
 What a client may not publish with QoS 0 is dropped and counted: MQTT has no answer to it. With QoS 1 it is answered, in
-the order of the messages. What no client of this server may publish ends the connection, as the specification demands.
+the order of the messages, and so with QoS 2, which `sessions.received` knows more of. What no client of this server may
+publish ends the connection, as the specification demands.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from gateway.attached import Attached
     from gateway.mqtt.clients.settings import Settings
     from gateway.mqtt.codec.publish import Publish
+    from gateway.mqtt.sessions.received import Received
 
+#: Codes for which a message that may be stored already is not refused: the node knows it.
+_RIGHTS: Final = (errors.PUBLISH_DENIED, errors.GUARANTEED_SEND_DENIED)
 #: How dropped messages are counted, by what was wrong with them; as in the node.
 _DISCARDS: Final = {
     errors.PUBLISH_DENIED: "discard.publish-topic-acl",
@@ -31,22 +35,25 @@ _DISCARDS: Final = {
 class Publishing:
     """The messages of one client, from its CONNACK on."""
 
-    __slots__ = ("_aliases", "_attached", "_settings", "_version")
+    __slots__ = ("_aliases", "_attached", "_received", "_settings", "_version")
 
-    def __init__(self, attached: Attached, settings: Settings, version: int) -> None:
+    def __init__(self, attached: Attached, settings: Settings, version: int, received: Received) -> None:
         self._attached = attached
+        self._received = received
         self._settings = settings
         self._version = version
         #: Topic alias -> topic; of this connection alone [MQTT-3.3.2-7]. None before the first one.
         self._aliases: dict[int, str] | None = None
 
-    def take(self, publish: Publish) -> bool:
+    def take(self, publish: Publish, now: float) -> bool:
         """Publish a message; false if there is no room for it now.
 
         Raises:
             PacketError: it breaks what was agreed.
         """
         attached = self._attached
+        if publish.qos == 2 and self._received.again(publish.packet_id, now):
+            return True
         if not (self._has_room_guaranteed() if publish.qos else attached.has_room()):
             return False
         if publish.qos or publish.retain:
@@ -56,31 +63,37 @@ class Publishing:
         flags, meta, properties = row_of(publish, attached.name)
         size = len(publish.payload) + len(properties)
         code = (attached.guaranteed_refusal_of if publish.qos else attached.refusal_of)(topic, size)
-        if code:
-            self._refuse(publish, code)
+        if code and not (publish.qos == 2 and code in _RIGHTS and self._received.is_known(publish.packet_id)):
+            self._refuse(publish, code, now)
+        elif publish.qos == 2:
+            row = (0, topic, flags, meta, properties, publish.payload)
+            self._received.take(publish.packet_id, row, now)
         elif publish.qos:
             attached.publish_guaranteed(topic, flags, meta, properties, publish.payload, publish.packet_id)
         else:
             attached.publish(topic, flags, meta, properties, publish.payload)
         return True
 
-    def _refuse(self, publish: Publish, code: int) -> None:
+    def _refuse(self, publish: Publish, code: int, now: float) -> None:
         if code == errors.MESSAGE_TOO_LARGE:
             raise PacketError(rules.MESSAGE_SIZE, f"{len(publish.payload)} bytes of payload", self._version)
         self._attached.count(_DISCARDS.get(code, f"discard.refused-{code}"))
-        if publish.qos:
+        if publish.qos == 2:
+            self._received.refuse(publish.packet_id, code, now)
+        elif publish.qos:
             self._attached.refuse_guaranteed(publish.packet_id, code)
 
     def _has_room_guaranteed(self) -> bool:
-        """Tell whether a message with QoS 1 is taken now.
+        """Tell whether a message with QoS 1 or 2 is taken now.
 
         Raises:
             PacketError: its client has more of them unacknowledged than 5.0 was told; 3.1.1 cannot be told, and waits.
         """
-        attached, most = self._attached, self._settings.receive_max
-        if attached.unacknowledged >= most and self._version == V5:
+        attached, received, most = self._attached, self._received, self._settings.receive_max
+        waiting = max(attached.unacknowledged, len(received))
+        if received.is_full() or (waiting >= most and self._version == V5):
             raise PacketError(rules.RECEIVE_MAXIMUM, f"more than {most}", self._version)
-        return attached.unacknowledged < most and attached.has_room_guaranteed()
+        return waiting < most and received.has_room() and attached.has_room_guaranteed()
 
     def _check(self, publish: Publish) -> None:
         capabilities = self._settings.capabilities

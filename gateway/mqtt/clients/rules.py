@@ -90,6 +90,12 @@ MESSAGE_SIZE: Final = Rule(
     "section 3.3.3",
     "a message is not larger than the client profile allows",
 )
+RELEASE: Final = Rule(
+    ReasonCode.PROTOCOL_ERROR,
+    "MQTT-4.3.3-4",
+    "MQTT-4.3.3-1",
+    "PUBREL answers PUBREC",
+)
 
 # The rest.
 NO_METHOD: Final = Rule(

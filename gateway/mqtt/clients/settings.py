@@ -12,7 +12,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     """What is built; 5.0 tells its clients."""
 
     #: The highest QoS of a message that a client publishes.
-    qos_max: int = 1
+    qos_max: int = 2
     retain: bool = True
     wills: bool = True
     #: Whether there are subscriptions with QoS 1, and sessions that outlive their connections.

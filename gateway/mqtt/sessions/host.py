@@ -7,11 +7,32 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.mqtt.delivering import MqttReceiver, MqttSubscription
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from angarium.errors import AngariumError
     from gateway.egress import Receiver
+    from gateway.mqtt.codec.acknowledge import PubRel
     from gateway.mqtt.sessions.credit import Credit
+    from gateway.mqtt.sessions.received import Answer
+
+
+class SessionOwner(MqttReceiver, Protocol):
+    """The client."""
+
+    def opened(self, present: list[MqttSubscription] | None, now: float) -> None:
+        """Its session is open: a new one, or one with these subscriptions."""
+
+    def changed(self, answers: Mapping[str, int], now: float) -> None:
+        """What it asked for is in force: 0 or an error code for each topic filter that was put."""
+
+    def released(self, packet: PubRel, now: float) -> None:
+        """It is told PUBREL."""
+
+    def answer(self, answers: Sequence[Answer], now: float) -> None:
+        """It is told PUBREC and PUBCOMP of what it has published with QoS 2."""
+
+    def end(self, error: AngariumError, now: float) -> None:
+        """It cannot stay."""
 
 
 class SessionHost(Protocol):
@@ -29,16 +50,3 @@ class SessionHost(Protocol):
 
     def unix_ms(self) -> int:
         """Give the time of day, in ms since 1970."""
-
-
-class SessionOwner(MqttReceiver, Protocol):
-    """The client."""
-
-    def opened(self, present: list[MqttSubscription] | None, now: float) -> None:
-        """Its session is open: a new one, or one with these subscriptions."""
-
-    def changed(self, answers: Mapping[str, int], now: float) -> None:
-        """What it asked for is in force: 0 or an error code for each topic filter that was put."""
-
-    def end(self, error: AngariumError, now: float) -> None:
-        """It cannot stay."""

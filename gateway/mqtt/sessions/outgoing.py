@@ -1,21 +1,29 @@
-"""Messages of the queue of a session on their way to its client, with QoS 1, or 0 if they were published so.
+"""Messages of the queue of a session on their way to its client, with QoS 1 or 2, or 0 if they were published so.
 
 A message is done with, so that the queue deletes it, when the client has acknowledged it; with QoS 0, or if the client
 cannot have it, when its turn has come. What is sent counts as taken when it is done with: so never more is on its way
 than the window of the flow allows, which the client's receive maximum bounds [MQTT-3.3.4-9].
 
 They are sent in the order of the queue [MQTT-4.6.0-5]: one that has to wait holds up those behind it.
+
+With QoS 2 a message is done with at its PUBREC. That it will not be sent again is remembered, in one write with its
+deletion, before PUBREL is said; and that PUBREL is to be said on the next connection too, until PUBCOMP came.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from angarium import errors
+from angarium.errors import error_for
 from angarium.trie import FilterTrie
 from gateway.mqtt.codec import publish
+from gateway.mqtt.codec.acknowledge import PubRel
+from gateway.mqtt.codec.errors import ReasonCode
 from gateway.mqtt.messages import sender_of
+from gateway.mqtt.sessions.note import NoNote
 from gateway.mqtt.sessions.packets import Came, came_of, packet_of, written
-from gateway.mqtt.sessions.unacknowledged import Out, Unacknowledged, Verdict
+from gateway.mqtt.sessions.unacknowledged import Out, Unacknowledged, Verdict, packet_id_of
 from gateway.mqtt.topics import filters_of
 
 if TYPE_CHECKING:
@@ -23,9 +31,15 @@ if TYPE_CHECKING:
 
     from angarium.client.protocol.messages import GuaranteedDelivery
     from gateway.attached import Attached
-    from gateway.mqtt.delivering import MqttReceiver, MqttSubscription
-    from gateway.mqtt.sessions.host import SessionHost
-    from gateway.mqtt.sessions.unacknowledged import InFlight
+    from gateway.mqtt.delivering import MqttSubscription
+    from gateway.mqtt.sessions.host import SessionHost, SessionOwner
+    from gateway.mqtt.sessions.note import Keeping
+    from gateway.mqtt.sessions.unacknowledged import InFlight, Released
+
+#: Messages after their PUBREC of a client that does not say PUBCOMP, over many connections.
+RELEASED_MAX: Final = 1_000
+#: Reason codes from this one on say that something was refused.
+_FAILURE: Final = 0x80
 
 
 class Outgoing:
@@ -36,6 +50,7 @@ class Outgoing:
         "_held",
         "_host",
         "_in_flight",
+        "_keeping",
         "_receiver",
         "_special",
         "_subscriptions",
@@ -44,9 +59,10 @@ class Outgoing:
     )
 
     def __init__(
-        self, receiver: MqttReceiver, attached: Attached, host: SessionHost, in_flight: InFlight
+        self, receiver: SessionOwner, attached: Attached, host: SessionHost, in_flight: InFlight
     ) -> None:
         self._receiver = receiver
+        self._keeping: Keeping = NoNote()
         self._in_flight = in_flight
         self._attached = attached
         self._host = host
@@ -103,6 +119,69 @@ class Outgoing:
             self._attached.accept(out.window, out.position)
             out.window.take(1, out.size_bytes)
 
+    def keep_by(self, keeping: Keeping, released: Sequence[int]) -> None:
+        """Remember what is released, and go on with what was on an earlier connection."""
+        self._keeping = keeping
+        self._unacknowledged.load(released)
+
+    def resume(self, now: float) -> None:
+        """Say PUBREL again of what an earlier connection has released [MQTT-4.4.0-1]."""
+        for one in self._unacknowledged.all_released():
+            self._say_released(one, now)
+
+    @property
+    def released(self) -> list[int]:
+        """The positions that are to be remembered."""
+        return [one.position for one in self._unacknowledged.all_released()]
+
+    @property
+    def done(self) -> list[int]:
+        """Those of them that are to be deleted with that."""
+        return [one.position for one in self._unacknowledged.all_released() if not one.is_written]
+
+    def received(self, packet_id: int, code: int, now: float) -> None:
+        """Take a PUBREC: the client has the message, or does not want it; `go_on` follows."""
+        if code >= _FAILURE:
+            self.acknowledged(packet_id)
+            return
+        one = self._unacknowledged.release(packet_id)
+        if one is None:
+            known = self._unacknowledged.released(packet_id)
+            if known is None:
+                self._receiver.released(PubRel(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND), now)
+            elif known.is_told:
+                self._receiver.released(PubRel(packet_id), now)
+            return
+        assert one.out is not None
+        if not self._keeping.deletes:
+            self._attached.accept(one.out.window, one.position)
+        self._keeping.after(lambda then: self._written(one, then), now)
+
+    def _written(self, one: Released, now: float) -> None:
+        one.is_written = True
+        self._say_released(one, now)
+
+    def _say_released(self, one: Released, now: float) -> None:
+        one.is_told = True
+        self._receiver.released(PubRel(packet_id_of(one.position)), now)
+
+    def completed(self, packet_id: int, now: float) -> None:
+        """Take a PUBCOMP: the identifier is free as soon as that is remembered; `go_on` follows."""
+        one = self._unacknowledged.released(packet_id)
+        if one is None or not one.is_told:
+            return
+        if one.out is not None:
+            self._in_flight.remove(one.out.size_bytes)
+            one.out.window.take(1, one.out.size_bytes)
+            self._attached.renew(one.out.window)
+        self._unacknowledged.complete(packet_id)
+        self._keeping.later(lambda then: self._forget(packet_id, then), now)
+
+    def _forget(self, packet_id: int, now: float) -> None:
+        self._unacknowledged.forget(packet_id)
+        if not self.go_on(now):
+            self._receiver.end(error_for(errors.EGRESS_BLOCKED), now)
+
     def go_on(self, now: float) -> bool:
         """Send what need not wait, in one piece; false as above."""
         if not self._held:
@@ -111,10 +190,12 @@ class Outgoing:
         packets: list[bytes] = []
         for came in self._held:
             verdict = self._unacknowledged.judge(came.position)
-            if verdict is Verdict.SEND and self._in_flight.has_room:
+            if verdict is Verdict.SEND and self._has_room:
                 self._unacknowledged.passed(came.position)
                 packets += self._send(came)
             elif verdict is Verdict.SEND or verdict is Verdict.WAIT:
+                if self._unacknowledged.is_held(came.position):
+                    self._keeping.hurry()
                 break
             elif verdict is Verdict.DONE:
                 self._finish(came)
@@ -123,6 +204,11 @@ class Outgoing:
             passed += 1
         del self._held[:passed]
         return not packets or self._host.send_guaranteed(self._receiver, b"".join(packets), now)
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether another message may be on its way."""
+        return self._in_flight.has_room and self._unacknowledged.released_count < RELEASED_MAX
 
     def interrupt(self) -> None:
         """Forget what waits: the flow is over, and the next one brings it again."""
@@ -137,7 +223,7 @@ class Outgoing:
         """Give the parts of a packet; none if the client does not get the message."""
         row = came.row
         topic = written(row[1])
-        extra, keeps_retain = b"", False
+        extra, keeps_retain, granted = b"", False, 1
         if topic is None:
             self._receiver.count("discard.topic-not-mqtt")
         elif self._trie is not None:
@@ -149,11 +235,14 @@ class Outgoing:
             ):
                 topic = None  # [MQTT-3.8.3-3]
             keeps_retain = any(one.options.retain_as_published for one in matching)
+            granted = max((one.options.qos for one in matching), default=1)
             extra = publish.subscription_identifiers(one.identifier for one in matching if one.identifier)
         if topic is None:
             self._finish(came)
             return []
-        packet = packet_of(came, topic, self._receiver, extra, self._host, keeps_retain=keeps_retain)
+        packet = packet_of(
+            came, topic, self._receiver, extra, self._host, keeps_retain=keeps_retain, granted=granted
+        )
         if packet is None or not packet.qos:
             self._finish(came)
             return [] if packet is None else packet.parts(0)
@@ -167,13 +256,13 @@ class Outgoing:
         assert self._special == sum(map(_is_special, self._subscriptions.values()))
         assert (self._trie is not None) == bool(self._special)
         verdict = self._unacknowledged.judge(self._held[0].position) if self._held else Verdict.WAIT
-        assert verdict is Verdict.WAIT or not self._in_flight.has_room
+        assert verdict is Verdict.WAIT or not self._has_room
 
 
 def _is_special(subscription: MqttSubscription) -> bool:
     """Tell whether messages of a subscription are to be told from others."""
     options = subscription.options
-    return bool(subscription.identifier or options.no_local or options.retain_as_published)
+    return bool(subscription.identifier or options.no_local or options.retain_as_published or options.qos > 1)
 
 
 def _file(trie: FilterTrie[MqttSubscription], subscription: MqttSubscription) -> None:

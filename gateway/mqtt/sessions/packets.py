@@ -9,7 +9,7 @@ from angarium import wire
 from angarium.client.protocol.flow_window import spool_size
 from gateway.mqtt.codec import fields, publish
 from gateway.mqtt.codec.kinds import V5
-from gateway.mqtt.messages import publish_section
+from gateway.mqtt.messages import publish_section, qos_of
 from gateway.mqtt.topics import mqtt_topic_of
 
 if TYPE_CHECKING:
@@ -60,13 +60,23 @@ def came_of(delivery: GuaranteedDelivery) -> list[Came]:
 
 
 def packet_of(
-    came: Came, topic: bytes, receiver: MqttReceiver, extra: bytes, host: SessionHost, *, keeps_retain: bool
+    came: Came,
+    topic: bytes,
+    receiver: MqttReceiver,
+    extra: bytes,
+    host: SessionHost,
+    *,
+    keeps_retain: bool,
+    granted: int = 1,
 ) -> Packet | None:
-    """Write a message, with the properties `extra` besides its own; None if it is too large [MQTT-3.1.2-25]."""
+    """Write a message with at most the QoS granted, and the properties `extra` besides its own.
+
+    None if it is too large [MQTT-3.1.2-25].
+    """
     row = came.row
     section = publish_section(_aged(came, host)) if receiver.version == V5 else b""
     message = publish.Message(topic, section, row[5], receiver.version)
-    qos = 1 if row[2] & wire.FLAG_MODE else 0
+    qos = min(granted, qos_of(row)) if granted > 1 else int(bool(row[2] & wire.FLAG_MODE))
     flags = qos << 1 | (publish.RETAIN if keeps_retain and row[2] & wire.FLAG_RETAIN else 0)
     framed = publish.frame(message, flags | (publish.DUP if qos and came.is_again else 0), extra)
     if 0 < receiver.packet_bytes_max < publish.frame_size(framed, qos):

@@ -21,8 +21,11 @@ from angarium.errors import error_for
 from gateway.mqtt.codec.subscribe import Subscription
 from gateway.mqtt.codec.topics import shared
 from gateway.mqtt.delivering import MqttSubscription
+from gateway.mqtt.sessions.note import NoNote, Note, State, unpack
 from gateway.mqtt.sessions.outgoing import Outgoing
+from gateway.mqtt.sessions.received import Received
 from gateway.mqtt.sessions.shares import BIND_AGAIN_S, Shares
+from gateway.mqtt.sessions.storing import Own, Shared
 from gateway.mqtt.sessions.unacknowledged import IDS, InFlight
 from gateway.mqtt.topics import filters_of
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from angarium.errors import AngariumError
     from gateway.attached import Attached
     from gateway.mqtt.sessions.host import SessionHost, SessionOwner
+    from gateway.session import Acknowledged
 
 #: Messages on their way to a client whose receive maximum is larger.
 IN_FLIGHT_MAX: Final = 255
@@ -54,6 +58,7 @@ class _Opened(msgspec.Struct):
 
 
 _decode_opened: Final = msgspec.msgpack.Decoder(_Opened).decode
+_decode_note: Final = msgspec.msgpack.Decoder(bytes).decode
 _decode_changed: Final = msgspec.msgpack.Decoder(list[tuple[int, str] | None]).decode
 
 
@@ -76,11 +81,14 @@ class Session:
         "_host",
         "_in_flight",
         "_name",
+        "_note",
         "_outgoing",
+        "_own",
         "_owner",
         "_shares",
         "_window",
         "is_temporary",
+        "received",
     )
 
     def __init__(self, owner: SessionOwner, attached: Attached, host: SessionHost, receive_max: int) -> None:
@@ -94,6 +102,10 @@ class Session:
         self._shares: Shares | None = None
         #: For how long it outlives the connection.
         self._expiry_s = 0
+        #: What the client publishes with QoS 2; its note and its producer if the session outlives the connection.
+        self.received = Received(NoNote(), Shared(attached), owner.answer)
+        self._note: Note | None = None
+        self._own: Own | None = None
         #: Of its queue; empty before it is open.
         self._name = ""
         #: Whether it ends with the connection, and keeps nothing but filters of the queue.
@@ -122,12 +134,62 @@ class Session:
         present = None
         if value.present:
             present = [self._restored(text, *more[1:]) for text, more in value.filters.items()]
+        if self.is_temporary or not value.present:
+            self._begin(present, State(), now)
+        else:
+            self._attached.request("session.note", {}, partial(self._noted, present), _decode_note)
+
+    def _noted(
+        self,
+        present: list[MqttSubscription] | None,
+        value: bytes | None,
+        error: AngariumError | None,
+        now: float,
+    ) -> None:
+        if error is not None:
+            self._owner.end(error, now)
+        else:
+            self._begin(present, unpack(value or b""), now)
+
+    def _begin(self, present: list[MqttSubscription] | None, state: State, now: float) -> None:
+        """Go on where the connection before has stopped."""
         for one in present or ():
             if has_own_queue(one):
                 self._outgoing.add(one)
         if not self.is_temporary:
+            self._remember(state, now)
             self._bind()
         self._owner.opened(present, now)
+        self._outgoing.resume(now)
+
+    def _remember(self, state: State, now: float) -> None:
+        """Have what the session is in the middle of kept at the node."""
+        self._note = Note(self._attached, self._state, self._remembered, self._wake, self._owner.end)
+        self._own = Own(self._attached, self._name, self._wake, self._may_store, self._cannot_store)
+        self.received = Received(self._note, self._own, self._owner.answer)
+        self._wake_for(self.received.load(state.next_sequence, state.received, now))
+        self._outgoing.keep_by(self._note, state.released)
+
+    def _state(self) -> tuple[State, list[int]]:
+        received, outgoing = self.received, self._outgoing
+        return State(received.next_sequence, received.sequences, outgoing.released), outgoing.done
+
+    def _remembered(self, now: float) -> None:
+        self.received.remembered(now)
+
+    def _may_store(self, now: float) -> None:
+        self.received.opened(now)
+
+    def _cannot_store(self, error: AngariumError, now: float) -> None:
+        if not self.received.fail(error.code, now):
+            self._owner.end(error, now)
+
+    def _wake_for(self, at: float) -> None:
+        if at < math.inf:
+            self._wake(at)
+
+    def _wake(self, at: float) -> None:
+        self._host.wake(self._owner.connection_id, at)
 
     def _restored(self, text: str, options: int, identifier: int) -> MqttSubscription:
         return MqttSubscription(self._owner, options_of(text, options), identifier or None)
@@ -184,24 +246,44 @@ class Session:
 
     def acknowledged(self, packet_id: int, now: float) -> None:
         """Take a PUBACK; there may be room for what the other queues have brought, before those of this one."""
-        own, shares = self._outgoing, self._shares
-        if shares is None:
-            own.acknowledged(packet_id)
-            is_taken = own.go_on(now)
-        elif packet_id > IDS:
-            shares.acknowledged(packet_id)
-            is_taken = own.go_on(now) and shares.go_on(now)
+        if packet_id > IDS and self._shares is not None:
+            self._shares.acknowledged(packet_id)
+            self._go_on((self._outgoing, self._shares), now)
         else:
-            own.acknowledged(packet_id)
-            is_taken = shares.go_on(now) and own.go_on(now)
-        if not is_taken:
+            self._outgoing.acknowledged(packet_id)
+            self._go_on((self._shares, self._outgoing), now)
+
+    def took(self, packet_id: int, code: int, now: float) -> None:
+        """Take a PUBREC."""
+        self._outgoing.received(packet_id, code, now)
+        self._go_on((self._shares, self._outgoing), now)
+
+    def completed(self, packet_id: int, now: float) -> None:
+        """Take a PUBCOMP."""
+        self._outgoing.completed(packet_id, now)
+        self._go_on((self._shares, self._outgoing), now)
+
+    def _go_on(self, order: tuple[Outgoing | Shares | None, ...], now: float) -> None:
+        """Send what there is room for."""
+        if not all(one is None or one.go_on(now) for one in order):
             self._owner.end(error_for(errors.EGRESS_BLOCKED), now)
+
+    def stored(self, event: Acknowledged, now: float) -> None:
+        """Be told what became of what the client has published by its own producer."""
+        if self._own is None:
+            return
+        try:
+            self.received.settled(self._own.acknowledged(event), now)
+        except errors.AngariumError as error:
+            self._owner.end(error, now)
 
     def leave(self, expiry_s: int | None) -> tuple[str, dict[str, Any]] | None:
         """End with the connection; gives what is to be asked last: to keep it for so long, None as was agreed."""
         self._give_back()
         if self._shares is not None:
             self._shares.clear()
+        if self._note is not None:
+            self._note.stop()
         if self.is_temporary or expiry_s is None:
             return None
         return ("session.change", {"expiry_s": expiry_s}) if expiry_s else ("session.close", {})
@@ -224,7 +306,7 @@ class Session:
         self._outgoing.interrupt()
         if is_passing(error.code):
             self._bind_at = now + BIND_AGAIN_S
-            self._host.wake(self._owner.connection_id, self._bind_at)
+            self._wake(self._bind_at)
         elif error.code == errors.UNKNOWN_ENDPOINT:
             self._owner.end(error_for(errors.DISCONNECTED_BY_OPERATOR, "its session was deleted"), now)
         else:
@@ -255,17 +337,22 @@ class Session:
             self._unbound(error_for(event.code or errors.HOME_NOT_READY, event.detail), now)
 
     def tick(self, now: float) -> None:
-        """Bind flows again if it is time for that."""
+        """Do again what could not be done, if it is time for that."""
         if self._bind_at <= now:
             self._bind()
         if self._shares is not None:
             self._shares.tick(now)
+        if self._note is not None and self._own is not None:
+            self._note.tick(now)
+            self._own.tick(now)
+            self._wake_for(self.received.tick(now))
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         self._outgoing.validate()
         if self._shares is not None:
             self._shares.validate()
+        self.received.validate()
         assert self._window is None or self._bind_at == math.inf
         assert self._name or self._window is None
 

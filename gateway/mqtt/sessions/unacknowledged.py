@@ -1,4 +1,4 @@
-"""Messages with QoS 1 that a client was sent and has not acknowledged, by their packet identifiers.
+"""Messages with QoS 1 and 2 that a client was sent and that are not over, by their packet identifiers.
 
 The identifier follows from the position in the queue, so nobody has to remember it: after a reconnect, in whatever
 process, a message comes with the one that it had. It is the same for positions that are IDS apart; of these only one
@@ -6,7 +6,10 @@ is on its way, and the others wait.
 
 The flow that brings messages may end while its client stays, because a worker is replaced. The next one brings all
 again of which the queue does not know that they are done with. None is sent twice on one connection [MQTT-4.4.0-1]:
-flows bring rising positions, so what is not above the highest one is on its way, or done with. No I/O, no clock.
+flows bring rising positions, so what is not above the highest one is on its way, or done with.
+
+With QoS 2 a message is *released* when its PUBREC came: it is never sent again, and its identifier is free after its
+PUBCOMP, as soon as it is remembered that it is over. No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from angarium.client.protocol.flow_window import FlowWindow
 
 #: Packet identifiers are from 1 to this; those above are for what comes of queues that are shared.
@@ -76,14 +81,32 @@ class InFlight:
         assert self.messages >= 0
 
 
+class Released:
+    """A message with QoS 2 after its PUBREC."""
+
+    __slots__ = ("is_told", "is_written", "out", "position")
+
+    def __init__(self, position: int, out: Out | None) -> None:
+        self.position = position
+        #: As it was on its way; None: it is of an earlier connection.
+        self.out = out
+        #: Whether it is remembered, and is not in the queue any more.
+        self.is_written = out is None
+        #: Whether PUBREL was said, since which PUBCOMP may come.
+        self.is_told = False
+
+
 class Unacknowledged:
     """Those of one session on one connection."""
 
-    __slots__ = ("_highest", "_out")
+    __slots__ = ("_highest", "_out", "_over", "_released")
 
     def __init__(self) -> None:
         #: By packet identifier.
         self._out: dict[int, Out] = {}
+        #: Those after their PUBREC; and after PUBCOMP, until that is remembered.
+        self._released: dict[int, Released] = {}
+        self._over: dict[int, Released] = {}
         #: The highest position that was sent, or that the client does not get.
         self._highest = 0
 
@@ -92,7 +115,14 @@ class Unacknowledged:
 
     def judge(self, position: int) -> Verdict:
         """Say what is to be done with a message that came."""
-        out = self._out.get(packet_id_of(position))
+        packet_id = packet_id_of(position)
+        out = self._out.get(packet_id)
+        if self._released or self._over:
+            released = self._released.get(packet_id) or self._over.get(packet_id)
+            if released is not None:
+                if released.position != position:
+                    return Verdict.WAIT
+                return Verdict.DONE if released.is_written else Verdict.KNOWN
         if out is not None:
             return Verdict.KNOWN if out.position == position else Verdict.WAIT
         return Verdict.DONE if position <= self._highest else Verdict.SEND
@@ -111,15 +141,60 @@ class Unacknowledged:
     def came_again(self, position: int, window: FlowWindow) -> bool:
         """Take note that a flow brought a message on its way; false if it is that which had brought it before."""
         packet_id = packet_id_of(position)
-        known = self._out[packet_id]
-        self._out[packet_id] = known._replace(window=window)
+        known = self._out.get(packet_id)
+        if known is None:
+            released = self._released[packet_id]
+            known = released.out
+            assert known is not None
+            released.out = known._replace(window=window)
+        else:
+            self._out[packet_id] = known._replace(window=window)
         return known.window is not window
 
     def acknowledged(self, packet_id: int) -> Out | None:
         """Take an acknowledgement; None if it is for nothing, as one of an earlier connection."""
         return self._out.pop(packet_id, None)
 
+    def load(self, positions: Sequence[int]) -> None:
+        """Go on with those that an earlier connection has released."""
+        self._released = {packet_id_of(one): Released(one, None) for one in positions}
+
+    def released(self, packet_id: int) -> Released | None:
+        """Give a message after its PUBREC."""
+        return self._released.get(packet_id)
+
+    def release(self, packet_id: int) -> Released | None:
+        """Take the PUBREC of a message; None if it is for nothing that is on its way."""
+        out = self._out.pop(packet_id, None)
+        if out is None:
+            return None
+        released = self._released[packet_id] = Released(out.position, out)
+        return released
+
+    def complete(self, packet_id: int) -> None:
+        """Take the PUBCOMP of a message that is released; `forget` follows when that is remembered."""
+        self._over[packet_id] = self._released.pop(packet_id)
+
+    def forget(self, packet_id: int) -> None:
+        """Let another message have the identifier."""
+        del self._over[packet_id]
+
+    def is_held(self, position: int) -> bool:
+        """Tell whether a message waits only until it is remembered that another one is over."""
+        return packet_id_of(position) in self._over
+
+    @property
+    def released_count(self) -> int:
+        """Count those after their PUBREC."""
+        return len(self._released)
+
+    def all_released(self) -> list[Released]:
+        """Give those after their PUBREC, in its order."""
+        return list(self._released.values())
+
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         assert all(packet_id == packet_id_of(out.position) for packet_id, out in self._out.items())
         assert all(out.position <= self._highest for out in self._out.values())
+        assert not self._out.keys() & (self._released.keys() | self._over.keys())
+        assert not self._released.keys() & self._over.keys()

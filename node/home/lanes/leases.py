@@ -209,8 +209,8 @@ class Leases:
     def _keep(self, held: HeldLane, wish: KeepNote) -> None:
         held.note = wish.note or None
         self._keeping[held.lane_id] += 1
-        for found in filter(None, map(held.lane.find, wish.done)):
-            held.lane.gone(*found)
+        for position in wish.done:
+            held.lane.finish(position)
 
     def _note(self, held: HeldLane, _wish: ReadNote) -> bytes:
         return held.note or b""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from angarium.message import Row
     from gateway.attached import Attached
     from gateway.carrier import Carrier
-    from gateway.session import AttachedWelcome
+    from gateway.session import Acknowledged, AttachedWelcome
 
 IDENTITY = Identity("inside", "mqtt", 0, 7)
 RIGHTS: list[Any] = [True, [], 100, True, True, True]
@@ -101,6 +101,9 @@ class FakeGuest:
 
     def delivered(self, rows: Sequence[Row], share: str | None, now: float) -> None:
         self._tell("delivered", [row[1] for row in rows], share)
+
+    def stored(self, event: Acknowledged, now: float) -> None:
+        self._tell("stored", event.upto)
 
     def spooled(self, event: Arrived, now: float) -> None:
         self._tell("spooled", [row[1] for delivery in event.deliveries for row in delivery.rows])

@@ -65,6 +65,10 @@ class FakeSession:
         self.error = 0
         #: For how long its client says that the sessions are kept that share queues, by filter.
         self.shared_for_s: dict[str, int] = {}
+        #: What it keeps, and the messages that went with that; and the highest sequence of its producer.
+        self.note = b""
+        self.done: set[int] = set()
+        self.last_sequence = 0
 
     def opened(self, arguments: dict[str, Any]) -> dict[str, Any]:
         present = self.is_kept and not arguments["clean"]
@@ -82,6 +86,19 @@ class FakeSession:
         assert all(one.startswith("#share/") for one in arguments["filters"])
         self.shared_for_s[arguments["filter"]] = arguments["expiry_s"]
         return {"name": f"#mqtt/{arguments['filter']}"}
+
+    def noted(self, _arguments: dict[str, Any]) -> bytes:
+        assert self.is_kept
+        return self.note
+
+    def kept(self, arguments: dict[str, Any]) -> None:
+        assert self.is_kept
+        self.note = arguments["note"]
+        self.done |= {*arguments["done"]}
+
+    def opens_producer(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        assert arguments == {"name": "#mqtt/c"}
+        return {"producer": 7, "name": "#mqtt/c", "window": 255, "last_sequence": self.last_sequence}
 
     def changed(self, arguments: dict[str, Any]) -> list[Any]:
         assert arguments["temporary"] is not self.is_kept
@@ -125,6 +142,8 @@ class FakeAttached:
         #: Operations that it has asked for and that have no answer, the oldest first; and the last one, at its end.
         self.requests: list[tuple[str, dict[str, Any], Any, Any]] = []
         self.last: tuple[str, dict[str, Any]] | None = None
+        #: The round of its own producer that is not settled: first sequence and rows.
+        self.own: tuple[int, list[Row]] | None = None
         #: How it left: within so many seconds its will is published, None: it is not.
         self.will_within_s: int | None = None
         #: The flows that it was given so far.
@@ -164,6 +183,9 @@ class FakeAttached:
             self.shared[name] = window
         else:
             self.window = window
+
+    def renew(self, window: FlowWindow) -> None:
+        assert not self.is_over
 
     def _ask(self, operation: bytes, filters: Sequence[tuple[str, int]]) -> None:
         assert not self.is_over
@@ -223,6 +245,13 @@ class FakeAttached:
         assert flags & wire.FLAG_MODE == wire.MODE_PERSISTENT
         self.stored.append((topic, flags, meta, properties, payload))
         self.unanswered.append((name, 0))
+
+    def publish_own(self, producer: int, first: int, rows: Sequence[Row]) -> None:
+        assert not self.is_over
+        assert self.own is None, "one round at a time"
+        assert rows
+        assert producer == 7
+        self.own = first, list(rows)
 
     def refuse_guaranteed(self, name: int, code: int) -> None:
         assert not self.is_over
@@ -454,8 +483,15 @@ class Conversation:
             arguments["window"].flow = 0
         else:
             session = node.session
-            operations = {"open": session.opened, "change": session.changed, "share": session.shared}
-            value = operations[operation.removeprefix("session.")](arguments)
+            carry_out: dict[str, Any] = {
+                "session.open": session.opened,
+                "session.change": session.changed,
+                "session.note": session.noted,
+                "session.keep": session.kept,
+                "session.share": session.shared,
+                "producer.open": session.opens_producer,
+            }
+            value = carry_out[operation](arguments)
         done(decode(msgpack.encode(value)), None, self.now)
         self.client.validate()
 

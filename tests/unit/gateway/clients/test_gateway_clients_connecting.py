@@ -201,7 +201,6 @@ def test_5_0_is_told_what_is_granted() -> None:
     """[MQTT-3.2.2-9] and sections 3.2.2.3.3 to 3.2.2.3.13."""
     settings = Settings(packet_bytes_max=5_000, receive_max=7, topic_alias_max=9)
     assert Conversation(settings=settings).connect().welcome().properties == Properties(
-        maximum_qos=1,
         receive_maximum=7,
         maximum_packet_size=5_000,
         topic_alias_maximum=9,

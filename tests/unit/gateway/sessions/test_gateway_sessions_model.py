@@ -112,6 +112,9 @@ class Side:
     def accept(self, window: FlowWindow, position: int) -> None:
         self.queue.accept(window, position)
 
+    def renew(self, window: FlowWindow) -> None:
+        """Every step does."""
+
     def count(self, name: str, amount: int = 1) -> None:
         raise AssertionError(name)
 

@@ -1,0 +1,183 @@
+"""What a session is in the middle of, kept at the node: a note in the lane of its queue.
+
+It is written as a whole, one write at a time: what changes meanwhile is in the next one. Messages that the client will
+not get again are deleted by the same write, so after a crash either is as it was, or both are new. Sessions that end
+with their connections need none of that: `NoNote`. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from angarium.client.protocol.flow_window import is_passing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from angarium.errors import AngariumError
+    from gateway.attached import Attached
+
+#: Pause before a note is written again that could not be.
+AGAIN_S: Final = 0.5
+#: So much without haste is written all the same.
+LATER_MAX: Final = 64
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    """What a note says; it changes only if all who read notes of older processes know both forms."""
+
+    #: The sequence of the next message that the client publishes with QoS 2.
+    next_sequence: int = 1
+    #: Packet identifier -> sequence of those that it has published, until its PUBREL.
+    received: dict[int, int] = {}
+    #: Positions in the queue of those whose PUBREC came, until PUBCOMP.
+    released: list[int] = []
+
+
+_decode_state: Final = msgspec.msgpack.Decoder(State).decode
+
+
+def pack(state: State) -> bytes:
+    """Give a note; empty if there is nothing to remember."""
+    return b"" if state == State() else msgspec.msgpack.encode(state)
+
+
+def unpack(note: bytes) -> State:
+    """Undo `pack`."""
+    return _decode_state(note) if note else State()
+
+
+class Keeping(Protocol):
+    """Remembers for a session."""
+
+    #: Whether messages that are over are deleted by the write that remembers it, and must not be before.
+    deletes: bool
+
+    def after(self, then: Callable[[float], None], now: float, /) -> None:
+        """Call this, with the time, when what is true now is remembered."""
+
+    def later(self, then: Callable[[float], None], now: float, /) -> None:
+        """Do the same, but with no haste: something else may change before."""
+
+    def hurry(self) -> None:
+        """Somebody waits for what had no haste."""
+
+
+class NoNote:
+    """A session that ends with its connection, whose gateway remembers enough."""
+
+    deletes = False
+
+    def after(self, then: Callable[[float], None], now: float, /) -> None:
+        """Go on at once."""
+        then(now)
+
+    later = after
+
+    def hurry(self) -> None:
+        """Nobody waits."""
+
+
+class Note:
+    """The note of a session that outlives its connections."""
+
+    deletes = True
+
+    __slots__ = (
+        "_again_at",
+        "_attached",
+        "_fail",
+        "_is_hasty",
+        "_is_over",
+        "_state",
+        "_under_way",
+        "_waiting",
+        "_wake",
+        "_written",
+    )
+
+    def __init__(
+        self,
+        attached: Attached,
+        state: Callable[[], tuple[State, list[int]]],
+        written: Callable[[float], None],
+        wake: Callable[[float], None],
+        fail: Callable[[AngariumError, float], None],
+    ) -> None:
+        """Write nothing yet.
+
+        Args:
+            attached: the client at the node.
+            state: gives what is to be remembered, and the positions of messages that go with it.
+            written: is told of a write when all are that waited for it.
+            wake: has `tick` called then.
+            fail: is told why it cannot be written.
+        """
+        self._attached = attached
+        self._state = state
+        self._written = written
+        self._wake = wake
+        self._fail = fail
+        #: Who waits for the write that is under way, in their order; and for the next one.
+        self._under_way: list[Callable[[float], None]] = []
+        self._waiting: list[Callable[[float], None]] = []
+        #: When it is tried again; nothing is under way until then.
+        self._again_at = math.inf
+        #: Whether somebody waits for the next write.
+        self._is_hasty = False
+        self._is_over = False
+
+    def after(self, then: Callable[[float], None], now: float, /) -> None:  # noqa: ARG002 - as NoNote
+        """Have what is true now written, with whatever else waits."""
+        self._waiting.append(then)
+        self.hurry()
+
+    def later(self, then: Callable[[float], None], now: float, /) -> None:  # noqa: ARG002 - as NoNote
+        """Have it written with the next thing that has haste, or when there is much of it."""
+        self._waiting.append(then)
+        if len(self._waiting) >= LATER_MAX:
+            self.hurry()
+
+    def hurry(self) -> None:
+        """Write what waits, when nothing is under way."""
+        self._is_hasty = bool(self._waiting)
+        if not self._under_way and self._again_at == math.inf:
+            self._write()
+
+    def _write(self) -> None:
+        if self._is_over or not self._waiting:
+            return
+        self._under_way, self._waiting, self._is_hasty = self._waiting, [], False
+        state, done = self._state()
+        self._attached.request("session.keep", {"note": pack(state), "done": done}, self._kept)
+
+    def _kept(self, _value: Any, error: AngariumError | None, now: float) -> None:
+        if self._is_over:
+            return
+        if error is None:
+            for then in self._under_way:
+                then(now)
+            self._under_way = []
+            if not self._is_over:
+                self._written(now)
+            if self._is_hasty:
+                self._write()
+        elif is_passing(error.code):
+            self._waiting, self._under_way, self._is_hasty = self._under_way + self._waiting, [], True
+            self._again_at = now + AGAIN_S
+            self._wake(self._again_at)
+        else:
+            self._fail(error, now)
+
+    def tick(self, now: float) -> None:
+        """Try again if it is time for that."""
+        if self._again_at <= now:
+            self._again_at = math.inf
+            self._write()
+
+    def stop(self) -> None:
+        """Write no more: the connection is over."""
+        self._is_over = True

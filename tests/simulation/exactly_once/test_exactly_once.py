@@ -1,0 +1,146 @@
+"""Messages with QoS 2, both ways, disturbed as a seed says: each comes once, and what is planted is found."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.mqtt.sessions import session
+from gateway.mqtt.sessions.note import Note, State
+from gateway.mqtt.sessions.outgoing import Outgoing
+from gateway.mqtt.sessions.received import Received, Stage
+from tests.simulation.exactly_once.modelled_node import Disk, Keep, Settle
+from tests.simulation.exactly_once.scenario import Scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = [pytest.mark.requirement("R236"), pytest.mark.slow]
+
+SEEDS_DEFAULT = 60
+SEEDS_PER_TEST = 20
+#: A fault that is planted shows within so many seeds.
+SEEDS_OF_FAULTS = 300
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "first_seed" in metafunc.fixturenames:
+        seeds = int(os.environ.get("ANGARIUM_SIMULATION_SEEDS", SEEDS_DEFAULT))
+        firsts = range(0, seeds, SEEDS_PER_TEST)
+        metafunc.parametrize("first_seed", firsts, ids=lambda first: f"from-{first}")
+
+
+def test_each_message_comes_exactly_once_whatever_dies(first_seed: int) -> None:
+    broken = {}
+    for number in range(first_seed, first_seed + SEEDS_PER_TEST):
+        if found := Scenario(f"exactly-once-{number}").play():
+            broken[number] = found
+    assert broken == {}
+
+
+# -- faults that are planted -------------------------------------------------------------------------------------
+
+
+def publish_before_it_is_noted(patch: pytest.MonkeyPatch) -> None:
+    go_on = Received._go_on
+
+    def at_once(received: Received, now: float) -> None:
+        go_on(received, now)
+        for exchange in received._line:
+            if exchange.stage is Stage.NUMBERED:
+                exchange.stage = Stage.NOTED
+        received._send()
+
+    patch.setattr(Received, "_go_on", at_once)
+    patch.setattr(Received, "_noted", lambda *_: None)
+
+
+def go_on_at_once(patch: pytest.MonkeyPatch) -> None:
+    """What follows a note does not wait for the disk."""
+    after: Callable[..., None] = Note.after
+
+    def at_once(note: Note, then: Callable[[float], None], now: float) -> None:
+        after(note, lambda _: None, now)
+        then(now)
+
+    patch.setattr(Note, "after", at_once)
+
+
+def complete_before_it_is_noted(patch: pytest.MonkeyPatch) -> None:
+    after: Callable[..., None] = Note.after
+
+    def at_once(note: Note, then: Callable[[float], None], now: float) -> None:
+        is_release = "release" in then.__qualname__
+        after(note, (lambda _: None) if is_release else then, now)
+        if is_release:
+            then(now)
+
+    patch.setattr(Note, "after", at_once)
+
+
+def forget_what_was_received(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Received, "load", lambda self, next_sequence, _known, _now: _set_next(self, next_sequence))
+
+
+def _set_next(received: Received, next_sequence: int) -> float:
+    received.next_sequence = next_sequence
+    return float("inf")
+
+
+def forget_what_was_released(patch: pytest.MonkeyPatch) -> None:
+    keep_by = Outgoing.keep_by
+    patch.setattr(Outgoing, "keep_by", lambda self, keeping, _released: keep_by(self, keeping, []))
+
+
+def settle_before_it_is_noted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Note, "deletes", False)
+
+
+def note_without_deleting(patch: pytest.MonkeyPatch) -> None:
+    carry_out = Disk.carry_out
+
+    def halves(self: Disk, order: Any) -> None:
+        if isinstance(order, Keep):
+            carry_out(self, Keep(order.note, []))
+            carry_out(self, Settle(order.done[:-1]))
+        else:
+            carry_out(self, order)
+
+    patch.setattr(Disk, "carry_out", halves)
+
+
+def write_no_sequences(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        session,
+        "State",
+        lambda next_sequence=1, _received=None, released=(): State(next_sequence, {}, [*released]),
+    )
+
+
+FAULTS = (
+    go_on_at_once,
+    publish_before_it_is_noted,
+    complete_before_it_is_noted,
+    forget_what_was_received,
+    forget_what_was_released,
+    settle_before_it_is_noted,
+    note_without_deleting,
+    write_no_sequences,
+)
+
+
+@pytest.mark.parametrize("plant", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_that_is_planted_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    assert any(_is_broken(number) for number in range(SEEDS_OF_FAULTS))
+
+
+def _is_broken(number: int) -> bool:
+    try:
+        return bool(Scenario(f"exactly-once-{number}").play())
+    except AssertionError:
+        return True
