@@ -268,6 +268,12 @@ TOO_MANY_FILTERS: Final = Rule(
     "section 4.8",
     "a SUBSCRIBE or UNSUBSCRIBE has no more topic filters than the server looks at",
 )
+TOO_MANY_PROPERTIES: Final = Rule(
+    ReasonCode.QUOTA_EXCEEDED,
+    "section 4.13.1",
+    "",
+    "a packet has no more user properties than the server looks at",
+)
 NO_REASONS: Final = Rule(
     PROTOCOL,
     "MQTT-3.8.4-6",

@@ -219,6 +219,10 @@ CASES = [
     Case(errors.NO_FILTERS_TO_LEAVE, frame(0xA2, b"\0\x01"), V3),
     Case(errors.TOO_MANY_FILTERS, frame(0x82, b"\0\x01\0" + b"\0\x01a\0" * 1_001)),
     Case(errors.TOO_MANY_FILTERS, frame(0xA2, b"\0\x01" + b"\0\x01a" * 1_001), V3),
+    Case(
+        errors.TOO_MANY_PROPERTIES,
+        frame(0x30, b"\0\x01a" + fields.variable_integer(5_005) + b"\x26\0\0\0\0" * 1_001),
+    ),
     Case(errors.NO_REASONS, frame(0x90, b"\0\x01\0"), V5, SERVER),
     Case(errors.NO_REASONS, frame(0xB0, b"\0\x01\0"), V5, SERVER),
     Case(errors.SESSION_EXPIRY_SENT, frame(0xE0, b"\0\x05\x11\0\0\0\0"), V5, SERVER),
