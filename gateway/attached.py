@@ -17,6 +17,7 @@ from angarium import errors, wire
 from angarium.client.protocol.session import Hello
 from angarium.message import row_size
 from angarium_server.frames.gateways import Counts
+from gateway.gathering import WINDOW_FIRST
 from gateway.session import FILTERS_MAX
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from angarium_server.frames.gateways import Will
     from gateway.accepting import Accepting
     from gateway.counting import Counting
-    from gateway.gathering import Gathering
+    from gateway.gathering import Gathering, Windows
     from gateway.producing import Producing, Settled
     from gateway.rights import ClientRights
     from gateway.session import Acknowledged, AttachedWelcome, Brought, GatewaySession
@@ -105,6 +106,9 @@ class Guest(Protocol):
     def stored(self, event: Acknowledged, now: float, /) -> None:
         """What it has published by its own producer is settled, up to a sequence."""
 
+    def may_go_on(self, now: float, /) -> None:
+        """It had too many messages under way, and may publish again."""
+
     def delivered(self, rows: Sequence[Row], share: str | None, now: float, /) -> None:
         """Messages came for this client alone: of a shared subscription, or without one to its inbox."""
 
@@ -126,6 +130,7 @@ class Carrying(Protocol):
     producing: Producing[Attached]
     counting: Counting
     accepting: Accepting
+    windows: Windows
     #: Of those who may do nothing yet.
     no_rights: ClientRights
 
@@ -227,6 +232,7 @@ class Attached:
         "behind",
         "farewell",
         "has_moved",
+        "is_full",
         "last",
         "login",
         "name",
@@ -234,7 +240,9 @@ class Attached:
         "rights",
         "stage",
         "unacknowledged",
+        "unretired",
         "wait_until",
+        "window",
     )
 
     def __init__(self, carrier: Carrying, guest: Guest, login: Login, wait_until: float) -> None:
@@ -274,6 +282,8 @@ class Attached:
         #: Guaranteed messages that it was not told of, and the bytes of those that are not refused.
         self.unacknowledged = 0
         self._unacknowledged_bytes = 0
+        #: What `gateway.gathering.Windows` keeps of it.
+        self.unretired, self.window, self.is_full = 0, WINDOW_FIRST, False
 
     @property
     def vpn(self) -> str:
@@ -347,7 +357,7 @@ class Attached:
 
     def has_room(self) -> bool:
         """Tell whether another message is taken."""
-        return self._carrier.has_room()
+        return self._carrier.has_room() and self._carrier.windows.may_publish(self)
 
     def publish(
         self, topic: str, flags: int, meta: Meta | None, properties: bytes | None, payload: bytes
@@ -355,6 +365,7 @@ class Attached:
         """Publish a direct message; the caller has asked `refusal_of` and `has_room`."""
         if self.stage is Stage.OPEN:
             self._carrier.gathering.add((0, topic, flags, meta, properties, payload))
+            self._carrier.windows.add(self)
 
     def guaranteed_refusal_of(self, topic: str, size: int) -> int:
         """Give the error code for which such a guaranteed message is refused, or 0 as far as it is known here."""
@@ -485,6 +496,11 @@ class Attached:
             self._carrier.has_asked(self)
         if is_done:
             self._guest.answered(request.codes, now)
+
+    def go_on(self, now: float) -> None:
+        """Have the guest publish again."""
+        if self.stage is Stage.OPEN:
+            self._guest.may_go_on(now)
 
     def settled(self, settled: Settled, now: float) -> None:
         """Tell what became of guaranteed messages."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -26,6 +26,7 @@ from angarium.client.protocol.events import (
     Noticed,
     Opened,
     Replied,
+    Retired,
     TableChanged,
 )
 from angarium.client.protocol.session import Hello, State
@@ -34,11 +35,12 @@ from angarium_server.frames.gateways import COUNTED_MAX, CountedFrame, Rights
 from gateway.accepting import Accepting
 from gateway.attached import Attached, Stage
 from gateway.counting import Counting
-from gateway.gathering import Gathering
+from gateway.gathering import Gathering, Windows
 from gateway.producing import Producing
 from gateway.session import (
     Acknowledged,
     Brought,
+    Costly,
     Ended,
     GatewaySession,
     Guaranteed,
@@ -154,6 +156,7 @@ class Carrier:
         self.producing: Producing[Attached] = Producing()
         self.counting = Counting()
         self.accepting = Accepting()
+        self.windows = Windows()
         #: What takes the answers to what the gateway asked for itself, by number of the request.
         self._asked: dict[int, Then] = {}
         #: Those that have said HELLO and have not ended, by number.
@@ -273,7 +276,7 @@ class Carrier:
             gathering.rows and rows < TURN_ROWS_MAX and size_bytes < TURN_BYTES_MAX and session.can_publish()
         ):
             batch = gathering.take()
-            session.publish(batch, flush=False)
+            session.publish(batch, flush=self.windows.leave(session.last_round + 1, batch.rows))
             rows += batch.rows
             size_bytes += batch.size_bytes
         self.published += rows
@@ -365,6 +368,16 @@ class Carrier:
 
     def _noticed(self, event: Noticed, _now: float) -> None:
         self.refused[event.code] += event.messages
+
+    def _retired(self, event: Retired, now: float) -> None:
+        for client in self.windows.retired(event.round):
+            self._tell(cast("Attached", client), cast("Attached", client).go_on, now)
+
+    def _costly(self, event: Costly, _now: float) -> None:
+        """Have its clients publish one by one, so ask to be told when that round is done."""
+        assert self._session is not None
+        if self.windows.costly(event.round):
+            self._session.ask_retired()
 
     def _replied(self, event: Replied, now: float) -> None:
         self._asked.pop(event.request)(event.value, event.error, now)
@@ -483,7 +496,7 @@ class Carrier:
             self._open_at = now + self._around.random.uniform(self._pause_s / 2, self._pause_s)
             self._pause_s = min(self._pause_s * 2, BACKOFF_MAX_S)
         self.lost += session.unretired_rows() + len(self.gathering.rows)
-        self.gathering, self.producing = Gathering(), Producing()
+        self.gathering, self.producing, self.windows = Gathering(), Producing(), Windows()
         self._end_clients(error)
         asked, self._asked = self._asked, {}
         for then in asked.values():
@@ -639,6 +652,7 @@ class Carrier:
             assert self._session.state is not State.CLOSED
         self.gathering.validate()
         self.producing.validate()
+        self.windows.validate()
         stages = (Stage.GREETING, Stage.OPEN, Stage.RENOUNCED)
         for number, client in self._clients.items():
             assert client.number == number
@@ -660,6 +674,8 @@ _HANDLERS: Final[dict[type[Any], Callable[[Carrier, Any, float], None]]] = {
     Delivered: Carrier._delivered,
     Noticed: Carrier._noticed,
     Replied: Carrier._replied,
+    Retired: Carrier._retired,
+    Costly: Carrier._costly,
     TableChanged: Carrier._table_changed,
     Welcomed: Carrier._welcomed,
     Ended: Carrier._ended,

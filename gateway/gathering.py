@@ -2,12 +2,20 @@
 
 Rows wait in the order in which they came, and readers are held up once there are many. They are cut by worker when a
 round leaves (`angarium.slots.RowGatherer`), by the table that counts then.
+
+And how many direct messages of one client may be on their way through the node at once. What all clients of a carrier
+publish goes through the node in one order: a message that very many filters match takes long there, and all behind it
+wait. So nobody has many under way before it is known what they cost: a client begins with a few, may have twice as many
+with each round that brought nothing dear, and one after a round that did. Who has as many as it may is not read until
+the node is done with some.
+
+    publish ──► gathered ──leave──► under way ──retire──► may publish as many again
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Final, Protocol
 
 from angarium.message import row_size
 from angarium.slots import ROW_OVERHEAD_BYTES, RowGatherer
@@ -19,6 +27,9 @@ if TYPE_CHECKING:
 
 #: From so much on no more is taken: a few rounds, so that the router never waits for one.
 GATHERED_BYTES_MAX: Final = 4 << 20
+#: Messages under way: at the beginning, and at most; with fewer, one that publishes all the time is slowed down.
+WINDOW_FIRST: Final = 16
+WINDOW_MAX: Final = 512
 
 
 class Gathering:
@@ -86,3 +97,87 @@ class Gathering:
         """Check what the comments of the attributes promise."""
         assert not self._round.rows
         assert self._size_bytes == sum(row_size(row) + ROW_OVERHEAD_BYTES for row in self.rows)
+
+
+class Windowed(Protocol):
+    """A client that publishes."""
+
+    #: Direct messages that are gathered or under way, and how many may be.
+    unretired: int
+    window: int
+    #: Whether it has one more, which was not taken.
+    is_full: bool
+
+
+class _Round:
+    """What is under way of one round."""
+
+    __slots__ = ("is_costly", "number", "rows")
+
+    def __init__(self, number: int, rows: Counter[Windowed]) -> None:
+        self.number = number
+        #: Client -> its messages.
+        self.rows = rows
+        self.is_costly = False
+
+
+class Windows:
+    """What clients of a carrier have under way, for one session."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        #: Who has published each message that is gathered, the oldest first.
+        self._gathered: deque[Windowed] = deque()
+        #: By rising number.
+        self._rounds: deque[_Round] = deque()
+
+    def may_publish(self, client: Windowed) -> bool:
+        """Tell whether another message of a client is taken; if not, it is among those that `retired` gives."""
+        client.is_full = client.unretired >= client.window
+        return not client.is_full
+
+    def add(self, client: Windowed) -> None:
+        """Take note of a message that is gathered."""
+        client.unretired += 1
+        self._gathered.append(client)
+
+    def leave(self, number: int, rows: int) -> bool:
+        """Take note that so many messages leave in a round; true if one waits for its end, or soon will."""
+        gathered = self._gathered
+        counted = Counter([gathered.popleft() for _ in range(rows)])
+        self._rounds.append(_Round(number, counted))
+        return any(client.unretired * 2 >= client.window for client in counted)
+
+    def costly(self, number: int) -> bool:
+        """Take note that something in a round is dear; false if that was no round of direct messages."""
+        for one in self._rounds:
+            if one.number == number:
+                one.is_costly = True
+                for client in one.rows:
+                    client.window = 1
+                return True
+        return False
+
+    def retired(self, number: int) -> list[Windowed]:
+        """Take note that all rounds up to one are done with; give the clients that were full and are not any more."""
+        free: dict[Windowed, None] = {}
+        while self._rounds and self._rounds[0].number <= number:
+            done = self._rounds.popleft()
+            for client, rows in done.rows.items():
+                client.unretired -= rows
+                if not done.is_costly and client.window < WINDOW_MAX:
+                    client.window *= 2
+                if client.is_full:
+                    free[client] = None
+        return [client for client in free if self.may_publish(client)]
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        numbers = [one.number for one in self._rounds]
+        assert numbers == sorted(set(numbers))
+        counted = Counter(self._gathered)
+        for one in self._rounds:
+            counted.update(one.rows)
+        for client, rows in counted.items():
+            assert client.unretired == rows
+            assert 1 <= client.window <= WINDOW_MAX

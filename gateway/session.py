@@ -20,7 +20,7 @@ from angarium.errors import error_for
 from angarium.message import Delivery, unpack_rows
 from angarium.wire import header, malformed
 from angarium_server.frames.frame import decoder
-from angarium_server.frames.gateways import CountedFrame, Rights, RightsFrame
+from angarium_server.frames.gateways import CostlyFrame, CountedFrame, Rights, RightsFrame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,6 +92,12 @@ class RightsChanged(NamedTuple):
     numbers: list[int]
 
 
+class Costly(NamedTuple):
+    """Messages in this round are dear: very many filters match them, and all behind them wait."""
+
+    round: int
+
+
 class ProducerOpened(msgspec.Struct, frozen=True):
     """The producer of the gateway is open."""
 
@@ -129,10 +135,11 @@ class Guaranteed(NamedTuple):
     event: Replied | Arrived | Indicated | Acknowledged
 
 
-OfAttached: TypeAlias = Welcomed | Ended | Judged | Brought | RightsChanged | Guaranteed
+OfAttached: TypeAlias = Welcomed | Ended | Judged | Brought | RightsChanged | Guaranteed | Costly
 _OfProducer: TypeAlias = ProducerOpened | ProducerRefused | Acknowledged
 
 _decode_rights: Final = decoder(RightsFrame)
+_decode_costly: Final = decoder(CostlyFrame)
 _decode_welcome: Final = msgspec.msgpack.Decoder(AttachedWelcome).decode
 _decode_closed: Final = msgspec.msgpack.Decoder(tuple[_Natural, str]).decode
 _decode_suback: Final = msgspec.msgpack.Decoder(tuple[_Natural, list[tuple[int, str] | None]]).decode
@@ -240,6 +247,10 @@ class GatewaySession(ClientSession):
         told = header(_decode_rights, frames, parts=0)
         return _events(RightsChanged(told.rights, told.numbers))
 
+    def _on_costly(self, frames: list[bytes]) -> list[Event]:
+        told = header(_decode_costly, frames, parts=0)
+        return _events(Costly(told.round))
+
     def _on_attached(self, frames: list[bytes]) -> list[Event]:
         if len(frames) < 4 or len(frames[1]) != wire.ATTACHED_NUMBER_BYTES:
             raise malformed("no message of an attached client")
@@ -331,6 +342,7 @@ _OF_ATTACHED: Final[dict[bytes, Callable[[GatewaySession, int, list[bytes]], lis
 _MORE: Final[dict[bytes, Any]] = {
     wire.ATTACHED: GatewaySession._on_attached,
     wire.RIGHTS: GatewaySession._on_rights,
+    wire.COSTLY: GatewaySession._on_costly,
     wire.ANSWER: GatewaySession._on_answer,
     wire.ACKED: GatewaySession._on_acked,
 }

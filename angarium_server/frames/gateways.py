@@ -67,6 +67,15 @@ class RightsFrame(Frame):
     numbers: Annotated[list[Number], about("whose rights these are, each attached to this session")]
 
 
+class CostlyFrame(Frame):
+    """Something in a round of the gateway is dear for the workers; its clients are to publish less at a time."""
+
+    operation: ClassVar[bytes] = wire.COSTLY
+    direction: ClassVar[str] = "router to gateway"
+
+    round: Annotated[int, about("its number; it is not retired yet")]
+
+
 class Counts(Record):
     """What a gateway has counted of one client since it attached."""
 
@@ -91,4 +100,4 @@ class CountedFrame(Frame):
     ]
 
 
-FRAMES: Final[tuple[type[Frame], ...]] = (RightsFrame, CountedFrame)
+FRAMES: Final[tuple[type[Frame], ...]] = (RightsFrame, CostlyFrame, CountedFrame)

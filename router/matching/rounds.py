@@ -26,6 +26,7 @@ import msgspec
 from angarium import errors, slots, wire
 from angarium.errors import error_for
 from angarium_server.frames.frame import MalformedFrameError, encode, read
+from angarium_server.frames.gateways import CostlyFrame
 from angarium_server.frames.matching import Match, Result
 from router.matching.shards import Replay, Shard, Shards, ShardState
 from router.sessions.producer import SEQUENCE_MAX, over
@@ -302,6 +303,8 @@ class Rounds:
         if work.reference not in shard.slow:
             shard.slow[work.reference] = session
             self._effort.begin_slow(session, now)
+            if session.kind.carries_clients and work.work >= COSTLY_WORK:
+                self._egress.answer(session, CostlyFrame(entry[0].number).frames())
         self._effort.charge(session, work.work, now)
         self.release(shard, now)
 
@@ -473,6 +476,8 @@ class Rounds:
 #: Rounds with at most so many rows teach the router the matches of their topics (the fast path serves small
 #: rounds only).
 LEARN_ROWS_MAX = 4
+#: A gateway is told of what costs more, about 2 ms: all of its clients wait for it.
+COSTLY_WORK = 2_000
 #: A frame that was alone at a worker at so many deaths in a row is what kills it.
 DEATHS_MAX = 3
 

@@ -55,6 +55,7 @@ CLOSED: Final = b"X"
 EXPORTS: Final = b"V"
 IMPORTED: Final = b"Z"
 RIGHTS: Final = b"="
+COSTLY: Final = b"$"
 
 # Operations between router and workers: worker to router.
 READY: Final = b"y"

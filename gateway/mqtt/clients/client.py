@@ -312,6 +312,10 @@ class Client:
         self.attached = None
         self.end(error or error_for(SESSION_UNKNOWN), now)
 
+    def may_go_on(self, _now: float) -> None:
+        """Be read again."""
+        self._host.resume(self.connection_id)
+
     def answered(self, codes: Sequence[int], now: float) -> None:
         """Be told what became of filters."""
         assert self._subscribing is not None

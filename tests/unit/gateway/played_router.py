@@ -93,6 +93,9 @@ class FakeGuest:
     def ended(self, error: AngariumError | None, now: float) -> None:
         self._tell("ended", 0 if error is None else error.code)
 
+    def may_go_on(self, now: float) -> None:
+        self._tell("may_go_on")
+
     def answered(self, codes: Sequence[int], now: float) -> None:
         self._tell("answered", list(codes))
 
