@@ -30,6 +30,7 @@ from benchmarks import (
 )
 from benchmarks.crowd import plan as crowd_plan
 from benchmarks.crowd import suite
+from benchmarks.mqtt.suite import Exchanges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,6 +151,10 @@ def measure(
         versions |= crowds.versions()
         found += crowds.run()
         conditions = crowds.conditions()
+    if only == "mqtt":
+        exchanges = Exchanges(directory, settings)
+        found += exchanges.run()
+        conditions = f"messages: {exchanges.conditions()}; clients: {conditions}"
     settings = replace(settings, peers=tuple(name for name in settings.peers if name in plan.PEERS))
     if only in (None, "direct"):
         comparing = direct.Comparing(directory, settings)

@@ -1,4 +1,4 @@
-"""Mosquitto: a broker of MQTT on loopback, with nothing on disk; `benchmarks.crowd` alone compares with it."""
+"""Mosquitto: a broker of MQTT on loopback, with nothing on disk."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ persistence false
 log_dest stderr
 log_type error
 set_tcp_nodelay true
+persistence_location {directory}/
+user root
 max_queued_messages 0
 """
 
@@ -24,6 +26,7 @@ class Mosquitto(Broker):
     """A mosquitto."""
 
     name = "mosquitto"
+    configuration = CONFIGURATION
 
     def missing(self) -> str:
         """Give what is not installed, or nothing."""
@@ -44,7 +47,9 @@ class Mosquitto(Broker):
         self.url = f"mqtt://127.0.0.1:{port}"
         self.directory.mkdir(parents=True, exist_ok=True)
         configuration = self.directory / "mosquitto.conf"
-        configuration.write_text(CONFIGURATION.format(port=port), encoding="utf-8")
+        configuration.write_text(
+            self.configuration.format(port=port, directory=self.directory), encoding="utf-8"
+        )
         self.launch([self._binary(), "-c", str(configuration)])
         self.wait_until("starting", lambda: listens(port))
 

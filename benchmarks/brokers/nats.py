@@ -34,29 +34,36 @@ class Nats(Broker):
     configuration = CONFIGURATION
 
     name = "nats"
+    scheme = "nats"
+    client_package = "nats-py"
     client_module = "benchmarks.clients.nats"
     install = PEER_CLIENTS_INSTALL
 
     def missing(self) -> str:
         """Give what is not installed, or nothing."""
-        if "nats-py" not in peer_packages("nats-py"):
-            return "nats-py"
+        if self.client_package not in peer_packages(self.client_package):
+            return self.client_package
         return "" if self._binary() else "nats-server"
 
     def version(self) -> str:
         """Give its version and that of its client."""
         server = output_of(self._binary(), "--version").replace("nats-server: v", "")
-        return f"nats-server {server}, nats-py {peer_packages('nats-py').get('nats-py')}"
+        client = self.client_package
+        return f"nats-server {server}, {client} {peer_packages(client).get(client)}"
 
     def start(self) -> None:
         """Start it and return when clients can connect."""
         port = self.own_port()
-        self.url = f"nats://127.0.0.1:{port}"
+        self.url = f"{self.scheme}://127.0.0.1:{port}"
         self.directory.mkdir(parents=True, exist_ok=True)
         configuration = self.directory / "nats.conf"
-        configuration.write_text(self.configuration.format(port=port, directory=self.directory / "store"))
+        configuration.write_text(self.configured(port), encoding="utf-8")
         self.launch([self._binary(), "-c", str(configuration)])
         self.wait_until("starting", lambda: listens(port))
+
+    def configured(self, port: int) -> str:
+        """Give its configuration."""
+        return self.configuration.format(port=port, directory=self.directory / "store")
 
     def _binary(self) -> str:
         own = peer_directory() / "bin" / "nats-server"

@@ -1,4 +1,4 @@
-"""RabbitMQ: a node of its own with an epmd of its own, on loopback, without plugins.
+"""RabbitMQ: a node of its own with an epmd of its own, on loopback, with no plugins but those that are named.
 
 The scripts below `/usr/lib/rabbitmq` are started, not those in `/usr/sbin`, which only switch to the user
 of the Debian service; nothing of that service is read or written.
@@ -28,6 +28,10 @@ class RabbitMq(Broker):
     """A RabbitMQ node."""
 
     name = "rabbitmq"
+    address = "amqp://guest:guest@127.0.0.1:{port}/%2F?heartbeat=0"
+    configuration = "listeners.tcp.local = 127.0.0.1:{port}\n"
+    plugins = "[].\n"
+    client_package = "pika"
     client_module = "benchmarks.clients.rabbitmq"
 
     def missing(self) -> str:
@@ -36,21 +40,22 @@ class RabbitMq(Broker):
             self.install = INSTALL
             return "rabbitmq-server"
         self.install = PEER_CLIENTS_INSTALL
-        return "" if "pika" in peer_packages("pika") else "pika"
+        return "" if self.client_package in peer_packages(self.client_package) else self.client_package
 
     def version(self) -> str:
         """Give its version and that of its client."""
         server = output_of("dpkg-query", "-W", "-f", "${Version}", "rabbitmq-server") or "?"
-        return f"rabbitmq-server {server}, pika {peer_packages('pika').get('pika')}"
+        client = self.client_package
+        return f"rabbitmq-server {server}, {client} {peer_packages(client).get(client)}"
 
     def start(self) -> None:
         """Start it and return when clients can connect."""
         epmd_port, port, inner_port = free_port(), self.own_port(), free_port()
-        self.url = f"amqp://guest:guest@127.0.0.1:{port}/%2F?heartbeat=0"
+        self.url = self.address.format(port=port)
         directory = self.directory
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "rabbitmq.conf").write_text(f"listeners.tcp.local = 127.0.0.1:{port}\n")
-        (directory / "plugins").write_text("[].\n")
+        (directory / "rabbitmq.conf").write_text(self.configuration.format(port=port))
+        (directory / "plugins").write_text(self.plugins)
         self.launch([shutil.which("epmd") or "epmd", "-address", "127.0.0.1", "-port", str(epmd_port)])
         self.wait_until("starting epmd", lambda: listens(epmd_port))
         environment = {

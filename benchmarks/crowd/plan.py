@@ -8,19 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from benchmarks.brokers import mqtt
 from benchmarks.crowd.task import PATTERNS
 from benchmarks.figures import Better
 
 #: Our node as it is by default, and the same with clients of MQTT.
 OURS: Final = "angarium"
-OURS_MQTT: Final = "angarium-mqtt"
+OURS_MQTT: Final = mqtt.OURS
 #: Whom we compare with, and by which client.
 CLIENTS: Final = {"nats": "nats-py", "mosquitto": "gmqtt", "rabbitmq": "pika"}
 PEERS: Final = tuple(CLIENTS)
-#: Those whose clients are of MQTT: it is one and the same for all of them.
-MQTT_PEERS: Final = ("mosquitto",)
-#: Broker -> the module of its clients, if that has another name.
-MODULES: Final = {OURS_MQTT: "mqtt", "mosquitto": "mqtt"}
 #: Messages per second, of all clients together.
 RATES: Final = (2_000, 5_000, 10_000)
 #: Lone messages under way in the closed loop, each of another client, of so many clients.
@@ -82,8 +79,18 @@ class Comparison:
     @property
     def name(self) -> str:
         """The name of the row; it says by which client the peer was measured."""
-        against = f", against {self.peer} ({CLIENTS[self.peer]})" if self.peer else ""
+        against = f", against {self.peer} ({client_of(self.ours, self.peer)})" if self.peer else ""
         return f"{self.size:,} clients{' of MQTT' if self.ours == OURS_MQTT else ''}, {self.figure}{against}"
+
+
+def client_of(ours: str, peer: str) -> str:
+    """Give the client by which a peer is measured; with clients of MQTT it is one and the same for all."""
+    return mqtt.CLIENT if ours == OURS_MQTT else CLIENTS[peer]
+
+
+def module_of(ours: str, broker: str) -> str:
+    """Give the module of the clients of a broker."""
+    return "mqtt" if ours == OURS_MQTT or CLIENTS.get(broker) == mqtt.CLIENT else broker
 
 
 def figure_of(load: Load, what: str) -> str:
@@ -100,10 +107,9 @@ def comparisons(peers: tuple[str, ...], sizes: tuple[int, ...], ours: str = OURS
     """Give all rows with so many connections, with those peers only; without any our figures alone."""
     figures = dict(_OF_BROKER)
     figures |= {figure_of(load, what): shape for load in LOADS for what, shape in _OF_LOAD.items()}
-    known = MQTT_PEERS if ours == OURS_MQTT else PEERS
     return [
         Comparison(size=size, ours=ours, peer=peer, figure=figure, unit=unit, better=better)
         for size in sizes
         for figure, (unit, better) in figures.items()
-        for peer in tuple(peer for peer in known if peer in peers) or ("",)
+        for peer in tuple(peer for peer in PEERS if peer in peers) or ("",)
     ]

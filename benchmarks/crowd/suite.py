@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from benchmarks.brokers.angarium import Angarium, AngariumMqtt
+from benchmarks.brokers.angarium import Angarium
 from benchmarks.brokers.mosquitto import Mosquitto
+from benchmarks.brokers.mqtt import mqtt_brokers
 from benchmarks.brokers.nats import Nats
 from benchmarks.brokers.rabbitmq import RabbitMq
 from benchmarks.brokers.server import BrokerFailedError
@@ -61,14 +62,7 @@ class Crowds:
         """Find out what is installed; nothing is started."""
         self._settings = settings
         self._ours = ours
-        found: list[Broker] = [
-            Angarium(directory, 1, plan.OURS),
-            AngariumMqtt(directory, 1, plan.OURS_MQTT),
-            Nats(directory),
-            Mosquitto(directory),
-            RabbitMq(directory),
-        ]
-        self._brokers = {broker.name: broker for broker in found}
+        self._brokers = {broker.name: broker for broker in brokers_of(directory, ours)}
         peers = [name for name in plan.PEERS if name in settings.peers]
         self._missing = {name: lack for name in peers if (lack := self._brokers[name].missing())}
         #: Before each visit: the speed of the machine, and how many of its cores something else used.
@@ -134,7 +128,7 @@ class Crowds:
             with contextlib.ExitStack() as stack:
                 stack.callback(broker.stop)
                 broker.start()
-                module = MODULE + plan.MODULES.get(name, name)
+                module = MODULE + plan.module_of(self._ours, name)
                 warm_up(broker, module)
                 people = stack.enter_context(People(broker, module, size))
                 self._stay(stop, wanted, broker, people)
@@ -242,7 +236,7 @@ class Crowds:
         ]
         details: dict[str, Any] = {
             "our_client": "gmqtt" if self._ours == plan.OURS_MQTT else "angarium",
-            "peer_client": plan.CLIENTS.get(row.peer, ""),
+            "peer_client": plan.client_of(self._ours, row.peer) if row.peer else "",
         }
         details["our_cpu_us_per_message"] = cpu_us_per_message(self._loaded[ours][title])
         details["peer_cpu_us_per_message"] = cpu_us_per_message(self._loaded[peer][title])
@@ -258,6 +252,13 @@ class Crowds:
             error="; ".join(self._errors[stop] for stop in (ours, peer) if stop in self._errors),
             details={name: value for name, value in details.items() if value},
         )
+
+
+def brokers_of(directory: Path, ours: str) -> list[Broker]:
+    """Give ours and the peers."""
+    if ours == plan.OURS_MQTT:
+        return mqtt_brokers(directory)
+    return [Angarium(directory, 1, ours), Nats(directory), Mosquitto(directory), RabbitMq(directory)]
 
 
 def cpu_us_per_message(loads: list[Loaded]) -> dict[str, float]:

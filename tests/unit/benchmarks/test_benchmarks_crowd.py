@@ -58,9 +58,19 @@ def test_a_row_names_the_client_of_the_peer() -> None:
 
 def test_clients_of_mqtt_are_compared_with_brokers_of_mqtt() -> None:
     rows = plan.comparisons(("nats", "mosquitto"), SIZES, plan.OURS_MQTT)
-    assert {row.peer for row in rows} == {"mosquitto"}
-    assert rows[0].name.endswith("clients of MQTT, connects/s, against mosquitto (gmqtt)")
-    assert {plan.MODULES[row.ours] for row in rows} == {plan.MODULES["mosquitto"]}
+    assert {row.peer for row in rows} == {"nats", "mosquitto"}
+    assert rows[0].name.endswith("clients of MQTT, connects/s, against nats (gmqtt)")
+    assert {plan.module_of(plan.OURS_MQTT, name) for row in rows for name in (row.ours, row.peer)} == {"mqtt"}
+
+
+def test_every_broker_has_the_clients_of_its_own_protocol_otherwise() -> None:
+    modules = {name: plan.module_of(plan.OURS, name) for name in (plan.OURS, *plan.PEERS)}
+    assert modules == {"angarium": "angarium", "nats": "nats", "mosquitto": "mqtt", "rabbitmq": "rabbitmq"}
+
+
+@pytest.mark.parametrize("ours", [plan.OURS, plan.OURS_MQTT])
+def test_all_who_take_part_can_be_started(ours: str, tmp_path: Path) -> None:
+    assert {broker.name for broker in suite.brokers_of(tmp_path, ours)} == {ours, *plan.PEERS}
 
 
 @pytest.mark.parametrize("peers", [(), ("redis",)])

@@ -1,0 +1,58 @@
+"""The clients of the benchmark of MQTT against a node: all that is published is acknowledged, and comes."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.brokers.server import Broker
+from benchmarks.mqtt import plan
+from benchmarks.mqtt.suite import exchange
+from tests.integration.mqtt_node import mqtt_node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import psutil
+
+SECONDS = 0.05
+TOPICS = 200
+
+
+class Running(Broker):
+    """A node that somebody else has started."""
+
+    name = "node"
+
+    def client_python(self) -> str:
+        """Give the interpreter of its clients."""
+        return sys.executable
+
+    def roles(self) -> dict[str, list[psutil.Process]]:
+        """Give no processes: what they take is not looked at."""
+        return {}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Give a node as the benchmark sees it."""
+    folder: Path = tmp_path_factory.mktemp("node")
+    with mqtt_node(folder) as node:
+        running = Running(folder)
+        running.url = node.mqtt_url
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", plan.SCENARIOS, ids=lambda one: one.title)
+def test_a_scenario_loses_nothing(broker: Broker, scenario: plan.Scenario) -> None:
+    found = exchange(broker, scenario, SECONDS, TOPICS)
+    assert found.sent > 0
+    assert found.received == found.wanted == found.sent * scenario.subscribers
+    assert found.acknowledged == (found.sent if scenario.qos else 0)
+    assert all(found.figure(what) > 0 for what in scenario.figures)
+    if scenario.retained:
+        assert found.sent == TOPICS
