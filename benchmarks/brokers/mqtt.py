@@ -27,13 +27,13 @@ SAVED_CONFIGURATION: Final = CONFIGURATION.replace("persistence false", "persist
     f"autosave_on_changes true\nautosave_interval 1\nmax_inflight_messages {PREFETCH}\n"
 )
 #: Clients of MQTT need JetStream, whatever their QoS.
-NATS_CONFIGURATION: Final = """
+NATS_CONFIGURATION: Final = f"""
 server_name: bench
-listen: 127.0.0.1:{inner_port}
+listen: 127.0.0.1:{{inner_port}}
 max_pending: 8GB
 write_deadline: "120s"
-mqtt {{ listen: "127.0.0.1:{port}" }}
-jetstream {{ store_dir: "{directory}", sync_interval: always, max_file_store: 20GB }}
+mqtt {{{{ listen: "127.0.0.1:{{port}}", max_ack_pending: {PREFETCH} }}}}
+jetstream {{{{ store_dir: "{{directory}}", sync_interval: always, max_file_store: 20GB }}}}
 """
 RABBITMQ_CONFIGURATION: Final = f"""
 listeners.tcp = none
