@@ -1,4 +1,4 @@
-"""Shared subscriptions with QoS 1 at a real node: those who share take from one queue, each message one of them."""
+"""Shared subscriptions with QoS 1 and 2 at a real node: who shares takes from one queue, each message one member."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import angarium.blocking
 from gateway.mqtt.codec import ReasonCode
-from gateway.mqtt.codec.acknowledge import PubAck
+from gateway.mqtt.codec.acknowledge import PubAck, PubRec, PubRel
 from gateway.mqtt.codec.kinds import V3, V5
 from gateway.mqtt.codec.properties import Properties
 from gateway.mqtt.codec.publish import Publish
@@ -75,6 +75,14 @@ def expect_messages(node: Node, share: str, count: int) -> None:
     )
 
 
+def expect_all(members: list[Paho], count: int) -> None:
+    wait_for(
+        lambda: sum(one.messages.qsize() for one in members),
+        lambda seen: seen == count,
+        f"{count} messages have come",
+    )
+
+
 @pytest.mark.parametrize("version", [V3, V5])
 def test_each_message_comes_to_one_member_and_is_deleted_when_that_has_acknowledged(
     node: Node, version: int
@@ -87,11 +95,7 @@ def test_each_message_comes_to_one_member_and_is_deleted_when_that_has_acknowled
         one.client.subscribe(f"$share/crew/{topic}/#", 1)
         assert [str(each) for each in one.answers.get(timeout=LIMIT_S)] == ["Granted QoS 1"]
     publish(node, f"{topic}/a", *payloads)
-    wait_for(
-        lambda: sum(one.messages.qsize() for one in members),
-        lambda seen: seen == len(payloads),
-        "every message has come",
-    )
+    expect_all(members, len(payloads))
     found = [[message.payload.decode() for message in one.messages.queue] for one in members]
     assert sorted([one for each in found for one in each], key=int) == payloads
     assert all(len(one) > len(payloads) // 10 for one in found), [len(one) for one in found]
@@ -99,6 +103,45 @@ def test_each_message_comes_to_one_member_and_is_deleted_when_that_has_acknowled
     expect_messages(node, f"crew/{topic}/#", 0)
     for one in members:
         one.__exit__()
+
+
+def test_with_qos_2_each_message_comes_once_though_members_leave_and_come_back(node: Node) -> None:
+    """Clients of paho, which pass a message on when it is released; who leaves has nothing under way."""
+    with contextlib.ExitStack() as stack:
+        members = [stack.enter_context(Paho(url(node), f"twice/{at}")) for at in range(3)]
+        for one in members:
+            assert [str(each) for each in one.subscribe("$share/crew/twice", options=2)] == ["Granted QoS 2"]
+        putter = stack.enter_context(Paho(url(node), "twice/putter"))
+        for at, one in enumerate(members[:]):
+            for number in range(100):
+                putter.client.publish("twice", b"%d" % (100 * at + number), qos=2)
+            expect_all(members, 100 * (at + 1))
+            expect_messages(node, "crew/twice", 0)
+            one.__exit__()
+            back = stack.enter_context(Paho(url(node), f"twice/{at}"))
+            back.subscribe("$share/crew/twice", options=2)
+            members.append(back)
+        found = [message for one in members for message in one.messages.queue]
+        assert {one.qos for one in found} == {2}
+        assert sorted(int(one.payload) for one in found) == list(range(300))
+
+
+def test_what_is_not_completed_when_the_connection_ends_comes_to_another_member(node: Node) -> None:
+    with Raw(url(node)) as stays, Paho(url(node), "released/putter") as putter:
+        with Raw(url(node)) as goes:
+            goes.connect("goes")
+            goes.say(Subscribe(9, (Subscription("$share/crew/released", 2),)))
+            assert goes.next() == SubAck(9, (2,))
+            putter.client.publish("released", b"x", qos=2)
+            (message,) = come(goes, 1)
+            goes.say(PubRec(message.packet_id))
+            assert goes.next() == PubRel(message.packet_id)
+            stays.connect("stays")
+            assert subscribe(stays, "$share/crew/released") == (1,)
+        (again,) = come(stays, 1)
+        assert (again.payload, again.qos) == (b"x", 1)
+        stays.say(PubAck(again.packet_id))
+        expect_messages(node, "crew/released", 0)
 
 
 def test_a_member_that_goes_gives_back_what_it_has_not_acknowledged(node: Node) -> None:
@@ -172,7 +215,8 @@ def test_the_rights_of_the_member_count(node: Node) -> None:
 
 
 @pytest.mark.slow
-def test_those_who_share_get_all_that_was_stored_whoever_dies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("qos", [1, 2])
+def test_those_who_share_get_all_that_was_stored_whoever_dies(tmp_path: Path, qos: int) -> None:
     """Members are clients of paho in two processes that come back by themselves; some messages may come twice."""
     kills = {100: ("mqtt", 0), 200: ("worker", 0), 300: ("mqtt", 1), 400: ("router", 0)}
     with two_gateways(tmp_path) as node, contextlib.ExitStack() as stack:
@@ -182,12 +226,12 @@ def test_those_who_share_get_all_that_was_stored_whoever_dies(tmp_path: Path) ->
         ]
         for one in members:
             one.client.reconnect_delay_set(1, 1)
-            one.client.on_connect = _subscribe_again
-            one.subscribe("$share/crew/kills/#", options=1)
+            one.client.on_connect = lambda client, *_: client.subscribe("$share/crew/kills/#", qos)
+            one.subscribe("$share/crew/kills/#", options=qos)
         putter = stack.enter_context(Paho(node.mqtt_url, "putter", version=V3, keeps=True))
         putter.client.reconnect_delay_set(1, 1)
         for number in range(500):
-            putter.client.publish("kills/a", b"%d" % number, qos=1)
+            putter.client.publish("kills/a", b"%d" % number, qos=qos)
             if number in kills:
                 node.kill(*kills[number])
             time.sleep(0.01)  # so that the kills meet messages of all stages
@@ -201,7 +245,3 @@ def test_those_who_share_get_all_that_was_stored_whoever_dies(tmp_path: Path) ->
 
         wait_for(came, lambda left: not left, "all have come")
         expect_messages(node, "crew/kills/#", 0)
-
-
-def _subscribe_again(client: Any, *_: object) -> None:
-    client.subscribe("$share/crew/kills/#", 1)

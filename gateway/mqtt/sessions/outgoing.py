@@ -23,7 +23,7 @@ from gateway.mqtt.codec.errors import ReasonCode
 from gateway.mqtt.messages import sender_of
 from gateway.mqtt.sessions.note import NoNote
 from gateway.mqtt.sessions.packets import Came, came_of, packet_of, written
-from gateway.mqtt.sessions.unacknowledged import Out, Unacknowledged, Verdict, packet_id_of
+from gateway.mqtt.sessions.unacknowledged import FAILURE, Out, Unacknowledged, Verdict, packet_id_of
 from gateway.mqtt.topics import filters_of
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 #: Messages after their PUBREC of a client that does not say PUBCOMP, over many connections.
 RELEASED_MAX: Final = 1_000
-#: Reason codes from this one on say that something was refused.
-_FAILURE: Final = 0x80
 
 
 class Outgoing:
@@ -141,7 +139,7 @@ class Outgoing:
 
     def received(self, packet_id: int, code: int, now: float) -> None:
         """Take a PUBREC: the client has the message, or does not want it; `go_on` follows."""
-        if code >= _FAILURE:
+        if code >= FAILURE:
             self.acknowledged(packet_id)
             return
         one = self._unacknowledged.release(packet_id)

@@ -255,13 +255,20 @@ class Session:
 
     def took(self, packet_id: int, code: int, now: float) -> None:
         """Take a PUBREC."""
-        self._outgoing.received(packet_id, code, now)
+        if packet_id > IDS and self._shares is not None:
+            self._shares.received(packet_id, code, now)
+        else:
+            self._outgoing.received(packet_id, code, now)
         self._go_on((self._shares, self._outgoing), now)
 
     def completed(self, packet_id: int, now: float) -> None:
-        """Take a PUBCOMP."""
-        self._outgoing.completed(packet_id, now)
-        self._go_on((self._shares, self._outgoing), now)
+        """Take a PUBCOMP, as a PUBACK."""
+        if packet_id > IDS and self._shares is not None:
+            self._shares.completed(packet_id)
+            self._go_on((self._outgoing, self._shares), now)
+        else:
+            self._outgoing.completed(packet_id, now)
+            self._go_on((self._shares, self._outgoing), now)
 
     def _go_on(self, order: tuple[Outgoing | Shares | None, ...], now: float) -> None:
         """Send what there is room for."""

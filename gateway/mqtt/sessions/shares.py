@@ -1,8 +1,13 @@
-"""The shared subscriptions of a client with QoS 1: a queue for each, from which all who share its filter take.
+"""The shared subscriptions of a client with QoS 1 or 2: a queue for each, from which all who share its filter take.
 
 The node gives each message to one member. One that goes gives back what it has not acknowledged, and another gets that,
 with DUP: so packet identifiers do not follow from positions here, they are given out for a connection, beyond those
 of its session.
+
+With QoS 2 a message is done with at its PUBCOMP, since only then the client has it for certain: a client that is gone
+after its PUBREC may not have passed it on, and nobody would say PUBREL on its next connection. That would be another
+session, so only clients whose sessions end with their connections are granted it: one that is kept would still hold
+identifiers of messages that others got meanwhile, and take what comes with them for a copy.
 
 The window of each flow is the client's receive maximum. If several of them, and the session, bring more than that
 together, what came last waits here, in its order.
@@ -22,8 +27,10 @@ from angarium import errors
 from angarium.client.protocol.flow_window import FlowWindow, is_passing
 from angarium.errors import error_for
 from gateway.mqtt.codec import publish
+from gateway.mqtt.codec.acknowledge import PubRel
+from gateway.mqtt.codec.errors import ReasonCode
 from gateway.mqtt.sessions.packets import came_of, packet_of, written
-from gateway.mqtt.sessions.unacknowledged import IDS
+from gateway.mqtt.sessions.unacknowledged import FAILURE, IDS
 from gateway.mqtt.topics import filters_of
 
 if TYPE_CHECKING:
@@ -102,6 +109,7 @@ class Shares:
         "_last_id",
         "_out",
         "_owner",
+        "_released",
         "_shares",
     )
 
@@ -121,6 +129,8 @@ class Shares:
         self._answers: dict[str, int] = {}
         #: Messages on their way, by packet identifier; all of them count as in flight.
         self._out: dict[int, _Out] = {}
+        #: Packet identifiers of those of them that PUBREL was said of.
+        self._released: set[int] = set()
         self._last_id = IDS
         #: Messages without room, the oldest first.
         self._held: list[_Waiting] = []
@@ -230,10 +240,26 @@ class Shares:
                 self._held += [_Waiting(share, one) for each in event.deliveries for one in came_of(each)]
         return self.go_on(now)
 
+    def received(self, packet_id: int, code: int, now: float) -> None:
+        """Take a PUBREC; `go_on` follows."""
+        if code >= FAILURE:
+            self.acknowledged(packet_id)
+        elif packet_id in self._out:
+            self._released.add(packet_id)
+            self._owner.released(PubRel(packet_id), now)
+        else:
+            self._owner.released(PubRel(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND), now)
+
+    def completed(self, packet_id: int) -> None:
+        """Take a PUBCOMP; `go_on` follows."""
+        if packet_id in self._released:
+            self.acknowledged(packet_id)
+
     def acknowledged(self, packet_id: int) -> None:
         """Take a PUBACK, whatever it says; `go_on` follows."""
         out = self._out.pop(packet_id, None)
         if out is not None:
+            self._released.discard(packet_id)
             del out.share.out[out.position]
             self._in_flight.remove(out.size_bytes)
             self._attached.accept(out.window, out.position)
@@ -259,8 +285,16 @@ class Shares:
             self._owner.count("discard.topic-not-mqtt")
         else:
             extra = publish.subscription_identifiers([one.identifier]) if one.identifier else b""
-            as_published = one.options.retain_as_published
-            packet = packet_of(came, topic, self._owner, extra, self._host, keeps_retain=as_published)
+            options = one.options
+            packet = packet_of(
+                came,
+                topic,
+                self._owner,
+                extra,
+                self._host,
+                keeps_retain=options.retain_as_published,
+                granted=options.qos,
+            )
         if packet is None or not packet.qos:
             self._attached.accept(came.window, came.position)
             came.window.take(1, came.size_bytes)
@@ -290,6 +324,7 @@ class Shares:
         """Check what the comments of the attributes promise."""
         assert len(self._shares) + self._joining <= SHARES_MAX
         assert all(IDS < one <= LAST_ID for one in self._out)
+        assert self._released <= self._out.keys()
         assert not self._held or not self._in_flight.has_room
         assert all(one.share.window is one.came.window for one in self._held)
         for share in self._shares.values():

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Packet identifiers are from 1 to this; those above are for what comes of queues that are shared.
 IDS: Final = 32_767
+#: Reason codes from this one on say that something was refused.
+FAILURE: Final = 0x80
 #: A part of what may wait for a client that reads slowly.
 IN_FLIGHT_BYTES_MAX: Final = 1 << 20
 

@@ -1,4 +1,4 @@
-"""Shared subscriptions with QoS 1: a client as one of those who take from a queue."""
+"""Shared subscriptions with QoS 1 and 2: a client as one of those who take from a queue."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from angarium import errors, wire
+from angarium.message import pack_fields
 from gateway.mqtt.clients.client import Stage
-from gateway.mqtt.codec.acknowledge import PubAck
+from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec, PubRel
 from gateway.mqtt.codec.errors import ReasonCode
 from gateway.mqtt.codec.properties import Properties
 from gateway.mqtt.codec.publish import Publish
@@ -22,6 +23,7 @@ from tests.unit.gateway.clients.sessions_of_tests import KEPT, again, payloads, 
 
 if TYPE_CHECKING:
     from angarium.client.protocol.flow_window import FlowWindow
+    from angarium.message import Row
 
 TEXT = "$share/crew/a/#"
 QUEUE = f"#mqtt/{TEXT}"
@@ -30,6 +32,11 @@ QUEUE = f"#mqtt/{TEXT}"
 def member(qos: int = 1, **fields: Any) -> Conversation:
     """Give a client that shares `a/#`."""
     return subscribed(Conversation().here(**fields), Subscription(TEXT, qos))
+
+
+def twice(payload: str) -> Row:
+    """Give a message that was published with QoS 2."""
+    return (*row(payload)[:4], pack_fields({11: {0: 2}}), payload.encode())
 
 
 def window_of(talk: Conversation, name: str = QUEUE) -> FlowWindow:
@@ -60,12 +67,73 @@ def test_what_was_published_with_qos_0_comes_with_it_and_is_done_with() -> None:
     assert talk.node.accepted_shared == [(QUEUE, 1)]
 
 
-@pytest.mark.parametrize("qos", [1, 2])
-def test_qos_1_is_granted_at_most(qos: int) -> None:
-    talk = Conversation().here()
-    talk.says(Subscribe(1, (Subscription(TEXT, qos),)))
+@pytest.mark.parametrize(("fields", "granted"), [({}, 2), (KEPT[5], 1)])
+def test_qos_2_is_granted_to_sessions_that_end_with_their_connections(
+    fields: dict[str, Any], granted: int
+) -> None:
+    talk = Conversation().here(**fields)
+    talk.says(Subscribe(1, (Subscription(TEXT, 2),)))
     talk.node_does_all()
-    assert talk.hears_one().codes == (1,)
+    assert talk.hears_one().codes == (granted,)
+
+
+def test_with_qos_2_a_message_is_done_with_when_it_is_completed() -> None:
+    talk = member(2, properties=Properties(receive_maximum=2))
+    window = window_of(talk)
+    talk.node_brings((1, twice("x")), (2, row("y")), window=window)
+    first, second = talk.hears()
+    assert isinstance(first, Publish)
+    assert isinstance(second, Publish)
+    assert [(one.payload, one.qos) for one in (first, second)] == [(b"x", 2), (b"y", 1)]
+    talk.says(PubComp(first.packet_id))
+    assert talk.node.accepted_shared == [], "nothing was released"
+    for _ in range(2):
+        talk.says(PubRec(first.packet_id))
+        assert talk.hears_one() == PubRel(first.packet_id)
+    assert talk.node.accepted_shared == []
+    assert window.held_messages == 2, "it counts until its end"
+    talk.says(PubComp(first.packet_id), PubComp(first.packet_id))
+    assert talk.node.accepted_shared == [(QUEUE, 1)]
+    assert window.held_messages == 1
+
+
+def test_a_refused_message_is_done_with_and_an_unknown_one_is_told_so() -> None:
+    talk = member(2)
+    talk.node_brings((1, twice("x")), window=window_of(talk))
+    ((_, packet_id, _),) = payloads(talk)
+    talk.says(PubRec(packet_id, ReasonCode.QUOTA_EXCEEDED))
+    assert talk.hears() == []
+    assert talk.node.accepted_shared == [(QUEUE, 1)]
+    talk.says(PubRec(packet_id))
+    assert talk.hears_one() == PubRel(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+
+
+def test_a_completed_message_makes_room_for_what_waits() -> None:
+    talk = Conversation().here(properties=Properties(receive_maximum=1))
+    subscribed(talk, Subscription("b", 1), Subscription(TEXT, 2))
+    talk.node_brings((1, twice("shared")), window=window_of(talk))
+    ((_, packet_id, _),) = payloads(talk)
+    talk.node_brings((1, row("own")))
+    talk.says(PubRec(packet_id))
+    assert talk.hears() == [PubRel(packet_id)]
+    talk.says(PubComp(packet_id))
+    assert [payload for payload, _, _ in payloads(talk)] == ["own"]
+
+
+def test_a_released_message_that_a_flow_brings_again_is_not_sent_again() -> None:
+    talk = member(2)
+    old = window_of(talk)
+    talk.node_brings((5, twice("x")), window=old)
+    ((_, packet_id, _),) = payloads(talk)
+    talk.says(PubRec(packet_id))
+    talk.node_ends_flow(errors.HOME_NOT_READY, window=old)
+    talk.now += BIND_AGAIN_S
+    talk.client.tick(talk.now)
+    talk.node_works()
+    talk.node_brings((5, twice("x")), counts=[1], window=window_of(talk))
+    assert talk.hears() == [PubRel(packet_id)]
+    talk.says(PubComp(packet_id))
+    assert talk.node.accepted_shared == [(QUEUE, 5)]
 
 
 def test_who_may_not_receive_guaranteed_messages_shares_directly() -> None:
