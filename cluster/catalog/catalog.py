@@ -434,15 +434,26 @@ class Catalog:
         return trial
 
     def take(self, changes: Sequence[Entry]) -> None:
-        """Take over changes that are durable; entries that are no objects are others' business."""
+        """Take over changes; entries that are no objects are others' business."""
         self.revision += 1
         for change in changes:
             if isinstance(change, Counter) and change.name == COUNTER:
-                self._next_endpoint_id = max(self._next_endpoint_id, change.value)
+                self._next_endpoint_id = change.value
             elif isinstance(change, Counter) and change.name == passwordless.COUNTER:
                 self.passwordless = change.value
             elif isinstance(change, Change):
                 self._put(change[:3], change.attributes)
+
+    def undoing(self, changes: Iterable[Entry]) -> list[Entry]:
+        """Give the changes that bring back what there is now, once these are taken over."""
+        counters = {COUNTER: self._next_endpoint_id, passwordless.COUNTER: self.passwordless}
+        undoing: list[Entry] = []
+        for change in changes:
+            if isinstance(change, Counter) and change.name in counters:
+                undoing.append(Counter(change.name, counters[change.name]))
+            elif isinstance(change, Change):
+                undoing.append(Change(*change[:3], self._objects.get(change[:3])))
+        return undoing
 
     def _put(self, key: Key, attributes: objects.Attributes | None) -> None:
         before = self._objects.pop(key, None) if attributes is None else self._objects.get(key)

@@ -54,7 +54,7 @@ class Deletions:
         return [Deletion(number, is_complete=True) for number in endpoint_ids if number in self._ids]
 
     def take(self, entries: Sequence[Entry]) -> None:
-        """Take over entries that are durable; others are others' business."""
+        """Take over entries; others are others' business."""
         for entry in entries:
             if not isinstance(entry, Deletion):
                 continue
@@ -62,3 +62,11 @@ class Deletions:
                 self._ids.pop(entry.endpoint_id, None)
             else:
                 self._ids[entry.endpoint_id] = None
+
+    def undoing(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Give the entries that bring back what there is now, once these are taken over."""
+        return [
+            Deletion(entry.endpoint_id, is_complete=entry.endpoint_id not in self._ids)
+            for entry in entries
+            if isinstance(entry, Deletion)
+        ]

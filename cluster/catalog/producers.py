@@ -21,7 +21,7 @@ from router.sessions.kinds import KINDS
 from storage.config_store import Counter, Entry, Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
 #: The counter of the ids in the config store.
 COUNTER: Final = "producer"
@@ -163,12 +163,22 @@ class Producers:
         ]
 
     def take(self, entries: Sequence[Entry]) -> None:
-        """Take over entries that are durable; those of others are passed over."""
+        """Take over entries; those of others are passed over."""
         for entry in entries:
             if isinstance(entry, Counter) and entry.name == COUNTER:
-                self._next_id = max(self._next_id, entry.value)
+                self._next_id = entry.value
             elif isinstance(entry, Producer):
                 self._put(entry)
+
+    def undoing(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Give the entries that bring back what there is now, once these are taken over."""
+        undoing: list[Entry] = []
+        for entry in entries:
+            if isinstance(entry, Counter) and entry.name == COUNTER:
+                undoing.append(Counter(COUNTER, self._next_id))
+            elif isinstance(entry, Producer):
+                undoing.append(Producer(*entry[:3], *self._known.get(entry[:3], (None, 0))))
+        return undoing
 
     def _put(self, entry: Producer) -> None:
         key = entry[:3]

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from cluster.catalog.deletions import Deletions
     from cluster.catalog.producers import Producers
     from cluster.catalog.stages import Stages
+    from storage.config_store import Entry
 
 
 class Registries(NamedTuple):
@@ -20,6 +21,16 @@ class Registries(NamedTuple):
     stages: Stages
     #: Of endpoints, that are not known to be complete.
     deletions: Deletions
+
+    def take(self, entries: list[Entry]) -> None:
+        """Take over entries; each registry passes over those of others."""
+        for registry in self:
+            registry.take(entries)
+
+    def undoing(self, entries: list[Entry]) -> list[Entry]:
+        """Give the entries that bring back what there is now, once these are taken over."""
+        newest_first = entries[::-1]
+        return [entry for registry in self for entry in registry.undoing(newest_first)]
 
     def validate(self) -> None:
         """Assert what the attribute comments of each say."""

@@ -315,7 +315,7 @@ class Stages:
     # -- the store -------------------------------------------------------------------------------------------
 
     def take(self, entries: Sequence[Entry]) -> None:
-        """Take over entries that are durable; those of others are passed over."""
+        """Take over entries; those of others are passed over."""
         for entry in entries:
             if isinstance(entry, Stage):
                 self._put(entry)
@@ -326,6 +326,17 @@ class Stages:
                 if entry[:3] not in self._sinks:
                     self._sink_shares.count(entry[:2], 1)
                 self._sinks[entry[:3]] = entry
+
+    def undoing(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Give the entries that bring back what there is now, once these are taken over."""
+        undoing: list[Entry] = []
+        for entry in entries:
+            if isinstance(entry, Stage):
+                number = self._numbers.get(entry[:3])
+                undoing.append(entry._replace(number=None) if number is None else self._stages[number])
+            elif isinstance(entry, Sink):
+                undoing.append(self._sinks.get(entry[:3], entry._replace(batch=None)))
+        return undoing
 
     def _put(self, entry: Stage) -> None:
         number = self._numbers.get(entry[:3])

@@ -34,6 +34,7 @@ import msgspec
 from angarium import errors
 from cluster.catalog.endpoints import ClientEndpoints, CreateWish
 from cluster.catalog.sessions import ChangeWish, ClientSessions, OpenWish, ShareWish
+from cluster.controller.switchboard.switchboard import ProcessAsker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from cluster.catalog.stages import Decision
     from cluster.controller.operations.joining import JoinOperations
     from cluster.controller.switchboard.changes import Changes
-    from cluster.controller.switchboard.switchboard import ProcessAsker, Switchboard
+    from cluster.controller.switchboard.effects import Asked
+    from cluster.controller.switchboard.switchboard import Switchboard
 
 
 #: Between two events about the share of one username.
@@ -169,8 +171,10 @@ class Asks:
         #: (Message VPN, username) -> when operators were told that a share is used up, the oldest first.
         self._told_s: dict[tuple[str, str], int] = {}
 
-    def asked(self, operation: str, given: Any, asker: ProcessAsker) -> None:
+    def asked(self, question: Asked) -> None:
         """Take a question; its answer is emitted now or when the change is in force."""
+        identity, number, operation, given = question
+        asker = ProcessAsker(identity, number)
         known = _OPERATIONS.get(operation)
         try:
             if known is None:
@@ -315,3 +319,6 @@ _OPERATIONS: Final[dict[str, tuple[type[msgspec.Struct], Callable[..., None]]]] 
     "session.change": (ChangeWish, Asks._change_session),
     "session.share": (ShareWish, Asks._share_session),
 }
+
+#: Questions that may share a transaction: to judge one again does no harm. Who joins uses up a token.
+SHARING: Final = frozenset(_OPERATIONS) - {"cluster.join"}

@@ -59,7 +59,14 @@ from cluster.controller.operations.stages import StageOperations
 from cluster.controller.remote.operators import Operators
 from cluster.controller.samples import Samples
 from cluster.controller.switchboard.changes import Changes
-from cluster.controller.switchboard.effects import Effect, ReloadCertificate, ScaleNode, SetLogLevel, StopNode
+from cluster.controller.switchboard.effects import (
+    Asked,
+    Effect,
+    ReloadCertificate,
+    ScaleNode,
+    SetLogLevel,
+    StopNode,
+)
 from cluster.controller.switchboard.processes import ObjectProcesses
 from cluster.controller.switchboard.switchboard import (
     PENDING_MAX,
@@ -68,7 +75,6 @@ from cluster.controller.switchboard.switchboard import (
     Asker,
     Peer,
     Place,
-    ProcessAsker,
     Switchboard,
 )
 from cluster.data.data_dir import COPIES_FOLDER
@@ -79,6 +85,8 @@ from cluster.roster.table import CONTROLLER, ROLES, WORKER
 from storage.config_store import Counter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cluster.catalog.registries import Registries
     from cluster.controller.mesh.cluster_view import Identity
     from cluster.controller.switchboard.events import Event
@@ -221,9 +229,9 @@ class Controller:
         """The usernames under which clients of this host need no password."""
         return passwordless.usernames(self._catalog)
 
-    def asked(self, identity: bytes, number: int, operation: str, given: Any) -> list[Effect]:
-        """A process asks something."""
-        self._asks.asked(operation, given, ProcessAsker(identity, number))
+    def asked(self, questions: Sequence[Asked]) -> list[Effect]:
+        """Processes ask something; what it changes is one transaction."""
+        self._changes.share(questions, self._asks.asked)
         return self._board.taken()
 
     def answered(self, number: int, value: Any) -> list[Effect]:

@@ -36,6 +36,7 @@ from cluster.configuration.admin import admin_files
 from cluster.configuration.config import NodeConfig, cluster_secret, read_passwords
 from cluster.configuration.issuers import read_all
 from cluster.configuration.mqtt import address_of
+from cluster.controller.asks import SHARING
 from cluster.controller.controller import WORKERS, Controller
 from cluster.controller.health.pages import page
 from cluster.controller.health.server import HealthServer
@@ -44,12 +45,14 @@ from cluster.controller.mesh.cluster_view import Identity
 from cluster.controller.remote.server import FRAME_BYTES_MAX, AdminRequest, RemoteServer
 from cluster.controller.switchboard.effects import (
     Answer,
+    Asked,
     CheckStore,
     Commit,
     CopyStore,
     DropCopy,
     Effect,
     FetchKeys,
+    Judge,
     ReadCopy,
     Record,
     ReloadCertificate,
@@ -217,6 +220,15 @@ class ControllerServer:
         return socket
 
     def _read_control(self) -> bool:
+        questions: list[Asked] = []
+        is_more = self._take_frames(questions)
+        if not questions:
+            return is_more
+        self._do(self._controller.asked(questions))
+        return True  # what came while this was sent wakes nobody
+
+    def _take_frames(self, questions: list[Asked]) -> bool:
+        """Take what has come, but for the questions that may share a transaction; false if there is no more."""
         for _ in range(FRAMES_PER_ROUND):
             try:
                 identity, frame = self._control.recv_multipart(zmq.NOBLOCK)
@@ -227,7 +239,10 @@ class ControllerServer:
             except (ValueError, RecursionError) as error:
                 _log.error("a frame of %r cannot be read and is dropped: %s", identity, error)
                 continue
-            self._do(self._take(identity, decoded))
+            if isinstance(decoded, control.Ask) and decoded.operation in SHARING:
+                questions.append(Asked(identity, *msgspec.structs.astuple(decoded)))
+            else:
+                self._do(self._take(identity, decoded))
         return True
 
     def _take(self, identity: bytes, frame: ToController) -> list[Effect]:
@@ -240,7 +255,7 @@ class ControllerServer:
             case control.Ask(number, "issuer.refresh", arguments):
                 return controller.issuers.asked(identity, number, arguments["name"], now)
             case control.Ask(number, operation, arguments):
-                return controller.asked(identity, number, operation, arguments)
+                return controller.asked([Asked(identity, number, operation, arguments)])
             case control.Reply(number, ok, value):
                 return controller.answered(number, value) if ok else controller.refused(number, *value)
 
@@ -317,6 +332,8 @@ class ControllerServer:
         match effect:
             case Commit():
                 return self._commit(effect)
+            case Judge(question):
+                return self._controller.asked([question])
             case CheckStore(number):
                 return self._controller.checked(number, self._store.faults(), time.monotonic())
             case CopyStore():

@@ -3,6 +3,11 @@
 The router is told everything when it says hello in a new incarnation, and each change afterwards. A change is answered
 when the router confirmed it, which of an endpoint means that its filters and lanes are installed; or when it is not
 there, since it will be told everything when it comes.
+
+What processes ask at the same time shares a transaction (group commit: a synced write costs the same for one change and
+for a hundred). Each is judged on what the ones before it left, so changes are taken over as they are made, and taken
+back if the store refuses them. Nobody sees what is not durable: it is with the store before the next event, and answers
+wait for it.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.catalog import passwordless
 from cluster.catalog.deletions import DELETIONS_TIDY
-from cluster.controller.switchboard.effects import Commit
+from cluster.controller.switchboard.effects import Answer, Commit, Judge
 from cluster.controller.switchboard.event_limits import clients_of
 from cluster.controller.switchboard.switchboard import ROUTER, AdminAsker, ProcessAsker
 from storage.config_store import Change, Stage
@@ -20,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cluster.catalog.registries import Registries
-    from cluster.controller.switchboard.effects import Effect
+    from cluster.controller.switchboard.effects import Asked, Effect
     from cluster.controller.switchboard.switchboard import Asker, Gathering, Place, Switchboard
     from cluster.objects import Attributes
     from storage.config_store import Entry
@@ -36,19 +41,33 @@ SINGLE_CHANGES_MAX: Final = 100
 EDITED_LISTS: Final = frozenset(("subscriptions", "client_subscriptions"))
 
 
-class _Uncommitted(NamedTuple):
-    """Changes that the store is making durable, and what follows."""
+class _Made(NamedTuple):
+    """Changes that are taken over and not durable yet, and what follows when they are."""
 
     changes: list[Entry]
+    #: What brings back the state before them.
+    undoing: list[Entry]
     asker: Asker | None
-    #: What the events say was done to each object.
+    answer: Any
+    #: What tells the router.
+    requests: list[tuple[str, list[Any]]]
+    #: Those that operators hear of, and what the events say was done to each object.
+    told: list[Change]
     verb: str
-    #: Makes the answer, once the changes are taken over.
-    answer: Callable[[], Any]
     #: Done when the router has been told.
     after: Sequence[Effect]
     #: Ids of producers whose records have to go from the homes.
     forgotten: list[int]
+
+
+class _Transaction(NamedTuple):
+    """What the store makes durable at once."""
+
+    made: list[_Made]
+    #: The questions that share it; empty if it is not of processes.
+    shared_by: Sequence[Asked]
+    #: Answers that may rest on what is not durable yet.
+    answers: list[Answer]
 
 
 class Changes:
@@ -57,13 +76,16 @@ class Changes:
     def __init__(self, board: Switchboard, registries: Registries) -> None:
         """Change these registries, and nothing else."""
         self._board = board
-        self._catalog, self._producers, self._stages, self.deletions = registries
+        self._registries = registries
+        self._catalog, _, self._stages, self.deletions = registries
         #: When the router is asked which deletions are complete, and when it may be asked of very many; None before the
         #: first tick.
         self._tidy_due: float | None = None
         self._tidy_early = 0.0
-        #: Number -> changes that are with the store; empty between two events.
-        self._uncommitted: dict[int, _Uncommitted] = {}
+        #: What will share a transaction; None unless questions are judged that do.
+        self._sharing: list[_Made] | None = None
+        #: Number -> what is with the store; empty between two events.
+        self._uncommitted: dict[int, _Transaction] = {}
 
     def make(
         self,
@@ -90,41 +112,83 @@ class Changes:
                 self._board.emit(effect)
             self._board.reply(asker, answer())
             return
-        changes = [*changes, *self.deletions.of(changes, self._catalog)]
-        number = self._board.new_number()
-        self._uncommitted[number] = _Uncommitted(changes, asker, verb, answer, after, forgotten or [])
-        self._board.emit(Commit(number, changes))
+        made = self._take([*changes, *self.deletions.of(changes, self._catalog)], asker, verb, answer)
+        made = made._replace(after=after, forgotten=forgotten or [])
+        if self._sharing is None:
+            self._commit(_Transaction([made], (), []))
+        else:
+            self._sharing.append(made)
 
-    def committed(self, number: int, now: float) -> None:
-        """The changes are durable: take them over, tell the router, and answer when it knows."""
-        change = self._uncommitted.pop(number)
-        changed = [entry for entry in change.changes if isinstance(entry, Change)]
-        by_client = isinstance(change.asker, ProcessAsker)
+    def share(self, questions: Sequence[Asked], judge: Callable[[Asked], None]) -> None:
+        """Let the changes that questions bring about share a transaction; one that is refused concerns no other."""
+        self._sharing = []
+        for question in questions:
+            judge(question)
+        made, self._sharing = self._sharing, None
+        if not made:
+            return
+        said = self._board.taken()
+        for effect in said:
+            if not isinstance(effect, Answer):
+                self._board.emit(effect)
+        answers = [effect for effect in said if isinstance(effect, Answer)]
+        self._commit(_Transaction(made, questions, answers))
+
+    def _take(self, changes: list[Entry], asker: Asker | None, verb: str, answer: Callable[[], Any]) -> _Made:
+        """Take changes over, so that what comes next is judged on them."""
+        changed = [entry for entry in changes if isinstance(entry, Change)]
+        by_client = isinstance(asker, ProcessAsker)
         told = [one for one in changed if not self._is_of_client(one, by_client=by_client)]
         requests = [request_of(one, self._catalog.get(*one[:3])) for one in changed]
-        self._catalog.take(change.changes)
-        self._producers.take(change.changes)
-        self._stages.take(change.changes)
-        self.deletions.take(change.changes)
-        answer = change.answer()
-        gathering = self._board.gather(change.asker, now, CONFIRM_TIMEOUT_S)
-        gathering.finish = lambda _: answer
-        self._tell_router(requests, gathering)
-        if change.forgotten:
-            self._board.ask(ROUTER, "producer_forget", {"ids": change.forgotten}, gathering)
-        if change.asker is None or isinstance(change.asker, AdminAsker):
-            self._tell_stages(change.changes, gathering)
-        if passwordless.was_closed_by(change.changes):
+        undoing = self._registries.undoing(changes)
+        self._registries.take(changes)
+        return _Made(changes, undoing, asker, answer(), requests, told, verb, (), [])
+
+    def _commit(self, transaction: _Transaction) -> None:
+        number = self._board.new_number()
+        self._uncommitted[number] = transaction
+        self._board.emit(Commit(number, [entry for made in transaction.made for entry in made.changes]))
+
+    def committed(self, number: int, now: float) -> None:
+        """The changes are durable: tell the router, and answer each when it knows."""
+        transaction = self._uncommitted.pop(number)
+        for made in transaction.made:
+            self._tell(made, now)
+        for answer in transaction.answers:
+            self._board.emit(answer)
+
+    def _tell(self, made: _Made, now: float) -> None:
+        gathering = self._board.gather(made.asker, now, CONFIRM_TIMEOUT_S)
+        gathering.finish = lambda _: made.answer
+        self._tell_router(made.requests, gathering)
+        if made.forgotten:
+            self._board.ask(ROUTER, "producer_forget", {"ids": made.forgotten}, gathering)
+        if made.asker is None or isinstance(made.asker, AdminAsker):
+            self._tell_stages(made.changes, gathering)
+        told = made.told
+        if passwordless.was_closed_by(made.changes):
             self._board.record_system("warning", passwordless.CLOSED_EVENT, passwordless.CLOSED_TEXT)
             told = [one for one in told if one[:3] not in passwordless.CLOSED_WITH]
-        self._record(told, change.verb, by_client=by_client)
-        for effect in change.after:
+        self._record(told, made.verb, by_client=isinstance(made.asker, ProcessAsker))
+        for effect in made.after:
             self._board.emit(effect)
         self._board.end_if_complete(gathering)
 
     def not_committed(self, number: int, code: int, detail: str) -> None:
-        """The changes were refused by the store and nothing changed."""
-        self._board.refuse(self._uncommitted.pop(number).asker, code, detail)
+        """The store refused the changes: nothing of them stays.
+
+        Those that shared a transaction are judged again, each for itself: one that asks for no room must not be refused
+        because others do.
+        """
+        made, shared_by, _ = self._uncommitted.pop(number)
+        for one in reversed(made):
+            self._registries.take(one.undoing)
+        if len(shared_by) > 1:
+            for question in shared_by:
+                self._board.emit(Judge(question))
+            return
+        for one in made:
+            self._board.refuse(one.asker, code, detail)
 
     def push_everything(self, now: float) -> None:
         """Give the router all objects; if it does not take them, its next hello counts as its first."""
@@ -198,6 +262,7 @@ class Changes:
     def validate(self) -> None:
         """Assert what the attribute comments say."""
         assert not self._uncommitted, "changes were not committed between two events"
+        assert self._sharing is None, "questions are judged between two events"
 
 
 def request_of(change: Change, before: Attributes | None) -> tuple[str, list[Any]]:

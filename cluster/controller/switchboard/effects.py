@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from cluster.controller.switchboard.events import Event
@@ -12,12 +12,28 @@ if TYPE_CHECKING:
     from storage.config_store import Entry
 
 
+class Asked(NamedTuple):
+    """A question of a process: its identity, the number that the answer will bear, and what it asks."""
+
+    identity: bytes
+    number: int
+    operation: str
+    arguments: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """Make these changes durable; then say `committed` or `not_committed` before anything else."""
 
     number: int
     changes: list[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Have a question judged for itself: the store refused the transaction that it shared with others."""
+
+    question: Asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +158,7 @@ class RunProcesses:
 
 Effect = (
     Commit
+    | Judge
     | CopyStore
     | CheckStore
     | ReadCopy

@@ -23,6 +23,7 @@ from cluster.controller.controller import WORKERS, Controller
 from cluster.controller.mesh.cluster_view import Identity
 from cluster.controller.switchboard.effects import (
     Answer,
+    Asked,
     Commit,
     Effect,
     Record,
@@ -261,7 +262,7 @@ class SimulatedController:
             return controller.hello(identity, (role, index), incarnation, pid, now)
         if kind == "ask":
             number, operation, arguments = content
-            return controller.asked(identity, number, operation, arguments)
+            return controller.asked([Asked(identity, number, operation, arguments)])
         number, ok, value = content
         told = self._told.pop(number, ()) if ok else ()
         self.when_installed(lambda: self._all_in_force(told))

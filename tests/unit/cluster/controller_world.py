@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from angarium import errors
 from cluster.catalog.catalog import Catalog
@@ -18,6 +18,9 @@ from cluster.controller.switchboard.events import EventRing
 from cluster.controller.switchboard.switchboard import Switchboard
 from cluster.join.tokens import Token, Tokens
 from cluster.join.vault import Vaulted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ASKER = b"asker"
 #: Of the certificate that the node shows.
@@ -52,6 +55,8 @@ class World:
         )
         self.effects: list[c.Effect] = []
         self.store_refuses = False
+        #: Whether the store takes a transaction, if it takes any.
+        self.takes: Callable[[c.Commit], bool] = lambda _: True
         #: What is wrong with the store.
         self.store_faults: list[str] = []
         #: Why the store cannot be copied; empty: it can.
@@ -73,6 +78,8 @@ class World:
             seen.append(effect)
             if isinstance(effect, c.Commit):
                 seen += self.do(self._commit(effect))
+            elif isinstance(effect, c.Judge):
+                seen += self.do(self.controller.asked([effect.question]))
             elif isinstance(effect, c.UseVault):
                 seen += self.do(self._use_vault(effect))
             elif isinstance(effect, c.CheckStore):
@@ -96,7 +103,7 @@ class World:
         )
 
     def _commit(self, effect: c.Commit) -> list[c.Effect]:
-        if self.store_refuses:
+        if self.store_refuses or not self.takes(effect):
             return self.controller.not_committed(effect.number, errors.INTERNAL, "full")
         return self.controller.committed(effect.number, self.now)
 
@@ -110,9 +117,15 @@ class World:
 
     def question(self, operation: str, **arguments: Any) -> list[c.Effect]:
         """Have the router ask something."""
-        self.number += 1
-        asked = self.controller.asked(b"router-0-7", self.number, operation, arguments)
-        return self.do(asked)
+        return self.questions((operation, arguments))
+
+    def questions(self, *asked: tuple[str, Any]) -> list[c.Effect]:
+        """Have the router ask several things at the same time."""
+        questions = []
+        for operation, arguments in asked:
+            self.number += 1
+            questions.append(c.Asked(b"router-0-7", self.number, operation, arguments))
+        return self.do(self.controller.asked(questions))
 
     def ask(self, operation: str, **arguments: Any) -> Any:
         """Call an operation that is answered at once, and give its value."""
