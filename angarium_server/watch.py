@@ -88,7 +88,8 @@ class Watch:
         if self._doubtful and self._serve_doubtful():
             seconds = 0.0
         if 0.0 < seconds < _EPOLL_S and self.descriptor < _SELECT_MAX:
-            select.select((self.descriptor,), (), (), seconds)
+            if not select.select((self.descriptor,), (), (), seconds)[0]:
+                return 0  # to ask again is a system call for nothing
             seconds = 0.0
         signals = self._signals.poll(seconds)
         for descriptor, _ in signals:

@@ -114,7 +114,7 @@ class _Round:
 
     __slots__ = ("is_costly", "number", "rows")
 
-    def __init__(self, number: int, rows: Counter[Windowed]) -> None:
+    def __init__(self, number: int, rows: dict[Windowed, int]) -> None:
         self.number = number
         #: Client -> its messages.
         self.rows = rows
@@ -144,7 +144,10 @@ class Windows:
     def leave(self, number: int, rows: int) -> bool:
         """Take note that so many messages leave in a round; true if one waits for its end, or soon will."""
         gathered = self._gathered
-        counted = Counter([gathered.popleft() for _ in range(rows)])
+        counted: dict[Windowed, int] = {}
+        for _ in range(rows):
+            client = gathered.popleft()
+            counted[client] = counted.get(client, 0) + 1
         self._rounds.append(_Round(number, counted))
         return any(client.unretired * 2 >= client.window for client in counted)
 
