@@ -159,9 +159,9 @@ class Raw:
         assert isinstance(answer, ConnAck), answer
         return answer
 
-    def subscribe(self, *filters: str) -> tuple[int, ...]:
+    def subscribe(self, *filters: str, qos: int = 0) -> tuple[int, ...]:
         """Subscribe, and give the codes."""
-        self.say(Subscribe(7, tuple(Subscription(text) for text in filters)))
+        self.say(Subscribe(7, tuple(Subscription(text, qos) for text in filters)))
         answer = self.next()
         assert isinstance(answer, SubAck), answer
         return answer.codes
@@ -178,6 +178,12 @@ class Raw:
             self._packets += self._parser.feed(data)
             assert self._parser.fault is None, self._parser.fault
         return self._packets.pop(0)
+
+    def come(self, count: int) -> list[Publish]:
+        """Give the next packets, which are messages."""
+        found = [self.next() for _ in range(count)]
+        assert all(isinstance(one, Publish) for one in found), found
+        return found  # type: ignore[return-value]
 
     def payloads(self) -> Iterable[bytes]:
         """Give what comes, until it is no message."""

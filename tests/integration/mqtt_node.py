@@ -76,6 +76,14 @@ def metric(node: Node, name: str) -> dict[str, float]:
     return {index: float(value) for index, value in found}
 
 
+def publish(node: Node, topic: str, *payloads: str) -> None:
+    """Publish guaranteed messages with the SDK."""
+    with blocking.connect(node.url) as client:
+        for one in payloads:
+            client.publish(topic, one.encode(), mode="persistent")
+        client.flush()
+
+
 def orders_url(node: Node) -> str:
     """Give the address for clients of MQTT in the Message VPN `orders`."""
     return str(node.ready["mqtt"][1])

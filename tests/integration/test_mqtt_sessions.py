@@ -14,10 +14,9 @@ from gateway.mqtt.codec.acknowledge import PubAck
 from gateway.mqtt.codec.control import Disconnect
 from gateway.mqtt.codec.kinds import V3, V5
 from gateway.mqtt.codec.properties import Properties
-from gateway.mqtt.codec.publish import Publish
-from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe
+from gateway.mqtt.codec.subscribe import UnsubAck, Unsubscribe
 from tests.integration.mqtt_clients import Paho, Raw
-from tests.integration.mqtt_node import mqtt_node
+from tests.integration.mqtt_node import mqtt_node, publish
 from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from angarium_server.testing import Node
+    from gateway.mqtt.codec.publish import Publish
 
 KEPT = Properties(session_expiry_interval=300)
 BOTH = pytest.mark.parametrize("version", [V3, V5])
@@ -40,26 +40,6 @@ def url(node: Node) -> str:
     return str(node.ready["mqtt"][0])
 
 
-def subscribe(raw: Raw, *filters: str, qos: int = 1) -> tuple[int, ...]:
-    raw.say(Subscribe(9, tuple(Subscription(one, qos) for one in filters)))
-    answer = raw.next()
-    assert isinstance(answer, SubAck), answer
-    return answer.codes
-
-
-def publish(node: Node, topic: str, *payloads: str) -> None:
-    """Publish guaranteed messages with the SDK."""
-    with angarium.blocking.connect(node.url) as client:
-        for one in payloads:
-            client.publish(topic, one.encode(), mode="persistent")
-
-
-def come(raw: Raw, count: int) -> list[Publish]:
-    found = [raw.next() for _ in range(count)]
-    assert all(isinstance(one, Publish) for one in found), found
-    return found  # type: ignore[return-value]
-
-
 def kept(version: int) -> dict[str, Any]:
     """Say CONNECT so that the session stays."""
     return {"clean_start": False, "properties": KEPT} if version == V5 else {"clean_start": False}
@@ -69,9 +49,9 @@ def kept(version: int) -> dict[str, Any]:
 def test_a_message_comes_with_qos_1_and_is_acknowledged_once(node: Node, version: int) -> None:
     with Raw(url(node), version) as raw:
         assert not raw.connect(f"one{version}").session_present
-        assert subscribe(raw, f"one{version}/#") == (1,)
+        assert raw.subscribe(f"one{version}/#", qos=1) == (1,)
         publish(node, f"one{version}/a", "x", "y")
-        first, second = come(raw, 2)
+        first, second = raw.come(2)
         assert [first.payload, second.payload] == [b"x", b"y"]
         assert (first.qos, first.dup) == (1, False)
         assert first.packet_id != second.packet_id
@@ -84,14 +64,14 @@ def test_what_comes_while_a_client_is_away_waits_in_order(node: Node, version: i
     name = f"away{version}"
     with Raw(url(node), version) as raw:
         assert not raw.connect(name, **kept(version)).session_present
-        assert subscribe(raw, f"{name}/+") == (1,)
+        assert raw.subscribe(f"{name}/+", qos=1) == (1,)
     payloads = [str(one) for one in range(300)]
     publish(node, f"{name}/a", *payloads)
     with Raw(url(node), version) as raw:
         assert raw.connect(name, **kept(version)).session_present
         found = []
         for _ in payloads:
-            (one,) = come(raw, 1)
+            (one,) = raw.come(1)
             found.append(one.payload.decode())
             raw.say(PubAck(one.packet_id))
         assert found == payloads
@@ -123,9 +103,9 @@ def unsettled(node: Node, name: str) -> list[Publish]:
     """Give a session `name` two messages that its client has and has not acknowledged, and end the connection."""
     raw, _ = connected(node, name)
     with raw:
-        subscribe(raw, f"{name}/#")
+        raw.subscribe(f"{name}/#", qos=1)
         publish(node, f"{name}/a", "x", "y")
-        return come(raw, 2)
+        return raw.come(2)
 
 
 @pytest.mark.requirement("R237")
@@ -134,7 +114,7 @@ def test_what_was_not_acknowledged_comes_again_with_dup_and_its_identifier(node:
     raw, is_present = connected(node, "again")
     with raw:
         assert is_present
-        assert [(one.payload, one.packet_id) for one in come(raw, 2)] == [
+        assert [(one.payload, one.packet_id) for one in raw.come(2)] == [
             (one.payload, one.packet_id) for one in first
         ]
 
@@ -143,16 +123,16 @@ def test_what_was_not_acknowledged_comes_again_with_dup_and_its_identifier(node:
 def test_who_takes_over_gets_what_the_other_has_not_acknowledged(node: Node) -> None:
     older, _ = connected(node, "two")
     with older:
-        subscribe(older, "two/#")
+        older.subscribe("two/#", qos=1)
         publish(node, "two/a", "1", "2")
-        first, _ = come(older, 2)
+        first, _ = older.come(2)
         older.say(PubAck(first.packet_id))
         publish(node, "two/a", "3")
-        come(older, 1)
+        older.come(1)
         newer, is_present = connected(node, "two")
         with newer:
             assert is_present
-            assert [(one.payload, one.dup) for one in come(newer, 2)] == [(b"2", True), (b"3", True)]
+            assert [(one.payload, one.dup) for one in newer.come(2)] == [(b"2", True), (b"3", True)]
             last = older.next()
             assert isinstance(last, Disconnect)
             assert last.code == ReasonCode.SESSION_TAKEN_OVER
@@ -165,7 +145,7 @@ def test_a_session_ends_when_its_time_is_over_or_its_client_says_so(node: Node) 
         given = Properties(session_expiry_interval=connect_s)
         raw, _ = connected(node, name, properties=given)
         with raw:
-            subscribe(raw, f"{name}/#")
+            raw.subscribe(f"{name}/#", qos=1)
             raw.say(Disconnect(properties=Properties(session_expiry_interval=disconnect_s)))
             assert raw.next() is None
     wait_for(lambda: queues(node), lambda seen: not {"late", "changed", "over"} & seen, "the sessions end")
@@ -184,16 +164,16 @@ def test_a_clean_start_throws_away_what_waited(node: Node) -> None:
     with raw:
         assert not is_present
         publish(node, "clean/a", "nobody wants it")
-        assert subscribe(raw, "clean/#") == (1,)
+        assert raw.subscribe("clean/#", qos=1) == (1,)
         publish(node, "clean/a", "new")
-        assert [one.payload for one in come(raw, 1)] == [b"new"]
+        assert [one.payload for one in raw.come(1)] == [b"new"]
 
 
 def test_subscriptions_with_qos_0_are_there_again(node: Node) -> None:
     raw, _ = connected(node, "zero")
     with raw:
-        assert subscribe(raw, "zero/#", qos=0) == (0,)
-        assert subscribe(raw, "one/#", qos=1) == (1,)
+        assert raw.subscribe("zero/#", qos=0) == (0,)
+        assert raw.subscribe("one/#", qos=1) == (1,)
     publish(node, "zero/a", "missed")
     raw, _ = connected(node, "zero")
     with raw, angarium.blocking.connect(node.url) as client:
@@ -201,13 +181,13 @@ def test_subscriptions_with_qos_0_are_there_again(node: Node) -> None:
         raw.say(Unsubscribe(3, ("nothing",)))
         assert isinstance(raw.next(), UnsubAck)
         client.publish("zero/a", b"direct")
-        assert [(one.payload, one.qos) for one in come(raw, 1)] == [(b"direct", 0)]
+        assert [(one.payload, one.qos) for one in raw.come(1)] == [(b"direct", 0)]
 
 
 def test_an_operator_ends_a_session_with_its_connection(node: Node) -> None:
     raw, _ = connected(node, "gone")
     with raw:
-        subscribe(raw, "gone/#")
+        raw.subscribe("gone/#", qos=1)
         node.run("queue", "delete", "#mqtt/gone")
         last = raw.next()
         assert isinstance(last, Disconnect)
@@ -233,7 +213,7 @@ def test_what_waits_outlives_the_gateway_a_worker_and_the_node(tmp_path: Path) -
         raw, is_present = connected(node, "kept")
         with raw:
             assert is_present
-            found = come(raw, 2)
+            found = raw.come(2)
             assert [(one.payload, one.packet_id, one.dup) for one in found] == [
                 (b"x", first[0].packet_id, True),
                 (b"y", first[1].packet_id, True),
@@ -242,12 +222,12 @@ def test_what_waits_outlives_the_gateway_a_worker_and_the_node(tmp_path: Path) -
             for index in range(2):
                 node.kill("worker", index)
             publish(node, "kept/a", "z")
-            assert [one.payload for one in come(raw, 1)] == [b"z"]  # and nothing twice on one connection
+            assert [one.payload for one in raw.come(1)] == [b"z"]  # and nothing twice on one connection
         node.restart()
         raw, is_present = connected(node, "kept")
         with raw:
             assert is_present
-            assert [(one.payload, one.dup) for one in come(raw, 2)] == [(b"y", True), (b"z", True)]
+            assert [(one.payload, one.dup) for one in raw.come(2)] == [(b"y", True), (b"z", True)]
 
 
 @pytest.mark.slow

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import angarium.blocking
 from gateway.mqtt.codec import ReasonCode
 from gateway.mqtt.codec.acknowledge import PubAck, PubRec, PubRel
 from gateway.mqtt.codec.kinds import V3, V5
 from gateway.mqtt.codec.properties import Properties
-from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw
-from tests.integration.mqtt_node import PASSWORD, mqtt_node, orders_url, two_gateways
+from tests.integration.mqtt_node import PASSWORD, mqtt_node, orders_url, publish, two_gateways
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -39,27 +37,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 def url(node: Node) -> str:
     return str(node.ready["mqtt"][0])
-
-
-def subscribe(raw: Raw, *filters: str) -> tuple[int, ...]:
-    raw.say(Subscribe(9, tuple(Subscription(one, 1) for one in filters)))
-    answer = raw.next()
-    assert isinstance(answer, SubAck), answer
-    return answer.codes
-
-
-def publish(node: Node, topic: str, *payloads: str) -> None:
-    """Publish guaranteed messages with the SDK."""
-    with angarium.blocking.connect(node.url) as client:
-        for one in payloads:
-            client.publish(topic, one.encode(), mode="persistent")
-        client.flush()
-
-
-def come(raw: Raw, count: int) -> list[Publish]:
-    found = [raw.next() for _ in range(count)]
-    assert all(isinstance(one, Publish) for one in found), found
-    return found  # type: ignore[return-value]
 
 
 def queue(node: Node, share: str) -> dict[str, Any]:
@@ -133,12 +110,12 @@ def test_what_is_not_completed_when_the_connection_ends_comes_to_another_member(
             goes.say(Subscribe(9, (Subscription("$share/crew/released", 2),)))
             assert goes.next() == SubAck(9, (2,))
             putter.client.publish("released", b"x", qos=2)
-            (message,) = come(goes, 1)
+            (message,) = goes.come(1)
             goes.say(PubRec(message.packet_id))
             assert goes.next() == PubRel(message.packet_id)
             stays.connect("stays")
-            assert subscribe(stays, "$share/crew/released") == (1,)
-        (again,) = come(stays, 1)
+            assert stays.subscribe("$share/crew/released", qos=1) == (1,)
+        (again,) = stays.come(1)
         assert (again.payload, again.qos) == (b"x", 1)
         stays.say(PubAck(again.packet_id))
         expect_messages(node, "crew/released", 0)
@@ -148,7 +125,7 @@ def test_a_member_that_goes_gives_back_what_it_has_not_acknowledged(node: Node) 
     with Raw(url(node)) as stays, Raw(url(node)) as goes:
         for raw, name in ((stays, "stays"), (goes, "goes")):
             raw.connect(name)
-            assert subscribe(raw, "$share/crew/back/#") == (1,)
+            assert raw.subscribe("$share/crew/back/#", qos=1) == (1,)
         publish(node, "back/a", *map(str, range(20)))
         wait_for(
             lambda: queue(node, "crew/back/#")["delivered_unacked"],
@@ -156,7 +133,7 @@ def test_a_member_that_goes_gives_back_what_it_has_not_acknowledged(node: Node) 
             "all are on their way",
         )
         goes.socket.close()
-        found = come(stays, 20)
+        found = stays.come(20)
         assert {one.payload for one in found} == {b"%d" % one for one in range(20)}
         again = [one for one in found if one.dup]
         assert len(again) in range(1, 20)
@@ -170,10 +147,10 @@ def test_a_member_with_all_that_it_takes_is_passed_over(node: Node) -> None:
         slow.connect("slow", properties=Properties(receive_maximum=1))
         quick.connect("quick")
         for raw in (slow, quick):
-            assert subscribe(raw, "$share/crew/full") == (1,)
+            assert raw.subscribe("$share/crew/full", qos=1) == (1,)
         publish(node, "full", *map(str, range(10)))
-        (held,) = come(slow, 1)
-        found = come(quick, 9)
+        (held,) = slow.come(1)
+        found = quick.come(9)
         assert sorted([held.payload, *[one.payload for one in found]]) == [b"%d" % one for one in range(10)]
         slow.say(PubAck(held.packet_id))
         quick.say(*[PubAck(one.packet_id) for one in found])
@@ -184,13 +161,13 @@ def test_messages_wait_for_members_that_are_all_away(node: Node) -> None:
     for name in ("away1", "away2"):
         with Raw(url(node)) as raw:
             raw.connect(name, **KEPT)
-            assert subscribe(raw, "$share/crew/away/+") == (1,)
+            assert raw.subscribe("$share/crew/away/+", qos=1) == (1,)
     publish(node, "away/a", *map(str, range(50)))
     assert queue(node, "crew/away/+")["max_idle_s"] == 300
     found = []
     with Raw(url(node)) as one, Raw(url(node)) as other:
         assert one.connect("away1", **KEPT).session_present
-        for message in come(one, 50):
+        for message in one.come(50):
             found.append(message.payload.decode())
             one.say(PubAck(message.packet_id))
         expect_messages(node, "crew/away/+", 0)
@@ -198,7 +175,7 @@ def test_messages_wait_for_members_that_are_all_away(node: Node) -> None:
         one.say(Unsubscribe(3, ("$share/crew/away/+",)))
         assert one.next() == UnsubAck(3, (0,))
         publish(node, "away/a", "last")
-        (last,) = come(other, 1)
+        (last,) = other.come(1)
         assert last.payload == b"last"
     assert found == [str(one) for one in range(50)]
 
@@ -207,11 +184,14 @@ def test_the_rights_of_the_member_count(node: Node) -> None:
     alice = {"username": "alice", "password": PASSWORD.encode()}
     with Raw(orders_url(node)) as raw:
         assert not raw.connect("a", **alice).code
-        codes = subscribe(raw, "$share/crew/secret/#", "$share/crew/#", "$share/crew/plant/#")
+        codes = raw.subscribe("$share/crew/secret/#", "$share/crew/#", "$share/crew/plant/#", qos=1)
         assert codes == (ReasonCode.NOT_AUTHORIZED, ReasonCode.NOT_AUTHORIZED, 1)
     with Raw(url(node)) as raw:
         raw.connect("b")
-        assert subscribe(raw, "$share/crew/a/>", "$share/crew/b*") == (ReasonCode.TOPIC_FILTER_INVALID,) * 2
+        assert (
+            raw.subscribe("$share/crew/a/>", "$share/crew/b*", qos=1)
+            == (ReasonCode.TOPIC_FILTER_INVALID,) * 2
+        )
 
 
 @pytest.mark.slow
