@@ -239,7 +239,6 @@ class Attached:
         "number",
         "rights",
         "stage",
-        "unacknowledged",
         "unretired",
         "wait_until",
         "window",
@@ -279,8 +278,7 @@ class Attached:
         self._rounds = 0
         self._totals: dict[str, int] = {}
         self._queued = (0, 0)
-        #: Guaranteed messages that it was not told of, and the bytes of those that are not refused.
-        self.unacknowledged = 0
+        #: Bytes of guaranteed messages that it was not told of, and that are not refused here.
         self._unacknowledged_bytes = 0
         #: What `gateway.gathering.Windows` keeps of it.
         self.unretired, self.window, self.is_full = 0, WINDOW_FIRST, False
@@ -386,7 +384,6 @@ class Attached:
         """
         if self.stage is Stage.OPEN:
             row = (0, topic, flags, meta, properties, payload)
-            self.unacknowledged += 1
             self._unacknowledged_bytes += row_size(row)
             self._carrier.producing.add(self, name, row)
 
@@ -403,7 +400,6 @@ class Attached:
     def refuse_guaranteed(self, name: int, code: int) -> None:
         """Have a message answered by an error, when those before it are answered."""
         if self.stage is Stage.OPEN:
-            self.unacknowledged += 1
             self._carrier.producing.refuse(self, name, code)
 
     def count(self, name: str, amount: int = 1) -> None:
@@ -504,7 +500,6 @@ class Attached:
 
     def settled(self, settled: Settled, now: float) -> None:
         """Tell what became of guaranteed messages."""
-        self.unacknowledged -= len(settled.answers)
         self._unacknowledged_bytes -= settled.size_bytes
         if self.stage is Stage.OPEN:
             self._guest.acknowledged(settled.answers, now)
@@ -556,7 +551,6 @@ class Attached:
         assert all(isinstance(one, _Operation) or not one.codes for one in self._requests[1:])
         assert self._requests or not self._is_asking or self.stage is not Stage.OPEN
         assert self._unacknowledged_bytes >= 0
-        assert self.unacknowledged or not self._unacknowledged_bytes
         assert self.number or self.stage in (Stage.WAITING, Stage.OVER)
         assert bool(self.name) or self.stage is not Stage.OPEN
 

@@ -13,13 +13,14 @@ import angarium
 from angarium import blocking
 from gateway.mqtt.codec import V3, V5, ReasonCode
 from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec, PubRel
+from gateway.mqtt.codec.control import Disconnect, PingReq, PingResp
 from gateway.mqtt.codec.properties import NONE, Properties
 from gateway.mqtt.codec.publish import Publish
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw, place_of, publish_properties
 from tests.integration.mqtt_node import PASSWORD, mqtt_node, orders_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from angarium_server.testing import Node
 
@@ -29,6 +30,7 @@ R = ReasonCode
 BOTH = pytest.mark.parametrize("version", [V3, V5])
 #: More than may be unacknowledged, so that the window moves on.
 MANY = 1_000
+RECEIVE_MAX = 128
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +197,52 @@ def test_qos_2_is_stored_once_however_often_it_comes(node: Node, version: int, *
     assert [one.payload for one in take(node, queue, 1 if is_clean else 2)] == [b"x", b"y"][
         : 1 if is_clean else 2
     ]
+
+
+def published_twice(numbers: Iterable[int]) -> list[Publish]:
+    return [Publish("nobody", b"", qos=2, packet_id=one) for one in numbers]
+
+
+def test_5_0_may_have_128_messages_before_their_pubcomp_and_one_more_ends_it(node: Node) -> None:
+    """[MQTT-3.3.4-7]."""
+    with Raw(node.mqtt_url) as client:
+        assert client.connect("many").properties.receive_maximum == RECEIVE_MAX
+        client.say(*published_twice(range(1, RECEIVE_MAX + 1)))
+        recs = [client.next() for _ in range(RECEIVE_MAX)]
+        assert [one.packet_id for one in recs if isinstance(one, PubRec)] == [*range(1, RECEIVE_MAX + 1)]
+        client.say(PubRel(1))
+        assert client.next() == PubComp(1)
+        client.say(message(1, "nobody"))
+        assert client.next() == PubAck(1, R.NO_MATCHING_SUBSCRIBERS)
+        client.say(*published_twice([1]))
+        assert client.next() == PubRec(1, R.NO_MATCHING_SUBSCRIBERS)
+        client.say(message(200, "nobody"))
+        end = client.next()
+        assert isinstance(end, Disconnect)
+        assert end.code == R.RECEIVE_MAXIMUM_EXCEEDED
+
+
+@pytest.mark.parametrize("expiry_s", [0, 60])
+def test_a_client_has_as_many_messages_before_its_pubcomp_as_it_takes(node: Node, expiry_s: int) -> None:
+    """[MQTT-3.3.4-9], [MQTT-4.9.0-1], [MQTT-4.9.0-3]: a PUBREC makes no room, and a ping is answered meanwhile."""
+    topic = f"few/{expiry_s}"
+    given = Properties(receive_maximum=2, session_expiry_interval=expiry_s)
+    with Raw(node.mqtt_url) as few, Paho(node.mqtt_url) as gives:
+        few.connect(topic.replace("/", "-"), properties=given)
+        assert few.subscribe(topic, qos=2) == (2,)
+        for number in range(4):
+            gives.client.publish(topic, b"%d" % number, 2).wait_for_publish(LIMIT_S)
+        first, second = few.come(2)
+        for one in (first, second):
+            few.say(PubRec(one.packet_id))
+            assert few.next() == PubRel(one.packet_id)
+        few.say(PingReq())
+        assert few.next() == PingResp()
+        few.say(PubComp(second.packet_id))
+        (third,) = few.come(1)
+        few.say(PubRec(third.packet_id, R.UNSPECIFIED_ERROR))
+        (fourth,) = few.come(1)
+        assert [one.payload for one in (first, second, third, fourth)] == [b"0", b"1", b"2", b"3"]
 
 
 def test_paho_gets_with_qos_2_what_paho_publishes_with_it(node: Node) -> None:

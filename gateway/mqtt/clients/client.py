@@ -329,10 +329,12 @@ class Client:
     def acknowledged(self, answers: Sequence[tuple[int, int]], now: float) -> None:
         """Answer messages with QoS 1, and hand on what is said of those with QoS 2."""
         assert self._received is not None
+        assert self._publishing is not None
         later = [(name - QOS_2, code) for name, code in answers if name > QOS_2]
         if later:
             self._received.settled(later, now)
             answers = [one for one in answers if one[0] < QOS_2]
+        self._publishing.unanswered -= len(answers)
         self.answer([Answer(PacketType.PUBACK, *one) for one in answers], now)
 
     def stored(self, event: Acknowledged, now: float) -> None:

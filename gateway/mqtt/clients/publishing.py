@@ -35,7 +35,7 @@ _DISCARDS: Final = {
 class Publishing:
     """The messages of one client, from its CONNACK on."""
 
-    __slots__ = ("_aliases", "_attached", "_received", "_settings", "_version")
+    __slots__ = ("_aliases", "_attached", "_received", "_settings", "_version", "unanswered")
 
     def __init__(self, attached: Attached, settings: Settings, version: int, received: Received) -> None:
         self._attached = attached
@@ -44,6 +44,8 @@ class Publishing:
         self._version = version
         #: Topic alias -> topic; of this connection alone [MQTT-3.3.2-7]. None before the first one.
         self._aliases: dict[int, str] | None = None
+        #: Messages with QoS 1 without PUBACK.
+        self.unanswered = 0
 
     def take(self, publish: Publish, now: float) -> bool:
         """Publish a message; false if there is no room for it now.
@@ -69,6 +71,7 @@ class Publishing:
             row = (0, topic, flags, meta, properties, publish.payload)
             self._received.take(publish.packet_id, row, now)
         elif publish.qos:
+            self.unanswered += 1
             attached.publish_guaranteed(topic, flags, meta, properties, publish.payload, publish.packet_id)
         else:
             attached.publish(topic, flags, meta, properties, publish.payload)
@@ -81,19 +84,22 @@ class Publishing:
         if publish.qos == 2:
             self._received.refuse(publish.packet_id, code, now)
         elif publish.qos:
+            self.unanswered += 1
             self._attached.refuse_guaranteed(publish.packet_id, code)
 
     def _has_room_guaranteed(self) -> bool:
         """Tell whether a message with QoS 1 or 2 is taken now.
 
+        3.1.1 has no such limit: it waits, but not for what it has to say itself behind the message, its PUBRELs.
+
         Raises:
-            PacketError: its client has more of them unacknowledged than 5.0 was told; 3.1.1 cannot be told, and waits.
+            PacketError: its client has more of them unacknowledged than 5.0 was told.
         """
-        attached, received, most = self._attached, self._received, self._settings.receive_max
-        waiting = max(attached.unacknowledged, len(received))
+        received, most = self._received, self._settings.receive_max
+        waiting = self.unanswered + (received.unfinished if self._version == V5 else len(received))
         if received.is_full() or (waiting >= most and self._version == V5):
             raise PacketError(rules.RECEIVE_MAXIMUM, f"more than {most}", self._version)
-        return waiting < most and received.has_room() and attached.has_room_guaranteed()
+        return waiting < most and received.has_room() and self._attached.has_room_guaranteed()
 
     def _check(self, publish: Publish) -> None:
         capabilities = self._settings.capabilities

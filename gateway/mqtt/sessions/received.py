@@ -81,12 +81,14 @@ class Answer(NamedTuple):
 class _Exchange:
     """One message."""
 
-    __slots__ = ("code", "packet_id", "row", "sequence", "stage")
+    __slots__ = ("code", "is_of_here", "packet_id", "row", "sequence", "stage")
 
     def __init__(self, packet_id: int, sequence: int, stage: Stage) -> None:
         self.packet_id = packet_id
         self.sequence = sequence
         self.stage = stage
+        #: Whether this connection has brought its PUBLISH.
+        self.is_of_here = stage is not Stage.KNOWN
         #: Until it is stored.
         self.row: Row | None = None
         self.code = 0
@@ -105,6 +107,7 @@ class Received:
         "_way",
         "next_sequence",
         "size_bytes",
+        "unfinished",
     )
 
     def __init__(self, keeping: Keeping, way: Way, tell: Callable[[Sequence[Answer], float], None]) -> None:
@@ -129,6 +132,8 @@ class Received:
         self.next_sequence = 1
         #: Of what is not stored.
         self.size_bytes = 0
+        #: Messages of this connection whose client was told neither PUBCOMP nor a refusal.
+        self.unfinished = 0
 
     def load(self, next_sequence: int, sequences: Mapping[int, int], now: float) -> float:
         """Go on with what was remembered; gives when `tick` is to be called."""
@@ -200,8 +205,9 @@ class Received:
             exchange = self._exchanges[packet_id] = _Exchange(packet_id, 0, Stage.NEW)
         else:
             assert exchange.stage is Stage.KNOWN
-            exchange.stage = Stage.NOTED
+            exchange.stage, exchange.is_of_here = Stage.NOTED, True
             self._came(packet_id, now)
+        self.unfinished += 1
         exchange.row = row
         self.size_bytes += row_size(row)
         self._line.append(exchange)
@@ -211,6 +217,7 @@ class Received:
         """Refuse a message that is not known; the caller has asked `again`."""
         exchange = self._exchanges[packet_id] = _Exchange(packet_id, 0, Stage.FORGOTTEN)
         exchange.code = code
+        self.unfinished += 1
         self._line.append(exchange)
         self._answer(now)
 
@@ -231,8 +238,12 @@ class Received:
         return True
 
     def _completed(self, exchange: _Exchange, now: float) -> None:
-        del self._exchanges[exchange.packet_id]
+        self._end(exchange)
         self._tell([Answer(PacketType.PUBCOMP, exchange.packet_id)], now)
+
+    def _end(self, exchange: _Exchange) -> None:
+        del self._exchanges[exchange.packet_id]
+        self.unfinished -= exchange.is_of_here
 
     # -- what the node says ----------------------------------------------------------------------------------
 
@@ -320,7 +331,7 @@ class Received:
             exchange = self._line.popleft()
             told.append(Answer(PacketType.PUBREC, exchange.packet_id, exchange.code))
             if exchange.stage is Stage.FORGOTTEN:
-                del self._exchanges[exchange.packet_id]
+                self._end(exchange)
         if told:
             self._tell(told, now)
 
@@ -334,3 +345,4 @@ class Received:
         assert all(one.sequence < self.next_sequence for one in self._exchanges.values())
         waiting = [one.row for one in self._exchanges.values() if one.row is not None]
         assert self.size_bytes == sum(map(row_size, waiting))
+        assert self.unfinished == sum(one.is_of_here for one in self._exchanges.values())

@@ -40,7 +40,7 @@ RIGHTS = Rights(
 class SimulatedAttached:
     """A client at the node, as `gateway.attached.Attached` is: one request at a time, everything else in order."""
 
-    name, vpn, queued, unacknowledged = "c", "default", (0, 0), 0
+    name, vpn, queued = "c", "default", (0, 0)
 
     def __init__(self, gateway: SimulatedGateway, guest: Guest) -> None:
         self.gateway = gateway

@@ -229,10 +229,6 @@ class FakeAttached:
     def guaranteed_refusal_of(self, topic: str, size: int) -> int:
         return self.refusal_of(topic, size) if self.rights.may_send_guaranteed else 40312
 
-    @property
-    def unacknowledged(self) -> int:
-        return len(self.unanswered)
-
     def has_room_guaranteed(self) -> bool:
         return not self.is_store_full
 

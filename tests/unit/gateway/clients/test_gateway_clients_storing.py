@@ -7,7 +7,7 @@ import pytest
 
 from angarium import errors, wire
 from gateway.mqtt.clients.settings import Settings
-from gateway.mqtt.codec.acknowledge import PubAck
+from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec, PubRel
 from gateway.mqtt.codec.errors import ReasonCode
 from gateway.mqtt.codec.kinds import V3, V5
 from gateway.mqtt.codec.properties import Properties
@@ -19,8 +19,10 @@ R = ReasonCode
 BOTH = pytest.mark.parametrize("version", [V3, V5])
 
 
-def message(number: int, topic: str = "t", payload: bytes = b"x", *, dup: bool = False) -> Publish:
-    return Publish(topic, payload, qos=1, packet_id=number, dup=dup)
+def message(
+    number: int, topic: str = "t", payload: bytes = b"x", *, dup: bool = False, qos: int = 1
+) -> Publish:
+    return Publish(topic, payload, qos=qos, packet_id=number, dup=dup)
 
 
 def few(receive_max: int) -> Settings:
@@ -172,6 +174,32 @@ def test_5_0_may_have_as_many_unacknowledged_as_it_was_told() -> None:
     talk.hears()
     talk.says(message(5))
     talk.ends_with(R.RECEIVE_MAXIMUM_EXCEEDED)
+
+
+def test_qos_2_counts_until_pubcomp_together_with_qos_1() -> None:
+    """[MQTT-3.3.4-7]: a refusal frees its place as PUBCOMP does, PUBREC does not."""
+    talk = Conversation(settings=few(3)).here()
+    talk.says(message(1, qos=2), message(2), message(3, "secret/a", qos=2))
+    talk.node_stores()
+    recs = [(one.packet_id, one.code) for one in talk.hears() if isinstance(one, PubRec)]
+    assert recs == [(1, R.SUCCESS), (3, R.NOT_AUTHORIZED)]
+    talk.says(message(2), message(3))
+    talk.node_stores()
+    assert talk.hears() == [PubAck(2), PubAck(3)]
+    talk.says(PubRel(1), message(4, qos=2), message(5, qos=2), message(6, qos=2))
+    talk.node_stores()
+    assert talk.hears() == [PubComp(1), PubRec(4), PubRec(5), PubRec(6)]
+    talk.says(message(7))
+    talk.ends_with(R.RECEIVE_MAXIMUM_EXCEEDED)
+
+
+def test_3_1_1_says_pubrel_behind_as_many_messages_as_it_likes() -> None:
+    talk = Conversation(V3, few(2)).here()
+    for number in range(1, 6, 2):
+        talk.says(message(number, qos=2), message(number + 1, qos=2))
+        talk.node_stores()
+    assert talk.says(*[PubRel(number) for number in range(1, 7)])[-1]
+    assert talk.hears()[6:] == [PubComp(number) for number in range(1, 7)]
 
 
 def test_3_1_1_waits_beyond_that_and_nothing_behind_overtakes() -> None:

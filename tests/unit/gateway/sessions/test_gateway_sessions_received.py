@@ -113,9 +113,11 @@ def test_what_comes_twice_is_taken_once() -> None:
 
 
 def test_a_message_that_comes_again_on_another_connection_has_the_sequence_that_it_had() -> None:
-    side = Side(5, {7: 3})
+    side = Side(5, {7: 3, 8: 2})
     side.says(7)
+    assert side.received.release(8, NOW)
     assert side.sent == [(7, 3)]
+    assert side.received.unfinished == 1, "only what this connection has brought"
 
 
 def test_nothing_leaves_before_all_that_is_known_and_by_rising_sequences() -> None:
