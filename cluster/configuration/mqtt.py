@@ -38,6 +38,22 @@ class MqttSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             1024, 64 << 20, "Largest packet that a client may send; never above router.max_message_bytes."
         ),
     ] = 1 << 20
+    receive_max: Annotated[
+        int,
+        within(
+            1,
+            65_535,
+            "Messages with QoS 1 and 2 of a client that may be unacknowledged; 5.0 is told it.",
+        ),
+    ] = 128
+    topic_alias_max: Annotated[
+        int,
+        within(
+            0,
+            65_535,
+            "Topic aliases of a client, which 5.0 is told, and as many of what it is sent; 0: none.",
+        ),
+    ] = 32
     keepalive_max_s: Annotated[
         int,
         within(

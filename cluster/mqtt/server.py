@@ -434,6 +434,8 @@ def settings_of(runtime: MqttRuntime) -> Settings:
     """Give what clients are granted."""
     return Settings(
         packet_bytes_max=packet_bytes_max(runtime),
+        receive_max=runtime.settings.receive_max,
+        topic_alias_max=runtime.settings.topic_alias_max,
         session_expiry_max_s=runtime.settings.session_expiry_max_s,
         keepalive_max_s=runtime.settings.keepalive_max_s,
     )

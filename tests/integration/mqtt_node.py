@@ -23,12 +23,17 @@ PASSWORD: Final = "of alice, for tests"
 #: Small enough to be exceeded at once.
 PACKET_BYTES_MAX: Final = 65_536
 KEEPALIVE_MAX_S: Final = 300
+#: Others than the defaults.
+RECEIVE_MAX: Final = 100
+TOPIC_ALIAS_MAX: Final = 40
 
 _CONFIG: Final = f"""
 [mqtt]
 listen = ["tcp://127.0.0.1:0", "tcp://127.0.0.1:0/orders"]
 max_packet_bytes = {PACKET_BYTES_MAX}
 keepalive_max_s = {KEEPALIVE_MAX_S}
+receive_max = {RECEIVE_MAX}
+topic_alias_max = {TOPIC_ALIAS_MAX}
 
 # Who has no password is let in although somebody has one.
 [vpn.default.username.default]

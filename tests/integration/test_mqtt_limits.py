@@ -20,7 +20,15 @@ from gateway.mqtt.codec.properties import Properties
 from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw, place_of
-from tests.integration.mqtt_node import KEEPALIVE_MAX_S, PACKET_BYTES_MAX, clients, counted, mqtt_node
+from tests.integration.mqtt_node import (
+    KEEPALIVE_MAX_S,
+    PACKET_BYTES_MAX,
+    RECEIVE_MAX,
+    TOPIC_ALIAS_MAX,
+    clients,
+    counted,
+    mqtt_node,
+)
 from tests.unit.gateway.websocket_client import frame, request
 from tests.waiting import wait_for
 
@@ -87,6 +95,17 @@ def test_a_client_gets_no_packet_that_is_larger_than_it_takes(node: Node) -> Non
         ours.publish("size", b"y" * 100)
         assert next(iter(small.payloads())) == b"y" * 100
         wait_for(lambda: counted(node, "small", "packet-too-large"), lambda seen: seen == 1)
+
+
+@pytest.mark.requirement("R243")
+def test_5_0_is_told_how_many_messages_and_topic_aliases_it_may_have(node: Node) -> None:
+    with Raw(node.mqtt_url) as raw, blocking.connect(node.url) as ours:
+        told = raw.connect("bounded").properties
+        assert (told.receive_maximum, told.topic_alias_maximum) == (RECEIVE_MAX, TOPIC_ALIAS_MAX)
+        with ours.subscribe("aliases/last") as mine:
+            ours.flush()
+            raw.say(Publish("aliases/last", properties=Properties(topic_alias=TOPIC_ALIAS_MAX)))
+            assert mine.receive(LIMIT_S).topic == "aliases/last"
 
 
 @pytest.mark.requirement("R243")
@@ -189,7 +208,7 @@ BAD = {
 BAD_IN_5_0 = {
     "topic alias 0": (b"\x30\x07\x00\x01a\x03\x23\x00\x00", ReasonCode.TOPIC_ALIAS_INVALID),
     "a topic alias beyond what was granted": (
-        b"\x30\x07\x00\x01a\x03\x23\x00\x21",
+        b"\x30\x07\x00\x01a\x03\x23" + (TOPIC_ALIAS_MAX + 1).to_bytes(2, "big"),
         ReasonCode.TOPIC_ALIAS_INVALID,
     ),
     "the greatest topic alias": (b"\x30\x07\x00\x01a\x03\x23\xff\xff", ReasonCode.TOPIC_ALIAS_INVALID),
