@@ -8,7 +8,8 @@ controller (`[admin] listen` of the configuration), with a certificate that says
 `cluster/controller/remote`.
 
 One MessagePack array per frame: [id, operation, arguments] there, [id, ok, value] back; a refusal has the
-value [code, detail]. The first over a connection from afar is `hello`.
+value [code, detail]. The first over a connection from afar is `hello`. The management process, which asks on behalf of
+others, says of whom behind the arguments: `cluster/controller/access/callers.py`.
 """
 
 from __future__ import annotations

@@ -366,10 +366,7 @@ class Catalog:
         if node_queues.is_retained(kind, name):
             detail = f"{_title(key)} belongs to its Message VPN: set max_retained_mb=0 of that"
             raise errors.error_for(errors.OBJECT_IN_USE, detail)
-        users = self._users_of(key)
-        if users:
-            detail = f"{_title(key)} by {len(users)} usernames, {users[0]!r} for instance"
-            raise errors.error_for(errors.OBJECT_IN_USE, detail)
+        self._check_unused(key)
         inside = [other for other in sorted(self._objects) if other[1] == name] if kind == "vpn" else []
         if kind == "link":
             queues = node_queues.names_of(name)
@@ -533,18 +530,37 @@ class Catalog:
         if kind == "username":
             self._get(("acl", vpn, attributes["acl_profile"]))
             self._get(("profile", vpn, attributes["client_profile"]))
+        elif kind == "operator":
+            self._check_operator(key, attributes)
 
-    def _users_of(self, key: Key) -> list[str]:
-        """Give the usernames that keep an object from going."""
+    def _check_operator(self, key: Key, attributes: objects.Attributes) -> None:
+        if attributes["vpn"]:
+            self._get(("vpn", "", attributes["vpn"]))
+        for other, found in self._of_kind["operator"].items():
+            for name in objects.LOGIN_NAMES:
+                if attributes[name] and attributes[name] == found[name] and other != key[1:]:
+                    detail = f"operator {other[1]!r}, which has {name} = {found[name]!r}"
+                    raise errors.error_for(errors.OBJECT_EXISTS, detail)
+
+    def _check_unused(self, key: Key) -> None:
         kind, vpn, name = key
         if kind not in (*_REFERENCES, "vpn"):
-            return []
+            return
         where = name if kind == "vpn" else vpn
-        return [
+        usernames = [
             username
             for (_, username), attributes in self.of_kind("username", where).items()
             if kind == "vpn" or attributes[_REFERENCES[kind]] == name
         ]
+        operators = [
+            operator
+            for (_, operator), attributes in self._of_kind["operator"].items()
+            if kind == "vpn" and attributes["vpn"] == name
+        ]
+        for what, users in (("usernames", usernames), ("operators", operators)):
+            if users:
+                detail = f"{_title(key)} by {len(users)} {what}, {users[0]!r} for instance"
+                raise errors.error_for(errors.OBJECT_IN_USE, detail)
 
     def _dead_message_queue(self, vpn: str) -> _Queue:
         """Give the queue for dead messages that a Message VPN comes with: what is there has expired once."""

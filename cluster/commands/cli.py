@@ -101,6 +101,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "bridge": Entry(
             "cluster.commands.objects.bridges", "Bridges between Message VPNs: configuration and state."
         ),
+        "operator": Entry("cluster.commands.objects.objects", "Who manages the node, and what they may do."),
         "message": Entry(
             "cluster.commands.queues.messages", "Show and delete single messages of an endpoint."
         ),

@@ -52,7 +52,13 @@ DeclaredObject = list[Any]
 _VPN_SECTION: Final = "vpn"
 _ISSUERS: Final = "issuers"
 #: Kinds whose objects are written as [[SECTION]], each with its name under this key.
-_LIST_SECTIONS: Final = {"links": ("link", "node"), "bridges": ("bridge", "name")}
+_LIST_SECTIONS: Final = {
+    "links": ("link", "node"),
+    "bridges": ("bridge", "name"),
+    "operators": ("operator", "name"),
+}
+#: Kinds whose objects may name a password_file.
+_KINDS_WITH_PASSWORD: Final = ("username", "operator")
 _LISTED_KINDS: Final = {kind: (section, key) for section, (kind, key) in _LIST_SECTIONS.items()}
 #: Disk space of a spool by its content: twice as much, and room to pack blocks again that are half empty.
 _MAP_PER_USAGE: Final = 3
@@ -473,7 +479,7 @@ def _listed_objects(section: str, table: Any, directory: Path) -> tuple[list[Dec
             objects.check_name(objects.kind_of("vpn"), vpn or objects.DEFAULT_NAME)
             if kind == "bridge" and (ca_file := given.pop("ca_file", "")):
                 given["ca_pem"] = read_pem(ca_file)
-            declared.append([kind, vpn, name, objects.convert_declared(kind, given)])
+            declared.append([kind, vpn, name, _declared_attributes(kind, name, given, directory)])
         except errors.AngariumError as error:
             faults.append(f"{section} {name!r}: {error.detail}")
     return declared, faults
@@ -482,7 +488,7 @@ def _listed_objects(section: str, table: Any, directory: Path) -> tuple[list[Dec
 def _declared_attributes(kind: str, name: str, given: dict[str, Any], directory: Path) -> objects.Attributes:
     objects.check_name(objects.kind_of(kind), name)
     given = dict(given)
-    password_file = given.pop("password_file", None) if kind == "username" else None
+    password_file = given.pop("password_file", None) if kind in _KINDS_WITH_PASSWORD else None
     attributes = objects.convert_declared(kind, given)
     password = attributes.get("password", "")
     if password and not passwords.is_hash(password):
@@ -570,4 +576,8 @@ _OBJECTS_SAMPLE: Final = """# Objects can be declared too; 'angarium config expo
 # vpn = "orders"
 # remote_vpn = "sales"
 # remote_subscriptions = ["sold/>"]
+# [[operators]]
+# name = "anna"
+# role = "administrator"
+# password_file = "anna.password"
 """

@@ -8,7 +8,8 @@ before its author gets an answer. Which objects may exist is decided by `cluster
 The admin API: `Admin.call(operation, **arguments)`. Most operations are in `cluster/controller/operations`: those on
 objects are listed in `objects.py` there, those on endpoints and messages in `endpoints.py`, those on the spool in
 `spool.py` and `aside.py`, those on stages and sinks in `stages.py`, those on links in `links.py`, those on bridges in
-`bridges.py`, those on the cluster in `mesh.py`, who may join it in `joining.py`; what processes ask is in `asks.py`.
+`bridges.py`, those on the cluster in `mesh.py`, who may join it in `joining.py`, who operators are in `operators.py`;
+what processes ask is in `asks.py`.
 The others:
 
     operation           arguments                                   answer
@@ -40,6 +41,7 @@ from angarium import errors
 from cluster.bridge.role import BRIDGE
 from cluster.catalog import passwordless
 from cluster.controller import report
+from cluster.controller.access.callers import LOCAL, Callers, Claim, Who
 from cluster.controller.asks import Asks
 from cluster.controller.blames import Blames
 from cluster.controller.health.checks import Health, examine
@@ -54,6 +56,7 @@ from cluster.controller.operations.joining import JoinOperations
 from cluster.controller.operations.links import LinkOperations
 from cluster.controller.operations.mesh import MeshOperations
 from cluster.controller.operations.objects import ObjectOperations
+from cluster.controller.operations.operators import OperatorOperations
 from cluster.controller.operations.spool import SpoolOperations
 from cluster.controller.operations.stages import StageOperations
 from cluster.controller.remote.operators import Operators
@@ -125,6 +128,7 @@ class Controller:
         identity: Identity,
         shown_config: dict[str, Any],
         copies: Path = Path(COPIES_FOLDER),
+        owner: str = "",
     ) -> None:
         """Begin with what is stored; no process is known yet.
 
@@ -134,10 +138,13 @@ class Controller:
             identity: of this node.
             shown_config: what `config.show` answers, without secrets: the configuration in force.
             copies: directory for copies that are to be fetched from another host.
+            owner: the user of the operating system that the node is of.
         """
-        self.operators = Operators(shown_config.get("admin", {}).get("operators", ()))
         self._board, self._registries = board, registries
         self._catalog = catalog = registries.catalog
+        certificates = shown_config.get("admin", {}).get("operators", ())
+        self.callers = Callers(catalog, certificates, owner)
+        self.operators = Operators(certificates)
         self.issuers, self._shown_config = IssuerKeys(board), shown_config
         self._changes = Changes(board, registries)
         self.joining = JoinOperations(board, catalog, self._changes, identity.node)
@@ -186,6 +193,7 @@ class Controller:
             **self._mesh.operations,
             **self.joining.operations,
             **self._bridges.operations,
+            **OperatorOperations(board, self.callers).operations,
             "clients.list": (arguments.VpnArguments, board.forwarding("clients")),
             "clients.show": (arguments.NameArguments, board.forwarding("client")),
             "clients.disconnect": (arguments.NameArguments, board.forwarding("disconnect")),
@@ -249,9 +257,9 @@ class Controller:
         self._board.unanswered(number)
         return self._board.taken()
 
-    def reloaded(self, identity: bytes, number: int, fault: str, now: float) -> list[Effect]:
+    def reloaded(self, done: ReloadCertificate, fault: str, now: float) -> list[Effect]:
         """The certificate of the admin API was read again, or has a fault; that of clients is next."""
-        asker = AdminAsker(identity, number) if identity else None
+        asker = AdminAsker(done.identity, done.number, done.who) if done.who else None
         if fault:
             text = f"the certificate of the admin API stays, for another one cannot be used: {fault}"
             self._board.record_system("error", "SYSTEM_CERTIFICATE_NOT_RELOADED", text)
@@ -281,7 +289,7 @@ class Controller:
             processes.node_news()
         if node.get("reloads", 0) > self._reloads:
             self._reloads = node["reloads"]
-            self._board.emit(ReloadCertificate(b"", 0))
+            self._board.emit(ReloadCertificate())
         return self._board.taken()
 
     def measured(self, usage: dict[int, dict[str, Any]]) -> None:
@@ -373,10 +381,13 @@ class Controller:
 
     # -- the admin API ---------------------------------------------------------------------------------------
 
-    def admin(self, identity: bytes, number: int, operation: str, given: Any, now: float) -> list[Effect]:
-        """Do an admin operation; its reply is among these effects or later ones."""
-        asker = AdminAsker(identity, number)
+    def admin(
+        self, identity: bytes, number: int, operation: str, given: Any, now: float, claim: Claim = LOCAL
+    ) -> list[Effect]:
+        """Do an admin operation for who claims to ask; its reply is among these effects or later ones."""
+        asker = AdminAsker(identity, number, Who("", "viewer", "", claim.door, claim.address))
         try:
+            asker = asker._replace(who=self.callers.who(claim))
             self._admin(asker, operation, given, now)
         except msgspec.ValidationError as error:
             self._board.refuse(asker, errors.INVALID_ARGUMENT, f"{operation}: {error}")
@@ -458,8 +469,8 @@ class Controller:
     def _show_config(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
         self._board.reply(asker, self._shown_config)
 
-    def _reload_keys(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
-        self._board.emit(ReloadCertificate(asker.identity, asker.number))
+    def _reload_keys(self, _request: arguments.NoArguments, asker: AdminAsker, _now: float) -> None:
+        self._board.emit(ReloadCertificate(*asker))
 
     def _set_log_level(self, request: arguments.LogLevelArguments, asker: Asker, now: float) -> None:
         board = self._board

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import logging
 import os
+import pwd
 import secrets
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import psutil
@@ -36,6 +37,7 @@ from cluster.configuration.admin import admin_files
 from cluster.configuration.config import NodeConfig, cluster_secret, read_passwords
 from cluster.configuration.issuers import read_all
 from cluster.configuration.mqtt import address_of
+from cluster.controller.access.callers import LOCAL, Caller, Claim
 from cluster.controller.asks import SHARING
 from cluster.controller.controller import WORKERS, Controller
 from cluster.controller.health.pages import page
@@ -110,6 +112,15 @@ class ControllerRuntime(msgspec.Struct, frozen=True, kw_only=True):
     config: NodeConfig
 
 
+class LocalRequest(NamedTuple):
+    """A request that comes by the local door; that of the management process says on whose behalf it asks."""
+
+    number: int
+    operation: str
+    arguments: dict[str, Any]
+    caller: Caller | None = None
+
+
 class ControllerServer:
     """One controller process at work."""
 
@@ -143,7 +154,9 @@ class ControllerServer:
         )
         board = Switchboard(ring, utc_now, first_number)
         identity = Identity(runtime.node, runtime.node_id, runtime.config.cluster.name, __version__)
-        self._controller = Controller(registries, board, identity, shown_config(runtime), copies)
+        self._controller = Controller(
+            registries, board, identity, shown_config(runtime), copies, user_of_node()
+        )
         self._vault = self._open_vault(runtime, data_dir)
         self._meter = Meter()
         self._measure_due = 0.0
@@ -154,7 +167,7 @@ class ControllerServer:
         self._admin_listen = runtime.config.admin.listen
         files = admin_files(runtime.config.admin, runtime.config.router)
         self._remote = RemoteServer(
-            process, files, self._controller.operators, self._admin_request, self._operator_refused
+            process, files, self._controller.operators, self._remote_request, self._operator_refused
         )
         process.add(self._control, self._read_control)
         #: Requests wait until the supervisor told of the node, for a status would be empty, and until the router said
@@ -266,16 +279,18 @@ class ControllerServer:
             except zmq.Again:
                 return False
             try:
-                request = msgspec.convert(wire.unpack(frames[-1]), AdminRequest)
+                request = msgspec.convert(wire.unpack(frames[-1]), LocalRequest)
             except (errors.AngariumError, msgspec.ValidationError) as error:
                 # Whoever sends what no client of ours sends gets no answer; a number to answer to is not
                 # known.
                 _log.warning("a malformed frame came to the admin API: %s", error)
                 continue
-            self._admin_request(identity, request)
+            number, operation, given, caller = request
+            claim = LOCAL if caller is None else Claim("management", caller.operator, caller.address)
+            self._do(self._controller.admin(identity, number, operation, given, time.monotonic(), claim))
         return True
 
-    def _admin_request(self, identity: bytes, request: AdminRequest) -> None:
+    def _remote_request(self, identity: bytes, request: AdminRequest) -> None:
         self._do(self._controller.admin(identity, *request, time.monotonic()))
 
     def _operator_refused(self, reason: str, now: float) -> None:
@@ -352,10 +367,8 @@ class ControllerServer:
                 self._syslog.send(event)
                 if not self._event_file.append(event):
                     return self._controller.disk_full(f"{EVENTS_FILE} takes no events")
-            case ReloadCertificate(identity, number):
-                return self._controller.reloaded(
-                    identity, number, self._reload_certificate(), time.monotonic()
-                )
+            case ReloadCertificate():
+                return self._controller.reloaded(effect, self._reload_certificate(), time.monotonic())
             case UseVault():
                 return self._use_vault(effect)
             case FetchKeys(issuer):
@@ -507,6 +520,14 @@ def open_store(directory: Path, data_id: str) -> ConfigStore:
         detail = f"config store {directory}: it is of data directory {found!r}, this is {data_id!r}"
         raise errors.error_for(errors.INVALID_CONFIGURATION, detail, "put the right one back")
     return store
+
+
+def user_of_node() -> str:
+    """Give the user of the operating system who alone can open what is in the runtime directory."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container may run as a number
+        return str(os.getuid())
 
 
 def prepare_catalog(store: ConfigStore, config: NodeConfig, workers: int, node: str) -> catalogs.Catalog:

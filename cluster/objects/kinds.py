@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_type_hints
 import msgspec
 
 from angarium import errors, topic, wire
-from cluster.objects import access, bridges, endpoints, links
+from cluster.objects import access, bridges, endpoints, links, operators
 from cluster.objects.attributes import (
     DEFAULT_NAME,
     MAX_NAME_BYTES,
@@ -50,6 +50,8 @@ class ObjectKind(NamedTuple):
     name_rule: str
     reference: str
     in_vpn: bool = True
+    #: Whether the processes of the node are told of it; those of the controller's own business are not.
+    is_told: bool = True
     #: What the node sets beside the attributes.
     identity: type[msgspec.Struct] | None = None
     name_bytes_max: int = MAX_NAME_BYTES
@@ -135,6 +137,16 @@ KINDS: Final[dict[str, ObjectKind]] = {
             bridges.BRIDGE_RULE,
             "MsgVpnBridge",
             identity=bridges.BridgeIdentity,
+        ),
+        ObjectKind(
+            "operator",
+            operators.Operator,
+            operators.OPERATOR_NAME,
+            operators.OPERATOR_RULE,
+            "Username",
+            in_vpn=False,
+            is_told=False,
+            name_bytes_max=256,
         ),
     )
 }

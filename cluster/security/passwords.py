@@ -40,6 +40,12 @@ def hash_password(password: str, salt: bytes | None = None) -> str:
     return f"{PREFIX}{COST}${BLOCK_SIZE}${PARALLELISM}${salt.hex()}${digest.hex()}"
 
 
+def unfitting() -> str:
+    """Give a hash that no password fits, and that costs as much to compare as one that is made now."""
+    salt, digest = secrets.token_hex(SALT_BYTES), secrets.token_hex(HASH_BYTES)
+    return f"{PREFIX}{COST}${BLOCK_SIZE}${PARALLELISM}${salt}${digest}"
+
+
 def fits(stored: str, password: str) -> bool:
     """Tell whether a stored hash is that of a password."""
     if not is_hash(stored):

@@ -1,4 +1,4 @@
-"""`angarium vpn`, `username`, `profile`, `acl` and `template`: what operators create, each with the same five verbs.
+"""`angarium vpn`, `username`, `profile`, `acl`, `operator` and `template`: objects with the same five verbs.
 
 The verbs are made once per kind of object; queues and topic endpoints have more of them
 (`cluster/commands/queues/endpoints.py`). Values go to the controller as they were written; it converts and checks
@@ -40,18 +40,21 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "username": ("name", "vpn", "enabled", "password_set", "acl_profile", "client_profile"),
     "profile": ("name", "vpn", "max_subscription_count", "eliding", "eliding_delay_ms"),
     "acl": ("name", "vpn", "client_connect_default", "publish_topic_default", "subscribe_topic_default"),
+    "operator": ("name", "enabled", "role", "vpn", "password_set"),
     "template": ("name", "vpn", "kind_of_endpoint", "name_filter", "access_type", "permission"),
 }
 #: What `-o wide` shows besides.
 WIDE_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "username": ("subscription_manager",),
+    "operator": ("certificate_name", "token_subject"),
     "profile": ("allow_shared_subscriptions",),
     "template": ("max_spool_usage_mb",),
 }
 #: The vpn of an object that belongs to none.
 NO_VPN: Final = ""
 #: Kinds of objects that belong to none.
-KINDS_WITHOUT_VPN: Final = ("vpn", "link")
+KINDS_WITHOUT_VPN: Final = ("vpn", "link", "operator")
+_KINDS_WITH_PASSWORD: Final = ("username", "operator")
 _KINDS_WITH_MESSAGES: Final = ("queue", "topic-endpoint")
 
 
@@ -188,7 +191,7 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
         changed = admin.call(f"objects.{verb}", kind=kind, vpn=vpn, name=name, attributes=attributes)
         print_change(changed, verb, attributes, out=out)
 
-    if kind == "username":
+    if kind in _KINDS_WITH_PASSWORD:
         change.params.append(
             click.Option(["--password-file"], type=FILE, help="File whose first line is the password.")
         )
@@ -283,4 +286,7 @@ vpn = make_group("vpn", "Message VPNs: isolated sets of topics, users and limits
 username = make_group("username", "Client usernames: accounts, with their profiles.")
 profile = make_group("profile", "Client profiles: rights and limits of clients.")
 acl = make_group("acl", "ACL profiles: the addresses, topics and share names that a client may use.")
+operator = make_group(
+    "operator", "Operators: who manages the node, or one Message VPN, and what they may do."
+)
 template = make_group("template", "Templates: attributes of the endpoints that clients create.")

@@ -11,6 +11,9 @@ from msgspec import Meta
 #: Name of an operation -> the kind of its arguments, and who does it: `handler(arguments, asker, now)`.
 Operations: TypeAlias = dict[str, tuple[type[msgspec.Struct], Callable[..., None]]]
 
+#: What somebody says at a login: a name, an address.
+LoginText = Annotated[str, Meta(max_length=256)]
+
 
 class NoArguments(msgspec.Struct, forbid_unknown_fields=True):
     """Of `status`, `workers`, `gateways.list`, `config.show`, `config.export`, `down`."""
@@ -235,6 +238,28 @@ class LogLevelArguments(msgspec.Struct, forbid_unknown_fields=True):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"]
     role: str | None = None
     index: int | None = None
+
+
+class OperatorArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `operators.credentials`."""
+
+    name: LoginText
+
+
+class FindOperatorArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `operators.find`: one of the two."""
+
+    certificate_name: LoginText = ""
+    token_subject: LoginText = ""
+
+
+class LoggedInArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `operators.logged_in`; the outcome is `done`, or the code of the refusal."""
+
+    name: LoginText
+    address: LoginText
+    method: LoginText
+    outcome: LoginText | int
 
 
 class JoinTokenArguments(msgspec.Struct, forbid_unknown_fields=True):

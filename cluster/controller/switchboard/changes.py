@@ -19,6 +19,7 @@ from cluster.catalog.deletions import DELETIONS_TIDY
 from cluster.controller.switchboard.effects import Answer, Commit, Judge
 from cluster.controller.switchboard.event_limits import clients_of
 from cluster.controller.switchboard.switchboard import ROUTER, AdminAsker, ProcessAsker
+from cluster.objects import KINDS
 from storage.config_store import Change, Stage
 
 if TYPE_CHECKING:
@@ -139,7 +140,9 @@ class Changes:
         changed = [entry for entry in changes if isinstance(entry, Change)]
         by_client = isinstance(asker, ProcessAsker)
         told = [one for one in changed if not self._is_of_client(one, by_client=by_client)]
-        requests = [request_of(one, self._catalog.get(*one[:3])) for one in changed]
+        requests = [
+            request_of(one, self._catalog.get(*one[:3])) for one in changed if KINDS[one.kind].is_told
+        ]
         undoing = self._registries.undoing(changes)
         self._registries.take(changes)
         return _Made(changes, undoing, asker, answer(), requests, told, verb, (), [])
@@ -209,7 +212,11 @@ class Changes:
         """Tell the router all objects; what is missing is deleted only if its deletion is told before."""
         if len(self.deletions):
             self._board.ask(ROUTER, "deletions", self.deletions.ids, gathering)
-        told = [[*key, _told(attributes)] for *key, attributes in self._catalog.snapshot()]
+        told = [
+            [kind, *key, _told(attributes)]
+            for kind, *key, attributes in self._catalog.snapshot()
+            if KINDS[kind].is_told
+        ]
         return self._board.ask(ROUTER, "config_snapshot", told, gathering)
 
     def tick(self, now: float) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from cluster.controller.access.callers import Who
     from cluster.controller.switchboard.events import Event
     from cluster.join.vault import VaultWork
     from router.tokens.config import TokenIssuer
@@ -117,8 +118,10 @@ class FetchKeys:
 class ReloadCertificate:
     """Read the certificate of the admin API again, if it has one; then `reloaded`. Nobody may wait for it."""
 
-    identity: bytes
-    number: int
+    identity: bytes = b""
+    number: int = 0
+    #: Who asked; None: nobody waits for an answer.
+    who: Who | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from cluster.roster import table as roles
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from cluster.controller.access.callers import Who
     from cluster.controller.switchboard.event_limits import Source
     from cluster.controller.switchboard.events import Event, EventRing
 
@@ -38,10 +39,11 @@ _Key = TypeVar("_Key")
 
 
 class AdminAsker(NamedTuple):
-    """Who asked over the admin API: the identity of the connection, and the number of the request."""
+    """Who asked over the admin API: the identity of the connection, the number of the request, and who that is."""
 
     identity: bytes
     number: int
+    who: Who
 
     def answer(self, *, ok: bool, value: Any) -> Effect:
         """Give the effect that answers."""

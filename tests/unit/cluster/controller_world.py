@@ -11,6 +11,7 @@ from cluster.catalog.producers import Producers
 from cluster.catalog.registries import Registries
 from cluster.catalog.shares import WHOLE, Percents
 from cluster.catalog.stages import Stages
+from cluster.controller.access.callers import LOCAL, Claim
 from cluster.controller.controller import Controller
 from cluster.controller.mesh.cluster_view import Identity
 from cluster.controller.switchboard import effects as c
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ASKER = b"asker"
+#: The user of the operating system that the node is of.
+OWNER = "broker"
 #: Of the certificate that the node shows.
 FINGERPRINT = bytes(range(32))
 
@@ -70,7 +73,7 @@ class World:
         """Give a controller that finds what is stored."""
         registries = Registries(self.catalog, self.producers, stages, Deletions())
         board = Switchboard(self.ring, lambda: self.time)
-        return Controller(registries, board, self.identity, {"node": {"name": "n"}})
+        return Controller(registries, board, self.identity, {"node": {"name": "n"}}, owner=OWNER)
 
     def do(self, effects: list[c.Effect]) -> list[c.Effect]:
         seen = []
@@ -112,8 +115,12 @@ class World:
         return self.do(self.controller.hello(identity, (role, index), incarnation, 1000 + index, self.now))
 
     def call(self, operation: str, **arguments: Any) -> list[c.Effect]:
+        return self.call_as(LOCAL, operation, **arguments)
+
+    def call_as(self, claim: Claim, operation: str, /, **arguments: Any) -> list[c.Effect]:
+        """Have somebody call an operation."""
         self.number += 1
-        return self.do(self.controller.admin(ASKER, self.number, operation, arguments, self.now))
+        return self.do(self.controller.admin(ASKER, self.number, operation, arguments, self.now, claim))
 
     def question(self, operation: str, **arguments: Any) -> list[c.Effect]:
         """Have the router ask something."""
@@ -129,7 +136,12 @@ class World:
 
     def ask(self, operation: str, **arguments: Any) -> Any:
         """Call an operation that is answered at once, and give its value."""
-        replies = [effect for effect in self.call(operation, **arguments) if isinstance(effect, c.Reply)]
+        return self.ask_as(LOCAL, operation, **arguments)
+
+    def ask_as(self, claim: Claim, operation: str, /, **arguments: Any) -> Any:
+        """Have somebody call it, and give its value."""
+        seen = self.call_as(claim, operation, **arguments)
+        replies = [effect for effect in seen if isinstance(effect, c.Reply)]
         assert len(replies) == 1, replies
         assert replies[0].number == self.number
         if not replies[0].ok:

@@ -1,0 +1,1 @@
+"""Who asks for an operation, what they may do, and what is written down of it."""

@@ -1,0 +1,79 @@
+"""The operations about who somebody is: for the management process, which lets operators log in, and for themselves.
+
+    operation               arguments                           answer
+    operators.credentials   name                                {"name", "role", "vpn", "enabled", "password"}: a hash
+    operators.find          certificate_name or token_subject   {"name"}
+    operators.logged_in     name, address, method, outcome      None: how a login ended is written down
+    operators.me                                                {"name", "role", "vpn"} of who asks
+
+The hash of an operator who does not exist costs as much as one of one who does, and no password fits, so that a login
+does not tell who exists.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from angarium import errors
+from cluster.controller.operations import arguments
+from cluster.security.passwords import unfitting
+
+if TYPE_CHECKING:
+    from cluster.controller.access.callers import Callers
+    from cluster.controller.switchboard.switchboard import AdminAsker, Switchboard
+
+#: What `operators.logged_in` calls a login that was let in.
+DONE: Final = "done"
+
+
+class OperatorOperations:
+    """What operators are asked at a login, and what becomes of it."""
+
+    def __init__(self, board: Switchboard, callers: Callers) -> None:
+        """Look operators up here."""
+        self._board = board
+        self._callers = callers
+        self.operations: arguments.Operations = {
+            "operators.credentials": (arguments.OperatorArguments, self._credentials),
+            "operators.find": (arguments.FindOperatorArguments, self._find),
+            "operators.logged_in": (arguments.LoggedInArguments, self._logged_in),
+            "operators.me": (arguments.NoArguments, self._me),
+        }
+
+    def _credentials(self, request: arguments.OperatorArguments, asker: AdminAsker, _now: float) -> None:
+        known = self._callers.operator(request.name) or {}
+        answer = {
+            "name": request.name,
+            "role": known.get("role", ""),
+            "vpn": known.get("vpn", ""),
+            "enabled": known.get("enabled", False),
+            "password": known.get("password") or unfitting(),
+        }
+        self._board.reply(asker, answer)
+
+    def _find(self, request: arguments.FindOperatorArguments, asker: AdminAsker, _now: float) -> None:
+        sought = [
+            ("certificate_name", request.certificate_name),
+            ("token_subject", request.token_subject),
+        ]
+        given = [(attribute, value) for attribute, value in sought if value]
+        if len(given) != 1:
+            raise errors.invalid("name either a certificate_name or a token_subject")
+        name = self._callers.find(*given[0])
+        if name is None:
+            detail = f"an operator with {given[0][0]} = {given[0][1]!r}"
+            raise errors.error_for(errors.OBJECT_NOT_FOUND, detail)
+        self._board.reply(asker, {"name": name})
+
+    def _logged_in(self, request: arguments.LoggedInArguments, asker: AdminAsker, _now: float) -> None:
+        if request.outcome != DONE:
+            text = (
+                f"operator {request.name!r} could not log in by {request.method} from {request.address}: "
+                f"{request.outcome}"
+            )
+            self._board.record_system("warning", "SYSTEM_OPERATOR_LOGIN_FAILED", text)
+        self._board.reply(asker, None)
+
+    def _me(self, _request: arguments.NoArguments, asker: AdminAsker, _now: float) -> None:
+        name, role, vpn, *_ = asker.who
+        self._board.reply(asker, {"name": name, "role": role, "vpn": vpn})
