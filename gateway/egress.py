@@ -302,6 +302,11 @@ class Egress:
             queue = self._queues[receiver.connection_id] = _Queue(receiver, self._look_at, unsent)
         queue.hold()
 
+    def is_held(self, receiver: Receiver) -> bool:
+        """Tell whether somebody holds back what is put for a client."""
+        queue = self._queues.get(receiver.connection_id)
+        return queue is not None and queue.holds > 0
+
     def put_first(self, receiver: Receiver, data: bytes, now: float) -> None:
         """Send what goes before all that is held back for a client; who holds waits until there is room for more."""
         queue = self._queues.get(receiver.connection_id)

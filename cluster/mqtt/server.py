@@ -250,6 +250,13 @@ class MqttServer:
         """Send what may not be lost, behind what waits; false if too much waits, and it is not taken."""
         return self._egress.put_guaranteed(receiver, data, now)
 
+    def send_retained(self, receiver: Receiver, data: bytes, now: float) -> bool:
+        """Send what is retained, before what is held back for that; else as `send_guaranteed`."""
+        if not self._egress.is_held(receiver):
+            return self._egress.put_guaranteed(receiver, data, now)
+        self._egress.put_first(receiver, data, now)
+        return True
+
     def wake(self, connection_id: bytes, at: float) -> None:
         """Call `Client.tick` then, once, besides."""
         self._wakes.add(connection_id, at)

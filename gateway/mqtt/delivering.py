@@ -67,6 +67,19 @@ class MqttReceiver(Receiver, Protocol):
     def packet_bytes_max(self) -> int:
         """The largest packet that it takes; 0 if it takes any."""
 
+    @property
+    def is_taking_retained(self) -> bool:
+        """Whether something that `take_retained` was given waits for its acknowledgements."""
+
+    def begin_retained(self) -> None:
+        """Hold back what comes of queues: what is retained is read for a subscription with QoS 1 or 2."""
+
+    def take_retained(self, subscription: MqttSubscription, rows: Sequence[Row], now: float) -> None:
+        """Send what was read for that subscription, each message with its QoS."""
+
+    def end_retained(self, now: float) -> None:
+        """Hold back nothing more for that: all is read."""
+
 
 class MqttSubscription(msgspec.Struct, frozen=True, eq=False):
     """A subscription of a client; another one takes its place if its options change."""
@@ -321,14 +334,15 @@ def _count_all(copies: Sequence[_Copies], name: str) -> None:
             receiver.count(name)
 
 
-def retained_packet(row: Row, subscription: MqttSubscription) -> bytes:
-    """Write a row that is retained as a PUBLISH for a new subscription [MQTT-3.3.1-8]; nothing if it cannot have it."""
+def retained_frame(row: Row, subscription: MqttSubscription, qos: int) -> publish.Frame | None:
+    """Write a row that is retained as a PUBLISH for a new subscription [MQTT-3.3.1-8]; None if it cannot have it."""
     name, receiver = mqtt_topic_of(row[1]), subscription.receiver
-    if name is None:
-        return b""
+    if name is None or (subscription.options.no_local and sender_of(row) == receiver.name):  # [MQTT-3.8.3-3]
+        return None
     section = publish_section(row) if receiver.version == V5 else b""
     identifier = subscription.identifier
     extra = publish.subscription_identifiers([identifier]) if identifier else b""
     message = publish.Message(fields.text(name), section, row[5], receiver.version)
-    data = b"".join(publish.frame(message, publish.RETAIN, extra))
-    return data if not 0 < receiver.packet_bytes_max < len(data) else b""
+    framed = publish.frame(message, publish.RETAIN | qos << 1, extra)
+    is_too_large = 0 < receiver.packet_bytes_max < publish.frame_size(framed, qos)
+    return None if is_too_large else framed

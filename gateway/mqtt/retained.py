@@ -4,6 +4,8 @@ The live messages of a client are held (`Egress.hold`) from its SUBACK until it 
 is in order. Nothing comes twice: a topic of which a retained message came live is left out of what is read, and the
 node leaves out what still waits for the carrier (docs/protocol.md, retained.read). Subscriptions with QoS 1 get what
 comes live from queues, and not from the carrier: for them nothing is left out, so a message may come both ways.
+A page with messages that have QoS is sent by their client (`sessions.retained`); the bytes of others are shared as
+those for QoS 0.
 
 Who does not take a page in time leaves the others and is read for alone; what it has already is not sent again.
 """
@@ -17,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from angarium.client.protocol import answers
 from angarium.message import unpack_rows
 from angarium.trie import FilterTrie
-from gateway.mqtt.delivering import retained_packet
-from gateway.mqtt.messages import sender_of
+from gateway.mqtt.delivering import retained_frame
+from gateway.mqtt.messages import qos_of
 from gateway.mqtt.topics import filters_of
 
 if TYPE_CHECKING:
@@ -175,7 +177,7 @@ class Readings:
         #: Subscription -> its readings; two at most.
         self._of: dict[MqttSubscription, list[_Reading]] = {}
         #: Those who are held no more, which the next tick does.
-        self._released: list[Receiver] = []
+        self._released: list[MqttSubscription] = []
         delivering.on_retained = self._note
 
     def begin(self, subscriptions: Sequence[MqttSubscription]) -> None:
@@ -195,12 +197,14 @@ class Readings:
         reading.join(subscription)
         self._of.setdefault(subscription, []).append(reading)
         self._egress.hold(subscription.receiver)
+        if is_queued:
+            subscription.receiver.begin_retained()
 
     def forget(self, subscription: MqttSubscription) -> None:
         """Read no more for a subscription."""
         for reading in self._of.pop(subscription, ()):
             del reading.readers[subscription]
-            self._released.append(subscription.receiver)
+            self._released.append(subscription)
             if not reading.readers:
                 self._drop(reading)
 
@@ -234,10 +238,10 @@ class Readings:
         if not self._of and not self._released:
             return _NEVER
         released, self._released = self._released, []
-        for receiver in released:
-            self._egress.release(receiver, now)
+        for subscription in released:
+            self._release(subscription, now)
         for reading in [*self._active]:
-            if not reading.is_asked:
+            if not reading.is_asked and reading.readers:
                 self._go_on(reading, now)
         self._start(now)
         is_waiting = any(not reading.is_asked for reading in self._active)
@@ -293,17 +297,22 @@ class Readings:
         rows = [row for row in rows if row[1] > reading.done]
         noted = {row[1]: reading.noted[row[1]] for row in rows if row[1] in reading.noted}
         pages = _Pages(rows)
-        for reader in reading.readers.values():
+        has_qos = reading.is_queued and any(map(qos_of, rows))
+        for reader in [*reading.readers.values()]:
+            subscription = reader.subscription
             left_out = frozenset([topic for topic, number in noted.items() if reader.has_got(number)])
-            if data := pages.of(reader.subscription, left_out):
-                self._egress.put_first(reader.subscription.receiver, data, now)
+            if has_qos:
+                subscription.receiver.take_retained(subscription, rows, now)
+            elif data := pages.of(subscription, left_out):
+                self._egress.put_first(subscription.receiver, data, now)
         if rows:
             reading.done = rows[-1][1]
         if reading.readers:
             self._go_on(reading, now)
 
     def _has_room(self, subscription: MqttSubscription) -> bool:
-        return self._egress.has_room(subscription.receiver)
+        receiver = subscription.receiver
+        return self._egress.has_room(receiver) and not receiver.is_taking_retained
 
     def _go_on(self, reading: _Reading, now: float) -> None:
         """Ask for the next page when the last one was taken; who takes nothing holds up others for a moment only."""
@@ -320,15 +329,22 @@ class Readings:
             self._put_back(reading, now)
 
     def _finish(self, reading: _Reading, subscriptions: Iterable[MqttSubscription], now: float) -> None:
-        """Let go what was held for some, who have all."""
-        for one in subscriptions:
+        """Let go what was held for some, who have all; that may end a client."""
+        done = [*subscriptions]
+        for one in done:
             del reading.readers[one]
             self._of[one].remove(reading)
             if not self._of[one]:
                 del self._of[one]
-            self._egress.release(one.receiver, now)
         if not reading.readers:
             self._drop(reading)
+        for one in done:
+            self._release(one, now)
+
+    def _release(self, subscription: MqttSubscription, now: float) -> None:
+        self._egress.release(subscription.receiver, now)
+        if subscription.options.qos:
+            subscription.receiver.end_retained(now)
 
     def _split(self, reading: _Reading, slow: list[MqttSubscription]) -> None:
         made = reading.split(slow)
@@ -363,8 +379,6 @@ class _Pages:
         key = (receiver.version, subscription.identifier, receiver.packet_bytes_max, own, left_out)
         made = self._made.get(key)
         if made is None:
-            rows = [row for row in self._rows if row[1] not in left_out]
-            if own is not None:  # [MQTT-3.8.3-3]
-                rows = [row for row in rows if sender_of(row) != own]
-            made = self._made[key] = b"".join([retained_packet(row, subscription) for row in rows])
+            frames = [retained_frame(row, subscription, 0) for row in self._rows if row[1] not in left_out]
+            made = self._made[key] = b"".join([part for frame in frames for part in frame or ()])
         return made

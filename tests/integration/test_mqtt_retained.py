@@ -12,7 +12,9 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 import angarium
 from angarium import blocking
-from gateway.mqtt.codec.properties import Properties
+from gateway.mqtt.codec import V3, V5
+from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec, PubRel
+from gateway.mqtt.codec.properties import NONE, Properties
 from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw, place_of, properties_of
@@ -72,6 +74,40 @@ def test_what_a_client_retains_comes_first_to_who_subscribes_later(node: Node, v
             third.subscribe(f"first{version}/#", "end")
             one.publish("end", b"")
             assert third.receive().topic == "end"
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+def test_a_message_comes_with_its_qos_but_no_higher_one_than_was_granted(node: Node, version: int) -> None:
+    """[MQTT-3.8.4-8]; a client that takes one at a time gets all, and what comes live behind it."""
+    name = f"qos{version}"
+    with Paho(node.mqtt_url) as gives, Raw(node.mqtt_url, version) as takes:
+        for qos in range(3):
+            gives.client.publish(f"{name}/{qos}", b"kept", qos, retain=True).wait_for_publish(LIMIT_S)
+        is_kept(node, {f"{name}/{qos}": b"kept" for qos in range(3)}, f"{name}/>")
+        takes.connect(name, properties=Properties(receive_maximum=1) if version == V5 else NONE)
+        for granted in (1, 2):
+            assert takes.subscribe(f"{name}/+", qos=granted) == (granted,)
+            found = [acknowledged(takes) for _ in range(3)]
+            gives.client.publish(f"{name}/live", b"live", 1).wait_for_publish(LIMIT_S)
+            found.append(acknowledged(takes))
+            assert [(one.topic[-1], one.qos, one.retain) for one in found] == [
+                ("0", 0, True),
+                ("1", 1, True),
+                ("2", granted, True),
+                ("e", 1, False),
+            ]
+
+
+def acknowledged(client: Raw) -> Publish:
+    """Take a message, and say what is to be said."""
+    (message,) = client.come(1)
+    if message.qos == 1:
+        client.say(PubAck(message.packet_id))
+    elif message.qos == 2:
+        client.say(PubRec(message.packet_id))
+        assert client.next() == PubRel(message.packet_id)
+        client.say(PubComp(message.packet_id))
+    return message
 
 
 def test_our_retained_messages_reach_clients_of_mqtt_and_theirs_reach_ours(node: Node) -> None:

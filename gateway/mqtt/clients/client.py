@@ -494,6 +494,26 @@ class Client:
         return self.terms.packet_bytes_max
 
     @property
+    def is_taking_retained(self) -> bool:
+        """Whether something that is retained waits for its acknowledgements."""
+        return self._session is not None and self._session.is_taking_retained
+
+    def begin_retained(self) -> None:
+        """Hold back what comes of queues: what is retained is read for a subscription with QoS 1 or 2."""
+        if self._session:
+            self._session.begin_retained()
+
+    def take_retained(self, subscription: MqttSubscription, rows: Sequence[Row], now: float) -> None:
+        """Get what was read for that."""
+        if self._session:
+            self._session.take_retained(subscription, rows, now)
+
+    def end_retained(self, now: float) -> None:
+        """Hold back nothing more for that."""
+        if self._session:
+            self._session.end_retained(now)
+
+    @property
     def patience_s(self) -> float:
         """How long it may take nothing while something waits for it."""
         return max(PATIENCE_LEAST_S, PATIENCE * self.terms.keep_alive_s)

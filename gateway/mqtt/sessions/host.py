@@ -45,6 +45,9 @@ class SessionHost(Protocol):
     def send_guaranteed(self, receiver: Receiver, data: bytes, now: float) -> bool:
         """Send what may not be lost, behind what waits; false if too much waits, and it is not taken."""
 
+    def send_retained(self, receiver: Receiver, data: bytes, now: float) -> bool:
+        """Send what is retained, before what is held back for that; else as `send_guaranteed`."""
+
     def wake(self, connection_id: bytes, at: float) -> None:
         """Call `Client.tick` then, once, besides."""
 

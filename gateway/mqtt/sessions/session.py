@@ -24,9 +24,10 @@ from gateway.mqtt.delivering import MqttSubscription
 from gateway.mqtt.sessions.note import NoNote, Note, State, unpack
 from gateway.mqtt.sessions.outgoing import Outgoing
 from gateway.mqtt.sessions.received import Received
+from gateway.mqtt.sessions.retained import Retained
 from gateway.mqtt.sessions.shares import BIND_AGAIN_S, Shares
 from gateway.mqtt.sessions.storing import Own, Shared
-from gateway.mqtt.sessions.unacknowledged import IDS, InFlight
+from gateway.mqtt.sessions.unacknowledged import IDS_OF_RETAINED, IDS_OF_SHARES, InFlight
 from gateway.mqtt.topics import filters_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from angarium.client.protocol.events import Arrived, Indicated
     from angarium.errors import AngariumError
+    from angarium.message import Row
     from gateway.attached import Attached
     from gateway.mqtt.sessions.host import SessionHost, SessionOwner
     from gateway.session import Acknowledged
@@ -85,6 +87,7 @@ class Session:
         "_outgoing",
         "_own",
         "_owner",
+        "_retained",
         "_shares",
         "_window",
         "is_temporary",
@@ -100,6 +103,8 @@ class Session:
         self._outgoing = Outgoing(owner, attached, host, self._in_flight)
         #: The queues that it shares with others; None before it does.
         self._shares: Shares | None = None
+        #: What is retained and on its way to it; None before there is any.
+        self._retained: Retained | None = None
         #: For how long it outlives the connection.
         self._expiry_s = 0
         #: What the client publishes with QoS 2; its note and its producer if the session outlives the connection.
@@ -245,35 +250,60 @@ class Session:
         return self._shares
 
     def acknowledged(self, packet_id: int, now: float) -> None:
-        """Take a PUBACK; there may be room for what the other queues have brought, before those of this one."""
-        if packet_id > IDS and self._shares is not None:
-            self._shares.acknowledged(packet_id)
-            self._go_on((self._outgoing, self._shares), now)
-        else:
-            self._outgoing.acknowledged(packet_id)
-            self._go_on((self._shares, self._outgoing), now)
+        """Take a PUBACK."""
+        way = self._way_with(packet_id)
+        way.acknowledged(packet_id)
+        self._go_on(way, now)
 
     def took(self, packet_id: int, code: int, now: float) -> None:
         """Take a PUBREC."""
-        if packet_id > IDS and self._shares is not None:
-            self._shares.received(packet_id, code, now)
-        else:
-            self._outgoing.received(packet_id, code, now)
-        self._go_on((self._shares, self._outgoing), now)
+        way = self._way_with(packet_id)
+        way.received(packet_id, code, now)
+        self._go_on(way, now)
 
     def completed(self, packet_id: int, now: float) -> None:
-        """Take a PUBCOMP, as a PUBACK."""
-        if packet_id > IDS and self._shares is not None:
-            self._shares.completed(packet_id)
-            self._go_on((self._outgoing, self._shares), now)
-        else:
-            self._outgoing.completed(packet_id, now)
-            self._go_on((self._shares, self._outgoing), now)
+        """Take a PUBCOMP."""
+        way = self._way_with(packet_id)
+        way.completed(packet_id, now)
+        self._go_on(way, now)
 
-    def _go_on(self, order: tuple[Outgoing | Shares | None, ...], now: float) -> None:
-        """Send what there is room for."""
-        if not all(one is None or one.go_on(now) for one in order):
+    def _way_with(self, packet_id: int) -> Outgoing | Shares | Retained:
+        """Give whose packet identifier it is."""
+        if self._retained is not None and packet_id in IDS_OF_RETAINED:
+            return self._retained
+        if self._shares is not None and packet_id in IDS_OF_SHARES:
+            return self._shares
+        return self._outgoing
+
+    def _go_on(self, last: Outgoing | Shares | Retained | None, now: float) -> None:
+        """Send what there is room for: what is retained, and what the other queues have brought before those of one."""
+        queues = (self._outgoing, self._shares) if last is self._shares else (self._shares, self._outgoing)
+        if not all(one is None or one.go_on(now) for one in (self._retained, *queues)):
             self._owner.end(error_for(errors.EGRESS_BLOCKED), now)
+
+    # -- what is retained ------------------------------------------------------------------------------------
+
+    def begin_retained(self) -> None:
+        """Send nothing of queues until `end_retained`."""
+        self._in_flight.hold()
+
+    def take_retained(self, subscription: MqttSubscription, rows: Sequence[Row], now: float) -> None:
+        """Send what is retained to a subscription with QoS 1 or 2."""
+        if self._retained is None:
+            self._retained = Retained(
+                self._owner, self._host, self._in_flight, outlives_connection=not self.is_temporary
+            )
+        self._retained.take(subscription, rows, now)
+
+    @property
+    def is_taking_retained(self) -> bool:
+        """Whether some of that waits for room."""
+        return self._retained is not None and self._retained.is_waiting
+
+    def end_retained(self, now: float) -> None:
+        """Go on with what queues have brought, behind what still waits."""
+        self._in_flight.release()
+        self._go_on(None, now)
 
     def stored(self, event: Acknowledged, now: float) -> None:
         """Be told what became of what the client has published by its own producer."""
@@ -359,6 +389,8 @@ class Session:
         self._outgoing.validate()
         if self._shares is not None:
             self._shares.validate()
+        if self._retained is not None:
+            self._retained.validate()
         self.received.validate()
         assert self._window is None or self._bind_at == math.inf
         assert self._name or self._window is None

@@ -27,10 +27,8 @@ from angarium import errors
 from angarium.client.protocol.flow_window import FlowWindow, is_passing
 from angarium.errors import error_for
 from gateway.mqtt.codec import publish
-from gateway.mqtt.codec.acknowledge import PubRel
-from gateway.mqtt.codec.errors import ReasonCode
 from gateway.mqtt.sessions.packets import came_of, packet_of, written
-from gateway.mqtt.sessions.unacknowledged import FAILURE, IDS
+from gateway.mqtt.sessions.unacknowledged import IDS_OF_SHARES, Numbered
 from gateway.mqtt.topics import filters_of
 
 if TYPE_CHECKING:
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
 
 #: Of one client: their windows together are a part of what may wait for it.
 SHARES_MAX: Final = 32
-#: Packet identifiers are from the one behind those of sessions to this.
-LAST_ID: Final = 65_535
 #: Pause before a flow is bound again.
 BIND_AGAIN_S: Final = 0.5
 
@@ -106,10 +102,8 @@ class Shares:
         "_host",
         "_in_flight",
         "_joining",
-        "_last_id",
         "_out",
         "_owner",
-        "_released",
         "_shares",
     )
 
@@ -127,11 +121,8 @@ class Shares:
         #: How many are asked for, and what is known of those that were wanted last.
         self._joining = 0
         self._answers: dict[str, int] = {}
-        #: Messages on their way, by packet identifier; all of them count as in flight.
-        self._out: dict[int, _Out] = {}
-        #: Packet identifiers of those of them that PUBREL was said of.
-        self._released: set[int] = set()
-        self._last_id = IDS
+        #: Messages on their way; all of them count as in flight.
+        self._out: Numbered[_Out] = Numbered(IDS_OF_SHARES)
         #: Messages without room, the oldest first.
         self._held: list[_Waiting] = []
 
@@ -242,24 +233,18 @@ class Shares:
 
     def received(self, packet_id: int, code: int, now: float) -> None:
         """Take a PUBREC; `go_on` follows."""
-        if code >= FAILURE:
+        if self._out.receive(packet_id, code, self._owner, now):
             self.acknowledged(packet_id)
-        elif packet_id in self._out:
-            self._released.add(packet_id)
-            self._owner.released(PubRel(packet_id), now)
-        else:
-            self._owner.released(PubRel(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND), now)
 
-    def completed(self, packet_id: int) -> None:
+    def completed(self, packet_id: int, _now: float) -> None:
         """Take a PUBCOMP; `go_on` follows."""
-        if packet_id in self._released:
+        if self._out.is_released(packet_id):
             self.acknowledged(packet_id)
 
     def acknowledged(self, packet_id: int) -> None:
         """Take a PUBACK, whatever it says; `go_on` follows."""
-        out = self._out.pop(packet_id, None)
+        out = self._out.take(packet_id)
         if out is not None:
-            self._released.discard(packet_id)
             del out.share.out[out.position]
             self._in_flight.remove(out.size_bytes)
             self._attached.accept(out.window, out.position)
@@ -299,8 +284,8 @@ class Shares:
             self._attached.accept(came.window, came.position)
             came.window.take(1, came.size_bytes)
             return [] if packet is None else packet.parts(0)
-        packet_id = share.out[came.position] = self._next_id()
-        self._out[packet_id] = _Out(share, came.position, came.size_bytes, came.window)
+        packet_id = self._out.add(_Out(share, came.position, came.size_bytes, came.window))
+        share.out[came.position] = packet_id
         self._in_flight.add(came.size_bytes)
         return packet.parts(packet_id)
 
@@ -313,18 +298,10 @@ class Shares:
             came.window.take(1, came.size_bytes)  # twice in one flow: it is accepted once
         return []
 
-    def _next_id(self) -> int:
-        """Give a packet identifier that is free: there are more than messages in flight."""
-        while True:
-            self._last_id = IDS + 1 if self._last_id == LAST_ID else self._last_id + 1
-            if self._last_id not in self._out:
-                return self._last_id
-
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         assert len(self._shares) + self._joining <= SHARES_MAX
-        assert all(IDS < one <= LAST_ID for one in self._out)
-        assert self._released <= self._out.keys()
+        self._out.validate()
         assert not self._held or not self._in_flight.has_room
         assert all(one.share.window is one.came.window for one in self._held)
         for share in self._shares.values():

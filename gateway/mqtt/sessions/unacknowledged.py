@@ -15,15 +15,26 @@ PUBCOMP, as soon as it is remembered that it is over. No I/O, no clock.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+
+from gateway.mqtt.codec.acknowledge import PubRel
+from gateway.mqtt.codec.errors import ReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from angarium.client.protocol.flow_window import FlowWindow
+    from gateway.mqtt.sessions.host import SessionOwner
 
-#: Packet identifiers are from 1 to this; those above are for what comes of queues that are shared.
+#: A message on its way.
+T = TypeVar("T")
+
+#: Packet identifiers are from 1 to this.
 IDS: Final = 32_767
+#: Those above are given out: to what comes of queues that are shared, and to what is retained, of which there is never
+#: more on its way than these.
+IDS_OF_SHARES: Final = range(IDS + 1, 65_280)
+IDS_OF_RETAINED: Final = range(65_280, 65_536)
 #: Reason codes from this one on say that something was refused.
 FAILURE: Final = 0x80
 #: A part of what may wait for a client that reads slowly.
@@ -57,19 +68,35 @@ def packet_id_of(position: int) -> int:
 
 
 class InFlight:
-    """How much one client was sent and has not acknowledged, of its session and of what it shares."""
+    """How much one client was sent and has not acknowledged, of its session, of what it shares and what is retained."""
 
-    __slots__ = ("bytes", "messages", "messages_max")
+    __slots__ = ("_holds", "bytes", "messages", "messages_max")
 
     def __init__(self, messages_max: int) -> None:
         """Begin with nothing."""
         self.messages_max = messages_max
         self.messages = self.bytes = 0
+        #: How many want that only what is retained is sent.
+        self._holds = 0
 
     @property
     def has_room(self) -> bool:
-        """Whether another message may be sent, whatever its size."""
+        """Whether another message of a queue may be sent, whatever its size."""
+        return self.has_place and not self._holds
+
+    @property
+    def has_place(self) -> bool:
+        """Whether another message may be sent that is retained, whatever its size."""
         return self.messages < self.messages_max and self.bytes < IN_FLIGHT_BYTES_MAX
+
+    def hold(self) -> None:
+        """Send nothing of queues; each call needs its `release`."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """Send it again, if nobody else holds it."""
+        self._holds -= 1
+        assert self._holds >= 0
 
     def add(self, size_bytes: int) -> None:
         """Take note of a message that is sent."""
@@ -96,6 +123,62 @@ class Released:
         self.is_written = out is None
         #: Whether PUBREL was said, since which PUBCOMP may come.
         self.is_told = False
+
+
+class Numbered(Generic[T]):
+    """Messages on their way whose packet identifiers are given out as they are sent, and free when they are over."""
+
+    __slots__ = ("_ids", "_last", "_out", "_released")
+
+    def __init__(self, ids: range) -> None:
+        """Have none; never so many as there are identifiers will be on their way."""
+        self._ids = ids
+        self._last = ids[-1]
+        self._out: dict[int, T] = {}
+        #: The identifiers of those that PUBREL was said of.
+        self._released: set[int] = set()
+
+    def __contains__(self, packet_id: int) -> bool:
+        return packet_id in self._out
+
+    def __getitem__(self, packet_id: int) -> T:
+        return self._out[packet_id]
+
+    def __setitem__(self, packet_id: int, message: T) -> None:
+        self._out[packet_id] = message
+
+    def add(self, message: T) -> int:
+        """Take note of a message that is sent; gives its packet identifier."""
+        while True:
+            self._last = self._ids[0] if self._last == self._ids[-1] else self._last + 1
+            if self._last not in self._out:
+                self._out[self._last] = message
+                return self._last
+
+    def take(self, packet_id: int) -> T | None:
+        """Take out a message that is over; None if there is none."""
+        self._released.discard(packet_id)
+        return self._out.pop(packet_id, None)
+
+    def receive(self, packet_id: int, code: int, owner: SessionOwner, now: float) -> bool:
+        """Answer a PUBREC; true if it is a refusal, so that the message is over."""
+        if code >= FAILURE:
+            return True
+        if packet_id in self._out:
+            self._released.add(packet_id)
+            owner.released(PubRel(packet_id), now)
+        else:
+            owner.released(PubRel(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND), now)
+        return False
+
+    def is_released(self, packet_id: int) -> bool:
+        """Tell whether a PUBCOMP is awaited."""
+        return packet_id in self._released
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert all(one in self._ids for one in self._out)
+        assert self._released <= self._out.keys()
 
 
 class Unacknowledged:

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 from gateway.mqtt.codec.kinds import V5
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from angarium.message import Row
     from angarium_server.connections.door import Refusal
+    from gateway.mqtt.delivering import MqttSubscription
 
 
 class FakeClient:
@@ -24,12 +28,29 @@ class FakeClient:
         self.patience_s = 60.0
         self.queued = (0, 0)
         self.counts: Counter[str] = Counter()
+        #: What was read for it that has QoS: filter and topic; whether it is read, and whether it waits for the client.
+        self.retained: list[tuple[str, str]] = []
+        self.retained_readings = 0
+        self.takes_slowly = self.is_taking_retained = False
 
     def count(self, name: str, amount: int = 1) -> None:
         self.counts[name] += amount
 
     def sent(self, data: bytes) -> bytes:
         return data
+
+    def begin_retained(self) -> None:
+        self.retained_readings += 1
+
+    def end_retained(self, _now: float) -> None:
+        self.retained_readings -= 1
+        assert self.retained_readings >= 0
+
+    def take_retained(self, subscription: MqttSubscription, rows: Sequence[Row], _now: float) -> None:
+        assert self.retained_readings
+        assert not self.is_taking_retained
+        self.retained += [(subscription.options.filter, row[1]) for row in rows]
+        self.is_taking_retained = self.takes_slowly
 
 
 class FakeOutlet:

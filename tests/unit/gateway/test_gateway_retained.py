@@ -19,7 +19,7 @@ from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import Subscription
 from gateway.mqtt.delivering import Delivering, MqttSubscription
 from gateway.mqtt.messages import row_of
-from gateway.mqtt.retained import PATIENCE_S, READINGS_MAX, RETRY_S, SHARE_S, STALL_S, Readings
+from gateway.mqtt.retained import LOOK_S, PATIENCE_S, READINGS_MAX, RETRY_S, SHARE_S, STALL_S, Readings
 from tests.unit.gateway.clients_of_tests import FakeClient, FakeOutlet
 from tests.unit.gateway.streams import begun
 
@@ -43,8 +43,10 @@ class Asked(NamedTuple):
     then: Then
 
 
-def row(topic: str, payload: bytes = b"", sender: str = "native", *, retain: bool = True) -> Row:
-    flags, meta, properties = row_of(Publish("t", retain=retain), sender)
+def row(
+    topic: str, payload: bytes = b"x", sender: str = "native", *, retain: bool = True, qos: int = 0
+) -> Row:
+    flags, meta, properties = row_of(Publish("t", retain=retain, qos=qos), sender)
     return 0, topic, flags, meta, properties, payload
 
 
@@ -261,6 +263,38 @@ def test_who_gets_live_messages_from_a_queue_gets_all_that_is_retained() -> None
     bench.answer_all()
     assert bench.payloads(direct) == [b"x"]
     assert [(one.payload, one.retain) for one in bench.got(queued)] == [(b"x", True)]
+    assert queued.retained_readings == 0
+
+
+def test_a_page_with_qos_is_sent_by_its_client_and_the_next_one_waits_for_that() -> None:
+    bench, client = Bench(), FakeClient()
+    client.takes_slowly = True
+    bench.keep(row("a", qos=1), row("b"), row("c"), row("d", qos=2), row("e"))
+    subscription = MqttSubscription(client, Subscription("+", qos=1))
+    bench.readings.begin([subscription])
+    bench.tick()
+    bench.answer()
+    assert client.retained == [("+", "a"), ("+", "b")]
+    bench.tick()
+    assert bench.asked == []
+    client.is_taking_retained = client.takes_slowly = False
+    bench.tick(LOOK_S)
+    bench.answer()
+    assert client.retained[2:] == [("+", "c"), ("+", "d")]
+    bench.answer_all()
+    assert [one.topic for one in bench.got(client)] == ["e"], "one without comes with bytes that are shared"
+    assert client.retained_readings == 0
+    assert bench.is_idle()
+
+
+def test_who_leaves_before_all_is_read_holds_back_no_more() -> None:
+    bench, client = Bench(), FakeClient()
+    subscription = MqttSubscription(client, Subscription("+", qos=1))
+    bench.readings.begin([subscription])
+    assert client.retained_readings == 1
+    bench.readings.forget(subscription)
+    bench.tick()
+    assert client.retained_readings == 0
 
 
 def test_addresses_are_not_read() -> None:

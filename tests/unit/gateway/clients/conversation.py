@@ -327,6 +327,9 @@ class Conversation:
             self.send(receiver.connection_id, data)
         return self.takes_more
 
+    def send_retained(self, receiver: Client, data: bytes, now: float) -> bool:
+        return self.send_guaranteed(receiver, data, now)
+
     def wake(self, connection_id: bytes, at: float) -> None:
         assert connection_id == b"12345678"
         self.wakes.append(at)

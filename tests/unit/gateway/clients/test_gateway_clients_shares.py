@@ -328,7 +328,7 @@ def test_a_message_that_is_too_large_or_has_no_name_in_mqtt_is_done_with() -> No
 def test_packet_identifiers_begin_again_and_pass_over_those_on_their_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shares, "LAST_ID", IDS + 5)
+    monkeypatch.setattr(shares, "IDS_OF_SHARES", range(IDS + 1, IDS + 6))
     talk = member()
     talk.node_brings((1, row("first")), window=window_of(talk))
     ((_, first, _),) = payloads(talk)
