@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium.client.transport.zmtp import pack
@@ -17,6 +16,8 @@ from angarium_server.connections.framing import FramingError
 from angarium_server.connections.tls import Peer, certificate_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from angarium_server.connections.framing import Framing
 
 #: Read at once, and so much of one connection before others get their turn.
@@ -86,9 +87,9 @@ class Connection:
         #: Whether a signal is no reason to read: it is paused, or has its turn anyway.
         self.is_read_later = False
         #: Messages that came and that nobody has taken; no more are read before these.
-        self.untaken: list[Any] = []
-        #: Pieces that the socket has not taken, and their bytes.
-        self._out: deque[bytes | memoryview] = deque(filter(None, (framing.start,)))
+        self.untaken: Sequence[Any] = ()
+        #: Pieces that the socket has not taken, and their bytes. No deque: an empty one takes 700 bytes.
+        self._out: list[bytes | memoryview] = [framing.start] if framing.start else []
         self.unsent_bytes = len(framing.start)
 
     def queue(self, frames: list[bytes]) -> None:
@@ -149,10 +150,10 @@ class Connection:
             return True
         return self._is_secure and not self.is_encrypting and self._pending()
 
-    def read_rest(self) -> list[Any]:
+    def read_rest(self) -> Sequence[Any]:
         """Give more of the messages that came before: `read`, when nothing new has come."""
         if self.untaken:
-            untaken, self.untaken = self.untaken, []
+            untaken, self.untaken = self.untaken, ()
             return untaken
         return self._received(b"") if self.framing.has_more else self.read()
 
@@ -215,14 +216,15 @@ class Connection:
         return pieces
 
     def _drop(self, sent: int) -> None:
-        """Forget so many bytes of what waits."""
+        """Forget so many bytes of what waits, which has more."""
         out = self._out
-        while sent:
-            piece = out.popleft()
-            if len(piece) > sent:
-                out.appendleft(memoryview(piece)[sent:])
-                return
-            sent -= len(piece)
+        gone = 0
+        while sent >= len(out[gone]):
+            sent -= len(out[gone])
+            gone += 1
+        del out[:gone]
+        if sent:
+            out[0] = memoryview(out[0])[sent:]
 
     def finish(self) -> None:
         """Say that nothing more comes from us; what the peer sends is read until its end, or the answer is lost."""

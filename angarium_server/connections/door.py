@@ -42,7 +42,7 @@ from angarium_server.connections.zmtp import ZmtpFraming
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from angarium_server.connections.framing import Speak
 
@@ -434,7 +434,7 @@ class Door:
         self._turn_began = now
         return len(self._turns) > 0
 
-    def _read(self, connection: Connection, read: Callable[[], list[Any]]) -> None:
+    def _read(self, connection: Connection, read: Callable[[], Sequence[Any]]) -> None:
         now = time.monotonic()
         was_encrypting = connection.is_encrypting
         try:

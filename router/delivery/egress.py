@@ -288,8 +288,7 @@ class Egress:
         for place, (probe, read_bytes, flow_read_bytes) in enumerate(session.probes):
             if probe == number:
                 session.read_bytes, session.flow_read_bytes = read_bytes, flow_read_bytes
-                for _ in range(place + 1):
-                    session.probes.popleft()
+                del session.probes[: place + 1]
                 self._probe(session)
                 return True
         return False

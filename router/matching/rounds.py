@@ -161,7 +161,7 @@ class Rounds:
             if blocked is not None:
                 self._park(session, blocked)
                 return
-            self._hand_over(pending.popleft(), now)
+            self._hand_over(pending.pop(0), now)
 
     def _blocking_shard(self, a_round: Round[Session]) -> Shard | None:
         limit = self._window * 2 if a_round.waited else self._window
@@ -285,7 +285,7 @@ class Rounds:
             return
         blocked = self._blocking_shard(session.pending[0])
         if blocked is None:
-            self._hand_over(session.pending.popleft(), now)
+            self._hand_over(session.pending.pop(0), now)
             if not session.pending:
                 return
             blocked = self._shards.shards[session.pending[0].parts[0].worker]
@@ -442,7 +442,7 @@ class Rounds:
         while rounds and not rounds[0].waiting:
             if rounds[0].producer is not None and not self.may_admit(rounds[0]):
                 return
-            a_round = rounds.popleft()
+            a_round = rounds.pop(0)
             session.unretired_bytes -= a_round.bytes
             session.retired_round = a_round.number
             session.messages_in += a_round.rows

@@ -6,7 +6,6 @@ And its credit in both directions.
 from __future__ import annotations
 
 import re
-from collections import deque
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -315,6 +314,8 @@ class Session:
         self.resumed_inbox = ""
 
     def _begin_credit(self) -> None:
+        # What waits here is in lists, though it leaves in its order: an empty deque takes 700 bytes, and most sessions
+        # have nothing waiting.
         # Ingress: rounds are numbered from 1 without gaps. What may be unretired; one round may overdraw the bytes.
         self.rounds_max = self.bytes_max = 0
         self.round_number = self.retired_round = self.retired_told = 0
@@ -324,9 +325,9 @@ class Session:
         #: Bytes of rounds that retired since the client was last told.
         self.untold_bytes = 0
         #: Accepted and not retired, in order of their numbers; the first ones may be at workers.
-        self.open_rounds: deque[Round[Session]] = deque()
+        self.open_rounds: list[Round[Session]] = []
         #: The tail of open_rounds that has not been handed to workers.
-        self.pending: deque[Round[Session]] = deque()
+        self.pending: list[Round[Session]] = []
         #: True while it stands in the waiting line of exactly one shard, or is held back.
         self.parked = False
         #: What it costs the workers; None while that is nothing.
@@ -338,7 +339,7 @@ class Session:
         #: The number of the effect that sends it a DELIVER to which more may be added (`router.ground.effects`).
         self.open_frame = SEALED
         #: PINGs that are not answered yet, the oldest first: number, and how much had been sent, of that on flows.
-        self.probes: deque[tuple[int, int, int]] = deque()
+        self.probes: list[tuple[int, int, int]] = []
         #: When so much was sent the next one leaves; 0 before anything was.
         self.probe_at = 0
         #: Everything sent to it, answers included, and how much of that it has shown to have read. Credit

@@ -135,7 +135,7 @@ class Client:
         #: What it publishes and what it subscribes to, since it is here.
         self._publishing: Publishing | None = None
         self._subscribing: Subscribing | None = None
-        #: What of that has QoS 2.
+        #: `received`, as soon as somebody has asked for it.
         self._received: Received | None = None
         #: Its session, since it is attached; None as long as it is not, and if it may have none.
         self._session: Session | None = None
@@ -248,8 +248,7 @@ class Client:
             self._send(PubRel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
 
     def _release(self, packet: PubRel, now: float) -> None:
-        assert self._received is not None
-        if not self._received.release(packet.packet_id, now):
+        if not self.received.release(packet.packet_id, now):
             raise PacketError(rules.RELEASE, f"{packet.packet_id}", self.version)
 
     # -- what the node says ----------------------------------------------------------------------------------
@@ -288,13 +287,9 @@ class Client:
         self.stage = Stage.HERE
         aliases_max = min(self.terms.topic_alias_max, self._settings.topic_alias_max)
         self._aliases = Aliases(aliases_max, self.packet_bytes_max) if aliases_max else None
-        if self._session:
-            self._received = self._session.received
-        else:
-            self._received = Received(NoNote(), Shared(self.attached), self.answer)
-        self._publishing = Publishing(self.attached, self._settings, self.version, self._received)
+        self._publishing = Publishing(self, self.attached, self._settings)
         self._subscribing = Subscribing(
-            self, self.attached, self._host, self._settings.capabilities, self._answer, self._session
+            self, self.attached, self._host, self._settings.capabilities, self._session
         )
         self._subscribing.restore(present or ())
         self._keepalive.interval_s = self.terms.keep_alive_s
@@ -328,11 +323,10 @@ class Client:
 
     def acknowledged(self, answers: Sequence[tuple[int, int]], now: float) -> None:
         """Answer messages with QoS 1, and hand on what is said of those with QoS 2."""
-        assert self._received is not None
         assert self._publishing is not None
         later = [(name - QOS_2, code) for name, code in answers if name > QOS_2]
         if later:
-            self._received.settled(later, now)
+            self.received.settled(later, now)
             answers = [one for one in answers if one[0] < QOS_2]
         self._publishing.unanswered -= len(answers)
         self.answer([Answer(PacketType.PUBACK, *one) for one in answers], now)
@@ -415,7 +409,7 @@ class Client:
         if subscriptions:
             self._host.deliver(subscriptions, rows, now)
 
-    def _answer(self, packet: SubAck | UnsubAck, refusal_code: int) -> None:
+    def reply(self, packet: SubAck | UnsubAck, refusal_code: int) -> None:
         """Answer a packet; the reason why something in it was refused comes with it if there is room for it."""
         if refusal_code and self.version == V5:
             told = msgspec.structs.replace(packet, properties=self._reason(ERRORS[refusal_code].text))
@@ -482,6 +476,18 @@ class Client:
             self.attached = None
 
     # -- what others ask of it -------------------------------------------------------------------------------
+
+    @property
+    def received(self) -> Received:
+        """What it publishes with QoS 2; most clients never do."""
+        if self._received is None:
+            assert self.attached is not None
+            self._received = (
+                self._session.received
+                if self._session
+                else Received(NoNote(), Shared(self.attached), self.answer)
+            )
+        return self._received
 
     @property
     def version(self) -> int:

@@ -7,7 +7,7 @@ publish ends the connection, as the specification demands.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from angarium import errors
 from gateway.mqtt.clients import rules
@@ -32,16 +32,28 @@ _DISCARDS: Final = {
 }
 
 
+class Publisher(Protocol):
+    """The client."""
+
+    @property
+    def version(self) -> int:
+        """The version that it speaks."""
+
+    @property
+    def received(self) -> Received:
+        """What it publishes with QoS 2."""
+
+
 class Publishing:
     """The messages of one client, from its CONNACK on."""
 
-    __slots__ = ("_aliases", "_attached", "_received", "_settings", "_version", "unanswered")
+    __slots__ = ("_aliases", "_attached", "_publisher", "_settings", "_version", "unanswered")
 
-    def __init__(self, attached: Attached, settings: Settings, version: int, received: Received) -> None:
+    def __init__(self, publisher: Publisher, attached: Attached, settings: Settings) -> None:
+        self._publisher = publisher
         self._attached = attached
-        self._received = received
         self._settings = settings
-        self._version = version
+        self._version = publisher.version
         #: Topic alias -> topic; of this connection alone [MQTT-3.3.2-7]. None before the first one.
         self._aliases: dict[int, str] | None = None
         #: Messages with QoS 1 without PUBACK.
@@ -54,7 +66,7 @@ class Publishing:
             PacketError: it breaks what was agreed.
         """
         attached = self._attached
-        if publish.qos == 2 and self._received.again(publish.packet_id, now):
+        if publish.qos == 2 and self._publisher.received.again(publish.packet_id, now):
             return True
         if not (self._has_room_guaranteed() if publish.qos else attached.has_room()):
             return False
@@ -65,11 +77,13 @@ class Publishing:
         flags, meta, properties = row_of(publish, attached.name)
         size = len(publish.payload) + len(properties)
         code = (attached.guaranteed_refusal_of if publish.qos else attached.refusal_of)(topic, size)
-        if code and not (publish.qos == 2 and code in _RIGHTS and self._received.is_known(publish.packet_id)):
+        if code and not (
+            publish.qos == 2 and code in _RIGHTS and self._publisher.received.is_known(publish.packet_id)
+        ):
             self._refuse(publish, code, now)
         elif publish.qos == 2:
             row = (0, topic, flags, meta, properties, publish.payload)
-            self._received.take(publish.packet_id, row, now)
+            self._publisher.received.take(publish.packet_id, row, now)
         elif publish.qos:
             self.unanswered += 1
             attached.publish_guaranteed(topic, flags, meta, properties, publish.payload, publish.packet_id)
@@ -82,7 +96,7 @@ class Publishing:
             raise PacketError(rules.MESSAGE_SIZE, f"{len(publish.payload)} bytes of payload", self._version)
         self._attached.count(_DISCARDS.get(code, f"discard.refused-{code}"))
         if publish.qos == 2:
-            self._received.refuse(publish.packet_id, code, now)
+            self._publisher.received.refuse(publish.packet_id, code, now)
         elif publish.qos:
             self.unanswered += 1
             self._attached.refuse_guaranteed(publish.packet_id, code)
@@ -95,7 +109,7 @@ class Publishing:
         Raises:
             PacketError: its client has more of them unacknowledged than 5.0 was told.
         """
-        received, most = self._received, self._settings.receive_max
+        received, most = self._publisher.received, self._settings.receive_max
         waiting = self.unanswered + (received.unfinished if self._version == V5 else len(received))
         if received.is_full() or (waiting >= most and self._version == V5):
             raise PacketError(rules.RECEIVE_MAXIMUM, f"more than {most}", self._version)

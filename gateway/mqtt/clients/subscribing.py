@@ -10,7 +10,7 @@ granted beside a refused one is given back.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -20,7 +20,7 @@ from gateway.mqtt.clients.settings import REQUESTS_MAX
 from gateway.mqtt.codec.kinds import PacketType
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, UnsubAck, Unsubscribe
 from gateway.mqtt.codec.topics import shared
-from gateway.mqtt.delivering import MqttSubscription
+from gateway.mqtt.delivering import MqttReceiver, MqttSubscription
 from gateway.mqtt.sessions.session import has_own_queue
 from gateway.mqtt.topics import filters_of
 
@@ -31,15 +31,19 @@ if TYPE_CHECKING:
     from gateway.mqtt.clients.host import Host
     from gateway.mqtt.clients.settings import Capabilities
     from gateway.mqtt.codec.subscribe import Subscription
-    from gateway.mqtt.delivering import MqttReceiver
     from gateway.mqtt.sessions.session import Session
 
 #: What the node sends to one client alone is not queued.
 _ADDRESSES: Final = "$P2P/"
 #: What the node said to filters: 0 or an error code.
 _Answers: TypeAlias = "Mapping[str, int]"
-#: Sends the answer to a packet, with the error code of the first topic filter in it that was refused, or 0.
-Reply: TypeAlias = "Callable[[SubAck | UnsubAck, int], None]"
+
+
+class Subscriber(MqttReceiver, Protocol):
+    """The client."""
+
+    def reply(self, packet: SubAck | UnsubAck, refusal_code: int) -> None:
+        """It is sent the answer to a packet, with the code of the first topic filter that was refused, or 0."""
 
 
 class _Wanted(NamedTuple):
@@ -77,7 +81,6 @@ class Subscribing:
         "_granted",
         "_host",
         "_receiver",
-        "_reply",
         "_requests",
         "_session",
         "_then",
@@ -86,18 +89,16 @@ class Subscribing:
 
     def __init__(
         self,
-        receiver: MqttReceiver,
+        receiver: Subscriber,
         attached: Attached,
         host: Host,
         capabilities: Capabilities,
-        reply: Reply,
         session: Session | None,
     ) -> None:
         self._receiver = receiver
         self._attached = attached
         self._host = host
         self._capabilities = capabilities
-        self._reply = reply
         self._session = session
         #: Topic filter -> subscription.
         self._granted: dict[str, MqttSubscription] = {}
@@ -259,7 +260,7 @@ class Subscribing:
                 new += self._grant(one.subscription)
                 if _wants_retained(one.subscription.options, is_known=is_known):
                     begun[one.text] = None
-        self._reply(SubAck(packet.packet_id, tuple(codes)), refusals[0] if refusals else 0)
+        self._receiver.reply(SubAck(packet.packet_id, tuple(codes)), refusals[0] if refusals else 0)
         if begun:
             self._host.read_retained([self._granted[text] for text in begun])
         self._ask(self._attached.unsubscribe, [one for one in new if one not in self._users], _nothing)
@@ -363,7 +364,7 @@ class Subscribing:
             errors.SUBSCRIPTION_NOT_FOUND if one is None else _first_refusal(one, answers) for one in left
         ]
         codes = tuple([fitting(reason_of(code), PacketType.UNSUBACK) if code else 0 for code in refusals])
-        self._reply(UnsubAck(packet.packet_id, codes), next(filter(None, refusals), 0))
+        self._receiver.reply(UnsubAck(packet.packet_id, codes), next(filter(None, refusals), 0))
 
     # -- the rest --------------------------------------------------------------------------------------------
 

@@ -37,6 +37,21 @@ class Parser:
         has_more: whether `feed(b"")` may give more packets, since those before were as many as were wanted.
     """
 
+    __slots__ = (
+        "_at",
+        "_is_fresh",
+        "_is_over",
+        "_rest",
+        "_seen",
+        "_sender",
+        "_waiting",
+        "_wanted",
+        "fault",
+        "has_more",
+        "packet_bytes_max",
+        "version",
+    )
+
     def __init__(
         self,
         sender: Sender,
@@ -55,7 +70,7 @@ class Parser:
         #: Whether nothing more is read: behind a fault or a DISCONNECT.
         self._is_over = False
         #: The beginning of a packet whose end has not arrived; nothing while there is more.
-        self._waiting = bytearray()
+        self._waiting: bytes | bytearray = b""
         #: What was not looked at yet is in these bytes from that place on, while there is more.
         self._rest, self._at = b"", 0
         #: So many bytes have to wait before it is worth looking again.
@@ -94,7 +109,7 @@ class Parser:
         """Keep what is behind a place: packets that were not wanted yet, or the beginning of one."""
         self.has_more = has_more
         self._rest, self._at = (data, at) if has_more else (b"", 0)
-        self._waiting = bytearray() if has_more else bytearray(data[at:])
+        self._waiting = b"" if has_more or at == len(data) else bytearray(data[at:])
 
     def _read_all(self, data: bytes, at: int, found: list[Packet], most: int) -> int:
         """Read packets until one is not whole or there are enough, and say where the next one begins."""

@@ -69,6 +69,8 @@ class Keeping(Protocol):
 class NoNote:
     """A session that ends with its connection, whose gateway remembers enough."""
 
+    __slots__ = ()
+
     deletes = False
 
     def after(self, then: Callable[[float], None], now: float, /) -> None:

@@ -20,7 +20,6 @@ A session that ends with its connection remembers nothing (`NoNote`). No I/O, no
 from __future__ import annotations
 
 import math
-from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -124,7 +123,7 @@ class Received:
         #: By packet identifier.
         self._exchanges: dict[int, _Exchange] = {}
         #: Those without PUBREC of this connection, in the order in which they came.
-        self._line: deque[_Exchange] = deque()
+        self._line: list[_Exchange] = []
         #: Those that are KNOWN, and how long they are waited for.
         self._awaited: dict[int, None] = {}
         self._awaited_until = math.inf
@@ -328,7 +327,7 @@ class Received:
         """Tell what is decided, up to the first message that is not."""
         told: list[Answer] = []
         while self._line and self._line[0].stage in _DECIDED:
-            exchange = self._line.popleft()
+            exchange = self._line.pop(0)
             told.append(Answer(PacketType.PUBREC, exchange.packet_id, exchange.code))
             if exchange.stage is Stage.FORGOTTEN:
                 self._end(exchange)

@@ -69,6 +69,8 @@ class _Change(NamedTuple):
 
     put: Sequence[MqttSubscription]
     drop: Sequence[str]
+    #: What the node has said to all of them so far.
+    answers: dict[str, int]
     is_last: bool
 
 
@@ -76,7 +78,6 @@ class Session:
     """That of one connection."""
 
     __slots__ = (
-        "_answers",
         "_attached",
         "_bind_at",
         "_expiry_s",
@@ -87,11 +88,11 @@ class Session:
         "_outgoing",
         "_own",
         "_owner",
+        "_received",
         "_retained",
         "_shares",
         "_window",
         "is_temporary",
-        "received",
     )
 
     def __init__(self, owner: SessionOwner, attached: Attached, host: SessionHost, receive_max: int) -> None:
@@ -100,15 +101,16 @@ class Session:
         self._attached = attached
         self._host = host
         self._in_flight = InFlight(min(receive_max, IN_FLIGHT_MAX))
-        self._outgoing = Outgoing(owner, attached, host, self._in_flight)
+        #: `outgoing` and `received` as soon as somebody has asked for them: most clients need neither.
+        self._outgoing: Outgoing | None = None
+        self._received: Received | None = None
         #: The queues that it shares with others; None before it does.
         self._shares: Shares | None = None
         #: What is retained and on its way to it; None before there is any.
         self._retained: Retained | None = None
         #: For how long it outlives the connection.
         self._expiry_s = 0
-        #: What the client publishes with QoS 2; its note and its producer if the session outlives the connection.
-        self.received = Received(NoNote(), Shared(attached), owner.answer)
+        #: If it outlives the connection: its note, and the producer of what the client publishes with QoS 2.
         self._note: Note | None = None
         self._own: Own | None = None
         #: Of its queue; empty before it is open.
@@ -119,8 +121,6 @@ class Session:
         self._window: FlowWindow | None = None
         #: When the flow is bound again.
         self._bind_at = math.inf
-        #: What the node has said to a change so far.
-        self._answers: dict[str, int] = {}
 
     # -- what the client does --------------------------------------------------------------------------------
 
@@ -160,23 +160,38 @@ class Session:
         """Go on where the connection before has stopped."""
         for one in present or ():
             if has_own_queue(one):
-                self._outgoing.add(one)
+                self.outgoing.add(one)
         if not self.is_temporary:
             self._remember(state, now)
             self._bind()
         self._owner.opened(present, now)
-        self._outgoing.resume(now)
+        if not self.is_temporary:
+            self.outgoing.resume(now)
+
+    @property
+    def outgoing(self) -> Outgoing:
+        """What its own queue brings."""
+        if self._outgoing is None:
+            self._outgoing = Outgoing(self._owner, self._attached, self._host, self._in_flight)
+        return self._outgoing
+
+    @property
+    def received(self) -> Received:
+        """What the client publishes with QoS 2."""
+        if self._received is None:
+            self._received = Received(NoNote(), Shared(self._attached), self._owner.answer)
+        return self._received
 
     def _remember(self, state: State, now: float) -> None:
         """Have what the session is in the middle of kept at the node."""
         self._note = Note(self._attached, self._state, self._remembered, self._wake, self._owner.end)
         self._own = Own(self._attached, self._name, self._wake, self._may_store, self._cannot_store)
-        self.received = Received(self._note, self._own, self._owner.answer)
+        self._received = Received(self._note, self._own, self._owner.answer)
         self._wake_for(self.received.load(state.next_sequence, state.received, now))
-        self._outgoing.keep_by(self._note, state.released)
+        self.outgoing.keep_by(self._note, state.released)
 
     def _state(self) -> tuple[State, list[int]]:
-        received, outgoing = self.received, self._outgoing
+        received, outgoing = self.received, self.outgoing
         return State(received.next_sequence, received.sequences, outgoing.released), outgoing.done
 
     def _remembered(self, now: float) -> None:
@@ -201,10 +216,11 @@ class Session:
 
     def change(self, put: Sequence[MqttSubscription], drop: Sequence[str]) -> None:
         """Have topic filters in it, with QoS 1 or without, and others no more; `changed` follows."""
+        answers: dict[str, int] = {}
         end = max(len(put), len(drop))
         for start in range(0, end, FILTERS_PER_REQUEST):
             stop = start + FILTERS_PER_REQUEST
-            piece = _Change(put[start:stop], drop[start:stop], stop >= end)
+            piece = _Change(put[start:stop], drop[start:stop], answers, stop >= end)
             arguments = {
                 "put": {one.options.filter: _told(one) for one in piece.put},
                 "drop": piece.drop,
@@ -219,12 +235,11 @@ class Session:
             return
         for at, one in enumerate(piece.put):
             refusal = error.code if error is not None else value[at][0] if value[at] else 0
-            self._answers[one.options.filter] = refusal
+            piece.answers[one.options.filter] = refusal
             if not refusal and has_own_queue(one) and self._window is None and self._bind_at == math.inf:
                 self._bind()
         if piece.is_last:
-            answers, self._answers = self._answers, {}
-            self._owner.changed(answers, now)
+            self._owner.changed(piece.answers, now)
 
     def share(self, subscriptions: Iterable[MqttSubscription]) -> dict[str, int] | None:
         """Have the queues of shared filters: 0 or an error code for each; None: `changed` follows.
@@ -245,7 +260,7 @@ class Session:
 
     def _way_of(self, subscription: MqttSubscription) -> Outgoing | Shares:
         if has_own_queue(subscription):
-            return self._outgoing
+            return self.outgoing
         assert self._shares is not None
         return self._shares
 
@@ -273,7 +288,7 @@ class Session:
             return self._retained
         if self._shares is not None and packet_id in IDS_OF_SHARES:
             return self._shares
-        return self._outgoing
+        return self.outgoing
 
     def _go_on(self, last: Outgoing | Shares | Retained | None, now: float) -> None:
         """Send what there is room for: what is retained, and what the other queues have brought before those of one."""
@@ -340,7 +355,7 @@ class Session:
     def _unbound(self, error: AngariumError, now: float) -> None:
         """Bind again after a while, or end the connection."""
         self._give_back()
-        self._outgoing.interrupt()
+        self.outgoing.interrupt()
         if is_passing(error.code):
             self._bind_at = now + BIND_AGAIN_S
             self._wake(self._bind_at)
@@ -357,7 +372,7 @@ class Session:
     def spooled(self, event: Arrived, now: float) -> None:
         """Send what came to the queue."""
         if event.window is self._window:
-            is_taken = self._outgoing.take(event.deliveries, now)
+            is_taken = self.outgoing.take(event.deliveries, now)
         else:
             is_taken = self._shares is None or self._shares.take(event, now)
         if not is_taken:
@@ -386,7 +401,8 @@ class Session:
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        self._outgoing.validate()
+        if self._outgoing is not None:
+            self._outgoing.validate()
         if self._shares is not None:
             self._shares.validate()
         if self._retained is not None:

@@ -72,6 +72,8 @@ class Way(Protocol):
 class Shared:
     """By the producer of all clients of a process."""
 
+    __slots__ = ("_attached",)
+
     last_sequence = 0
     is_free = is_open = True
 
