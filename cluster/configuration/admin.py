@@ -1,7 +1,7 @@
 """The `[admin]` section of the configuration: where operators of other hosts come in, and who of them may.
 
 An operator is whoever shows a certificate that an authority of `tls_client_ca_file` has signed and whose common name is
-among `operators`. Both are needed: an authority signs certificates of clients too.
+among `operators`, or is that of an operator object. Both are needed: an authority signs certificates of clients too.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from router.ground.config import RouterConfig
 
 _ADVICE = (
-    "the admin API can change everything, so it needs admin.tls_client_ca_file, and admin.operators with the common "
-    "names of the certificates that may use it"
+    "the admin API can change everything: admin.tls_client_ca_file has to sign the certificates of operators"
 )
 
 
@@ -41,7 +40,9 @@ class AdminSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = ""
     operators: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=64)]],
-        about("Common names of the certificates that may use it."),
+        about(
+            "Common names of certificates that administer the node; operators with certificate_name come in too."
+        ),
     ] = []
 
 
@@ -65,7 +66,7 @@ def faults_of(admin: AdminSection, router: RouterConfig) -> list[str]:
             )
     if not admin.listen:
         return faults
-    if not (admin.tls_client_ca_file and admin.operators):
+    if not admin.tls_client_ca_file:
         faults.append(f"admin.listen: {_ADVICE}")
     files = admin_files(admin, router)
     if not files.cert_file:

@@ -21,7 +21,8 @@ The others:
     clients.show        name, vpn="default"                         one of them
     clients.disconnect  name, vpn="default"                         None
     subscriptions.list  client=None, vpn=None                       subscriptions of connected clients
-    events              since=None (id or ISO time), limit=1000     events, oldest first
+    events              since=None (id or ISO time), limit=1000,    events, oldest first
+                        vpn=None
     health                                                          whether the node is alive, started, ready, and why
                                                                     not
     config.show                                                     the configuration in force
@@ -41,6 +42,7 @@ from angarium import errors
 from cluster.bridge.role import BRIDGE
 from cluster.catalog import passwordless
 from cluster.controller import report
+from cluster.controller.access import permissions
 from cluster.controller.access.callers import LOCAL, Callers, Claim, Who
 from cluster.controller.asks import Asks
 from cluster.controller.blames import Blames
@@ -144,7 +146,7 @@ class Controller:
         self._catalog = catalog = registries.catalog
         certificates = shown_config.get("admin", {}).get("operators", ())
         self.callers = Callers(catalog, certificates, owner)
-        self.operators = Operators(certificates)
+        self.operators = Operators()
         self.issuers, self._shown_config = IssuerKeys(board), shown_config
         self._changes = Changes(board, registries)
         self.joining = JoinOperations(board, catalog, self._changes, identity.node)
@@ -395,7 +397,7 @@ class Controller:
             self._board.refuse(asker, error.code, error.detail)
         return self._board.taken()
 
-    def _admin(self, asker: Asker, operation: str, given: Any, now: float) -> None:
+    def _admin(self, asker: AdminAsker, operation: str, given: Any, now: float) -> None:
         known = self._operations.get(operation)
         if known is None:
             detail = f"{operation!r}; there are {', '.join(self._operations)}"
@@ -404,7 +406,8 @@ class Controller:
             detail = f"{PENDING_MAX} requests wait for answers of the processes"
             raise errors.error_for(errors.CONTROL_RATE_EXCEEDED, detail)
         kind, handler = known
-        handler(msgspec.convert(given, kind), asker, now)
+        request = permissions.judge(asker.who, operation, msgspec.convert(given, kind))
+        handler(request, asker, now)
 
     def _status(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
         def finish(answers: dict[Place, Any]) -> dict[str, Any]:
@@ -461,7 +464,7 @@ class Controller:
         self._board.collect(asker, now, {place: (place, "stats", None) for place in places}, finish)
 
     def _find_events(self, request: arguments.EventArguments, asker: Asker, _now: float) -> None:
-        self._board.reply(asker, self._board.events.find(request.since, request.limit))
+        self._board.reply(asker, self._board.events.find(request.since, request.limit, request.vpn))
 
     def _show_health(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
         self._board.reply(asker, self.health(now).answer())

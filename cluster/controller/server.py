@@ -165,10 +165,7 @@ class ControllerServer:
         self._admin = self._bind("admin")
         #: Where operators of other hosts come in, from when the local ones do.
         self._admin_listen = runtime.config.admin.listen
-        files = admin_files(runtime.config.admin, runtime.config.router)
-        self._remote = RemoteServer(
-            process, files, self._controller.operators, self._remote_request, self._operator_refused
-        )
+        self._remote = self._open_remote(runtime.config)
         process.add(self._control, self._read_control)
         #: Requests wait until the supervisor told of the node, for a status would be empty, and until the router said
         #: hello, or so long: a change must not be answered before the router hears of it.
@@ -180,6 +177,17 @@ class ControllerServer:
         self._downloads = Downloads(process, data_dir / ISSUERS_FOLDER, self._fetched)
         self._follow_issuers()
         self._tell_start(default_is_closed=catalog.passwordless == passwordless.CLOSED != decided)
+
+    def _open_remote(self, config: NodeConfig) -> RemoteServer:
+        controller = self._controller
+        return RemoteServer(
+            self._process,
+            admin_files(config.admin, config.router),
+            controller.operators,
+            controller.callers,
+            self._remote_request,
+            self._operator_refused,
+        )
 
     def _open_vault(self, runtime: ControllerRuntime, data_dir: Path) -> Vault:
         vault, cluster = Vault(runtime.config, data_dir, runtime.node), runtime.config.cluster
@@ -290,8 +298,8 @@ class ControllerServer:
             self._do(self._controller.admin(identity, number, operation, given, time.monotonic(), claim))
         return True
 
-    def _remote_request(self, identity: bytes, request: AdminRequest) -> None:
-        self._do(self._controller.admin(identity, *request, time.monotonic()))
+    def _remote_request(self, identity: bytes, request: AdminRequest, claim: Claim) -> None:
+        self._do(self._controller.admin(identity, *request, time.monotonic(), claim))
 
     def _operator_refused(self, reason: str, now: float) -> None:
         _log.warning("the admin API refused a connection: %s", reason)

@@ -87,6 +87,7 @@ BRIDGE_NOT_ALLOWED: Final = 40323
 BRIDGE_TO_ITSELF: Final = 40324
 QUEUE_UNFIT: Final = 40325
 OTHER_VPN: Final = 40326
+OPERATOR_DENIED: Final = 40327
 OBJECT_NOT_FOUND: Final = 40401
 SUBSCRIPTION_NOT_FOUND: Final = 40402
 UNKNOWN_STAGE: Final = 40403
@@ -318,6 +319,9 @@ ERRORS: Final[dict[int, Reason]] = {
         "the remote queue needs access_type exclusive, max_redelivery_count 0 and redelivery_enabled true",
     ),
     OTHER_VPN: Reason("Other Message VPN", "attach where the Message VPN is that the token names"),
+    OPERATOR_DENIED: Reason(
+        "Operator Denied", "ask an administrator of the node: 'angarium operator update NAME --set role=...'"
+    ),
     LINK_EXISTS: Reason(
         "Link Is Up Already",
         "an old connection ends by itself; otherwise two nodes have the same name: rename one",

@@ -309,3 +309,26 @@ def certificate_of(served: Administered) -> bytes:
 def place(url: str) -> tuple[str, int]:
     host, _, port = url.removeprefix("tls://").rpartition(":")
     return host, int(port)
+
+
+@pytest.mark.requirement("R257", "R258")
+def test_a_certificate_of_an_operator_has_the_role_that_the_operator_has_now(served: Administered) -> None:
+    made = {"certificate_name": "dora", "vpn": "default"}
+    with Admin(served.node.data) as local, served.admin(served.authority.issue("dora", "DNS:dora")) as dora:
+        local.call("objects.create", kind="operator", name="dora-1", attributes=made)
+        assert dora.call("operators.me") == {"name": "dora-1", "role": "viewer", "vpn": "default"}
+        assert dora.call("objects.list", kind="queue", vpn=None)
+        for operation, given in (
+            ("objects.create", {"kind": "queue", "name": "doras", "attributes": {}}),
+            ("status", {}),
+            ("operators.credentials", {"name": "dora-1"}),
+        ):
+            with pytest.raises(errors.AngariumError) as refused:
+                dora.call(operation, **given)
+            assert refused.value.code == errors.OPERATOR_DENIED
+        local.call("objects.update", kind="operator", name="dora-1", attributes={"role": "operator"})
+        assert dora.call("objects.create", kind="queue", name="doras", attributes={})["name"] == "doras"
+        local.call("objects.update", kind="operator", name="dora-1", attributes={"enabled": False})
+        with pytest.raises(errors.AngariumError) as disabled:
+            dora.call("operators.me")
+        assert disabled.value.code == errors.UNAUTHORIZED

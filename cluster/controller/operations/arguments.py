@@ -219,10 +219,11 @@ class LinkArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class EventArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `events`; since is the id of an event or an ISO time."""
+    """Of `events`; since is the id of an event or an ISO time, vpn None means those of all and of the node."""
 
     since: int | str | None = None
     limit: Annotated[int, Meta(ge=1)] = 1_000
+    vpn: str | None = None
 
 
 class ApplyArguments(msgspec.Struct, forbid_unknown_fields=True):

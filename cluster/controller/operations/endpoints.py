@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
 from cluster.catalog.node_queues import is_carried, is_retained, is_session, node_of
+from cluster.controller.access.permissions import OPERATOR, refusal
 from cluster.controller.operations import arguments, metrics
 from cluster.controller.switchboard.switchboard import ROUTER, Place
 from cluster.roster.table import WORKER
@@ -36,11 +37,13 @@ from cluster.roster.table import WORKER
 if TYPE_CHECKING:
     from cluster.catalog.catalog import Catalog
     from cluster.catalog.producers import Producers
-    from cluster.controller.switchboard.switchboard import Asker, Question, Switchboard
+    from cluster.controller.switchboard.switchboard import AdminAsker, Asker, Question, Switchboard
     from cluster.objects import Attributes
 
 #: A home may be busy with a large commit while it is asked.
 HOME_TIMEOUT_S: Final = 5.0
+#: Of whom it is known in which Message VPN they are.
+JOBS_MAX: Final = 10_000
 
 
 class EndpointOperations:
@@ -51,6 +54,8 @@ class EndpointOperations:
         self._board = board
         self._catalog = catalog
         self._producers = producers
+        #: The Message VPNs of the newest jobs, at most so many: what an operator of one of them may look at.
+        self._jobs: dict[tuple[int, int], str] = {}
         self.operations: arguments.Operations = {
             "endpoints.list": (arguments.EndpointListArguments, self._list),
             "endpoints.show": (arguments.EndpointArguments, self._show),
@@ -175,11 +180,22 @@ class EndpointOperations:
         workers = [index for _, index in _chosen(request, lanes, request.partition).values()]
 
         def answer(found: list[Any]) -> dict[str, Any]:
-            return {"jobs": [[worker, one["job"]] for worker, one in zip(workers, found, strict=True)]}
+            jobs = [(worker, one["job"]) for worker, one in zip(workers, found, strict=True)]
+            self._note(jobs, request.vpn)
+            return {"jobs": [list(job) for job in jobs]}
 
         self._ask_homes(request, operation, asked, answer, asker, now, request.partition)
 
-    def _show_jobs(self, request: arguments.JobArguments, asker: Asker, now: float) -> None:
+    def _note(self, jobs: list[tuple[int, int]], vpn: str) -> None:
+        for job in jobs:
+            self._jobs.pop(job, None)  # a worker that was restarted counts from the beginning
+            self._jobs[job] = vpn
+        for job in list(self._jobs)[: max(0, len(self._jobs) - JOBS_MAX)]:
+            del self._jobs[job]
+
+    def _show_jobs(self, request: arguments.JobArguments, asker: AdminAsker, now: float) -> None:
+        if asker.who.vpn and any(self._jobs.get(job) != asker.who.vpn for job in request.jobs):
+            raise refusal(asker.who, "jobs.show", OPERATOR, [""])
         questions = {
             at: ((WORKER.name, worker), "job", {"job": job}) for at, (worker, job) in enumerate(request.jobs)
         }

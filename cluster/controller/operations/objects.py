@@ -16,13 +16,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from angarium import errors
+from cluster.controller.access.permissions import may_have
 from cluster.controller.operations import arguments
 from storage.config_store import Change
 
 if TYPE_CHECKING:
     from cluster.catalog.registries import Registries
     from cluster.controller.switchboard.changes import Changes
-    from cluster.controller.switchboard.switchboard import Asker, Switchboard
+    from cluster.controller.switchboard.switchboard import AdminAsker, Asker, Switchboard
 
 
 class ObjectOperations:
@@ -96,8 +97,8 @@ class ObjectOperations:
         changes = _with_client_subscriptions(changes, where, before, kept["client_subscriptions"])
         self._changes.make(changes, asker, "subscribed", lambda: self._catalog.show(*where))
 
-    def _export(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
-        self._board.reply(asker, self._catalog.export())
+    def _export(self, _request: arguments.NoArguments, asker: AdminAsker, _now: float) -> None:
+        self._board.reply(asker, [row for row in self._catalog.export() if may_have(asker.who, *row[:2])])
 
     def _apply(self, request: arguments.ApplyArguments, asker: Asker, _now: float) -> None:
         applied = self._catalog.apply([list(entry) for entry in request.objects])

@@ -1,4 +1,4 @@
-"""Who may use the admin API from other hosts: the decisions, without sockets.
+"""How often somebody may try to use the admin API from other hosts, and who hears of it: no sockets here.
 
 A certificate that no authority of ours has signed does not get here: the handshake refuses it. Here is told of it, as
 of those who are no operators; somebody who tries without end costs an event a minute.
@@ -6,14 +6,9 @@ of those who are no operators; somebody who tries without end costs an event a m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from angarium import errors
-from angarium_server.connections.tls import common_name_of
 from router.ground.ground import TokenBucket
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 #: Connections of one network: a shell that runs many commands is far below it, and a handshake takes a millisecond.
 CONNECTS_PER_SECOND: Final = 20
@@ -25,11 +20,10 @@ EVENT_INTERVAL_S: Final = 60.0
 
 
 class Operators:
-    """Judges who connects, and tells of those who may not."""
+    """Judges how often somebody connects, and tells of those who may not come in."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        """Take the common names of the certificates that may administer the node."""
-        self._names = frozenset(names)
+    def __init__(self) -> None:
+        """Begin without anybody."""
         #: Network -> its rate.
         self._rates: dict[str, TokenBucket] = {}
         #: Connections that were refused since the start, and of those how many no event has told of.
@@ -45,18 +39,6 @@ class Operators:
                 self._rates.clear()
             bucket = self._rates[network] = TokenBucket(CONNECTS_PER_SECOND, CONNECT_BURST, now)
         return bucket.take(now)
-
-    def name_of(self, certificate: Mapping[str, Any] | None) -> str:
-        """Give the name of the operator who shows a certificate.
-
-        Raises:
-            UnauthorizedError: he is none (40101).
-        """
-        name = common_name_of(certificate or {})
-        if name in self._names:
-            return name
-        detail = f"the certificate of {name[:64]!r} is not one of an operator"
-        raise errors.error_for(errors.UNAUTHORIZED, detail)
 
     def refused(self, reason: str, now: float) -> dict[str, Any] | None:
         """Count somebody who was refused; give the event, if one is due."""

@@ -15,7 +15,8 @@ import msgspec
 from angarium import errors, wire
 from angarium_server.connections.door import Door, DoorLimits, Refusal
 from angarium_server.connections.framing import FramingLimits
-from angarium_server.connections.tls import make_context
+from angarium_server.connections.tls import common_name_of, make_context
+from cluster.controller.access.callers import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from angarium_server.connections.connection import Connection
     from angarium_server.connections.tls import TlsFiles
     from angarium_server.process import Process
+    from cluster.controller.access.callers import Callers
     from cluster.controller.remote.operators import Operators
 
 #: The admin API takes configurations of this size, and nothing larger.
@@ -52,7 +54,8 @@ class RemoteServer:
         process: Process,
         files: TlsFiles,
         operators: Operators,
-        on_request: Callable[[bytes, AdminRequest], None],
+        callers: Callers,
+        on_request: Callable[[bytes, AdminRequest, Claim], None],
         on_refused: Callable[[str, float], None],
     ) -> None:
         """Listen nowhere yet.
@@ -60,12 +63,13 @@ class RemoteServer:
         Args:
             process: whose loop reads the connections.
             files: what encrypts them, and says who may come.
-            operators: judges who they are.
-            on_request: takes each request of an operator, with the connection to answer to.
+            operators: judges how often they come.
+            callers: knows who they are.
+            on_request: takes each request of an operator, with the connection to answer to and what it showed.
             on_refused: told of each connection that failed, with the reason.
         """
         self._files = files
-        self._operators = operators
+        self._callers = callers
         self._on_request = on_request
         self._on_refused = on_refused
         limits = DoorLimits(
@@ -78,8 +82,8 @@ class RemoteServer:
         self._door = Door(
             process, limits, self._take, self._lost, self._malformed, on_refused, operators.may_come
         )
-        #: Connection -> the operator who said hello; each is in the door.
-        self._names: dict[bytes, str] = {}
+        #: Connection -> what who said hello there has shown; each is in the door.
+        self._claims: dict[bytes, Claim] = {}
 
     def listen(self, urls: list[str]) -> None:
         """Let operators come.
@@ -106,11 +110,11 @@ class RemoteServer:
 
     def answer(self, asker: bytes, reply: list[Any]) -> bool:
         """Send an answer; tell whether it is one of ours whom it is for."""
-        if asker not in self._names:
+        if asker not in self._claims:
             return False
         refusal = self._door.send(asker, [wire.pack(reply)])
         if refusal is not None:
-            del self._names[asker]
+            del self._claims[asker]
             blocked = " and does not read" if refusal is Refusal.BLOCKED else ""
             _log.info("who asked the admin API has gone%s before the answer", blocked)
         return True
@@ -125,7 +129,7 @@ class RemoteServer:
     def close(self) -> None:
         """Close everything."""
         self._door.close(LINGER_S)
-        self._names.clear()
+        self._claims.clear()
 
     # -- what comes ------------------------------------------------------------------------------------------
 
@@ -135,8 +139,8 @@ class RemoteServer:
         except (errors.AngariumError, msgspec.ValidationError) as error:
             self._end(connection.id, 0, errors.error_for(errors.MALFORMED_FRAME, f"{error}"), now)
             return
-        if connection.id in self._names:
-            self._on_request(connection.id, request)
+        if connection.id in self._claims:
+            self._on_request(connection.id, request, self._claims[connection.id])
         else:
             self._hello(connection, request, now)
 
@@ -145,22 +149,24 @@ class RemoteServer:
         try:
             if operation != "hello":
                 raise errors.error_for(errors.UNKNOWN_OPERATION, "say hello first")
-            name = self._operators.name_of(connection.certificate())
-            if len(self._names) >= OPERATORS_MAX:
+            shown = common_name_of(connection.certificate() or {})
+            claim = Claim("remote", shown, connection.address)
+            name = self._callers.who(claim).name
+            if len(self._claims) >= OPERATORS_MAX:
                 detail = f"{OPERATORS_MAX} operators are connected to the admin API"
                 raise errors.error_for(errors.TOO_MANY_CONNECTIONS, detail)
         except errors.AngariumError as error:
             self._on_refused(f"{connection.address}: {error.detail}", now)
             self._end(connection.id, number, error, now)
             return
-        self._names[connection.id] = name
+        self._claims[connection.id] = claim
         self._door.admit(connection.id)
         self._door.send(connection.id, [wire.pack([number, True, {"operator": name}])])
         _log.info("operator %r has connected from %s", name, connection.address)
 
     def _end(self, connection_id: bytes, number: int, error: errors.AngariumError, now: float) -> None:
         """Tell somebody why his connection ends."""
-        self._names.pop(connection_id, None)
+        self._claims.pop(connection_id, None)
         self._door.send(connection_id, [wire.pack([number, False, [error.code, error.detail]])])
         self._door.finish(connection_id, now)
 
@@ -169,9 +175,9 @@ class RemoteServer:
         self._end(connection_id, 0, errors.error_for(errors.MALFORMED_FRAME, reason), now)
 
     def _lost(self, connection_id: bytes, _reason: str, _now: float) -> None:
-        self._names.pop(connection_id, None)
+        self._claims.pop(connection_id, None)
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        assert all(self._door.is_here(one) for one in self._names)
+        assert all(self._door.is_here(one) for one in self._claims)
         self._door.validate()

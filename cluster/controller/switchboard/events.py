@@ -52,20 +52,21 @@ class EventRing:
         self._events.append(kept)
         return kept
 
-    def find(self, since: int | str | None, limit: int) -> list[Event]:
-        """Give the newest events, or the first ones after an id or from a time on.
+    def find(self, since: int | str | None, limit: int, vpn: str | None = None) -> list[Event]:
+        """Give the newest events, or the first ones after an id or from a time on; of one Message VPN or all.
 
         Raises:
             InvalidRequestError: `since` is neither an id nor an ISO time (40018).
         """
         limit = min(limit, ANSWER_MAX)
+        found = [event for event in self._events if vpn in (None, event.get("vpn"))]
         if since is None:
-            return list(itertools.islice(self._events, max(0, len(self._events) - limit), None))
+            return found[-limit:]
         if isinstance(since, int):
-            later = (event for event in self._events if event["id"] > since)
+            later = (event for event in found if event["id"] > since)
         else:
             start = _parse_time(since)
-            later = (event for event in self._events if _parse_time(event["time"]) >= start)
+            later = (event for event in found if _parse_time(event["time"]) >= start)
         return list(itertools.islice(later, limit))
 
     def validate(self) -> None:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from angarium import errors
-from angarium_server.connections.tls import common_name_of
 from cluster.configuration.admin import AdminSection, admin_files, faults_of
 from cluster.controller.remote import operators as module
 from cluster.controller.remote.operators import Operators
@@ -23,37 +21,11 @@ COMPLETE: dict[str, Any] = {
 }
 
 
-def certificate(*names: str) -> dict[str, Any]:
-    """Give a certificate as `ssl` describes it."""
-    return {"subject": ((("organizationName", "anna"),), *(((("commonName", name),)) for name in names))}
-
-
 @pytest.fixture
 def operators() -> Iterator[Operators]:
-    made = Operators(["anna", "ben"])
+    made = Operators()
     yield made
     made.validate()
-
-
-def test_an_operator_is_whose_common_name_is_listed(operators: Operators) -> None:
-    assert operators.name_of(certificate("ben")) == "ben"
-
-
-@pytest.mark.parametrize(
-    "shown",
-    [None, {}, certificate(), certificate("Anna"), certificate("carl"), certificate("carl", "anna")],
-    ids=["none", "empty", "unnamed", "case", "other", "two names"],
-)
-def test_whoever_else_shows_a_certificate_is_none(operators: Operators, shown: dict[str, Any] | None) -> None:
-    with pytest.raises(errors.AngariumError) as refused:
-        operators.name_of(shown)
-    assert refused.value.code == errors.UNAUTHORIZED
-
-
-def test_without_a_list_nobody_is_an_operator_not_even_the_nameless() -> None:
-    with pytest.raises(errors.AngariumError):
-        Operators([]).name_of(certificate())
-    assert common_name_of(certificate()) == ""
 
 
 def test_refusals_are_counted_and_told_once_a_minute(operators: Operators) -> None:
@@ -89,7 +61,6 @@ def test_networks_without_end_take_no_memory_without_end(operators: Operators) -
         ({"listen": ["ipc:///tmp/a"]}, "write tls://HOST:PORT"),
         ({"listen": ["127.0.0.1:0"]}, "is no address"),
         ({"tls_client_ca_file": ""}, "admin.tls_client_ca_file"),
-        ({"operators": []}, "admin.operators"),
         ({}, "it needs a certificate"),
         ({"tls_cert_file": "/none.pem"}, "admin.tls_cert_file: /none.pem"),
     ],
