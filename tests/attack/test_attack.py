@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: What CI has time for; scripts/attack takes minutes.
-ATTACK_S = 3.0
+ATTACK_S = 2.0
 #: A machine that others use delays everybody; how much is for scripts/attack to say.
 P99_RATIO = 30.0
 #: What makes most work or takes most; the others have tests of their own.

@@ -54,7 +54,7 @@ P99_RATIO, P99_NOISE_MS = 1.5, 25.0
 #: take the caches away.
 TURN_MAX_MS = 15.0
 #: Pairs of a calm and an attacked window, and how often a busy machine is given as many again.
-PAIRS, WINDOW_S, ATTEMPTS = 3, 0.5, 4
+PAIRS, WINDOW_S, ATTEMPTS = 2, 0.5, 6
 TIMED_ROUTER = Path(__file__).with_name("timed_router")
 #: The large attack that is asked for.
 CONNECTIONS = 5_000

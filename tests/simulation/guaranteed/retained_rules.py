@@ -17,17 +17,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.simulation.guaranteed.index import GuaranteedIndex
+    from tests.simulation.guaranteed.records import Place
     from tests.simulation.guaranteed.retained_records import Got, Kept, Pages, Reading
 
 #: Wall clocks of a home and of its router may be read at different moments of one step.
 CLOCK_S = 0.1
 
 
-class _Place(NamedTuple):
+class _Stored(NamedTuple):
     """Where and when a message was first on disk."""
 
-    position: int
+    place: Place
     at: float
+
+    @property
+    def position(self) -> int:
+        """Give what says which of two messages is newer."""
+        return self.place[1]
 
 
 class _Topics:
@@ -35,11 +41,11 @@ class _Topics:
 
     def __init__(self, index: GuaranteedIndex) -> None:
         self.index = index
-        self.places: dict[str, _Place] = {}
+        self.places: dict[str, _Stored] = {}
         for place, stored in index.stored.items():
             endpoint = index.endpoint(place)
             if endpoint is not None and endpoint.retains and stored.what not in self.places:
-                self.places[stored.what] = _Place(place[1], stored.at)
+                self.places[stored.what] = _Stored(place, stored.at)
         self.by_topic: dict[tuple[str, str], list[Kept]] = {}
         for one in index.kept.values():
             self.by_topic.setdefault((one.vpn, one.topic), []).append(one)
@@ -119,11 +125,8 @@ def _wrong_rows(topics: _Topics, reading: Reading, read: Pages) -> Iterator[Viol
 
 
 def _expires_ms(topics: _Topics, what: str) -> float:
-    for place, stored in topics.index.stored.items():
-        endpoint = topics.index.endpoint(place)
-        if stored.what == what and endpoint is not None and endpoint.retains:
-            return topics.index.expiry_ms(place, earliest=False)
-    return FOREVER
+    stored = topics.places.get(what)
+    return FOREVER if stored is None else topics.index.expiry_ms(stored.place, earliest=False)
 
 
 def _newer_on_disk(topics: _Topics, row: Kept, at: float) -> Kept | None:
@@ -204,11 +207,11 @@ def _missed(topics: _Topics, reading: Reading) -> Iterator[Violation]:
         is_first = given.is_retained or given.at <= reading.done_at or not connection.is_prompt
         if row is not None and is_first:
             first.setdefault(given.topic, []).append(row)
-    proven = _proven_until(topics, reading)
+    owed = _Owed(topics, reading)
     for pattern in reading.filters:
         for found in topics.of(reading.connection.vpn, pattern):
             for one in found:
-                if one.what not in got and _is_owed(topics, reading, one, proven, first.get(one.topic, [])):
+                if one.what not in got and owed.includes(one, first.get(one.topic, [])):
                     text = f"{reading} from {reading.begun_at:.4f} to {reading.done_at:.4f}"
                     text += f" never got {one.what} on {one.topic!r}"
                     yield Violation("retained-missed", text, whats=(one.what,))
@@ -223,32 +226,49 @@ def _proven_until(topics: _Topics, reading: Reading) -> float:
     return max(proofs, default=-FOREVER)
 
 
-def _is_owed(topics: _Topics, reading: Reading, one: Kept, proven: float, first: list[Kept]) -> bool:
-    """Tell whether a subscriber had to get a message that it did not get."""
-    direct, place = topics.index.direct, topics.places.get(one.what)
-    was_dispatched = (
-        one.is_sure
-        and one.settled_at <= proven
-        and not topics.is_ambiguous(one)
-        and not direct.was_out(one.topic, one.sent_at, one.settled_at)
-    )
-    if one.sent_at >= reading.begun_at:
-        return was_dispatched
-    if one.topic in reading.early:
-        return False
-    read = {got.what for got in reading.got if got.is_retained}
-    asked_at = min(
-        read.asked_at for read in reading.pages if read.done_at < FOREVER and matches(read.pattern, one.topic)
-    )
-    was_kept = place is not None and place.at <= asked_at
-    if one.is_empty or one.ttl_ms or not (was_kept or (place is not None and was_dispatched)):
-        return False
-    for row in first:
-        # What is older comes live behind it if it is sent again, or was on its way for another subscription.
-        is_late = row.sent_at < reading.begun_at and row.what not in read
-        if is_late or not topics.is_older(row, one) or _was_sent_again(topics, row.what):
+class _Owed:
+    """What a subscriber has to get."""
+
+    def __init__(self, topics: _Topics, reading: Reading) -> None:
+        self._topics, self._reading = topics, reading
+        self._proven = _proven_until(topics, reading)
+        self._read = {got.what for got in reading.got if got.is_retained}
+        self._asked_at: dict[str, float] = {}
+
+    def includes(self, one: Kept, first: list[Kept]) -> bool:
+        """Tell whether it had to get a message, where these of its topic came first."""
+        reading, topics = self._reading, self._topics
+        if one.sent_at >= reading.begun_at:
+            return self._was_dispatched(one)
+        place = topics.places.get(one.what)
+        if one.topic in reading.early or one.is_empty or one.ttl_ms or place is None:
             return False
-    return bool(first) or not topics.may_be_over(one, reading.done_at)
+        if place.at > self._read_from(one.topic) and not self._was_dispatched(one):
+            return False
+        for row in first:
+            # What is older comes live behind it if it is sent again, or was on its way for another subscription.
+            is_late = row.sent_at < reading.begun_at and row.what not in self._read
+            if is_late or not topics.is_older(row, one) or _was_sent_again(topics, row.what):
+                return False
+        return bool(first) or not topics.may_be_over(one, reading.done_at)
+
+    def _was_dispatched(self, one: Kept) -> bool:
+        return (
+            one.is_sure
+            and one.settled_at <= self._proven
+            and not self._topics.is_ambiguous(one)
+            and not self._topics.index.direct.was_out(one.topic, one.sent_at, one.settled_at)
+        )
+
+    def _read_from(self, topic: str) -> float:
+        """Give when it first asked for what is retained of a topic, and was answered."""
+        if topic not in self._asked_at:
+            self._asked_at[topic] = min(
+                read.asked_at
+                for read in self._reading.pages
+                if read.done_at < FOREVER and matches(read.pattern, topic)
+            )
+        return self._asked_at[topic]
 
 
 RULES = (positions, pages, subscriptions)
