@@ -32,6 +32,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -42,7 +43,7 @@ from angarium import errors
 from angarium_server.frames.control import (
     Ask,
     Control,
-    Event,
+    Events,
     FromController,
     Heartbeat,
     Hello,
@@ -69,6 +70,8 @@ HELLO_RETRY_S: Final = 0.05
 DRAIN_LIMIT_S: Final = 10.0
 #: Events that wait for a controller; the oldest is lost first, because the newest explains the present.
 PENDING_EVENTS_MAX: Final = 1_000
+#: A frame is judged in one step.
+EVENTS_PER_FRAME: Final = 100
 #: How long the controller's answer to an `ask` is waited for: longer than it waits for others on the way.
 ASK_TIMEOUT_S: Final = 8.0
 #: Asks without an answer; one more is refused at once.
@@ -273,10 +276,13 @@ class Process:
         self._send_heartbeat()
 
     def emit_event(self, event: dict[str, Any]) -> None:
-        """Hand an event {"severity", "scope", "event", "text", ...} to the controller, with its origin."""
+        """Hand an event {"severity", "scope", "event", "text", ...} to the controller, with its origin.
+
+        It leaves at the end of the turn, with all others: many clients that come at once cost no frame each.
+        """
         stamped = {"time": utc_now(), **event, "role": self.role, "index": self.index}
         self._pending_events.append(stamped)
-        self._send_events()
+        self._next_duty = 0.0
 
     def ask(self, operation: str, arguments: Any, callback: AnswerHandler) -> None:
         """Ask the controller; `callback(ok, value)` is called once, from the loop.
@@ -339,6 +345,7 @@ class Process:
 
     def close(self) -> None:
         """Close every socket of the context, after what was sent last had a moment to leave."""
+        self._send_events()
         self.context.destroy(linger=LINGER_MS)
         self._watch.close()
 
@@ -351,12 +358,12 @@ class Process:
             wait(wait_s)
             now = monotonic()
             asked = tick(now)
+            if now >= self._next_duty:
+                self._do_duties(now)
             if self.stopping:
                 deadline = self._begin_stopping(now) if deadline is None else deadline
                 if stop() or now >= deadline:
                     return
-            if now >= self._next_duty:
-                self._do_duties(now)
             wait_s = self._next_duty - now
             if asked is not None and asked < wait_s:
                 wait_s = asked if asked > 0.0 else 0.0
@@ -379,8 +386,8 @@ class Process:
             hello = Hello(self.role, self.index, self.incarnation, os.getpid())
             told = self._send(self._control, hello)
             self._next_hello = now + (HELLO_INTERVAL_S if told else HELLO_RETRY_S)
-            self._send_events()
             self._send_asks()
+        self._send_events()
         self._give_up_asks(now)
         self._next_duty = min(self._next_heartbeat, self._next_hello)
 
@@ -413,8 +420,12 @@ class Process:
 
     def _send_events(self) -> None:
         pending = self._pending_events
-        while pending and self._control is not None and self._send(self._control, Event(pending[0])):
-            pending.popleft()
+        while pending and self._control is not None:
+            some = [*islice(pending, EVENTS_PER_FRAME)]
+            if not self._send(self._control, Events(some)):
+                return
+            for _ in some:
+                pending.popleft()
 
     def _send_asks(self) -> None:
         unsent = self._unsent_asks

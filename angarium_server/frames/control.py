@@ -104,12 +104,15 @@ class Hello(Control, tag="hello"):
     pid: Annotated[int, about("of the process")]
 
 
-class Event(Control, tag="event"):
-    """Something for the operators; kept by the process (up to 1,000) while the controller is away."""
+class Events(Control, tag="events"):
+    """What happened in a turn, for the operators; kept by the process (up to 1,000) while the controller is away."""
 
     direction: ClassVar[str] = TO_CONTROLLER
 
-    event: Annotated[dict[str, Any], about("`time`, `severity`, `scope`, `event`, `text` and more")]
+    events: Annotated[
+        list[dict[str, Any]],
+        about("100 at most, the oldest first: `time`, `severity`, `scope`, `event`, `text` and more"),
+    ]
 
 
 class Ask(Control, tag="ask"):
@@ -154,9 +157,9 @@ class Reply(Control, tag="reply"):
 
 #: What a supervisor, and a controller, may be sent, and what a process may be sent by the controller.
 ToSupervisor = Heartbeat | StopNode | Scale | Processes
-ToController = Hello | Event | Ask | Reply
+ToController = Hello | Events | Ask | Reply
 FromController = Request | Answer
 
 #: In the order of the documentation.
 SUPERVISOR_FRAMES: Final[tuple[type[Control], ...]] = (Heartbeat, StopNode, Processes, Scale, Table)
-CONTROLLER_FRAMES: Final[tuple[type[Control], ...]] = (Hello, Event, Ask, Answer, Request, Reply)
+CONTROLLER_FRAMES: Final[tuple[type[Control], ...]] = (Hello, Events, Ask, Answer, Request, Reply)

@@ -271,8 +271,8 @@ class ControllerServer:
         match frame:
             case control.Hello(role, index, incarnation, pid):
                 return controller.hello(identity, (role, index), incarnation, pid, now)
-            case control.Event(event):
-                return controller.event(event)
+            case control.Events(events):
+                return [effect for event in events for effect in controller.event(event)]
             case control.Ask(number, "issuer.refresh", arguments):
                 return controller.issuers.asked(identity, number, arguments["name"], now)
             case control.Ask(number, operation, arguments):

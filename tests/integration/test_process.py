@@ -17,7 +17,7 @@ import zmq
 from angarium import errors, wire
 from angarium_server import process
 from angarium_server.frames.control import TableRow
-from angarium_server.process import Process, load_config
+from angarium_server.process import EVENTS_PER_FRAME, Process, load_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -155,12 +155,34 @@ def test_a_controller_that_comes_later_learns_who_is_there_and_what_happened(wor
         made.emit_event({"severity": "info", "event": "E", "scope": "SYSTEM", "text": str(number)})
     run_for(made, 0.1)
     controller = world.controller()
-    run_until(made, lambda: controller.arrived("event") == 3)
+    run_until(made, lambda: controller.arrived("events"))
     assert controller.receive_kind("hello") == ["hello", "worker", 3, 7, os.getpid()]
-    events = [controller.receive_kind("event")[1] for _ in range(3)]
+    events = controller.receive_kind("events")[1]
     assert [event["text"] for event in events] == ["0", "1", "2"]
     assert {(event["role"], event["index"]) for event in events} == {("worker", 3)}
     assert events[0]["time"].endswith("Z")
+
+
+@pytest.mark.slow
+def test_events_of_a_turn_leave_at_its_end_together_also_of_the_last_one(world: World) -> None:
+    controller = world.controller()
+    made = world.process()
+    run_until(made, lambda: controller.arrived("hello"))
+    turns: list[float] = []
+
+    def tick(now: float) -> None:
+        turns.append(now)
+        for number in range(EVENTS_PER_FRAME + 1):
+            made.emit_event({"severity": "info", "event": "E", "scope": "SYSTEM", "text": str(number)})
+
+    made.stopping = True
+    made.run(tick, lambda: True)
+    assert len(turns) == 1
+    told = [controller.receive_kind("events")[1] for _ in range(2)]
+    assert [len(events) for events in told] == [EVENTS_PER_FRAME, 1]
+    assert [event["text"] for events in told for event in events] == [
+        str(one) for one in range(EVENTS_PER_FRAME + 1)
+    ]
 
 
 @pytest.mark.slow
@@ -367,7 +389,7 @@ def test_the_configuration_comes_from_the_file_of_the_role(tmp_path: Path) -> No
 
 PROGRAM = """
 import sys
-from angarium_server.process import Process
+from angarium_server.process import EVENTS_PER_FRAME, Process
 made = Process("worker", 0, 1, sys.argv[1])
 print("up", flush=True)
 made.run(lambda now: None, lambda: True)
