@@ -31,6 +31,8 @@ COUNTER: Final = "endpoint"
 _HIDDEN: Final = "(hidden)"
 #: Attributes of other objects that name this kind, and keep it from going.
 _REFERENCES: Final = {"acl": "acl_profile", "profile": "client_profile"}
+#: Kinds that others refer to.
+_REFERRED: Final = (*_REFERENCES, "vpn")
 
 #: Each of their objects has a process.
 NUMBERED_KINDS: Final = ("link", "bridge")
@@ -111,7 +113,7 @@ class Catalog:
         """Give every object but temporary ones with the attributes that differ from the defaults: a backup.
 
         What the node that reads it would decide otherwise is named too (`passwordless.decided`). The queue for retained
-        messages follows from its Message VPN.
+        messages follows from its Message VPN, and those of a link from that, unless operators changed them.
         """
         return [
             [
@@ -121,7 +123,9 @@ class Catalog:
                 objects.differing(kind, attributes) | passwordless.decided(self, (kind, vpn, name)),
             ]
             for kind, vpn, name, attributes in self.snapshot()
-            if attributes.get("durable", True) and not node_queues.is_retained(kind, name)
+            if attributes.get("durable", True)
+            and not node_queues.is_retained(kind, name)
+            and not (kind == "queue" and node_queues.is_as_made(name, attributes))
         ]
 
     def show(self, kind: str, vpn: str, name: str) -> dict[str, Any]:
@@ -391,20 +395,26 @@ class Catalog:
             changes.append(Change(*key, moved))
         return changes
 
-    def apply(self, declared: list[list[Any]]) -> Applied:
+    def apply(self, declared: list[list[Any]], undeclared: Sequence[Key] = ()) -> Applied:
         """Give the changes that make all declared objects so, and a report; one fault refuses them all.
 
-        A link to this node is left out, so that all nodes of a cluster can have the same file.
+        A link to this node is left out with its queues, so that all nodes of a cluster can have the same file.
+
+        Args:
+            declared: objects as [kind, vpn, name, attributes]; attributes that are not named stay as they are.
+            undeclared: what is deleted, of what `undeclared` gives for the same objects, in that order.
 
         Raises:
-            AngariumError: what `create` and `update` raise.
+            AngariumError: what `create`, `update` and `delete` raise.
         """
         trial = self._trial()
         changes: list[Entry] = []
-        report = []
+        report: list[dict[str, Any]] = []
+        # What nothing refers to goes first, for what is declared may need its room.
+        trial._remove([key for key in undeclared if key[0] not in _REFERRED], changes, report)
         for kind, vpn, name, values in sorted(declared, key=_declared_order):
             key = trial._key(kind, vpn, name)
-            if key == ("link", "", self._node):
+            if key == ("link", "", self._node) or name in node_queues.names_of(self._node):
                 continue
             before = trial._objects.get(key)
             given = trial._given(key, values, objects.convert_declared)
@@ -420,7 +430,32 @@ class Catalog:
             if passwordless.was_closed_by(made):
                 user = passwordless.DEFAULT_USER
                 report.append(_reported(user, default, trial._objects[user]))
+        trial._remove([key for key in undeclared if key[0] in _REFERRED], changes, report)
         return Applied(changes, report)
+
+    def undeclared(self, declared: list[list[Any]]) -> list[Key]:
+        """Give what operators made and none of these names, in the order in which it can go.
+
+        What begins with # is the node's own, what clients created is theirs, and a Message VPN stays while something in
+        it is named.
+        """
+        named = {self._key(kind, vpn, name) for kind, vpn, name, _ in declared}
+        named |= {("vpn", "", vpn) for _, vpn, _ in named} | {("vpn", "", objects.DEFAULT_NAME)}
+        return [
+            key
+            for *place, attributes in reversed(self.snapshot())
+            if (key := (place[0], place[1], place[2])) not in named
+            and not (_is_built_in(key) or key[2].startswith("#"))
+            and attributes.get("created_by", objects.OPERATOR) == objects.OPERATOR
+        ]
+
+    def _remove(self, keys: list[Key], changes: list[Entry], report: list[dict[str, Any]]) -> None:
+        """Remove objects, and note how; of two, one may have gone with the other."""
+        for key in keys:
+            gone = self.delete(*key) if key in self._objects else []
+            report += [_removed(change[:3]) for change in gone if isinstance(change, Change)]
+            self.take(gone)
+            changes += gone
 
     def _trial(self) -> Catalog:
         """Give a catalog with the same objects, on which wishes can be tried."""
@@ -544,7 +579,7 @@ class Catalog:
 
     def _check_unused(self, key: Key) -> None:
         kind, vpn, name = key
-        if kind not in (*_REFERENCES, "vpn"):
+        if kind not in _REFERRED:
             return
         where = name if kind == "vpn" else vpn
         usernames = [
@@ -609,6 +644,10 @@ def _reported(key: Key, before: objects.Attributes | None, after: objects.Attrib
     }
     action = "create" if before is None else ("update" if changed else "unchanged")
     return {"action": action, "kind": key[0], "vpn": key[1], "name": key[2], "changes": changed}
+
+
+def _removed(key: Key) -> dict[str, Any]:
+    return {"action": "delete", "kind": key[0], "vpn": key[1], "name": key[2], "changes": {}}
 
 
 def _title(key: Key) -> str:

@@ -75,6 +75,13 @@ def is_carried(name: str) -> bool:
     return bool(node_of(name)) and not name.endswith(wire.LINK_DMQ_SUFFIX)
 
 
+def is_as_made(name: str, attributes: objects.Attributes) -> bool:
+    """Tell whether a queue is one of a link, and as the link made it; what the neighbour wants of it is no change."""
+    made = queues_of(node_of(name)).get(name)
+    fixed = {attribute.name for attribute in objects.identity_of("queue")}
+    return made is not None and all(attributes[one] == made[one] for one in made.keys() - fixed)
+
+
 def retained_queue(vpn: objects.Attributes) -> objects.Attributes | None:
     """Give the attributes of the queue for retained messages, without id and homes; None: the Message VPN has none."""
     quota = vpn["max_retained_mb"]
@@ -118,6 +125,16 @@ def without_fixed(kind: str, name: str, given: objects.Attributes) -> objects.At
 def is_session(kind: str, name: str) -> bool:
     """Tell whether an object is the queue of the session of an MQTT client."""
     return kind == "queue" and name.startswith(wire.SESSION_QUEUE_PREFIX)
+
+
+def check_declared_name(kind: str, name: str, given: objects.Attributes) -> None:
+    """Refuse a name that no object of a backup has: it may also name a queue of a link.
+
+    Raises:
+        InvalidRequestError: the same as `check_name`.
+    """
+    if kind != "queue" or name not in names_of(node_of(name)):
+        check_name(kind, name, given)
 
 
 def check_name(kind: str, name: str, given: objects.Attributes) -> None:

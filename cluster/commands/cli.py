@@ -49,7 +49,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             "cluster.commands.node.top", "Watch processes, queues or clients, with the rate of each."
         ),
         "events": Entry("cluster.commands.node.node", "Show what happened on the node."),
-        "config": Entry("cluster.commands.node.node", "Show, check, export and apply configuration."),
+        "config": Entry(
+            "cluster.commands.node.configuring", "Show, check, export, plan and apply configuration."
+        ),
         "cluster": Entry(
             "cluster.commands.node.cluster", "Show the nodes of the cluster, their links, and what is wrong."
         ),

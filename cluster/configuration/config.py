@@ -35,6 +35,7 @@ from msgspec import Meta
 
 from angarium import errors
 from cluster import objects
+from cluster.catalog import node_queues
 from cluster.configuration import admin, health, issuers, mqtt, syslog
 from cluster.configuration.encryption import ca_file_faults, listen_faults
 from cluster.configuration.keys import about, within
@@ -486,7 +487,7 @@ def _listed_objects(section: str, table: Any, directory: Path) -> tuple[list[Dec
 
 
 def _declared_attributes(kind: str, name: str, given: dict[str, Any], directory: Path) -> objects.Attributes:
-    objects.check_name(objects.kind_of(kind), name)
+    node_queues.check_declared_name(kind, name, given)
     given = dict(given)
     password_file = given.pop("password_file", None) if kind in _KINDS_WITH_PASSWORD else None
     attributes = objects.convert_declared(kind, given)

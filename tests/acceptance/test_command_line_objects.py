@@ -179,6 +179,29 @@ def test_objects_are_exported_and_applied_again(shell: Shell) -> None:
     shell.run("vpn", "delete", "exported")
 
 
+@pytest.mark.requirement("R260")
+def test_a_plan_says_what_a_file_would_change_and_pruning_asks(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = shell.folder / "plan.toml"
+    file.write_bytes(shell.run("config", "export").out)
+    assert shell.run("config", "plan", "plan.toml", "--prune", "--json").rows == []
+    shell.run("queue", "create", "forgotten")
+    assert shell.run("config", "plan", "plan.toml").out.decode().startswith("the node is as plan.toml says")
+    (planned,) = shell.run("config", "plan", "plan.toml", "--prune", "--json", status=2).rows
+    assert (planned["action"], planned["name"]) == ("delete", "forgotten")
+    monkeypatch.setitem(shell.environment, "ANGARIUM_YES", "")
+    refused = shell.run("config", "apply", "plan.toml", "--prune", status=2)
+    assert "delete queue forgotten" in refused.err
+    assert shell.run("queue", "show", "forgotten", "--json").object["name"] == "forgotten"
+    shell.run("config", "apply", "plan.toml", "--prune", "--yes")
+    assert shell.run("queue", "show", "forgotten", status=1).err.startswith("error 40401: ")
+    file.write_text('[vpn.default.queue.one]\n[vpn.nowhere.username.two]\nacl_profile = "gone"\n')
+    assert shell.run("config", "plan", "plan.toml", status=1).err.startswith("error 40401: ")
+    shell.run("config", "apply", "plan.toml", status=1)
+    assert shell.run("queue", "show", "one", status=1).err.startswith("error 40401: ")
+
+
 def test_keys_are_made_once_and_never_overwritten(shell: Shell) -> None:
     made = shell.run(
         "keys", "create", "some", "--host", "node.example", "--host", "10.0.0.7", "--json"

@@ -44,6 +44,14 @@ def test_a_node_is_backed_up_and_restored_as_the_page_says(desk: Desk) -> None:
         reader.read([before, *page, after, expected])
 
 
+def test_objects_are_kept_in_a_file_as_the_page_says(desk: Desk) -> None:
+    """A plan that finds something ends with 2, which is no failure of the reader's shell."""
+    with desk.reader() as reader:
+        start = typed("source .venv/bin/activate", "angarium up --detach")
+        page = blocks(HOW_TO / "keep-objects-in-a-file.md")
+        reader.read([start, *page, typed("angarium down")])
+
+
 def test_a_node_is_secured_as_the_page_says(desk: Desk) -> None:
     """The node listens on the loopback address here, from where `default` could come in."""
     with desk.reader(listen=False) as reader:

@@ -1,8 +1,7 @@
-"""`angarium up`, `down`, `status`, `top`, `events`, `config` and `keys`: a node and its operator.
+"""`angarium up`, `down`, `status`, `top`, `events` and `keys`: a node and its operator.
 
-Starting and stopping is done by `cluster.supervisor` and `cluster.admin.client`, checking by
-`cluster.configuration.config`; the commands here call them and show what they answer. How a status is drawn is in
-`status_view.py`.
+Starting and stopping is done by `cluster.supervisor` and `cluster.admin.client`; the commands here call them and show
+what they answer. How a status is drawn is in `status_view.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from angarium import errors
 from angarium_server.visible import visible
 from cluster.commands.connecting.connection import (
     DEFAULT_DATA,
@@ -35,14 +33,11 @@ from cluster.commands.terminal.output import (
     Output,
     list_option,
     output_option,
-    print_json,
-    print_json_lines,
     print_lines,
     to_json,
     view_option,
     width,
 )
-from cluster.commands.terminal.table import cell
 
 if TYPE_CHECKING:
     from cluster.data.node_file import NodeFile
@@ -224,95 +219,6 @@ def _since(text: str) -> str | int:
 def _event_line(event: dict[str, Any]) -> str:
     line = f"{event['time']} {event['severity']:<7} {event['event']}: {event['text']}"
     return visible(line)
-
-
-@click.group(cls=SuggestingGroup)
-def config() -> None:
-    """Configuration: the file of the node, and the objects that operators create."""
-
-
-@config.command("show")
-@click.option("--defaults", is_flag=True, help="Print every key with its default and meaning.")
-@output_option
-@admin_options
-def show_config(*, admin: AdminOptions, defaults: bool, out: Output) -> None:
-    """Print the configuration of the running node as TOML, or every default."""
-    if defaults:
-        from cluster.configuration.config import show_defaults
-
-        click.echo(show_defaults(), nl=False)
-        return
-    found = admin.call("config.show")
-    if out.is_json:
-        print_json(found)
-        return
-    import msgspec
-
-    from cluster.configuration import config as node_config
-
-    click.echo(node_config.show_config(msgspec.convert(found, node_config.NodeConfig)), nl=False)
-
-
-@config.command("check")
-@click.argument("file", type=FILE)
-@output_option
-def check_config_file(*, file: Path, out: Output) -> int:
-    """Check a configuration file and report every fault."""
-    from cluster.configuration.config import check_config
-
-    faults = check_config(file)
-    for fault in faults:
-        click.echo(f"error {errors.INVALID_CONFIGURATION}: {file}: {fault}", err=True)
-    if out.is_json or not faults:
-        out.done(f"{file} is good", {"file": str(file), "good": not faults, "faults": faults})
-    return 1 if faults else 0
-
-
-@config.command("export")
-@list_option
-@admin_options
-def export_objects(*, admin: AdminOptions, out: Output) -> None:
-    """Print the objects of the node as TOML that 'config apply' reads; password hashes are in it."""
-    found = admin.call("config.export")
-    if out.is_json:
-        print_json_lines(
-            {"kind": kind, "vpn": vpn, "name": name, "attributes": attributes}
-            for kind, vpn, name, attributes in found
-        )
-        return
-    from cluster.configuration.config import export_config
-
-    click.echo(export_config(found), nl=False)
-
-
-@config.command("apply")
-@click.argument("file", type=FILE)
-@click.option("--dry-run", is_flag=True, help="Only report what would change.")
-@list_option
-@admin_options
-def apply_config(*, admin: AdminOptions, file: Path, dry_run: bool, out: Output) -> None:
-    """Create and update the objects of a file; nothing is deleted."""
-    from cluster.configuration.config import parse_objects
-
-    objects = parse_objects(file.read_text(encoding="utf-8"), file.parent)
-    done = admin.call("config.apply", objects=objects, dry_run=dry_run)
-    out.rows(
-        done,
-        ("name", "kind", "vpn", "action", "changes"),
-        empty=f"{file} holds no objects",
-        readable=lambda row: {**row, "changes": _changes(row)},
-    )
-
-
-def _changes(row: dict[str, Any]) -> str:
-    """Say what became of an object: of a new one what is not as ever, of another one before and after."""
-    from cluster.objects import differing
-
-    changes = row["changes"]
-    if row["action"] == "create":
-        made = {name: after for name, (_, after) in changes.items()}
-        return "; ".join(f"{name} = {cell(value)}" for name, value in differing(row["kind"], made).items())
-    return "; ".join(f"{name}: {cell(before)} -> {cell(after)}" for name, (before, after) in changes.items())
 
 
 #: Nobody has to renew a certificate more often than once a year, nor keeps one for longer than an authority.

@@ -227,10 +227,11 @@ class EventArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ApplyArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `config.apply`; an object is [kind, vpn, name, attributes]."""
+    """Of `config.apply`; an object is [kind, vpn, name, attributes], prune deletes what is not named."""
 
     objects: list[tuple[str, str | None, str, dict[str, Any]]]
     dry_run: bool = False
+    prune: bool = False
 
 
 class LogLevelArguments(msgspec.Struct, forbid_unknown_fields=True):

@@ -8,7 +8,7 @@ objects.update      kind, name, vpn="default", attributes       the object
 objects.delete      kind, name, vpn="default"                   None
 objects.subscribe   name, vpn="default", add=[], remove=[]      the queue; of filters that clients added too
 config.export                                                   [kind, vpn, name, attributes] and hashes
-config.apply        objects, dry_run=False                      what was done, or would be, per object
+config.apply        objects, dry_run=False, prune=False         what was done, or would be, per object
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from cluster.controller.operations import arguments
 from storage.config_store import Change
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cluster.catalog.registries import Registries
     from cluster.controller.switchboard.changes import Changes
     from cluster.controller.switchboard.switchboard import AdminAsker, Asker, Switchboard
+    from storage.config_store import Entry
 
 
 class ObjectOperations:
@@ -67,16 +70,8 @@ class ObjectOperations:
         self._changes.make(changes, asker, "updated", lambda: self._catalog.show(*where))
 
     def _delete(self, request: arguments.ObjectArguments, asker: Asker, _now: float) -> None:
-        vpn = request.vpn or ""
-        changes = self._catalog.delete(request.kind, vpn, request.name)
-        if request.kind in ("vpn", "username"):
-            # Whoever gets the name next must not go on with the sequences of the former one.
-            is_vpn = request.kind == "vpn"
-            owner: tuple[str, str | None] = (request.name, None) if is_vpn else (vpn, request.name)
-            changes = changes + self._producers.forget_all(*owner)
-            changes += self._stages.forget_all(owner, self._board.now_s())
-        forgotten = self._producers.ids_of(changes)
-        self._changes.make(changes, asker, "deleted", lambda: None, forgotten=forgotten)
+        changes = self._catalog.delete(request.kind, request.vpn or "", request.name)
+        self._make(changes, asker, "deleted", lambda: None)
 
     def _subscribe(self, request: arguments.SubscribeArguments, asker: Asker, _now: float) -> None:
         where = ("queue", request.vpn, request.name)
@@ -100,10 +95,23 @@ class ObjectOperations:
     def _export(self, _request: arguments.NoArguments, asker: AdminAsker, _now: float) -> None:
         self._board.reply(asker, [row for row in self._catalog.export() if may_have(asker.who, *row[:2])])
 
-    def _apply(self, request: arguments.ApplyArguments, asker: Asker, _now: float) -> None:
-        applied = self._catalog.apply([list(entry) for entry in request.objects])
+    def _apply(self, request: arguments.ApplyArguments, asker: AdminAsker, _now: float) -> None:
+        declared = [list(entry) for entry in request.objects]
+        undeclared = self._catalog.undeclared(declared) if request.prune else []
+        applied = self._catalog.apply(declared, [key for key in undeclared if may_have(asker.who, *key[:2])])
         changes = [] if request.dry_run else applied.changes
-        self._changes.make(changes, asker, "applied", lambda: applied.report)
+        self._make(changes, asker, "applied", lambda: applied.report)
+
+    def _make(self, changes: list[Entry], asker: Asker, verb: str, answer: Callable[[], Any]) -> None:
+        """Bring changes into force; whoever gets a name next must not go on with the sequences of the one that went."""
+        records: list[Entry] = []
+        for gone in [one for one in changes if isinstance(one, Change) and one.attributes is None]:
+            if gone.kind in ("vpn", "username"):
+                owner = (gone.name, None) if gone.kind == "vpn" else (gone.vpn, gone.name)
+                records += self._producers.forget_all(*owner)
+                records += self._stages.forget_all(owner, self._board.now_s())
+        forgotten = self._producers.ids_of(records)
+        self._changes.make([*changes, *records], asker, verb, answer, forgotten=forgotten)
 
 
 def _with_client_subscriptions(

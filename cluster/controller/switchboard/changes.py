@@ -260,11 +260,12 @@ class Changes:
         titles = [
             f"{kind} {name!r}" + (f" in Message VPN {vpn!r}" if vpn else "") for kind, vpn, name, _ in changed
         ]
+        verbs = ["deleted" if change.attributes is None else verb for change in changed]
         if len(titles) > SINGLE_CHANGES_MAX:
-            titles = [f"{len(titles)} objects, {titles[0]} first, each"]
+            titles, verbs = [f"{len(titles)} objects, {titles[0]} first, each"], [verb]
         source = clients_of(changed[0].vpn) if by_client and changed else None
-        for title in titles:
-            self._board.record_system("info", "SYSTEM_CONFIG_CHANGE", f"{title} was {verb}", source)
+        for title, done in zip(titles, verbs, strict=True):
+            self._board.record_system("info", "SYSTEM_CONFIG_CHANGE", f"{title} was {done}", source)
 
     def validate(self) -> None:
         """Assert what the attribute comments say."""

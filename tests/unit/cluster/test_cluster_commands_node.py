@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cluster.commands import cli
-from cluster.commands.node import node
+from cluster.commands.node import configuring, node
 from cluster.objects import complete
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def test_a_good_configuration_and_a_bad_one_are_told_apart(
 def test_changes_of_a_configuration_are_told_in_short() -> None:
     made = {name: [None, value] for name, value in complete("queue", {"max_ttl_s": 5}).items()}
     created = {"action": "create", "kind": "queue", "changes": made}
-    assert node._changes(created) == "max_ttl_s = 5"
+    assert configuring._changes(created) == "max_ttl_s = 5"
     updated = {"action": "update", "kind": "queue", "changes": {"max_ttl_s": [5, 1000], "owner": ["", "ann"]}}
-    assert node._changes(updated) == "max_ttl_s: 5 -> 1,000; owner:  -> ann"
-    assert node._changes({"action": "unchanged", "kind": "queue", "changes": {}}) == ""
+    assert configuring._changes(updated) == "max_ttl_s: 5 -> 1,000; owner:  -> ann"
+    assert configuring._changes({"action": "unchanged", "kind": "queue", "changes": {}}) == ""

@@ -247,6 +247,14 @@ def test_a_backup_in_a_scope_is_what_can_be_applied_there_again(world: World) ->
         assert not may(world, who, "config.apply", objects=[*backup, entry])
 
 
+def test_what_is_pruned_is_in_the_scope_of_who_prunes(world: World) -> None:
+    request = {"objects": [], "prune": True, "dry_run": True}
+    gone = world.ask_as(claim("administrator", "own"), "config.apply", **request)
+    assert gone
+    assert {(row["action"], row["vpn"]) for row in gone} == {("delete", "own")}
+    assert {"operator", "vpn"} <= {row["kind"] for row in world.ask("config.apply", **request)}
+
+
 def test_how_far_a_job_is_tells_who_began_it_and_the_node() -> None:
     world = World()
     for vpn in ("own", "other"):
