@@ -260,7 +260,7 @@ class Changes:
         titles = [
             f"{kind} {name!r}" + (f" in Message VPN {vpn!r}" if vpn else "") for kind, vpn, name, _ in changed
         ]
-        verbs = ["deleted" if change.attributes is None else verb for change in changed]
+        verbs = ["deleted" if verb == "applied" and one.attributes is None else verb for one in changed]
         if len(titles) > SINGLE_CHANGES_MAX:
             titles, verbs = [f"{len(titles)} objects, {titles[0]} first, each"], [verb]
         source = clients_of(changed[0].vpn) if by_client and changed else None

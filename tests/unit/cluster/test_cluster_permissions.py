@@ -249,6 +249,7 @@ def test_a_backup_in_a_scope_is_what_can_be_applied_there_again(world: World) ->
 
 def test_what_is_pruned_is_in_the_scope_of_who_prunes(world: World) -> None:
     request = {"objects": [], "prune": True, "dry_run": True}
+    world.ask("objects.create", kind="acl", vpn="own", name="pruned", attributes={})
     gone = world.ask_as(claim("administrator", "own"), "config.apply", **request)
     assert gone
     assert {(row["action"], row["vpn"]) for row in gone} == {("delete", "own")}
