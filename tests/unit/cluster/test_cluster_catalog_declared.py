@@ -17,7 +17,7 @@ from angarium import errors
 from cluster import objects
 from cluster.catalog.catalog import Applied, Catalog
 from cluster.configuration.config import export_config, parse_objects
-from tests.unit.cluster.test_cluster_catalog import create, do, pretended_hash
+from storage.config_store import Entry
 
 VPNS = ("default", "orders", "fleet")
 NAMES = st.text("abAB", min_size=1, max_size=2)
@@ -67,6 +67,20 @@ WISHES = st.lists(
     ),
     max_size=12,
 )
+
+
+def pretended_hash(password: str) -> str:
+    """As strong as needed here, and far faster than the real one."""
+    return f"scrypt$16384$8$1$00${password.encode().hex()}"
+
+
+def do(catalog: Catalog, changes: list[Entry]) -> None:
+    catalog.take(changes)
+    catalog.validate()
+
+
+def create(catalog: Catalog, kind: str, vpn: str, name: str, **values: Any) -> None:
+    do(catalog, catalog.create(kind, vpn, name, values))
 
 
 def fresh_catalog() -> Catalog:
