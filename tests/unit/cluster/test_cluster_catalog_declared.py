@@ -6,7 +6,7 @@ Sets of objects are made at random from the types of their attributes, so an att
 from __future__ import annotations
 
 import string
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -17,7 +17,9 @@ from angarium import errors
 from cluster import objects
 from cluster.catalog.catalog import Applied, Catalog
 from cluster.configuration.config import export_config, parse_objects
-from storage.config_store import Entry
+
+if TYPE_CHECKING:
+    from storage.config_store import Entry
 
 VPNS = ("default", "orders", "fleet")
 NAMES = st.text("abAB", min_size=1, max_size=2)
