@@ -15,6 +15,7 @@ from router.flows.binding import BindArguments, Binding
 from router.flows.flows import Flows
 from router.flows.groups import Groups
 from router.flows.lane_questions import LaneQuestions
+from router.guaranteed.charged_asks import ChargedAsks
 from router.guaranteed.endpoints import Endpoints
 from router.guaranteed.filter_checks import do_at_once
 from router.guaranteed.lanes import Lanes
@@ -93,9 +94,8 @@ class Consumers:
             self._begin,
             exceptions=exceptions,
         )
-        provisioning = Provisioning(
-            self.endpoints, asks, self.alarms.endpoint_refused, memory, self._begin, exceptions=exceptions
-        )
+        charged = ChargedAsks(asks, memory, self.alarms.endpoint_refused)
+        provisioning = Provisioning(self.endpoints, charged, self._begin, exceptions=exceptions)
         requests.register("flow.bind", BindArguments, binding.bind)
         requests.register("flow.unbind", UnbindArguments, self._unbind)
         requests.register("endpoint.create", CreateArguments, provisioning.create)
@@ -103,9 +103,7 @@ class Consumers:
         requests.register("endpoint.subscribe", FilterArguments, provisioning.subscribe)
         requests.register("endpoint.unsubscribe", FilterArguments, provisioning.unsubscribe)
         requests.register("endpoint.show", NameArguments, provisioning.show)
-        sessions = KeptSessions(
-            self.endpoints, asks, self.alarms.endpoint_refused, memory, self._begin, self.questions.ask
-        )
+        sessions = KeptSessions(self.endpoints, charged, self._begin, self.questions.ask)
         requests.register("session.open", OpenArguments, sessions.open)
         requests.register("session.change", ChangeArguments, sessions.change)
         requests.register("session.close", CloseArguments, sessions.close)

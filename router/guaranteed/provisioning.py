@@ -20,7 +20,6 @@ from msgspec import Meta
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
-from router.asking.asks import refusal
 from router.asking.requests import GivenAttributes  # noqa: TC001 - msgspec reads it at run time
 from router.guaranteed.endpoint_filters import EXCEPTION_MARK
 from router.guaranteed.endpoints import QUEUE, Endpoint
@@ -40,11 +39,10 @@ from router.sessions.session import FILTERS_PER_FRAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.asking.asks import Asks
     from router.asking.requests import Answer
     from router.asking.work import Work
+    from router.guaranteed.charged_asks import ChargedAsks
     from router.guaranteed.endpoints import Endpoints
-    from router.guaranteed.memory_accounts import MemoryAccounts
     from router.sessions.session import Session
 
 #: Attributes that say how the node holds an endpoint; clients do not see them.
@@ -88,19 +86,13 @@ class Provisioning:
     def __init__(
         self,
         endpoints: Endpoints,
-        asks: Asks,
-        on_refused: Callable[[Session, int], None],
-        memory: MemoryAccounts,
+        asks: ChargedAsks,
         begin_work: Callable[[Work], None],
         *,
         exceptions: bool,
     ) -> None:
         self._endpoints = endpoints
-        #: Who asks is charged until the answer comes; then the endpoint has what it costs.
-        self._memory = memory
         self._asks = asks
-        #: Told the session and the code when the controller refuses a new endpoint.
-        self._on_refused = on_refused
         self._exceptions = exceptions
         self._begin_work = begin_work
 
@@ -122,8 +114,6 @@ class Provisioning:
     def _create(self, session: Session, wish: CreateArguments, answer: Answer) -> None:
         """Ask for an endpoint that may be."""
         filters, partitions = subscriptions_in(wish.attributes), partitions_in(wish.attributes)
-        size = self._endpoints.would_cost(filters, partitions)
-        self._memory.charge(session, size)
         arguments = {
             "vpn": session.vpn.name,
             "kind": wish.kind,
@@ -135,16 +125,11 @@ class Provisioning:
             "ignore_exists": wish.ignore_exists,
         }
 
-        def done(ok: bool, value: Any, _at: float) -> None:  # noqa: FBT001 - the form of an answer
-            self._memory.refund(session, size)
-            if ok:
-                answer.give({"name": wish.name, "created": bool(value["created"])})
-            else:
-                error = refusal(value)
-                self._on_refused(session, error.code)
-                answer.refuse(error)
+        def created(value: Any) -> None:
+            answer.give({"name": wish.name, "created": bool(value["created"])})
 
-        self._asks.ask("endpoint.create", arguments, done, session)
+        size = self._endpoints.would_cost(filters, partitions)
+        self._asks.ask("endpoint.create", arguments, answer, created, size)
 
     def delete(self, session: Session, wish: NameArguments, answer: Answer, _now: float) -> None:
         """Delete an endpoint that a client created (R132, R139).
@@ -163,14 +148,7 @@ class Provisioning:
             "name": wish.name,
             "id": endpoint.id,
         }
-
-        def done(ok: bool, value: Any, _at: float) -> None:  # noqa: FBT001 - the form of an answer
-            if ok:
-                answer.give(None)
-            else:
-                answer.refuse(refusal(value))
-
-        self._asks.ask("endpoint.delete", arguments, done, session)
+        self._asks.ask("endpoint.delete", arguments, answer, lambda _: answer.give(None))
 
     def subscribe(self, session: Session, wish: FilterArguments, answer: Answer, now: float) -> None:
         """Add subscriptions to a queue (R120).
@@ -220,19 +198,14 @@ class Provisioning:
         if not texts:
             answer.give([verdicts[text] for text in wish.filters])
             return
-        size = self._endpoints.would_cost(texts) if verb == "add" else 0
-        self._memory.charge(session, size)
 
-        def done(ok: bool, value: Any, _at: float) -> None:  # noqa: FBT001 - the form of an answer
-            self._memory.refund(session, size)
-            if not ok:
-                answer.refuse(refusal(value))
-                return
+        def changed(value: Any) -> None:
             verdicts.update(zip(texts, value[told], strict=True))
             answer.give([verdicts[text] for text in wish.filters])
 
         arguments = {"vpn": session.vpn.name, "name": wish.name, verb: texts}
-        self._asks.ask("endpoint.subscribe", arguments, done, session)
+        size = self._endpoints.would_cost(texts) if verb == "add" else 0
+        self._asks.ask("endpoint.subscribe", arguments, answer, changed, size)
 
     def show(self, session: Session, wish: NameArguments, answer: Answer, _now: float) -> None:
         """Give attributes and metrics of an endpoint.

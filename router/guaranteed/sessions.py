@@ -29,7 +29,6 @@ from msgspec import Meta
 from angarium import errors
 from angarium.errors import AngariumError, error_for
 from angarium_server.frames.homes import NOTE_BYTES_MAX, NOTE_DONE_MAX, POSITION_MAX, KeepNote, ReadNote
-from router.asking.asks import refusal
 from router.guaranteed.endpoints import QUEUE, Endpoint
 from router.guaranteed.filter_checks import FilterChecks
 from router.guaranteed.permissions import Level, check_filter, check_shared, demand, demand_receive
@@ -40,11 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from angarium_server.frames.homes import LeaseVerb
-    from router.asking.asks import Asks
     from router.asking.requests import Answer
     from router.asking.work import Work
+    from router.guaranteed.charged_asks import ChargedAsks
     from router.guaranteed.endpoints import Endpoints, LaneUsage
-    from router.guaranteed.memory_accounts import MemoryAccounts
     from router.sessions.session import Session
 
 #: Filters of a queue that one filter of another protocol comes to.
@@ -115,9 +113,7 @@ class KeptSessions:
     def __init__(
         self,
         endpoints: Endpoints,
-        asks: Asks,
-        on_refused: Callable[[Session, int], None],
-        memory: MemoryAccounts,
+        asks: ChargedAsks,
         begin_work: Callable[[Work], None],
         ask_lane: AskLane,
     ) -> None:
@@ -125,10 +121,6 @@ class KeptSessions:
         #: Asks the home of a lane.
         self._ask_lane = ask_lane
         self._asks = asks
-        #: Told the session and the code when the controller refuses.
-        self._on_refused = on_refused
-        #: Who asks is charged until the answer comes; then the queue has what it costs.
-        self._memory = memory
         self._begin_work = begin_work
 
     def open(self, session: Session, wish: OpenArguments, answer: Answer, _now: float) -> None:
@@ -292,25 +284,14 @@ class KeptSessions:
         then: Callable[[Any], None],
         size: int = 0,
     ) -> None:
-        """Ask the controller for something that costs so much memory."""
-        self._memory.charge(session, size)
-
-        def done(ok: bool, value: Any, _at: float) -> None:  # noqa: FBT001 - the form of an answer
-            self._memory.refund(session, size)
-            if ok:
-                then(value)
-                return
-            error = refusal(value)
-            self._on_refused(session, error.code)
-            answer.refuse(error)
-
+        """Ask the controller about the session of the client."""
         whose = {
             "vpn": session.vpn.name,
             "name": session_queue(session.client_name),
             "username": session.username,
             "client": session.client_name,
         }
-        self._asks.ask(operation, {**whose, **arguments}, done, session)
+        self._asks.ask(operation, {**whose, **arguments}, answer, then, size)
 
 
 def _first(refused: dict[str, list[Any]], texts: Sequence[str]) -> list[Any] | None:

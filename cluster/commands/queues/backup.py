@@ -66,7 +66,7 @@ class Restored(NamedTuple):
 
 
 @contextlib.contextmanager
-def staging(file: Path) -> Iterator[Path]:
+def parts_folder(file: Path) -> Iterator[Path]:
     """Give the path of a directory beside the file for the copies; it is removed at the end.
 
     Raises:
@@ -75,14 +75,14 @@ def staging(file: Path) -> Iterator[Path]:
     if file.exists():
         detail = f"{file}; a backup is never written over"
         raise errors.error_for(errors.OBJECT_EXISTS, detail, "choose another path, or remove it")
-    stage = file.with_name(f".{file.name}.{os.getpid()}.parts").absolute()
+    folder = file.with_name(f".{file.name}.{os.getpid()}.parts").absolute()
     try:
-        yield stage
+        yield folder
     finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def fetch(connection: Admin, copy: str, parts: list[str], stage: Path, tell: Callable[[int], None]) -> None:
+def fetch(connection: Admin, copy: str, parts: list[str], folder: Path, tell: Callable[[int], None]) -> None:
     """Fetch the copies that a node at another host made into a directory.
 
     Raises:
@@ -93,12 +93,12 @@ def fetch(connection: Admin, copy: str, parts: list[str], stage: Path, tell: Cal
     if len(set(parts)) != len(parts) or not all(map(_PART.fullmatch, parts)):
         raise errors.error_for(errors.SPOOL_DAMAGED, f"the node calls the parts of its backup {parts!r}")
     try:
-        stage.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700)
     except OSError as error:  # a link there would lead elsewhere
-        raise errors.invalid(f"{stage}: {error.strerror}") from None
+        raise errors.invalid(f"{folder}: {error.strerror}") from None
     fetched = 0
     for part in parts:
-        place = stage / part
+        place = folder / part
         place.mkdir(mode=0o700, parents=True)
         with (place / DATA_FILE).open("xb") as file:
             size = 1
@@ -115,12 +115,12 @@ def fetch(connection: Admin, copy: str, parts: list[str], stage: Path, tell: Cal
 
 
 def pack(
-    stage: Path, file: Path, node: str, node_id: str, workers: int, tell: Callable[[int, int], None]
+    folder: Path, file: Path, node: str, node_id: str, workers: int, tell: Callable[[int, int], None]
 ) -> Manifest:
     """Make the file of the copies in a directory, durably; gives what it says of the node."""
     manifest = Manifest(node=node, node_id=node_id, workers=workers, taken=utc_now())
-    members = {CONFIG_FOLDER: stage / CONFIG_FOLDER}
-    members |= {f"{_SPOOL_MEMBER}{path.name}": path for path in spools_of(stage)}
+    members = {CONFIG_FOLDER: folder / CONFIG_FOLDER}
+    members |= {f"{_SPOOL_MEMBER}{path.name}": path for path in spools_of(folder)}
     maintenance.pack(members, file, msgspec.to_builtins(manifest), tell)
     return manifest
 

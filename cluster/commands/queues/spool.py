@@ -133,20 +133,20 @@ def back_up(*, admin: AdminOptions, file: Path, out: Output) -> None:
     from cluster.commands.queues import backup
 
     file = file.absolute()
-    with backup.staging(file) as stage, admin.open() as connection:
-        made = connection.call("spool.backup", directory=None if admin.admin_url else str(stage))
+    with backup.parts_folder(file) as folder, admin.open() as connection:
+        made = connection.call("spool.backup", directory=None if admin.admin_url else str(folder))
         try:
             wait_for(connection, made["jobs"], "copy")
             if made["copy"] is not None:
                 with progress("fetch", None) as show:
-                    backup.fetch(connection, made["copy"], made["parts"], stage, show)
+                    backup.fetch(connection, made["copy"], made["parts"], folder, show)
         finally:
             if made["copy"] is not None:
                 with contextlib.suppress(errors.AngariumError):
                     connection.call("spool.drop", copy=made["copy"])
         about = (made["node"], made["node_id"], made["workers"])
         with progress("pack", None) as show:
-            manifest = backup.pack(stage, file, *about, show)
+            manifest = backup.pack(folder, file, *about, show)
     result = {"file": str(file), "size_bytes": file.stat().st_size, "workers": manifest.workers}
     out.one(result)
 

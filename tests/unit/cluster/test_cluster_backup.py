@@ -24,14 +24,14 @@ NODE = NodeFile(node="berlin", node_id="1" * 32, workers=2)
 BLOCK = b"rows of a block"
 
 
-def make_copies(stage: Path, value: bytes = BLOCK) -> None:
+def make_copies(folder: Path, value: bytes = BLOCK) -> None:
     """Do what controller and workers do for a backup."""
-    (stage / "config").mkdir(parents=True)
-    store = ConfigStore(stage / "config")
+    (folder / "config").mkdir(parents=True)
+    store = ConfigStore(folder / "config")
     store.commit([Change("vpn", "", "default", {})])
     store.close()
     for index in range(2):
-        spool = open_spool(stage / "spool" / str(index), 1 << 20)
+        spool = open_spool(folder / "spool" / str(index), 1 << 20)
         block = zlib.crc32(BLOCK).to_bytes(4, "big") + value
         spool.commit([(Table.BLOCKS, (index + 1).to_bytes(8, "big"), block)])
         spool.close()
@@ -39,9 +39,9 @@ def make_copies(stage: Path, value: bytes = BLOCK) -> None:
 
 def make_backup(tmp_path: Path, value: bytes = BLOCK) -> Path:
     file = tmp_path / "node.backup"
-    with backup.staging(file) as stage:
-        make_copies(stage, value)
-        backup.pack(stage, file, NODE.node, NODE.node_id, 2, lambda _done, _total: None)
+    with backup.parts_folder(file) as folder:
+        make_copies(folder, value)
+        backup.pack(folder, file, NODE.node, NODE.node_id, 2, lambda _done, _total: None)
     return file
 
 
@@ -58,7 +58,7 @@ def test_the_copies_go_when_the_file_is_made(tmp_path: Path) -> None:
 
 def test_a_backup_is_never_written_over(tmp_path: Path) -> None:
     file = make_backup(tmp_path)
-    with pytest.raises(errors.ConflictError, match="never written over"), backup.staging(file):
+    with pytest.raises(errors.ConflictError, match="never written over"), backup.parts_folder(file):
         pass
 
 
@@ -105,7 +105,7 @@ def test_a_copy_that_ends_early_is_no_backup(tmp_path: Path) -> None:
 def test_a_node_at_another_host_names_no_other_place_here(parts: list[str], tmp_path: Path) -> None:
     node = FarNode(tmp_path / "far")
     with pytest.raises(errors.UnavailableError) as caught:
-        backup.fetch(cast("Admin", node), "17", parts, tmp_path / "stage" / "here", lambda _done: None)
+        backup.fetch(cast("Admin", node), "17", parts, tmp_path / "folder" / "here", lambda _done: None)
     assert caught.value.code == errors.SPOOL_DAMAGED
     assert (node.pieces, list(tmp_path.iterdir())) == (0, [])
 

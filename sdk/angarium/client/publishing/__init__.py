@@ -1,1 +1,1 @@
-"""Publishing: direct messages, producers of guaranteed ones, and transactions across connections."""
+"""Publishing: direct messages, producers of guaranteed ones, and stages, which are committed across connections."""
