@@ -1,8 +1,9 @@
 """One client at the node: what its protocol says to the node, and what the node says to that.
 
-A client goes one way: it waits for its carrier, has said HELLO, is open, is over. It asks for one thing at a time, in
-pieces that the router takes in one step; the rest waits. Nothing here tells a guest anything while the guest calls,
-so a guest may call whatever it likes while it is told something.
+A client goes one way: it waits for its carrier, has said HELLO, is open, is over. One that is open when its carrier is
+lost may wait for the next one: then it is *away*, until it is open again. It asks for one thing at a time, in pieces
+that the router takes in one step; the rest waits. Nothing here tells a guest anything while the guest calls, so a guest
+may call whatever it likes while it is told something.
 """
 
 from __future__ import annotations
@@ -42,6 +43,13 @@ FILTERS_WAITING_MAX: Final = 10_000
 #: does not fill what all clients share.
 UNACKNOWLEDGED_BYTES_MAX: Final = 2 << 20
 _UNBIND: Final = "flow.unbind"
+#: What is told to those that are not attached again, where it says nothing about them: somebody else has the name; what
+#: the node gave them is not good any more, which the next login with a password may be; there is no router.
+_TOLD_AGAIN: Final = {
+    errors.CLIENT_NAME_IN_USE: errors.TAKEN_OVER,
+    errors.UNAUTHORIZED: errors.NOT_CONNECTED,
+    errors.VPN_UNAVAILABLE: errors.NOT_CONNECTED,
+}
 _DECODE_ANY: Final = msgspec.msgpack.Decoder().decode
 
 
@@ -63,6 +71,8 @@ class Login(NamedTuple):
     is_clean: bool = False
     takes_over: bool = True
     password_may_be_token: bool = True
+    #: That the node gave it when it let it in the last time, so that it needs no password.
+    token: bytes | None = None
 
     def hello(self, vpn: str, secret: str) -> Hello:
         """Give the HELLO of the client."""
@@ -79,7 +89,17 @@ class Login(NamedTuple):
         if self.is_clean:
             behalf["clean"] = True
         more = {"sdk": self.sdk, "behalf": behalf}
-        return Hello(vpn, self.username, self.password, self.client_name, more=more)
+        return Hello(vpn, self.username, self.password, self.client_name, token=self.token, more=more)
+
+    def again(self, welcome: AttachedWelcome) -> Login:
+        """Give how it goes on after its carrier was lost: without a password, and in nobody's place."""
+        return self._replace(
+            password=None,
+            client_name=welcome.client_name,
+            is_clean=False,
+            takes_over=False,
+            token=welcome.token,
+        )
 
 
 class Guest(Protocol):
@@ -93,6 +113,13 @@ class Guest(Protocol):
 
     def ended(self, error: AngariumError | None, now: float, /) -> None:
         """Its session is over, by itself or with its carrier; nothing is told after it."""
+
+    def away(self, now: float, /) -> bool:
+        """Its carrier is lost; false if it cannot go on with another one, and is to be told `ended`.
+
+        What it asks for here is asked first when it is attached again, then what had no answer, except for flows:
+        nothing that it had at the node is there. `may_go_on` follows, or `ended`.
+        """
 
     def answered(self, codes: Sequence[int], now: float, /) -> None:
         """One subscribe() or unsubscribe() is in force: 0 or an error code per filter; in the order of asking."""
@@ -173,11 +200,18 @@ class Stage(enum.Enum):
 class _Request:
     """One subscribe() or unsubscribe()."""
 
-    __slots__ = ("codes", "filters", "operation")
+    __slots__ = ("codes", "done", "filters", "operation")
 
-    def __init__(self, operation: bytes, filters: Sequence[tuple[str, int]]) -> None:
+    def __init__(
+        self,
+        operation: bytes,
+        filters: Sequence[tuple[str, int]],
+        done: Callable[[Sequence[int], float], None] | None = None,
+    ) -> None:
         self.operation = operation
         self.filters = filters
+        #: Who is told, if it is not the guest.
+        self.done = done
         #: The answers so far, fewer than filters.
         self.codes: list[int] = []
 
@@ -232,6 +266,7 @@ class Attached:
         "behind",
         "farewell",
         "has_moved",
+        "is_away",
         "is_full",
         "last",
         "login",
@@ -247,12 +282,14 @@ class Attached:
     def __init__(self, carrier: Carrying, guest: Guest, login: Login, wait_until: float) -> None:
         self._carrier = carrier
         self._guest = guest
-        #: None once it is open: it has a password in it.
-        self.login: Login | None = login
+        #: Once it is open it has no password in it.
+        self.login = login
+        #: Whether it was open when its carrier was lost, and waits to be attached again.
+        self.is_away = False
         #: Whether its token named another Message VPN than that where it came.
         self.has_moved = False
         #: How long it waits for its carrier at most.
-        self.wait_until: Final = wait_until
+        self.wait_until = wait_until
         self.stage = Stage.WAITING
         #: Of its HELLO; 0 while it waits.
         self.number = 0
@@ -288,6 +325,11 @@ class Attached:
         """Give the Message VPN that it is in; another one than where it came if its token says so."""
         return self._carrier.vpn
 
+    @property
+    def _is_in(self) -> bool:
+        """Whether what it asks for is asked, now or when it is attached again."""
+        return self.stage is Stage.OPEN or self.is_away
+
     # What the protocol says.
 
     def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
@@ -298,9 +340,15 @@ class Attached:
         """Ask for filters to go; `answered` follows."""
         self._ask(_Request(wire.UNSUBSCRIBE, filters))
 
+    def subscribe_again(
+        self, filters: Sequence[tuple[str, int]], done: Callable[[Sequence[int], float], None]
+    ) -> None:
+        """Ask, while away, for filters that were in force; `done` is told the codes."""
+        self._ask(_Request(wire.SUBSCRIBE, filters, done))
+
     def _ask(self, request: _Request) -> None:
         assert request.filters
-        if self.stage is not Stage.OPEN:
+        if not self._is_in:
             return
         self._filters_waiting += len(request.filters)
         if self._filters_waiting > FILTERS_WAITING_MAX:
@@ -313,7 +361,7 @@ class Attached:
 
     def _line_up(self, request: _Request | _Operation) -> None:
         self._requests.append(request)
-        if len(self._requests) == 1:
+        if len(self._requests) == 1 and not self.is_away:
             self._carrier.has_asked(self)
 
     def request(
@@ -324,17 +372,17 @@ class Attached:
         decode: Callable[[bytes], Any] = _DECODE_ANY,
     ) -> None:
         """Ask for an operation; `done` is told what became of it, unless this client is over before."""
-        if self.stage is Stage.OPEN:
+        if self._is_in:
             self._line_up(_Operation(operation, arguments, decode, done, None))
 
     def bind(self, window: FlowWindow, arguments: dict[str, Any], done: Done) -> None:
         """Ask for a flow with this credit; `done` is told, and then come `spooled` and `indicated`."""
-        if self.stage is Stage.OPEN:
+        if self._is_in:
             self._line_up(_Operation("flow.bind", arguments, _DECODE_ANY, done, window))
 
     def unbind(self, window: FlowWindow) -> None:
         """Have nothing more of a flow that was asked for: what was not accepted is for others."""
-        if self.stage is Stage.OPEN:
+        if self._is_in:
             self._line_up(_Operation(_UNBIND, {}, _DECODE_ANY, _nothing, window))
 
     def accept(self, window: FlowWindow, position: int) -> None:
@@ -355,7 +403,9 @@ class Attached:
 
     def has_room(self) -> bool:
         """Tell whether another message is taken."""
-        return self._carrier.has_room() and self._carrier.windows.may_publish(self)
+        return (
+            self.stage is Stage.OPEN and self._carrier.has_room() and self._carrier.windows.may_publish(self)
+        )
 
     def publish(
         self, topic: str, flags: int, meta: Meta | None, properties: bytes | None, payload: bytes
@@ -373,7 +423,8 @@ class Attached:
 
     def has_room_guaranteed(self) -> bool:
         """Tell whether another guaranteed message is taken."""
-        return self._unacknowledged_bytes < UNACKNOWLEDGED_BYTES_MAX and self._carrier.has_room_guaranteed()
+        is_full = self._unacknowledged_bytes >= UNACKNOWLEDGED_BYTES_MAX
+        return self.stage is Stage.OPEN and not is_full and self._carrier.has_room_guaranteed()
 
     def publish_guaranteed(
         self, topic: str, flags: int, meta: Meta | None, properties: bytes | None, payload: bytes, name: int
@@ -382,7 +433,7 @@ class Attached:
 
         `acknowledged` follows, with the name that the message has here.
         """
-        if self.stage is Stage.OPEN:
+        if self._is_in:
             row = (0, topic, flags, meta, properties, payload)
             self._unacknowledged_bytes += row_size(row)
             self._carrier.producing.add(self, name, row)
@@ -390,7 +441,7 @@ class Attached:
     def publish_own(self, producer: int, first: int, rows: Sequence[Row]) -> None:
         """Publish a round by a producer of its own, opened with `producer.open`; `stored` follows.
 
-        The next one follows that: so there is always credit for it.
+        The next one follows that: so there is always credit for it. While away it is forgotten.
         """
         if self.stage is Stage.OPEN:
             assert self._own_round is None
@@ -399,7 +450,7 @@ class Attached:
 
     def refuse_guaranteed(self, name: int, code: int) -> None:
         """Have a message answered by an error, when those before it are answered."""
-        if self.stage is Stage.OPEN:
+        if self._is_in:
             self._carrier.producing.refuse(self, name, code)
 
     def count(self, name: str, amount: int = 1) -> None:
@@ -427,7 +478,7 @@ class Attached:
 
         Its will is published after its delay, but within so many seconds; None: it is not.
         """
-        if self.stage is Stage.OPEN:
+        if self._is_in:
             self.last = last
             self.farewell = () if will_within_s is None else (will_within_s,)
         self._carrier.leaves(self)
@@ -491,7 +542,7 @@ class Attached:
         if self._requests:
             self._carrier.has_asked(self)
         if is_done:
-            self._guest.answered(request.codes, now)
+            (request.done or self._guest.answered)(request.codes, now)
 
     def go_on(self, now: float) -> None:
         """Have the guest publish again."""
@@ -501,7 +552,7 @@ class Attached:
     def settled(self, settled: Settled, now: float) -> None:
         """Tell what became of guaranteed messages."""
         self._unacknowledged_bytes -= settled.size_bytes
-        if self.stage is Stage.OPEN:
+        if self._is_in:
             self._guest.acknowledged(settled.answers, now)
 
     def move(self, carrier: Carrying) -> None:
@@ -510,13 +561,45 @@ class Attached:
         self.has_moved = True
         self.stage, self.number = Stage.WAITING, 0
 
+    def suspend(self, wait_until: float, now: float) -> None:
+        """Be without a carrier, and wait for the next one, if the guest can."""
+        self.is_away, self.stage, self.number = True, Stage.WAITING, 0
+        self.wait_until = wait_until
+        self._is_asking, self._own_round, self._rounds = False, None, 0
+        self.unretired, self.window, self.is_full = 0, WINDOW_FIRST, False
+        pending, self._requests = self._requests, []
+        self._filters_waiting = 0
+        if self._guest.away(now):
+            self._ask_again(pending, now)
+        else:
+            self.is_away, self.stage = False, Stage.OPEN
+
+    def _ask_again(self, pending: list[_Request | _Operation], now: float) -> None:
+        """Line up what had no answer, except for what went with the carrier."""
+        for request in pending:
+            if isinstance(request, _Operation):
+                if request.window is None:
+                    self._line_up(request)
+            elif request.operation == wire.UNSUBSCRIBE:  # none of them is in force any more
+                self._guest.answered([0] * len(request.filters), now)
+            elif request.done is None:
+                request.codes.clear()
+                self._ask(request)
+
     def welcomed(self, welcome: AttachedWelcome, message_bytes_max: int, now: float) -> None:
         """Be open."""
+        was_away, self.is_away = self.is_away, False
         self.stage = Stage.OPEN
-        self.login = None
+        self.login = self.login.again(welcome)
         self.name = welcome.client_name
         self._message_bytes_max = message_bytes_max
-        self._guest.welcomed(welcome, now)
+        if not was_away:
+            self._guest.welcomed(welcome, now)
+            return
+        self._carrier.counting.changed(self)
+        if self._requests:
+            self._carrier.has_asked(self)
+        self._guest.may_go_on(now)
 
     def brought(self, event: Brought, now: float) -> None:
         """Hand on what came for this client alone."""
@@ -525,9 +608,14 @@ class Attached:
                 self._guest.delivered(delivery.rows, delivery.share, now)
 
     def refuse(self, error: AngariumError, now: float) -> None:
-        """Be over without having been open."""
+        """Be over without having been open, or attached again."""
+        was_away = self.is_away
         self.stop(Stage.OVER)
-        self._guest.refused(error, now)
+        if was_away:
+            code = _TOLD_AGAIN.get(error.code)
+            self._guest.ended(errors.error_for(code, error.detail) if code else error, now)
+        else:
+            self._guest.refused(error, now)
 
     def end(self, error: AngariumError | None, now: float) -> None:
         """Be over."""
@@ -536,7 +624,7 @@ class Attached:
 
     def stop(self, stage: Stage) -> None:
         """Be in this stage, and ask for nothing more."""
-        self.stage = stage
+        self.stage, self.is_away = stage, False
         self._requests.clear()
         self._filters_waiting = 0
 
@@ -552,6 +640,7 @@ class Attached:
         assert self._requests or not self._is_asking or self.stage is not Stage.OPEN
         assert self._unacknowledged_bytes >= 0
         assert self.number or self.stage in (Stage.WAITING, Stage.OVER)
+        assert not self.is_away or self.stage in (Stage.WAITING, Stage.GREETING)
         assert bool(self.name) or self.stage is not Stage.OPEN
 
 

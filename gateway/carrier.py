@@ -2,8 +2,9 @@
 
 It opens when a client wants to attach, and closes a while after the last one has left. What clients publish in one turn
 of the process leaves in rounds of the carrier, many clients in each; what they ask for leaves behind that, one request
-of each client at a time. When it is lost all of them are told that they are over, and the next one to attach opens
-it again.
+of each client at a time. When its connection is lost, because the router died, those of them that can wait are attached
+again, with the next one, and what they have published to be stored goes on; when it ends for another reason all are
+told that they are over. Who wants to attach opens it again.
 
 No I/O and no clock: the connection is given, and whoever has it calls `tick` at the end of each turn, and when it is
 time. Guests are told only from inside of `tick` and what the connection calls, so they may call whatever they like
@@ -16,9 +17,7 @@ import logging
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
-import msgspec
-
-from angarium import errors, wire
+from angarium import errors
 from angarium.client.protocol.events import (
     Arrived,
     Closed,
@@ -29,14 +28,15 @@ from angarium.client.protocol.events import (
     Retired,
     TableChanged,
 )
-from angarium.client.protocol.session import Hello, State
+from angarium.client.protocol.session import State
 from angarium.errors import error_for
-from angarium_server.frames.gateways import COUNTED_MAX, CountedFrame, Rights
+from angarium_server.frames.gateways import COUNTED_MAX, CountedFrame
 from gateway.accepting import Accepting
 from gateway.attached import Attached, Stage
 from gateway.counting import Counting
 from gateway.gathering import Gathering, Windows
 from gateway.producing import Producing
+from gateway.rights import NO_RIGHTS
 from gateway.session import (
     Acknowledged,
     Brought,
@@ -61,8 +61,9 @@ if TYPE_CHECKING:
     from gateway.attached import Guest, Login
     from gateway.line import Connect, Line
     from gateway.rights import KnownRights
+    from gateway.session import Identity
 
-#: How long a client waits for its carrier.
+#: How long a client waits for its carrier, or for the next one, and so long what it has published does.
 WAIT_S: Final = 10.0
 #: Pauses between tries to open it, the first and the longest.
 BACKOFF_FIRST_S: Final = 0.1
@@ -87,35 +88,6 @@ _FINAL: Final = (errors.VPN_NOT_ALLOWED, errors.VPN_UNAVAILABLE)
 
 _log = logging.getLogger("gateway")
 _NEVER: Final = float("inf")
-_NO_RIGHTS: Final = Rights(
-    publish_allowed=False,
-    publish_exceptions=[],
-    queue_units=0,
-    may_share=False,
-    may_send_guaranteed=False,
-    may_receive_guaranteed=False,
-)
-
-
-class Identity(msgspec.Struct, frozen=True):
-    """What a gateway process says of itself."""
-
-    #: That the supervisor made for this run.
-    secret: str
-    #: Of the protocol: "mqtt".
-    name: str
-    index: int
-    incarnation: int
-
-    def hello(self, vpn: str) -> Hello:
-        """Give the HELLO of a carrier."""
-        gateway = {"name": self.name, "index": self.index, "incarnation": self.incarnation}
-        more: dict[str, Any] = {"behalf": {"secret": self.secret}, "gateway": gateway}
-        return Hello(vpn, wire.GATEWAY_USERNAME, more=more)
-
-    def producer(self, node: str) -> str:
-        """Give the name of the producer of a carrier; it is another one in each Message VPN."""
-        return f"#{self.name}/{node}/{self.index}"
 
 
 class Surroundings(NamedTuple):
@@ -145,7 +117,7 @@ class Carrier:
         """Wait for the first client."""
         self.vpn: Final = vpn
         self._around: Final = around
-        self.no_rights = around.rights.find(_NO_RIGHTS)
+        self.no_rights = around.rights.find(NO_RIGHTS)
         #: The session and its connection; None between two of them.
         self._session: GatewaySession | None = None
         self._line: Line | None = None
@@ -172,6 +144,10 @@ class Carrier:
         #: When it may be opened again, and the pause after the next failure.
         self._open_at = 0.0
         self._pause_s = BACKOFF_FIRST_S
+        #: Until when what was published to be stored waits for the next session.
+        self._kept_until = 0.0
+        #: Whether the session ends because its connection is lost.
+        self._is_lost = False
         #: Why it is not open; None before the first failure.
         self._error: AngariumError | None = None
         #: Since when it has no clients; None while it has some. And until when it waits for the answer to its BYE.
@@ -207,11 +183,20 @@ class Carrier:
 
     def has_room(self) -> bool:
         """Tell whether another message of a client is taken."""
-        return self.gathering.has_room() and self._session is not None and self._session.is_open
+        return self.gathering.has_room() and self._is_open
 
     def has_room_guaranteed(self) -> bool:
         """Tell whether another guaranteed message of a client is taken."""
-        return self.producing.has_room() and self._session is not None and self._session.is_open
+        return self.producing.has_room() and self._is_open
+
+    @property
+    def _is_open(self) -> bool:
+        return self._session is not None and self._session.is_open
+
+    @property
+    def _is_wanted(self) -> bool:
+        """Whether it is to be opened, if it is not."""
+        return bool(self._waiting or self.producing.rows)
 
     def ask(self, send: Send, then: Then) -> bool:
         """Ask the router for an operation; false if that cannot be now. If the session ends, that is the answer."""
@@ -249,7 +234,7 @@ class Carrier:
     def _flush(self, now: float) -> None:
         session = self._session
         if session is None:
-            if self._waiting and now >= self._open_at:
+            if self._is_wanted and now >= self._open_at:
                 self._open(now)
         elif session.is_open:
             if self.producing.rows:
@@ -404,10 +389,14 @@ class Carrier:
         assert self._session is not None
         if client is None:
             return
-        if client.stage is Stage.RENOUNCED:
+        # Who goes on has what a token stands for: else somebody of its name has been there meanwhile.
+        is_another = client.is_away and not event.welcome.resumed
+        if client.stage is not Stage.GREETING or is_another:
             del self._clients[event.number]
-            self._session.dismiss(event.number)
-        elif client.stage is Stage.GREETING:
+            self._session.dismiss(event.number, client.farewell)
+            if is_another:
+                self._tell(client, client.refuse, error_for(errors.CLIENT_NAME_IN_USE), now)
+        else:
             client.rights = self._around.rights.find(event.welcome.rights)
             bytes_max = min(event.welcome.max_message_bytes, self.gathering.message_bytes_max)
             self._tell(client, client.welcomed, event.welcome, bytes_max, now)
@@ -461,7 +450,7 @@ class Carrier:
             tell(*what)
         except Exception:  # noqa: BLE001 - see above
             _log.exception("what a client was told led to a fault of the gateway")
-            if client.stage is Stage.OPEN:
+            if client.stage is Stage.OPEN or client.is_away:
                 self.throw_out(client, error_for(errors.INTERNAL))
 
     # Beginning and end.
@@ -478,6 +467,7 @@ class Carrier:
 
     def _line_lost(self, error: AngariumError, now: float) -> None:
         assert self._session is not None
+        self._is_lost = True
         self._act(self._session.lose(error), now)
 
     def _closed(self, event: Closed, now: float) -> None:
@@ -496,25 +486,42 @@ class Carrier:
             self._open_at = now + self._around.random.uniform(self._pause_s / 2, self._pause_s)
             self._pause_s = min(self._pause_s * 2, BACKOFF_MAX_S)
         self.lost += session.unretired_rows() + len(self.gathering.rows)
-        self.gathering, self.producing, self.windows = Gathering(), Producing(), Windows()
-        self._end_clients(error)
+        is_lost, self._is_lost = self._is_lost and not self._is_stopping, False
+        if session.welcome is not None:
+            self.gathering, self.windows = Gathering(), Windows()
+            self._keep_published(now, is_lost=is_lost)
+        self._end_clients(error, now, is_lost=is_lost)
         asked, self._asked = self._asked, {}
         for then in asked.values():
             then(None, error, now)
         if session.welcome is None and error.code in _FINAL:
             self._refuse_waiting(error, now)
 
-    def _end_clients(self, error: AngariumError) -> None:
+    def _keep_published(self, now: float, *, is_lost: bool) -> None:
+        """Have what is not stored for the next session, or forget it: its clients are over, and send it again."""
+        if is_lost:
+            self.producing.lose()
+            self._kept_until = now + WAIT_S
+        else:
+            self.producing = Producing()
+
+    def _end_clients(self, error: AngariumError, now: float, *, is_lost: bool) -> None:
         clients = [*self._clients.values()]
+        if is_lost:
+            for client in clients:
+                if client.stage is Stage.OPEN:
+                    self._tell(client, client.suspend, now + WAIT_S, now)
         self._clients.clear()
         self._asking.clear()
         self._leaving.clear()
         self.counting = Counting()
         self.accepting = Accepting()
-        greeting = [client for client in clients if client.stage is Stage.GREETING]
-        for client in greeting:
-            client.stage, client.number = Stage.WAITING, 0
-        self._waiting.extendleft(reversed(greeting))
+        for client in clients:
+            if client.stage is Stage.GREETING:
+                client.stage, client.number = Stage.WAITING, 0
+        # Those that were to be let in have waited for longer.
+        again = sorted([one for one in clients if one.stage is Stage.WAITING], key=lambda one: one.wait_until)
+        self._waiting.extendleft(reversed(again))
         for client in clients:
             if client.stage is Stage.OPEN:
                 client.stop(Stage.ENDING)
@@ -574,6 +581,8 @@ class Carrier:
         self._closing = [line for line in self._closing if not line.is_gone]
         if self._is_stopping:
             self._refuse_waiting(error_for(errors.SHUTTING_DOWN), now)
+        if self.producing.rows and not self._is_open and now >= self._kept_until:
+            self.producing = Producing()
         self._refuse_overdue(now)
         self._close_idle(now)
 
@@ -600,7 +609,7 @@ class Carrier:
         if self._ending:
             return now
         if session is None or line is None:
-            return min(self._time_at(now), self._open_at if self._waiting else _NEVER)
+            return min(self._time_at(now), self._open_at if self._is_wanted else _NEVER)
         if not session.is_open:
             return min(self._time_at(now), line.wake_at)
         if self.producing.has_settled():
@@ -629,10 +638,9 @@ class Carrier:
 
     def describe(self) -> dict[str, Any]:
         """Give what metrics and operators are told of it."""
-        session = self._session
         return {
             "vpn": self.vpn,
-            "is_open": session is not None and session.is_open,
+            "is_open": self._is_open,
             "clients": len(self._clients),
             "waiting": len(self._waiting),
             "gathered_messages": len(self.gathering.rows) + len(self.producing.rows),

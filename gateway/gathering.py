@@ -87,6 +87,12 @@ class Gathering:
         self.taken += made.rows
         return made.take()
 
+    def put_back(self, rows: list[Row]) -> None:
+        """Have rows that were taken last leave again, before all others."""
+        self.rows.extendleft(reversed(rows))
+        self.taken -= len(rows)
+        self._size_bytes += sum([row_size(row) + ROW_OVERHEAD_BYTES for row in rows])
+
     def clear(self) -> None:
         """Drop what has not left."""
         self.taken = self.end

@@ -6,15 +6,17 @@ acknowledged in order, so who waits is a queue beside them:
     add ──► gathered ──take──► under way ──acknowledge──► settled: who waited is told, with 0 or an error code
 
 What is refused here, before it has a sequence, waits behind what came before it, so that answers come in the order of
-the messages. Nothing is kept to be sent again: when the session ends so do its clients, and what is not acknowledged
-they send again themselves. Whoever opens the same producer next goes on above the highest sequence that homes know.
+the messages. Rows are kept until they are acknowledged. When the session is lost, those go first on the next one, with
+the sequences that they had: so homes take none twice, and who waits need not know. Whoever opens the same producer
+next goes on above the highest sequence that homes know.
 
-No I/O and no clock; numbers here begin at 1 with each session, those of the node where the one before stopped.
+No I/O and no clock; numbers here begin at 1, those of the node where the process before stopped.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from angarium import errors
@@ -67,13 +69,15 @@ class _Waiting(NamedTuple, Generic[P]):
 
 
 class Producing(Generic[P]):
-    """The producer of a carrier, for one session."""
+    """The producer of a carrier."""
 
     def __init__(self) -> None:
         """Wait for the first message."""
         self._gathering: Final = Gathering()
         #: Its number in the session; 0 while it is not open.
         self.handle = 0
+        #: The newest number that has left in an earlier session.
+        self._left = 0
         #: Whether the node was asked to open it and has not answered.
         self.is_opening = False
         #: When it may be asked again, and since when it cannot be opened; None as long as nobody has refused.
@@ -86,8 +90,8 @@ class Producing(Generic[P]):
         #: The newest numbers that were given to messages, that have left, and that are acknowledged; each is at most
         #: the one before.
         self._added = self._sent = self._acknowledged = 0
-        #: The last number and the bytes of each round under way, the oldest first, and the sum of the bytes.
-        self._under_way: deque[tuple[int, int]] = deque()
+        #: The last number, the bytes and the rows of each round under way, the oldest first, and the sum of the bytes.
+        self._under_way: deque[tuple[int, int, list[Row]]] = deque()
         self._under_way_bytes = 0
         #: Number -> error code of those under way that the node did not take.
         self._codes: dict[int, int] = {}
@@ -157,8 +161,28 @@ class Producing(Generic[P]):
             raise malformed(f"a window of {answer.window} messages, a round has {ROUND_ROWS_MAX}")
         self.is_opening = False
         self._refused_since = None
+        if answer.last_sequence > self._offset + self._left:
+            if self._is_in_doubt:
+                raise error_for(errors.PRODUCER_FENCED, "somebody else has published by it")
+            self._offset = answer.last_sequence - self._sent
         self.handle, self._window = answer.producer, answer.window
-        self._offset = answer.last_sequence - self._sent
+
+    @property
+    def _is_in_doubt(self) -> bool:
+        """Whether the node may have messages that it has not acknowledged, and that are to leave again."""
+        return self._acknowledged < self._left
+
+    def lose(self) -> None:
+        """Take note that the session is lost: what is not acknowledged leaves again in the next one."""
+        rows = [row for _, _, each in self._under_way for row in each]
+        self._gathering.put_back(rows[len(rows) - (self._sent - self._acknowledged) :])
+        self._under_way.clear()
+        self._under_way_bytes = 0
+        self._left = max(self._left, self._sent)
+        self._sent = self._acknowledged
+        self._codes = {number: code for number, code in self._codes.items() if number <= self._sent}
+        self.handle, self.is_opening = 0, False
+        self._open_at, self._refused_since = 0.0, None
 
     def _refused(self, error: AngariumError, now: float) -> None:
         """Try again later, or give up what waits."""
@@ -167,7 +191,9 @@ class Producing(Generic[P]):
         if self._refused_since is None:
             self._refused_since = now
         is_passing = error.code // 100 in _PASSING_FAMILIES
-        if not is_passing or now - self._refused_since >= OPEN_WAIT_S:
+        if self._is_in_doubt and not is_passing:
+            raise error
+        if not is_passing or (now - self._refused_since >= OPEN_WAIT_S and not self._is_in_doubt):
             self._refused_since = None
             self._give_up(error.code)
 
@@ -192,10 +218,12 @@ class Producing(Generic[P]):
 
     def take(self) -> Departure:
         """Give the next round; the caller has asked `can_send`."""
+        rows = list(islice(self._gathering.rows, ROUND_ROWS_MAX))
         made = self._gathering.take()
+        del rows[made.rows :]
         first = self._offset + self._sent + 1
         self._sent += made.rows
-        self._under_way.append((self._sent, made.size_bytes))
+        self._under_way.append((self._sent, made.size_bytes, rows))
         self._under_way_bytes += made.size_bytes
         return Departure(first, made)
 
@@ -255,8 +283,9 @@ class Producing(Generic[P]):
         assert self._acknowledged <= self._sent <= self._added
         assert self._added - self._sent == len(self._gathering.rows)
         assert self._sent - self._acknowledged <= self._window or not self.handle
-        assert self._under_way_bytes == sum(size for _, size in self._under_way)
-        lasts = [last for last, _ in self._under_way]
+        assert self._under_way_bytes == sum(size for _, size, _ in self._under_way)
+        assert sum(len(rows) for _, _, rows in self._under_way) >= self._sent - self._acknowledged
+        lasts = [last for last, _, _ in self._under_way]
         assert lasts == sorted(set(lasts))
         assert not lasts or (self._acknowledged < lasts[0] and lasts[-1] == self._sent)
         numbers = [one.number for one in self._waiting]

@@ -5,17 +5,24 @@ Clients with the same rights have one object, so its memory of topics serves all
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
 from angarium_server.access import TopicRules, publish_refusal
-
-if TYPE_CHECKING:
-    from angarium_server.frames.gateways import Rights
+from angarium_server.frames.gateways import Rights
 
 #: Topics whose verdict is remembered for one list of rules, and for all lists of a process: 200 bytes each.
 VERDICTS_MAX: Final = 10_000
 ALL_VERDICTS_MAX: Final = 100_000
+#: Of who is not let in yet.
+NO_RIGHTS: Final = Rights(
+    publish_allowed=False,
+    publish_exceptions=[],
+    queue_units=0,
+    may_share=False,
+    may_send_guaranteed=False,
+    may_receive_guaranteed=False,
+)
 
 _Key: TypeAlias = tuple[bool, tuple[str, ...], int, bool, bool, bool]
 

@@ -43,6 +43,27 @@ UNBOUNDED_CREDIT: Final = (1 << 62, 1 << 62)
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
+class Identity(msgspec.Struct, frozen=True):
+    """What a gateway process says of itself."""
+
+    #: That the supervisor made for this run.
+    secret: str
+    #: Of the protocol: "mqtt".
+    name: str
+    index: int
+    incarnation: int
+
+    def hello(self, vpn: str) -> Hello:
+        """Give the HELLO of a carrier."""
+        gateway = {"name": self.name, "index": self.index, "incarnation": self.incarnation}
+        more: dict[str, Any] = {"behalf": {"secret": self.secret}, "gateway": gateway}
+        return Hello(vpn, wire.GATEWAY_USERNAME, more=more)
+
+    def producer(self, node: str) -> str:
+        """Give the name of the producer of a carrier; it is another one in each Message VPN."""
+        return f"#{self.name}/{node}/{self.index}"
+
+
 class AttachedWelcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the router says when it attaches a client."""
 

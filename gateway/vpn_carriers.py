@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from angarium.client.protocol.provisioning import Send
     from angarium.message import Row
     from gateway.attached import Attached, Guest, Login
-    from gateway.carrier import Identity, Then
+    from gateway.carrier import Then
     from gateway.line import Connect
+    from gateway.session import Identity
 
 _NEVER: Final = float("inf")
 

@@ -28,7 +28,6 @@ from cluster.mqtt.crowd import Crowd
 from cluster.mqtt.deadlines import Deadlines
 from cluster.relay.connection import Connection as RouterConnection
 from cluster.relay.names import Names
-from gateway.carrier import Identity
 from gateway.egress import Egress
 from gateway.mqtt.clients.client import Client
 from gateway.mqtt.clients.settings import Settings
@@ -38,6 +37,7 @@ from gateway.mqtt.framing import MqttFraming
 from gateway.mqtt.retained import Readings
 from gateway.mqtt.sessions.credit import Credit
 from gateway.mqtt.websocket import WebSocketFraming
+from gateway.session import Identity
 from gateway.vpn_carriers import VpnCarriers
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from gateway.mqtt.codec.control import Disconnect
 from gateway.mqtt.codec.kinds import V3, V5
 from gateway.mqtt.codec.properties import Properties
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw, properties_of
+from tests.integration.mqtt_node import clients, expect_clients
 from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
@@ -316,6 +317,19 @@ def test_who_would_cost_too_much_is_refused(node: Node) -> None:
             assert client.connect("dear", will=Will("dear", bytes(5_000))).code == ReasonCode.QUOTA_EXCEEDED
         finally:
             node.run(*profile, f"max_memory_bytes={before}")
+
+
+def test_it_is_published_after_the_router_was_replaced(node: Node) -> None:
+    """The next one is given it when it lets the client in again, which is still connected."""
+    client = Raw(node.mqtt_url)
+    assert client.connect("outlives", will=Will("outlives/gone", b"gone", 1)).code == 0
+    with Watcher(node, "outlives/#") as watcher:
+        killed = node.kill("router")
+        wait_for(lambda: node.process("router"), lambda row: row["state"] == "ready" and row["pid"] != killed)
+        expect_clients(node, "outlives", "watcher-outlives")
+        wait_for(lambda: clients(node)["watcher-outlives"]["subscriptions"], bool)
+        client.socket.close()
+        assert watcher.receive().payload == b"gone"
 
 
 def test_a_node_that_stops_publishes_them_all(tmp_path: Path) -> None:

@@ -219,6 +219,8 @@ class Client:
     def _disconnect(self, packet: Disconnect, now: float) -> bool:
         if self._subscribing is not None and self._subscribing.is_busy:  # a session that is kept has it
             return False
+        if self.attached is not None and self.attached.is_away:  # its session is changed when it is back
+            return False
         expiry_s = packet.properties.session_expiry_interval
         if expiry_s and not self.terms.session_expiry_s:
             raise PacketError(rules.SESSION_EXPIRY, f"{expiry_s} s", self.version)
@@ -306,6 +308,23 @@ class Client:
         """Be told that its session at the node is over."""
         self.attached = None
         self.end(error or error_for(SESSION_UNKNOWN), now)
+
+    def away(self, _now: float) -> bool:
+        """Be without the node for a while; false if that is not to be: a topic for responses goes with the router."""
+        if self.stage is not Stage.HERE or self.terms.wants_inbox:
+            return False
+        assert self.attached is not None
+        assert self._subscribing is not None
+        if self._session:
+            self._session.away()
+        if filters := self._subscribing.in_force:
+            self.attached.subscribe_again(filters, self._subscribed_again)
+        return True
+
+    def _subscribed_again(self, codes: Sequence[int], now: float) -> None:
+        """End it if it may not have what it had; the router may know other rights."""
+        if refusal := next(filter(None, codes), 0):
+            self.end(error_for(refusal), now)
 
     def may_go_on(self, _now: float) -> None:
         """Be read again."""

@@ -143,7 +143,12 @@ class Subscribing:
             return
         self._asked, self._then = asked, then
         # Every subscriber of MQTT gets every message; the node would choose one of those that did not say so.
-        operation([(one, wire.SUBSCRIBE_DELIVER_ALWAYS) for one in asked])
+        operation(_always(asked))
+
+    @property
+    def in_force(self) -> list[tuple[str, int]]:
+        """The filters of the node that are, as they are asked for."""
+        return _always(self._users)
 
     def answered(self, codes: Sequence[int]) -> None:
         """Go on with what the node said to what it was asked."""
@@ -386,6 +391,10 @@ class Subscribing:
         assert users == sorted((one, text) for one, texts in self._users.items() for text in texts)
         assert len(self._requests) <= REQUESTS_MAX
         assert self._then is not None or not self._requests
+
+
+def _always(filters: Iterable[str]) -> list[tuple[str, int]]:
+    return [(one, wire.SUBSCRIBE_DELIVER_ALWAYS) for one in filters]
 
 
 def _has_shared_queue(one: MqttSubscription) -> bool:

@@ -94,6 +94,7 @@ class Note:
         "_fail",
         "_is_hasty",
         "_is_over",
+        "_known",
         "_state",
         "_under_way",
         "_waiting",
@@ -108,6 +109,7 @@ class Note:
         written: Callable[[float], None],
         wake: Callable[[float], None],
         fail: Callable[[AngariumError, float], None],
+        note: bytes = b"",
     ) -> None:
         """Write nothing yet.
 
@@ -117,6 +119,7 @@ class Note:
             written: is told of a write when all are that waited for it.
             wake: has `tick` called then.
             fail: is told why it cannot be written.
+            note: as it is at the node.
         """
         self._attached = attached
         self._state = state
@@ -126,6 +129,8 @@ class Note:
         #: Who waits for the write that is under way, in their order; and for the next one.
         self._under_way: list[Callable[[float], None]] = []
         self._waiting: list[Callable[[float], None]] = []
+        #: What the node has for it: the last that was written, or what was asked since, if that came to it.
+        self._known = [note]
         #: When it is tried again; nothing is under way until then.
         self._again_at = math.inf
         #: Whether somebody waits for the next write.
@@ -154,12 +159,15 @@ class Note:
             return
         self._under_way, self._waiting, self._is_hasty = self._waiting, [], False
         state, done = self._state()
-        self._attached.request("session.keep", {"note": pack(state), "done": done}, self._kept)
+        note = pack(state)
+        self._known.append(note)
+        self._attached.request("session.keep", {"note": note, "done": done}, self._kept)
 
     def _kept(self, _value: Any, error: AngariumError | None, now: float) -> None:
         if self._is_over:
             return
         if error is None:
+            del self._known[:-1]
             for then in self._under_way:
                 then(now)
             self._under_way = []
@@ -173,6 +181,10 @@ class Note:
             self._wake(self._again_at)
         else:
             self._fail(error, now)
+
+    def may_be(self, note: bytes) -> bool:
+        """Tell whether nobody else has written since: the node may have this."""
+        return note in self._known
 
     def tick(self, now: float) -> None:
         """Try again if it is time for that."""

@@ -140,7 +140,7 @@ class Session:
         if value.present:
             present = [self._restored(text, *more[1:]) for text, more in value.filters.items()]
         if self.is_temporary or not value.present:
-            self._begin(present, State(), now)
+            self._begin(present, b"", now)
         else:
             self._attached.request("session.note", {}, partial(self._noted, present), _decode_note)
 
@@ -154,15 +154,15 @@ class Session:
         if error is not None:
             self._owner.end(error, now)
         else:
-            self._begin(present, unpack(value or b""), now)
+            self._begin(present, value or b"", now)
 
-    def _begin(self, present: list[MqttSubscription] | None, state: State, now: float) -> None:
+    def _begin(self, present: list[MqttSubscription] | None, note: bytes, now: float) -> None:
         """Go on where the connection before has stopped."""
         for one in present or ():
             if has_own_queue(one):
                 self.outgoing.add(one)
         if not self.is_temporary:
-            self._remember(state, now)
+            self._remember(note, now)
             self._bind()
         self._owner.opened(present, now)
         if not self.is_temporary:
@@ -182,9 +182,10 @@ class Session:
             self._received = Received(NoNote(), Shared(self._attached), self._owner.answer)
         return self._received
 
-    def _remember(self, state: State, now: float) -> None:
+    def _remember(self, note: bytes, now: float) -> None:
         """Have what the session is in the middle of kept at the node."""
-        self._note = Note(self._attached, self._state, self._remembered, self._wake, self._owner.end)
+        state = unpack(note)
+        self._note = Note(self._attached, self._state, self._remembered, self._wake, self._owner.end, note)
         self._own = Own(self._attached, self._name, self._wake, self._may_store, self._cannot_store)
         self._received = Received(self._note, self._own, self._owner.answer)
         self._wake_for(self.received.load(state.next_sequence, state.received, now))
@@ -339,6 +340,30 @@ class Session:
         if self.is_temporary or expiry_s is None:
             return None
         return ("session.change", {"expiry_s": expiry_s}) if expiry_s else ("session.close", {})
+
+    def away(self) -> None:
+        """Have what it had at the node there again, when its client is attached again."""
+        if self._note is not None:
+            self._attached.request("session.note", {}, self._compared, _decode_note)
+        if self._own is not None:
+            self._own.away()
+        is_bound = self._window is not None or self._bind_at < math.inf
+        if self._window is not None:
+            self._window.flow = 0
+        self._give_back()
+        if is_bound:
+            self.outgoing.interrupt()
+            self._bind()
+        if self._shares is not None:
+            self._shares.away()
+
+    def _compared(self, value: bytes | None, error: AngariumError | None, now: float) -> None:
+        """End if another connection went on with the session, of which the router before has not told this one."""
+        assert self._note is not None
+        if error is not None:
+            self._owner.end(error, now)
+        elif not self._note.may_be(value or b""):
+            self._owner.end(error_for(errors.TAKEN_OVER), now)
 
     # -- the flow --------------------------------------------------------------------------------------------
 

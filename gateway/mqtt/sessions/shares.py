@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from angarium.client.protocol.events import Arrived, Indicated
     from angarium.errors import AngariumError
-    from gateway.attached import Attached
+    from gateway.attached import Attached, Done
     from gateway.mqtt.delivering import MqttSubscription
     from gateway.mqtt.sessions.host import SessionHost, SessionOwner
     from gateway.mqtt.sessions.packets import Came
@@ -141,10 +141,13 @@ class Shares:
         self._answers |= {one.options.filter: errors.MAX_SUBSCRIPTIONS_EXCEEDED for one in new[room:]}
         self._joining = len(new[:room])
         for one in new[:room]:
-            text = one.options.filter
-            arguments = {"filter": text, "filters": filters_of(text), "expiry_s": self._expiry_s}
-            self._attached.request("session.share", arguments, partial(self._joined, one), _decode_named)
+            self._ask_for(one, partial(self._joined, one))
         return None if self._joining else self._answers
+
+    def _ask_for(self, subscription: MqttSubscription, done: Done) -> None:
+        text = subscription.options.filter
+        arguments = {"filter": text, "filters": filters_of(text), "expiry_s": self._expiry_s}
+        self._attached.request("session.share", arguments, done, _decode_named)
 
     def _joined(
         self, subscription: MqttSubscription, value: _Named | None, error: AngariumError | None, now: float
@@ -178,6 +181,20 @@ class Shares:
         """Give back what they took of the process: the connection is over."""
         for share in self._shares.values():
             self._lose(share)
+
+    def away(self) -> None:
+        """Be a member of all again, when the client is attached again."""
+        for share in self._shares.values():
+            if share.window is not None:
+                share.window.flow = 0
+            self._lose(share)
+            self._ask_for(share.subscription, self._joined_again)
+            self._bind(share)
+
+    def _joined_again(self, _value: _Named | None, error: AngariumError | None, now: float) -> None:
+        """End if the client may not share any more; whatever else stands in the way does so to its flow, too."""
+        if error is not None and not is_passing(error.code):
+            self._owner.end(error, now)
 
     # -- flows -----------------------------------------------------------------------------------------------
 

@@ -145,12 +145,19 @@ class Own:
         self._is_opening = False
         if value is not None:
             self._handle, self.last_sequence = value.producer, value.last_sequence
+            self._publish()
             self._on_open(now)
         elif error is not None and error.code // 100 in _PASSING_FAMILIES:
             self._open_at = now + OPEN_AGAIN_S
             self._wake(self._open_at)
         elif error is not None:
             self._fail(error, now)
+
+    def away(self) -> None:
+        """Be without the router: the next one is to open it, and gets again what is on its way."""
+        if self._handle:
+            self._handle = 0
+            self.open()
 
     def tick(self, now: float) -> None:
         """Open it again if it is time for that."""
@@ -168,8 +175,13 @@ class Own:
             if message.sequence != first + at or (at and size > ROUND_BYTES_MAX):
                 break
             self._sent.append(message)
-        self._attached.publish_own(self._handle, first, [message.row for message in self._sent])
+        self._publish()
         return len(self._sent)
+
+    def _publish(self) -> None:
+        if self._sent:
+            rows = [message.row for message in self._sent]
+            self._attached.publish_own(self._handle, self._sent[0].sequence, rows)
 
     def acknowledged(self, event: Acknowledged) -> list[tuple[int, int]]:
         """Give the packet identifiers of what is settled, each with 0 or an error code.

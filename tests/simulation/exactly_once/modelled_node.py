@@ -161,6 +161,8 @@ class ModelledNode:
         """Be a new router, which knows nothing."""
         self.incarnation += 1
         self.session: SimulatedAttached | None = None
+        #: The last one that was let in.
+        self.newest: SimulatedAttached | None = None
         #: By home: what is on its way to it, and everything that it has not answered.
         self.to_homes: list[deque[tuple[Order, Callable[[], None] | None]]] = [deque(), deque()]
         self.unanswered: list[list[_Waiting]] = [[], []]
@@ -186,9 +188,18 @@ class ModelledNode:
     def attach(self, attached: SimulatedAttached) -> None:
         if self.session is not None:
             self.end(self.session, errors.TAKEN_OVER)
-        self.session = attached
+        self.session = self.newest = attached
         attached.is_known = True
         attached.tell(attached.welcomed)
+
+    def attach_again(self, attached: SimulatedAttached) -> None:
+        """Let somebody in whom the router before had let in; this one knows only who has come to it."""
+        if not attached.is_open:
+            return
+        if self.newest not in (None, attached):
+            attached.tell(lambda: attached.ended(errors.TAKEN_OVER))
+        else:
+            self.attach(attached)
 
     def end(self, attached: SimulatedAttached, code: int) -> None:
         """End a session, which is told why if that has a code."""

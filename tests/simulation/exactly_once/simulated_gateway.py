@@ -49,6 +49,8 @@ class SimulatedAttached:
         #: Whether the router has it, and whether the gateway has.
         self.is_known = False
         self.is_open = True
+        #: Whether it waits to be attached again.
+        self.is_away = False
         self.counts: Counter[str] = Counter()
         self._requests: list[tuple[str, dict[str, Any], Any, Any]] = []
 
@@ -59,7 +61,7 @@ class SimulatedAttached:
     ) -> None:
         if self.is_open:
             self._requests.append((operation, arguments, done, decode))
-            if len(self._requests) == 1:
+            if len(self._requests) == 1 and not self.is_away:
                 self._ask()
 
     def _ask(self) -> None:
@@ -75,9 +77,8 @@ class SimulatedAttached:
         self.request("flow.bind", {**arguments, "window": window}, done)
 
     def accept(self, window: FlowWindow, position: int) -> None:
-        if self.is_open and window.flow:
+        if self.is_open and not self.is_away and window.flow:
             self.gateway.say(lambda node: node.settle(self, position))
-
             self.renew(window)
 
     def renew(self, window: FlowWindow) -> None:
@@ -85,7 +86,7 @@ class SimulatedAttached:
             window.renew()
 
     def publish_own(self, _producer: int, first: int, rows: Sequence[Row]) -> None:
-        if self.is_open:
+        if self.is_open and not self.is_away:
             payloads = [row[5] for row in rows]
             self.gateway.say(lambda node: node.publish(self, first, payloads))
 
@@ -98,7 +99,7 @@ class SimulatedAttached:
         return 0
 
     def has_room_guaranteed(self) -> bool:
-        return True
+        return not self.is_away
 
     def count(self, name: str, amount: int = 1) -> None:
         self.counts[name] += amount
@@ -108,7 +109,23 @@ class SimulatedAttached:
     def tell(self, what: Callable[[], None]) -> None:
         self.gateway.from_router.append((self, what))
 
+    def suspend(self) -> None:
+        """Wait for another router, if the client can."""
+        pending, self._requests, self.is_away = self._requests, [], True
+        if self.guest.away(self.gateway.now):
+            self._requests += [one for one in pending if one[0] != "flow.bind"]
+            self.gateway.say(lambda node: node.attach_again(self))
+        else:
+            self.is_away = False
+            self.ended(errors.SHUTTING_DOWN)
+
     def welcomed(self) -> None:
+        if self.is_away:
+            self.is_away = False
+            if self._requests:
+                self._ask()
+            self.guest.may_go_on(self.gateway.now)
+            return
         welcome = AttachedWelcome(
             session="s",
             client_name="c",
@@ -214,13 +231,13 @@ class SimulatedGateway:
         return gone  # type: ignore[return-value]
 
     def router_lost(self) -> None:
-        """All that are attached are over."""
+        """All that are attached wait for another one, if they can."""
         self.to_router.clear()
         self.from_router.clear()
         for connection in list(self.connections.values()):
             attached: Any = connection.client.attached
             if attached is not None and attached.is_open:
-                attached.ended(errors.SHUTTING_DOWN)
+                attached.suspend()
 
     # The process, to its clients.
 

@@ -11,6 +11,7 @@ from gateway.mqtt.sessions import session
 from gateway.mqtt.sessions.note import Note, State
 from gateway.mqtt.sessions.outgoing import Outgoing
 from gateway.mqtt.sessions.received import Received, Stage
+from gateway.mqtt.sessions.storing import Own
 from tests.simulation.exactly_once.modelled_node import Disk, Keep, Settle
 from tests.simulation.exactly_once.scenario import Scenario
 
@@ -119,6 +120,17 @@ def write_no_sequences(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def forget_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
+    """When the router is replaced and the client stays."""
+    away = Own.away
+
+    def forgets(own: Own) -> None:
+        own._sent.clear()
+        away(own)
+
+    patch.setattr(Own, "away", forgets)
+
+
 FAULTS = (
     go_on_at_once,
     publish_before_it_is_noted,
@@ -128,6 +140,7 @@ FAULTS = (
     settle_before_it_is_noted,
     note_without_deleting,
     write_no_sequences,
+    forget_what_is_under_way,
 )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from angarium import slots, wire
 from gateway.attached import Login
-from gateway.carrier import Identity
+from gateway.session import Identity
 from gateway.vpn_carriers import VpnCarriers
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ class FakeGuest:
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
         self.then: Callable[[], None] = lambda: None
+        #: What it does when its carrier is lost, if it goes on then.
+        self.when_away: Callable[[], None] | None = None
 
     def _tell(self, *what: Any) -> None:
         self.told.append(what)
@@ -92,6 +94,13 @@ class FakeGuest:
 
     def ended(self, error: AngariumError | None, now: float) -> None:
         self._tell("ended", 0 if error is None else error.code)
+
+    def away(self, now: float) -> bool:
+        if self.when_away is None:
+            return False
+        self._tell("away")
+        self.when_away()
+        return True
 
     def may_go_on(self, now: float) -> None:
         self._tell("may_go_on")
@@ -216,13 +225,15 @@ class Gateway:
         self.carrier.validate()
         self.turn()
 
-    def welcome_client(self, number: int, name: str = "c", rights: list[Any] = RIGHTS) -> None:
+    def welcome_client(
+        self, number: int, name: str = "c", rights: list[Any] = RIGHTS, *, resumed: bool = False
+    ) -> None:
         welcome = {
             "session": "2",
             "client_name": name,
             "inbox": f"#P2P/INB/n/{number}",
-            "token": b"t",
-            "resumed": False,
+            "token": b"t%d" % number,
+            "resumed": resumed,
             "max_message_bytes": self._welcome["max_message_bytes"],
             "rights": rights,
         }
@@ -252,3 +263,35 @@ class Gateway:
                 assert [row[0] for row in rows] == list(range(len(rows)))
                 found.append([row[1] for row in rows])
         return found
+
+
+def store(client: Any, *names: int, topic: str = "t", payload: bytes = b"x") -> None:
+    for name in names:
+        client.publish_guaranteed(topic, wire.MODE_PERSISTENT, None, None, payload, name)
+
+
+def requests(frames: list[list[bytes]]) -> list[Any]:
+    return [wire.unpack(one[1]) for one in frames if one[0] == wire.REQUEST]
+
+
+def rounds(frames: list[list[bytes]]) -> list[Any]:
+    """Give producer, first sequence and rows of the guaranteed rounds among frames."""
+    heads = [(wire.unpack(one[1]), one[2:]) for one in frames if one[0] == wire.PUBLISH]
+    assert all(len(head) == 6 for head, _ in heads)
+    return [(*head[4:], sum(len(wire.unpack(batch)) for batch in batches)) for head, batches in heads]
+
+
+def open_producer(gateway: Gateway, last_sequence: int = 0) -> list[list[bytes]]:
+    """Answer the request that a turn sends, and give what is sent then."""
+    gateway.turn()
+    ((number, operation, arguments),) = requests(gateway.sent())
+    assert (operation, arguments) == ("producer.open", {"name": "#mqtt/n/0"})
+    value = {"producer": 3, "name": arguments["name"], "last_sequence": last_sequence, "window": 65_536}
+    gateway.says(wire.ANSWER, [number, 0, value])
+    gateway.turn()
+    return gateway.sent()
+
+
+def acked(gateway: Gateway, upto: int, nacks: Any = (), code: int = 0, unroutable: Any = ()) -> None:
+    gateway.says(wire.ACKED, [3, upto, nacks, code, unroutable])
+    gateway.turn()

@@ -2,53 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from angarium import errors, wire
-from angarium.errors import error_for
 from gateway.attached import UNACKNOWLEDGED_BYTES_MAX
 from gateway.carrier import TURN_ROWS_MAX
 from gateway.producing import OPEN_PAUSE_S
-from tests.unit.gateway.played_router import FakeGuest, Gateway
+from tests.unit.gateway.played_router import FakeGuest, Gateway, acked, open_producer, requests, rounds, store
 
 
 @pytest.fixture
 def gateway() -> Gateway:
     return Gateway()
-
-
-def store(client: Any, *names: int, topic: str = "t", payload: bytes = b"x") -> None:
-    for name in names:
-        client.publish_guaranteed(topic, wire.MODE_PERSISTENT, None, None, payload, name)
-
-
-def requests(frames: list[list[bytes]]) -> list[Any]:
-    return [wire.unpack(one[1]) for one in frames if one[0] == wire.REQUEST]
-
-
-def rounds(frames: list[list[bytes]]) -> list[Any]:
-    """Give producer, first sequence and rows of the guaranteed rounds among frames."""
-    heads = [(wire.unpack(one[1]), one[2:]) for one in frames if one[0] == wire.PUBLISH]
-    assert all(len(head) == 6 for head, _ in heads)
-    return [(*head[4:], sum(len(wire.unpack(batch)) for batch in batches)) for head, batches in heads]
-
-
-def open_producer(gateway: Gateway, last_sequence: int = 0) -> list[list[bytes]]:
-    """Answer the request that a turn sends, and give what is sent then."""
-    gateway.turn()
-    ((number, operation, arguments),) = requests(gateway.sent())
-    assert (operation, arguments) == ("producer.open", {"name": "#mqtt/n/0"})
-    value = {"producer": 3, "name": arguments["name"], "last_sequence": last_sequence, "window": 65_536}
-    gateway.says(wire.ANSWER, [number, 0, value])
-    gateway.turn()
-    return gateway.sent()
-
-
-def acked(gateway: Gateway, upto: int, nacks: Any = (), code: int = 0, unroutable: Any = ()) -> None:
-    gateway.says(wire.ACKED, [3, upto, nacks, code, unroutable])
-    gateway.turn()
 
 
 def test_all_clients_have_one_producer_which_opens_with_the_first_message(gateway: Gateway) -> None:
@@ -172,13 +137,15 @@ def test_who_leaves_while_it_is_told_is_told_nothing_more(gateway: Gateway) -> N
     assert guest.take() == [("acknowledged", [(1, 0)])]
 
 
-def test_with_the_carrier_all_is_forgotten_and_nothing_is_acknowledged(gateway: Gateway) -> None:
+def test_with_a_carrier_that_the_router_ends_all_is_forgotten_and_nothing_is_acknowledged(
+    gateway: Gateway,
+) -> None:
     client, guest = gateway.opened("c")
     store(client, 1)
     open_producer(gateway, last_sequence=5)
-    gateway.line.lose(error_for(errors.NOT_CONNECTED), gateway.now)
+    gateway.says(wire.CLOSED, [errors.EGRESS_BLOCKED, ""])
     gateway.turn()
-    assert guest.take() == [("ended", errors.NOT_CONNECTED)]
+    assert guest.take() == [("ended", errors.EGRESS_BLOCKED)]
     (row,) = gateway.carriers.describe()
     assert (row["lost"], row["unacknowledged"]) == (0, 0)
     again, told = gateway.attach("c")

@@ -10,7 +10,7 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.connections.tls import Peer
 from gateway.attached import Login
-from gateway.carrier import Identity
+from gateway.session import Identity
 from gateway.vpn_carriers import VpnCarriers
 from router.ground.config import Identity as NodeIdentity
 from router.ground.effects import SendClient

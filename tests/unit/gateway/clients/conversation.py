@@ -123,7 +123,7 @@ class FakeAttached:
         self.rights = KnownRights().find(RIGHTS)
         self.queued = (0, 0)
         self.message_bytes_max = 1 << 20
-        self.is_full = False
+        self.is_full = self.is_away = False
         #: Whether it has said BYE, and whether it is at the node no more.
         self.has_left = False
         self.is_over = False
@@ -197,6 +197,10 @@ class FakeAttached:
     def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
         assert not self.in_force & {text for text, _ in filters}, "it is in force"
         self._ask(wire.SUBSCRIBE, filters)
+
+    def subscribe_again(self, filters: Sequence[tuple[str, int]], done: Any) -> None:
+        assert self.is_away
+        self.request("subscribe", {"filters": [text for text, _ in filters]}, done)
 
     def unsubscribe(self, filters: Sequence[tuple[str, int]]) -> None:
         assert {text for text, _ in filters} <= self.in_force, "it is not in force"
@@ -465,6 +469,16 @@ class Conversation:
         """Carry out the operations that were asked for."""
         while self.node.requests and not self.node.is_over:
             self.node_carries_out()
+
+    def router_is_replaced(self) -> None:
+        """Have another router, which knows of no flow and no producer and is asked again what had no answer."""
+        node = self.node
+        pending, node.requests, node.own, node.is_away = node.requests, [], None, True
+        assert self.client.away(self.now)
+        node.requests += [one for one in pending if not one[0].startswith("flow.")]
+        node.window, node.shared, node.is_away = None, {}, False
+        self.client.may_go_on(self.now)
+        self.client.validate()
 
     def node_carries_out(self) -> None:
         node = self.node

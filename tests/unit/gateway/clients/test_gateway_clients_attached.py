@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
-from gateway.mqtt.codec.control import Disconnect, PingReq
+from gateway.mqtt.codec.control import Disconnect, PingReq, PingResp
 from gateway.mqtt.codec.errors import ReasonCode
 from gateway.mqtt.codec.kinds import V3, V5
+from gateway.mqtt.codec.properties import Properties
 from gateway.mqtt.codec.publish import Publish
-from gateway.mqtt.codec.subscribe import Subscribe, Subscription, Unsubscribe
+from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription, Unsubscribe
 from tests.unit.gateway.clients.conversation import RIGHTS, Conversation, FakeSession
 from tests.unit.gateway.played_router import Gateway
 
@@ -151,11 +152,78 @@ def test_who_disconnects_leaves_a_carrier_with_a_bye() -> None:
     assert [one for one in operations if one in (wire.PUBLISH, wire.BYE)] == [wire.PUBLISH, wire.BYE]
 
 
-def test_a_carrier_that_is_lost_ends_its_clients_who_may_come_again() -> None:
+def lose(talk: CarriedConversation) -> None:
+    """The router dies, and the next one has let the carrier in."""
+    gateway = talk.gateway
+    gateway.line.lose(errors.error_for(errors.NOT_CONNECTED), gateway.now)
+    gateway.turn()
+    gateway.now += 1.0
+    gateway.turn()
+    gateway.welcome()
+
+
+def welcome_again(talk: CarriedConversation) -> None:
+    rights = [getattr(RIGHTS, one) for one in RIGHTS.__struct_fields__]
+    talk.gateway.welcome_client(talk.real.number, "c", rights, resumed=True)
+    talk.go_on()
+
+
+@pytest.mark.requirement("R230")
+@pytest.mark.parametrize("version", [V3, V5])
+def test_a_client_stays_when_its_router_is_replaced_and_has_its_filters_again(version: int) -> None:
+    talk = CarriedConversation(version)
+    talk.here()
+    talk.says(Subscribe(1, (Subscription("a/#"), Subscription("b"), Subscription("$share/g/c"))))
+    talk.node_answers()
+    talk.says(Unsubscribe(2, ("b",)))
+    talk.node_answers()
+    talk.hears()
+    lose(talk)
+    talk.says(PingReq(), Publish("late", b""))
+    assert talk.hears() == [PingResp()], "what it publishes waits"
+    welcome_again(talk)
+    ((_, header),) = talk.takes(wire.SUBSCRIBE)
+    request, filters, _ = wire.unpack(header)
+    assert [one for one, _ in filters] == ["a", "a/>", "#share/g/c"]
+    talk.gateway.says_to(talk.real.number, wire.SUBACK, (request, [None] * 3))
+    assert talk.gone() == ["late"]
+    assert talk.hears() == []
+    assert not talk.finished
+
+
+def test_who_may_not_have_its_filters_any_more_is_told_so() -> None:
     talk = CarriedConversation()
     talk.here()
-    talk.gateway.line.lose(errors.error_for(errors.NOT_CONNECTED), talk.now)
-    talk.gateway.turn()
+    talk.says(Subscribe(1, (Subscription("a"), Subscription("b"))))
+    talk.node_answers()
+    talk.hears()
+    lose(talk)
+    welcome_again(talk)
+    talk.node_answers({"b": errors.SUBSCRIBE_DENIED})
+    (told,) = talk.hears()
+    assert isinstance(told, Disconnect)
+    assert told.code == ReasonCode.NOT_AUTHORIZED
+
+
+def test_what_it_asks_for_meanwhile_is_answered_by_the_next_router() -> None:
+    talk = CarriedConversation()
+    talk.here()
+    lose(talk)
+    talk.says(Subscribe(1, (Subscription("a"),)), Disconnect())
+    assert talk.hears() == []
+    assert not talk.finished
+    welcome_again(talk)
+    talk.node_answers()
+    talk.go_on()
+    assert talk.hears() == [SubAck(1, (0,))]
+    assert talk.finished
+    assert talk.takes(wire.BYE)
+
+
+def test_whose_topic_for_responses_goes_with_the_router_ends_and_may_come_again() -> None:
+    talk = CarriedConversation()
+    talk.here(properties=Properties(request_response_information=1))
+    lose(talk)
     (told,) = talk.hears()
     assert isinstance(told, Disconnect)
     assert told.code == ReasonCode.SERVER_BUSY
