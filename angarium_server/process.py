@@ -343,6 +343,24 @@ class Process:
             finally:
                 self.remove(descriptor)
 
+    @property
+    def descriptor(self) -> int:
+        """Is readable when a turn is due, for a process that sleeps in a loop of somebody else's."""
+        return self._watch.descriptor
+
+    def turn(self) -> float:
+        """Do what is due, as `run` would in one turn, and sleep not; gives in how many seconds to do so again.
+
+        Who sends on a socket of the process has another turn at once.
+        """
+        self._watch.wait(0.0)
+        now = time.monotonic()
+        if self.stopping and self._state != STATE_STOPPING:
+            self._begin_stopping(now)
+        if now >= self._next_duty:
+            self._do_duties(now)
+        return 0.0 if self._watch.is_doubtful else max(0.0, self._next_duty - now)
+
     def close(self) -> None:
         """Close every socket of the context, after what was sent last had a moment to leave."""
         self._send_events()

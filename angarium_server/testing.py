@@ -56,6 +56,7 @@ class Node:
         workers: int = 2,
         listen: str | None = "tcp://127.0.0.1:0",
         mqtt: str | None = None,
+        management: str | None = None,
         config: str | os.PathLike[str] | None = None,
         log_level: str = "INFO",
     ) -> None:
@@ -66,6 +67,7 @@ class Node:
             workers: its number of workers, if this is its first start.
             listen: where clients connect; None: as the configuration says.
             mqtt: where clients of MQTT connect; None: as the configuration says, which is nowhere without one.
+            management: where its management API is; None: as the configuration says, which is nowhere without one.
             config: its configuration file, if it has one.
             log_level: what its processes log.
         """
@@ -80,6 +82,8 @@ class Node:
             self._command += ["--listen", listen]
         if mqtt is not None:
             self._command += ["--mqtt", mqtt]
+        if management is not None:
+            self._command += ["--management", management]
         if config is not None:
             self._command += ["--config", str(config)]
         self._process: Started | None = None
@@ -93,6 +97,11 @@ class Node:
     def mqtt_url(self) -> str:
         """Give the first address for clients of MQTT."""
         return str(self.ready["mqtt"][0])
+
+    @property
+    def management_url(self) -> str:
+        """Give the first address of the management API."""
+        return str(self.ready["management"][0])
 
     @property
     def pid(self) -> int:

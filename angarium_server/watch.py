@@ -83,6 +83,11 @@ class Watch:
         """Note that something was sent on a socket."""
         self._doubtful[socket] = None
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether something may be readable of which `descriptor` does not tell: whoever sleeps on that waits first."""
+        return bool(self._doubtful)
+
     def wait(self, seconds: float) -> int:
         """Sleep until something is readable, so long at most; call the handler of each that is, and count them."""
         if self._doubtful and self._serve_doubtful():

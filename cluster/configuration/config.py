@@ -36,7 +36,7 @@ from msgspec import Meta
 from angarium import errors
 from cluster import objects
 from cluster.catalog import node_queues
-from cluster.configuration import admin, health, issuers, mqtt, syslog
+from cluster.configuration import admin, health, issuers, management, mqtt, syslog
 from cluster.configuration.encryption import ca_file_faults, listen_faults
 from cluster.configuration.keys import about, within
 from cluster.security import passwords
@@ -165,6 +165,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     worker: WorkerConfig = msgspec.field(default_factory=WorkerConfig)
     spool: SpoolSection = msgspec.field(default_factory=SpoolSection)
     mqtt: mqtt.MqttSection = msgspec.field(default_factory=mqtt.MqttSection)
+    management: management.ManagementSection = msgspec.field(default_factory=management.ManagementSection)
     admin: admin.AdminSection = msgspec.field(default_factory=admin.AdminSection)
     events: EventsSection = msgspec.field(default_factory=EventsSection)
     health: health.HealthSection = msgspec.field(default_factory=health.HealthSection)
@@ -181,6 +182,7 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "worker": WorkerConfig,
     "spool": SpoolSection,
     "mqtt": mqtt.MqttSection,
+    "management": management.ManagementSection,
     "admin": admin.AdminSection,
     "events": EventsSection,
     "health": health.HealthSection,
@@ -217,6 +219,7 @@ def faults_of(config: NodeConfig) -> list[str]:
     if syslog.fault_of(config.events.syslog):
         faults.append(f"events.syslog: {syslog.fault_of(config.events.syslog)}")
     faults += mqtt.faults_of(config.mqtt, config.router)
+    faults += management.faults_of(config.management, config.router)
     faults += admin.faults_of(config.admin, config.router)
     faults += issuers.faults_of(config.issuers)
     return faults + _spool_faults(config.spool) + health.faults_of(config.health)

@@ -84,6 +84,7 @@ from cluster.controller.switchboard.switchboard import (
 )
 from cluster.data.data_dir import COPIES_FOLDER
 from cluster.link.role import LINK
+from cluster.management.role import MANAGEMENT
 from cluster.mqtt.role import MQTT
 from cluster.roles.role import Indices
 from cluster.roster.table import CONTROLLER, ROLES, WORKER
@@ -268,8 +269,8 @@ class Controller:
             if asker is not None:
                 self._board.refuse(asker, errors.INVALID_CONFIGURATION, fault)
                 asker = None
-        gateways = sorted(place for place in self._board.peers if place[0] == MQTT.name)
-        self._board.forward("tls_reload", None, asker, now, gateways)
+        others = sorted(place for place in self._board.peers if place[0] in (MQTT.name, MANAGEMENT.name))
+        self._board.forward("tls_reload", None, asker, now, others)
         return self._board.taken()
 
     def event(self, event: Event) -> list[Effect]:

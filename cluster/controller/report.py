@@ -91,6 +91,7 @@ def status(
         "node": node.get("node", ""),
         "url": node.get("url", ""),
         "mqtt": node.get("mqtt", []),
+        "management": node.get("management", []),
         "uptime_s": round(node.get("uptime_s", 0.0), 3),
         "processes": rows,
         "workers": sum(1 for row in rows if row["role"] == WORKER.name),

@@ -48,6 +48,9 @@ class NodeFile(msgspec.Struct, kw_only=True):
     mqtt: dict[str, str] = {}
     #: What `--mqtt` named at the last start, or at an earlier one and this one named none; empty if the file did.
     mqtt_named: list[str] = []
+    #: The same two of `management.listen` and `--management`.
+    management: dict[str, str] = {}
+    management_named: list[str] = []
     #: Of the running supervisor; 0 after an orderly stop.
     pid: int = 0
     #: When it began, in clock ticks after the boot of the host; 0 in the file of an earlier version.

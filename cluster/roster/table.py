@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from cluster.bridge.role import BRIDGE
 from cluster.link.role import LINK
+from cluster.management.role import MANAGEMENT
 from cluster.mqtt.role import MQTT
 from cluster.roles.role import Indices, Role
 from cluster.roster import runtime
@@ -45,7 +46,7 @@ WORKER: Final = Role(
     metrics_operation="metrics",
 )
 
-ROLES: Final = {role.name: role for role in (CONTROLLER, ROUTER, WORKER, LINK, BRIDGE, MQTT)}
+ROLES: Final = {role.name: role for role in (CONTROLLER, ROUTER, WORKER, LINK, BRIDGE, MQTT, MANAGEMENT)}
 #: The shut-down list, read from left to right: stop accepting and drain, then persist, then who reports on it.
 STOP_ORDER: Final = tuple(sorted(ROLES, key=lambda name: ROLES[name].stop_turn))
 

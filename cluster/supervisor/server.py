@@ -45,7 +45,6 @@ from angarium_server.process import (
     utc_now,
 )
 from cluster.configuration.config import NodeConfig, cluster_secret
-from cluster.configuration.mqtt import address_of, with_port
 from cluster.configuration.secret_files import exposed
 from cluster.data.data_dir import DataDirectory, RuntimeDirectory, write_durably
 from cluster.data.node_file import NODE_FILE, process_start
@@ -54,6 +53,7 @@ from cluster.join.stored import with_secret
 from cluster.roster.table import CONTROLLER, ROLES, first_places
 from cluster.supervisor import stores
 from cluster.supervisor.blame import Death, is_stopped, is_to_blame
+from cluster.supervisor.fronts import FRONTS, held, urls_to_bind
 from cluster.supervisor.ports import Ports
 from cluster.supervisor.runtime_files import RuntimeFiles
 from cluster.supervisor.service_manager import ServiceManager
@@ -63,10 +63,8 @@ from cluster.supervisor.starting import (
     effective_config,
     ending_certificates,
     fixed_listen,
-    fixed_mqtt,
     plain_address,
     refuse_taken_addresses,
-    with_asked_mqtt,
 )
 from cluster.supervisor.supervisor import (
     HUNG,
@@ -146,21 +144,16 @@ class Server:
         #: What was asked for, beside which the addresses that were bound are kept.
         self._configured_listen = asked_listen(options, config, data.node.listen)
         listen = fixed_listen(self._configured_listen, data.node)
-        config, named = with_asked_mqtt(options, config, data.node.mqtt_named)
-        mqtt = fixed_mqtt(config.mqtt.listen, data.node)
-        refuse_taken_addresses(
-            [*listen, *(address_of(entry).url for entry in mqtt)], was_killed=data.was_killed
-        )
+        others = urls_to_bind(config, options.named, data.node)
+        refuse_taken_addresses([*listen, *others], was_killed=data.was_killed)
         self._workers = self._keep_worker_count(config)
         stores.prepare(data, self._workers, accept_loss=options.accept_loss)
         self._files = RuntimeFiles(data, runtime, cluster_secret(config.cluster))
         self._ports = Ports()
-        mqtt = [with_port(entry, self._ports.hold(address_of(entry).url)) for entry in mqtt]
-        data.save(mqtt=dict(zip(config.mqtt.listen, mqtt, strict=True)), mqtt_named=named)
+        config, kept = held(config, options.named, data.node, self._ports)
+        data.save(**kept)
         self._config = msgspec.structs.replace(
-            config,
-            router=msgspec.structs.replace(config.router, listen=listen),
-            mqtt=msgspec.structs.replace(config.mqtt, listen=mqtt),
+            config, router=msgspec.structs.replace(config.router, listen=listen)
         )
         self._started = time.monotonic()
         self._supervisor = Supervisor(
@@ -435,7 +428,7 @@ class Server:
             "node": self._data.node.node,
             "url": self._data.node.url,
             "urls": self._data.node.urls,
-            "mqtt": self._config.mqtt.listen,
+            **{front.name: front.listen(self._config) for front in FRONTS},
             "phase": self._supervisor.phase,
             "workers": self._supervisor.workers,
             "uptime_s": time.monotonic() - self._started,
@@ -483,7 +476,7 @@ class Server:
                 for row in self._describe()["processes"]
             ]
             ready = {"node": node.node, "url": node.url, "pid": os.getpid(), "processes": processes}
-            ready |= {"mqtt": self._config.mqtt.listen} if self._config.mqtt.listen else {}
+            ready |= {front.name: listen for front in FRONTS if (listen := front.listen(self._config))}
             self._write_ready_file(Path(self._options.ready_file), msgspec.json.encode(ready) + b"\n")
         if self._options.on_ready is not None:
             self._options.on_ready(node)

@@ -23,12 +23,12 @@ from angarium import errors
 from angarium_server import launch
 from angarium_server.connections.addresses import has_open_port, host_and_port, is_loopback
 from cluster.configuration.config import NodeConfig, faults_of, load_config
-from cluster.configuration.mqtt import address_of
 from cluster.configuration.secret_files import exposed
 from cluster.data import registry
 from cluster.data.data_dir import in_use
 from cluster.data.node_file import NodeFile, node_runs, read_node_file
 from cluster.join import stored
+from cluster.supervisor.fronts import FRONTS, urls_to_bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -43,8 +43,6 @@ KILLED_ROUTER_WAIT_S: Final = 5.0
 #: An outgoing connection that has the port by chance may end soon.
 CONNECTION_WAIT_S: Final = 3.0
 _PROBE_TIMEOUT_S: Final = 0.5
-#: What `--mqtt` says to a node that is to have no gateway, and to forget those of earlier starts.
-NO_MQTT: Final = ("none",)
 #: How an error is written, by `cluster.commands.cli` and in the log.
 _ERROR: Final = re.compile(r"error (?P<code>\d{5}): (?P<what>.+?) \((?P<advice>.+)\)$")
 
@@ -56,8 +54,9 @@ class UpOptions:
     data_dir: str = "angarium-data"
     config_file: str | None = None
     listen: tuple[str, ...] = ()
-    #: Addresses for clients of MQTT; NO_MQTT alone for none.
+    #: Addresses for clients of MQTT, and of the management API; NONE alone for none.
     mqtt: tuple[str, ...] = ()
+    management: tuple[str, ...] = ()
     #: Certificate of `tls://` addresses, and its key if that is in another file.
     cert_file: str = ""
     key_file: str = ""
@@ -71,6 +70,11 @@ class UpOptions:
     on_ready: Callable[[NodeFile], None] | None = None
     #: Called by a start in the background with each thing that its log alone would say.
     on_warning: Callable[[str], None] | None = None
+
+    @property
+    def named(self) -> dict[str, tuple[str, ...]]:
+        """What was named of the addresses of each front."""
+        return {front.name: getattr(self, front.name) for front in FRONTS}
 
 
 def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S) -> NodeFile:
@@ -116,6 +120,7 @@ def ending_certificates(config: NodeConfig) -> list[str]:
     shown = {
         "router.tls_cert_file": config.router.tls_cert_file,
         "admin.tls_cert_file": config.admin.tls_cert_file,
+        "management.tls_cert_file": config.management.tls_cert_file,
     }
     files = {key: file for key, file in shown.items() if file}
     if not files:
@@ -169,8 +174,8 @@ def effective_config(options: UpOptions) -> NodeConfig:
         changes["workers"] = options.workers
     router = msgspec.structs.replace(config.router, **changes)
     config = msgspec.structs.replace(config, router=router)
-    if options.mqtt:
-        config = with_mqtt(config, [] if options.mqtt == NO_MQTT else options.mqtt)
+    for front in FRONTS:
+        config = front.with_named(config, options.named[front.name])
     if options.log_level:
         level = msgspec.structs.replace(config.log, level=options.log_level.upper())
         config = msgspec.structs.replace(config, log=level)
@@ -184,30 +189,6 @@ def effective_config(options: UpOptions) -> NodeConfig:
     return config
 
 
-def with_mqtt(config: NodeConfig, entries: Iterable[str]) -> NodeConfig:
-    """Give the configuration with these addresses for clients of MQTT."""
-    return msgspec.structs.replace(config, mqtt=msgspec.structs.replace(config.mqtt, listen=list(entries)))
-
-
-def asked_mqtt(options: UpOptions, config: NodeConfig, kept: list[str]) -> list[str]:
-    """Give the addresses for clients of MQTT: who names none means those that `--mqtt` named last.
-
-    As with `asked_listen` only this host may reach those; where they have lost their certificate there are none.
-    """
-    if options.mqtt or config.mqtt.listen:
-        return config.mqtt.listen
-    before = with_mqtt(config, kept)
-    is_kept = all(is_loopback(address_of(entry).url) for entry in kept) and not faults_of(before)
-    return kept if is_kept else []
-
-
-def with_asked_mqtt(options: UpOptions, config: NodeConfig, kept: list[str]) -> tuple[NodeConfig, list[str]]:
-    """Give the configuration with the addresses for clients of MQTT that are asked for, and those of them to keep."""
-    is_of_file = bool(config.mqtt.listen) and not options.mqtt
-    asked = asked_mqtt(options, config, kept)
-    return with_mqtt(config, asked), [] if is_of_file else asked
-
-
 def asked_listen(options: UpOptions, config: NodeConfig, kept: list[str]) -> list[str]:
     """Give the addresses asked for: who names none means those of the last start, if only this host reaches them."""
     is_named = options.listen or config.router.listen != NodeConfig().router.listen
@@ -219,13 +200,6 @@ def fixed_listen(configured: Iterable[str], node: NodeFile) -> list[str]:
     """Give the addresses to bind: an open port becomes the one that was chosen for it before, if any."""
     kept = dict(zip(node.listen, node.urls, strict=False))
     return [kept.get(url, url) if has_open_port(url) else url for url in configured]
-
-
-def fixed_mqtt(entries: Iterable[str], node: NodeFile) -> list[str]:
-    """Give the entries of `mqtt.listen` with the ports to bind: an open one is the one that was chosen for it last."""
-    return [
-        node.mqtt.get(entry, entry) if has_open_port(address_of(entry).url) else entry for entry in entries
-    ]
 
 
 def refuse_taken(options: UpOptions, config: NodeConfig, data_dir: Path) -> None:
@@ -242,9 +216,8 @@ def refuse_taken(options: UpOptions, config: NodeConfig, data_dir: Path) -> None
     if node_runs(data_dir, node):
         raise in_use(data_dir)
     listen = fixed_listen(asked_listen(options, config, node.listen), node)
-    mqtt = fixed_mqtt(asked_mqtt(options, config, node.mqtt_named), node)
-    mqtt = [address_of(entry).url for entry in mqtt]
-    refuse_taken_addresses([*listen, *mqtt], was_killed=node.pid > 0)
+    others = urls_to_bind(config, options.named, node)
+    refuse_taken_addresses([*listen, *others], was_killed=node.pid > 0)
 
 
 def refuse_taken_addresses(urls: Iterable[str], *, was_killed: bool) -> None:
@@ -269,7 +242,9 @@ def refuse_taken_addresses(urls: Iterable[str], *, was_killed: bool) -> None:
         if place and number == errno.EADDRINUSE:
             raise _in_use(url, listens=_somebody_listens(*place))
         if number:
-            advice = "name another address: --listen or --mqtt, or that key of the configuration"
+            advice = (
+                "name another address: --listen, --mqtt or --management, or that key of the configuration"
+            )
             raise errors.error_for(errors.INVALID_CONFIGURATION, f"{url}: {os.strerror(number)}", advice)
 
 
@@ -346,8 +321,9 @@ def _detached_command(options: UpOptions, data_dir: Path, ready_path: Path) -> l
         command += ["--config", options.config_file]
     for url in options.listen:
         command += ["--listen", url]
-    for url in options.mqtt:
-        command += ["--mqtt", url]
+    for name, urls in options.named.items():
+        for url in urls:
+            command += [f"--{name}", url]
     for option, file in (("--cert-file", options.cert_file), ("--key-file", options.key_file)):
         command += [option, file] if file else []
     if options.workers is not None:

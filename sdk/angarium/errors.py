@@ -88,13 +88,16 @@ BRIDGE_TO_ITSELF: Final = 40324
 QUEUE_UNFIT: Final = 40325
 OTHER_VPN: Final = 40326
 OPERATOR_DENIED: Final = 40327
+CROSS_ORIGIN: Final = 40328
 OBJECT_NOT_FOUND: Final = 40401
 SUBSCRIPTION_NOT_FOUND: Final = 40402
 UNKNOWN_STAGE: Final = 40403
 UNKNOWN_ENDPOINT: Final = 40404
 UNKNOWN_CLIENT_NAME: Final = 40405
+UNKNOWN_RESOURCE: Final = 40406
 ARCHIVE_NOT_FOUND: Final = 40430
 MESSAGES_LOST: Final = 40440
+METHOD_NOT_ALLOWED: Final = 40501
 INVALID_SELECTOR: Final = 40601
 TIMEOUT: Final = 40801
 KEEPALIVE_TIMEOUT: Final = 40802
@@ -107,6 +110,10 @@ LEASE_LOST: Final = 40906
 CLIENT_NAME_IN_USE: Final = 40907
 TAKEN_OVER: Final = 40908
 SESSION_UNKNOWN: Final = 41001
+CHANGED_MEANWHILE: Final = 41201
+CONTENT_TOO_LARGE: Final = 41301
+UNSUPPORTED_MEDIA_TYPE: Final = 41501
+MISDIRECTED_REQUEST: Final = 42101
 CONNECT_RATE_EXCEEDED: Final = 42901
 CONTROL_RATE_EXCEEDED: Final = 42902
 MATCHING_WORK_EXCEEDED: Final = 42903
@@ -201,6 +208,17 @@ ERRORS: Final[dict[int, Reason]] = {
     VPN_NOT_ALLOWED: Reason("Message VPN Not Allowed", "check its name"),
     USERNAME_SHUTDOWN: Reason("Client Username Is Shutdown", "enable the username"),
     RESERVED_TOPIC: Reason("Topic Is Reserved", "topics that start with # belong to the broker"),
+    CROSS_ORIGIN: Reason("Request From Another Site", "ask from a page of the node itself, or from no page"),
+    UNKNOWN_RESOURCE: Reason("No Such Resource", "GET /api/v1 lists those that there are"),
+    METHOD_NOT_ALLOWED: Reason("Method Not Allowed", "the header Allow names those that are"),
+    CHANGED_MEANWHILE: Reason("Changed Meanwhile", "get it again, and try again with its new ETag"),
+    CONTENT_TOO_LARGE: Reason("Request Too Large", "send less at once, or raise management.max_body_bytes"),
+    UNSUPPORTED_MEDIA_TYPE: Reason(
+        "Unsupported Media Type", "send JSON, with the header Content-Type: application/json"
+    ),
+    MISDIRECTED_REQUEST: Reason(
+        "Misdirected Request", "ask by an address of management.listen, or add the name to management.hosts"
+    ),
     OBJECT_NOT_FOUND: Reason("Not Found", "list the objects to see the names"),
     SUBSCRIPTION_NOT_FOUND: Reason("Subscription Not Found", "see 'angarium subscription list'"),
     UNKNOWN_STAGE: Reason(
@@ -406,7 +424,7 @@ class AngariumError(Exception):
 
 
 class InvalidRequestError(AngariumError):
-    """The request is wrong (families 400 and 406): the same request fails again."""
+    """The request is wrong (families 400, 405, 406, 413, 415 and 421): the same request fails again."""
 
 
 class InvalidArgumentError(InvalidRequestError, ValueError):
@@ -430,7 +448,7 @@ class TimeoutExpiredError(AngariumError, TimeoutError):
 
 
 class ConflictError(AngariumError):
-    """It exists already, or is in use (family 409)."""
+    """It exists already, is in use, or has changed (families 409 and 412)."""
 
 
 class RateLimitError(AngariumError):
@@ -454,10 +472,15 @@ _FAMILIES: Final[dict[int, type[AngariumError]]] = {
     401: UnauthorizedError,
     403: ForbiddenError,
     404: NotFoundError,
+    405: InvalidRequestError,
     406: InvalidRequestError,
     408: TimeoutExpiredError,
     409: ConflictError,
     410: UnavailableError,
+    412: ConflictError,
+    413: InvalidRequestError,
+    415: InvalidRequestError,
+    421: InvalidRequestError,
     429: RateLimitError,
     500: UnavailableError,
     503: UnavailableError,

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 DEFAULT_EVENT_LIMIT: Final = 1_000
 #: Fast enough to watch, slow enough that the node does not notice.
 DEFAULT_INTERVAL_S: Final = 1.0
+#: What is at the addresses beside those for clients.
+_FRONTS: Final = {"mqtt": "clients of MQTT", "management": "management API"}
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 _AGO_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -66,6 +68,12 @@ _AGO_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
     help="Address for clients of MQTT, tcp://host:port, tls://, ws:// or wss://, with /VPN for another Message VPN than"
     " default; port 0 is chosen once and kept; none: no such address.  [default: that of the configuration, else those"
     " that this option named last if they are of this host, else none]",
+)
+@click.option(
+    "--management",
+    multiple=True,
+    help="Address of the management API, http://host:port of this host or https://host:port; port 0 is chosen once and"
+    " kept; none: no such address.  [default: as with --mqtt]",
 )
 @click.option(
     "--cert-file", type=FILE, help="Certificate of tls:// addresses, and those up to its authority (PEM)."
@@ -100,6 +108,7 @@ def up(
     config_file: Path | None,
     listen: tuple[str, ...],
     mqtt: tuple[str, ...],
+    management: tuple[str, ...],
     cert_file: Path | None,
     key_file: Path | None,
     workers: int | None,
@@ -124,6 +133,7 @@ def up(
         config_file=None if config_file is None else str(config_file),
         listen=listen,
         mqtt=mqtt,
+        management=management,
         cert_file=str(cert_file or ""),
         key_file=str(key_file or ""),
         workers=workers,
@@ -147,11 +157,13 @@ def _print_node(out: Output, node: NodeFile) -> None:
     from cluster.commands.node.status_view import passwordless_text
 
     text = f"node {node.node} listens on {node.url} (process {node.pid})"
-    mqtt = list(node.mqtt.values())
+    fronts = {"mqtt": list(node.mqtt.values()), "management": list(node.management.values())}
+    fronts = {name: listen for name, listen in fronts.items() if listen}
     told = {"node": node.node, "url": node.url, "pid": node.pid, "passwordless": node.passwordless}
-    out.done(text, {**told, "mqtt": mqtt} if mqtt else told)
-    if mqtt and not out.is_json:
-        out.done(f"clients of MQTT: {', '.join(mqtt)}", {})
+    out.done(text, told | fronts)
+    if not out.is_json:
+        for name, listen in fronts.items():
+            out.done(f"{_FRONTS[name]}: {', '.join(listen)}", {})
     if node.passwordless and not out.is_json:
         out.done(passwordless_text(node.passwordless), {})
 

@@ -14,15 +14,12 @@ import pytest
 from angarium import errors
 from cluster.data.node_file import NodeFile
 from cluster.supervisor import starting
+from cluster.supervisor.fronts import MANAGEMENT, MQTT, NONE, urls_to_bind
 from cluster.supervisor.ports import Ports
 from cluster.supervisor.starting import (
-    NO_MQTT,
     UpOptions,
-    asked_mqtt,
     effective_config,
-    fixed_mqtt,
     refuse_taken_addresses,
-    with_mqtt,
 )
 
 if TYPE_CHECKING:
@@ -76,7 +73,7 @@ def test_an_open_port_for_mqtt_is_the_one_that_it_was_last() -> None:
             "tcp://127.0.0.1:1": "tcp://127.0.0.1:1",
         },
     )
-    assert fixed_mqtt(["tcp://127.0.0.1:0", "tcp://127.0.0.1:0/orders"], node) == [
+    assert MQTT.fixed(["tcp://127.0.0.1:0", "tcp://127.0.0.1:0/orders"], node) == [
         "tcp://127.0.0.1:0",
         "tcp://127.0.0.1:4711/orders",
     ]
@@ -100,7 +97,7 @@ def test_addresses_for_mqtt_on_the_command_line_come_instead_of_those_of_the_fil
         ((), [], ["tcp://127.0.0.1:0/orders"], ["tcp://127.0.0.1:0/orders"]),
         (("tcp://127.0.0.1:1",), [], ["tcp://127.0.0.1:2"], ["tcp://127.0.0.1:1"]),
         ((), ["tcp://127.0.0.1:1"], ["tcp://127.0.0.1:2"], ["tcp://127.0.0.1:1"]),
-        (NO_MQTT, ["tcp://127.0.0.1:1"], ["tcp://127.0.0.1:2"], []),
+        (NONE, ["tcp://127.0.0.1:1"], ["tcp://127.0.0.1:2"], []),
         ((), [], ["tcp://127.0.0.1:2", "tls://0.0.0.0:8883"], []),
         ((), [], ["tls://127.0.0.1:8883"], []),  # there is no certificate any more
     ],
@@ -111,8 +108,26 @@ def test_a_start_that_names_no_address_for_mqtt_takes_those_that_were_named_last
     options = UpOptions(data_dir=str(tmp_path), mqtt=asked)
     config = effective_config(options)
     if not asked:
-        config = with_mqtt(config, configured)
-    assert asked_mqtt(options, config, kept) == expected
+        config = MQTT.with_listen(config, configured)
+    node = NodeFile(node="n", node_id="i", workers=1, mqtt_named=kept)
+    assert MQTT.asked(options.mqtt, config, node) == expected
+
+
+def test_the_management_api_has_its_port_again_and_mqtt_its_own(tmp_path: Path) -> None:
+    node = NodeFile(
+        node="n",
+        node_id="i",
+        workers=1,
+        mqtt_named=["tcp://127.0.0.1:1883"],
+        management={"http://127.0.0.1:0": "http://127.0.0.1:4712"},
+        management_named=["http://127.0.0.1:0"],
+    )
+    options = UpOptions(data_dir=str(tmp_path))
+    config = effective_config(options)
+    assert MANAGEMENT.asked(options.management, config, node) == ["http://127.0.0.1:0"]
+    assert urls_to_bind(config, options.named, node) == ["tcp://127.0.0.1:1883", "tcp://127.0.0.1:4712"]
+    without = UpOptions(data_dir=str(tmp_path), management=NONE)
+    assert urls_to_bind(effective_config(without), without.named, node) == ["tcp://127.0.0.1:1883"]
 
 
 def test_an_address_for_mqtt_that_others_reach_is_refused_without_encryption(tmp_path: Path) -> None:

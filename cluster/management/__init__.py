@@ -1,0 +1,1 @@
+"""The management process: the admin API over HTTP."""

@@ -1,0 +1,216 @@
+"""The listeners, and the connections that they take: how many there may be, from where, and which one goes for another.
+
+Connections are counted before the first byte: a handshake of TLS that never ends counts as much as a request that does.
+`aiohttp` closes one that does not send a whole head in time; what a request may cost after that is `server`'s business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+
+from angarium import errors
+from angarium_server.access import network_of
+from angarium_server.connections.descriptors import raise_descriptors
+from cluster.management.problems import refusal
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterator
+
+    from aiohttp.web import BaseRequest, StreamResponse
+
+    from cluster.configuration.management import ManagementSection
+
+#: Connections that the kernel keeps until they are taken, and those taken in one turn.
+BACKLOG: Final = 256
+ACCEPTED_PER_TURN: Final = 64
+#: Descriptors that are no connections.
+OTHER_DESCRIPTORS: Final = 100
+#: Of the head of a request: the line, one header, how many.
+LINE_BYTES_MAX: Final = 8_190
+HEADERS_MAX: Final = 64
+#: How long the rest of a request that was refused early is read and dropped.
+LINGER_S: Final = 1.0
+
+
+class Connection(web.RequestHandler):
+    """One connection, from when it was taken to its end; `aiohttp` speaks HTTP on it."""
+
+    __slots__ = ("_door", "_handshake", "address", "is_encrypted", "network", "socket")
+
+    def __init__(
+        self, door: Door, server: web.Server, taken: socket.socket, address: str, timeout_s: float
+    ) -> None:
+        """Begin with a socket that was taken."""
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=timeout_s,
+            lingering_time=LINGER_S,
+            auto_decompress=False,
+            access_log=None,  # type: ignore[arg-type]  # none is written: operators have the audit log
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=LINE_BYTES_MAX,
+            max_headers=HEADERS_MAX,
+        )
+        self._door = door
+        self.socket = taken
+        self.address = address
+        self.network = network_of(address)
+        self.is_encrypted = False
+        self._handshake: asyncio.Task[None] | None = None
+
+    def begin(self, context: ssl.SSLContext | None, timeout_s: float) -> None:
+        """Shake hands, and speak."""
+        self.is_encrypted = context is not None
+        self._handshake = asyncio.create_task(self._begin(context, timeout_s))
+
+    async def _begin(self, context: ssl.SSLContext | None, timeout_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        limit = None if context is None else timeout_s
+        try:
+            await loop.connect_accepted_socket(
+                lambda: self,
+                self.socket,
+                ssl=context,
+                ssl_handshake_timeout=limit,
+                ssl_shutdown_timeout=limit,
+            )
+        except OSError:  # of TLS too
+            self._door.forget(self)
+
+    def drop(self) -> None:
+        """End at once."""
+        if self.transport is not None:
+            self.transport.abort()
+            return
+        with contextlib.suppress(OSError):  # asyncio has it, and closes it when it finds the end
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Note the end, whoever ended it."""
+        super().connection_lost(exc)
+        self._door.forget(self)
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> StreamResponse:
+        """Answer what is no HTTP, in the form of every refusal."""
+        del request, exc
+        if status >= 500:
+            return refusal(errors.error_for(errors.INTERNAL))
+        self.keep_alive(False)  # noqa: FBT003 - the form of aiohttp; nobody knows where the next request begins
+        lines = (message or "it is no HTTP/1.1").splitlines()
+        return refusal(errors.error_for(errors.INVALID_ARGUMENT, lines[0][:200]), {"Connection": "close"})
+
+
+class Door:
+    """All listeners and connections of the process."""
+
+    def __init__(self, settings: ManagementSection, server: web.Server) -> None:
+        """Listen nowhere yet."""
+        self._settings = settings
+        self._server = server
+        self._timeout_s = settings.request_timeout_ms / 1_000
+        self._listeners: list[socket.socket] = []
+        self._open: set[Connection] = set()
+        #: Those without a request, the one that is so for longest first; all of them are open.
+        self._idle: dict[Connection, None] = {}
+        #: Network -> its open connections.
+        self._per_network: Counter[str] = Counter()
+        self.refused = 0
+        raise_descriptors(settings.max_connections + OTHER_DESCRIPTORS)
+
+    @property
+    def connections(self) -> int:
+        """Give how many are open."""
+        return len(self._open)
+
+    def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
+        """Take connections at an address, which the supervisor holds for us.
+
+        Raises:
+            OSError: that is not possible.
+        """
+        found = socket.getaddrinfo(
+            None if host in ("", "*") else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        listener = socket.socket(found[0][0], socket.SOCK_STREAM)
+        self._listeners.append(listener)
+        listener.setblocking(False)  # noqa: FBT003 - the form of sockets
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(found[0][4])
+        listener.listen(BACKLOG)
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener, context)
+
+    def _accept(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        for _ in range(ACCEPTED_PER_TURN):
+            try:
+                taken, (address, *_) = listener.accept()
+            except OSError:  # none is left, or it has gone again
+                return
+            taken.setblocking(False)  # noqa: FBT003 - the form of sockets
+            if not self._has_room(network_of(address)):
+                self.refused += 1
+                taken.close()
+                continue
+            connection = Connection(self, self._server, taken, address, self._timeout_s)
+            self._add(connection)
+            connection.begin(context, self._timeout_s)
+
+    def _has_room(self, network: str) -> bool:
+        """Tell whether one more may come from there, after sending the one that is idle for longest away for it."""
+        if self._per_network[network] >= self._settings.max_connections_per_address:
+            return False
+        if len(self._open) < self._settings.max_connections:
+            return True
+        oldest = next(iter(self._idle), None)
+        if oldest is None:
+            return False
+        self.forget(oldest)
+        self.refused += 1
+        oldest.drop()
+        return True
+
+    def _add(self, connection: Connection) -> None:
+        self._open.add(connection)
+        self._idle[connection] = None
+        self._per_network[connection.network] += 1
+
+    def forget(self, connection: Connection) -> None:
+        """Count a connection no more; nothing happens if it is not counted."""
+        if connection not in self._open:
+            return
+        self._open.discard(connection)
+        self._idle.pop(connection, None)
+        self._per_network[connection.network] -= 1
+        if not self._per_network[connection.network]:
+            del self._per_network[connection.network]
+
+    @contextlib.contextmanager
+    def at_work(self, connection: Any) -> Iterator[None]:
+        """Send a connection not away while it has a request."""
+        self._idle.pop(connection, None)
+        try:
+            yield
+        finally:
+            if connection in self._open:
+                self._idle[connection] = None
+
+    def stop_listening(self) -> None:
+        """Take no more connections."""
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            loop.remove_reader(listener)
+            listener.close()
+        self._listeners.clear()

@@ -1,0 +1,35 @@
+"""What the management process is among the processes of a node, and what it shows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from angarium_server.frames.metrics import Metrics
+from cluster.management.config import of_management, processes
+from cluster.roles.role import Indices, Role
+
+METRICS: Final = Metrics(
+    "management",
+    """
+    connections | gauge | number | open ones, also those that have asked for nothing yet
+    connections_refused | counter | number | that were closed because there were too many
+    requests | counter | number | over HTTP
+    refused | counter by code | number | requests that were answered with an error, by its code
+    logins | counter | number | of operators whose password was compared, and fits
+    logins_failed | counter | number | of anybody, with a name and a password that do not belong together
+    logins_put_off | counter | number | that were refused unseen, because too many had failed
+    waiting | gauge | number | requests that the controller has not answered
+    in_use_bytes | gauge | bytes | memory that objects of the process have
+    """,
+)
+
+MANAGEMENT: Final = Role(
+    name="management",
+    module="cluster.management",
+    runtime=of_management,
+    # Before the controller, which it asks.
+    stop_turn=45,
+    indices=Indices.CONFIGURED,
+    count=processes,
+    metrics=METRICS,
+)

@@ -1,0 +1,105 @@
+"""The addresses of a node beside those of its router: named by `angarium up`, by the file, or at an earlier start.
+
+Each front is a section of the configuration with `listen`, an option of `angarium up` of the same name, and two fields
+of `node.json`: the ports that were chosen, and what the option named last. Several processes may share a port, so the
+supervisor holds it (`cluster.supervisor.ports`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from angarium_server.connections.addresses import has_open_port, is_loopback
+from cluster.configuration import management, mqtt
+from cluster.configuration.config import faults_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cluster.configuration.config import NodeConfig
+    from cluster.data.node_file import NodeFile
+    from cluster.supervisor.ports import Ports
+
+#: What the option says to a node that is to have no such address, and to forget those of earlier starts.
+NONE: Final = ("none",)
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Addresses of one kind, as their section has them."""
+
+    #: Of the section, of the option, and of the field of `node.json`.
+    name: str
+    #: Gives the address of an entry as it is bound, tcp:// or tls://.
+    url_of: Callable[[str], str]
+    #: Gives an entry with the port of such an address.
+    with_port: Callable[[str, str], str]
+
+    def listen(self, config: NodeConfig) -> list[str]:
+        """Give the entries of the configuration."""
+        entries: list[str] = getattr(config, self.name).listen
+        return entries
+
+    def with_listen(self, config: NodeConfig, entries: Iterable[str]) -> NodeConfig:
+        """Give the configuration with these entries."""
+        section = msgspec.structs.replace(getattr(config, self.name), listen=list(entries))
+        return msgspec.structs.replace(config, **{self.name: section})
+
+    def with_named(self, config: NodeConfig, named: tuple[str, ...]) -> NodeConfig:
+        """Give the configuration with what the option named, if anything, instead of what the file says."""
+        return self.with_listen(config, () if named == NONE else named) if named else config
+
+    def asked(self, named: tuple[str, ...], config: NodeConfig, node: NodeFile) -> list[str]:
+        """Give the entries asked for: who names none means those that the option named last.
+
+        Only this host may reach those; where they have lost their certificate there are none.
+        """
+        if named or self.listen(config):
+            return self.listen(config)
+        kept: list[str] = getattr(node, f"{self.name}_named")
+        is_kept = all(is_loopback(self.url_of(entry)) for entry in kept)
+        return kept if is_kept and not faults_of(self.with_listen(config, kept)) else []
+
+    def fixed(self, entries: Iterable[str], node: NodeFile) -> list[str]:
+        """Give entries with the ports to bind: an open one is the one that was chosen for it last."""
+        known: dict[str, str] = getattr(node, self.name)
+        return [known.get(entry, entry) if has_open_port(self.url_of(entry)) else entry for entry in entries]
+
+
+MQTT: Final = Front("mqtt", lambda entry: mqtt.address_of(entry).url, mqtt.with_port)
+MANAGEMENT: Final = Front("management", management.url_of, management.with_port)
+FRONTS: Final = (MQTT, MANAGEMENT)
+
+
+def urls_to_bind(config: NodeConfig, named: dict[str, tuple[str, ...]], node: NodeFile) -> list[str]:
+    """Give every address of the fronts that a start would bind."""
+    return [
+        front.url_of(entry)
+        for front in FRONTS
+        for entry in front.fixed(front.asked(named[front.name], config, node), node)
+    ]
+
+
+def held(
+    config: NodeConfig, named: dict[str, tuple[str, ...]], node: NodeFile, ports: Ports
+) -> tuple[NodeConfig, dict[str, Any]]:
+    """Hold every address of the fronts; give the configuration with them, and what `node.json` is to keep.
+
+    Raises:
+        InvalidRequestError: this host has no such address (40017).
+        ConflictError: somebody has the port (40902).
+    """
+    kept: dict[str, Any] = {}
+    for front in FRONTS:
+        asked = front.asked(named[front.name], config, node)
+        is_of_file = bool(front.listen(config)) and not named[front.name]
+        bound = [
+            front.with_port(entry, ports.hold(front.url_of(entry))) for entry in front.fixed(asked, node)
+        ]
+        kept[front.name] = dict(zip(asked, bound, strict=True))
+        kept[f"{front.name}_named"] = [] if is_of_file else asked
+        config = front.with_listen(config, bound)
+    return config, kept

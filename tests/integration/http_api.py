@@ -1,0 +1,115 @@
+"""A client of the management API for tests: requests as they are, and connections by hand."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from angarium_server.testing import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PASSWORD: Final = "of operators, for tests"
+LIMIT_S: Final = 20.0
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def value(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> int:
+        """Give the code of a refusal."""
+        assert self.headers["Content-Type"] == "application/problem+json", self.body
+        assert self.value["status"] == self.status
+        return int(self.value["code"])
+
+
+def basic(name: str, password: str = PASSWORD) -> str:
+    return f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"
+
+
+class Api:
+    """One operator at one node, over one connection."""
+
+    def __init__(self, url: str, operator: str = "admin", password: str = PASSWORD) -> None:
+        self.place = urlsplit(url).netloc
+        self._line = http.client.HTTPConnection(self.place, timeout=LIMIT_S)
+        self.authorization = basic(operator, password)
+
+    def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        """Send a request and give what comes back; a body that is no bytes is sent as JSON."""
+        told = {"Authorization": self.authorization} | {k.replace("_", "-"): v for k, v in headers.items()}
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        if body is not None:
+            told.setdefault("Content-Type", "application/json")
+        self._line.request(method, path, body, told)
+        came = self._line.getresponse()
+        return Answer(came.status, came.headers, came.read())
+
+    def do(self, operation: str, **arguments: Any) -> Answer:
+        """Do an operation by its name."""
+        return self.send("POST", f"/api/v1/operations/{operation}", arguments)
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.send("GET", f"/api/v1{path}", **headers)
+
+    def close(self) -> None:
+        self._line.close()
+
+
+@contextmanager
+def managed_node(folder: Path, config: str = "", **more: Any) -> Iterator[Node]:
+    """Run a node with a management process, and an operator of each role whose name is the role's; admin as well."""
+    file = folder / "node.toml"
+    file.write_text(config)
+    with Node(folder / "data", workers=1, management="http://127.0.0.1:0", config=file, **more) as node:
+        password = folder / "password"
+        password.write_text(PASSWORD)
+        password.chmod(0o600)
+        roles = {"admin": "administrator", "operator": "operator", "viewer": "viewer"}
+        for name, role in roles.items():
+            made = ("operator", "create", name, "--set", f"role={role}", "--password-file", str(password))
+            node.run(*made)
+        yield node
+
+
+def raw(node: Node, data: bytes) -> socket.socket:
+    """Open a connection and send bytes."""
+    made = socket.create_connection(place_of(node), LIMIT_S)
+    made.sendall(data)
+    return made
+
+
+def place_of(node: Node) -> tuple[str, int]:
+    found = urlsplit(node.management_url)
+    assert found.hostname is not None
+    assert found.port is not None
+    return found.hostname, found.port
+
+
+def received(made: socket.socket) -> bytes:
+    """Give all that comes until the other side closes."""
+    came = b""
+    try:
+        while piece := made.recv(65_536):
+            came += piece
+    except ConnectionResetError:
+        pass
+    made.close()
+    return came
