@@ -5,7 +5,7 @@ It is synchronous, makes one call at a time and belongs to one thread. The opera
 
 The local way is ipc: `node.json` in the data directory says where. The far way is TLS to an address of the
 controller (`[admin] listen` of the configuration), with a certificate that says who the operator is:
-`cluster/controller/remote`.
+`cluster/controller/remote`. Over HTTP it is an address of the management process: `cluster.management`.
 
 One MessagePack array per frame: [id, operation, arguments] there, [id, ok, value] back; a refusal has the
 value [code, detail]. The first over a connection from afar is `hello`. The management process, which asks on behalf of
@@ -28,6 +28,7 @@ from cluster.data.node_file import node_runs, process_runs, read_node_file
 
 if TYPE_CHECKING:
     from angarium.client.transport.credentials import PathLike
+    from cluster.admin.http import HttpOperator
 
 #: Longer than the controller waits for the slowest of its processes, so that its answer explains what is
 #: wrong.
@@ -103,16 +104,19 @@ class Admin:
         ca_file: PathLike | None = None,
         cert_file: PathLike | None = None,
         key_file: PathLike | None = None,
+        operator: HttpOperator | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         """Prepare for a node, by its data directory or by the address of its admin API.
 
         Args:
             data_dir: where the node on this host keeps its data.
-            admin_url: `tls://` address of a remote controller, used instead of the data directory.
+            admin_url: `tls://` address of a remote controller, or that of a management API, `http://` or `https://`,
+                used instead of the data directory.
             ca_file: authorities that may sign the certificate of a remote controller; by default those of the system.
             cert_file: our certificate, needed for a remote controller.
             key_file: its private key; by default it is in `cert_file`.
+            operator: as whom to log in at a management API, where it is needed.
             timeout_s: how long a call waits unless it says otherwise.
 
         Raises:
@@ -135,7 +139,13 @@ class Admin:
         self._url = admin_url
         self._numbers = itertools.count(1)
         self._channel: Channel
-        if admin_url.startswith("tls:"):
+        if admin_url.startswith("http"):
+            from cluster.admin.http import HttpChannel
+
+            if operator is None:
+                raise errors.invalid(f"{admin_url} needs name and password of an operator")
+            self._channel = HttpChannel(admin_url, operator, ca_file)
+        elif admin_url.startswith("tls:"):
             from cluster.admin.remote import RemoteChannel
 
             self._channel = RemoteChannel.of_operator(admin_url, ca_file, cert_file, key_file)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from angarium.client.client import Client
+    from cluster.admin.http import HttpOperator
 
     _Function = Callable[..., Any]
     _Decorator = Callable[[_Function], _Function]
@@ -52,7 +53,7 @@ _PLACE_NAMES: Final = {"data", "context", "timeout", *_TLS_NAMES}
 #: The parameters that become `ConnectOptions`.
 _CLIENT_NAMES: Final = _PLACE_NAMES | {*("url", "vpn", "user", "password_file", "token_file", "client_name")}
 #: The parameters that become `AdminOptions`.
-_ADMIN_NAMES: Final = _PLACE_NAMES | {"admin_url"}
+_ADMIN_NAMES: Final = _PLACE_NAMES | {"admin_url", "management", "operator", "operator_password_file"}
 #: A file that is handed on to other processes.
 _resolved: Final = click.Path(exists=True, dir_okay=False, path_type=Path, resolve_path=True)
 
@@ -141,6 +142,16 @@ def check_admin_address(ctx: click.Context, option: click.Parameter, value: str 
         text = f"{checked!r} is no address for operators: write that of [admin] listen of the node, tls://HOST:PORT."
         raise click.BadParameter(text)
     return checked
+
+
+def check_management(_ctx: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    """Refuse what is no address of a management API likewise."""
+    if value:
+        from cluster.admin.http import address_fault
+
+        if fault := address_fault(value):
+            raise click.BadParameter(f"{fault}.")
+    return value
 
 
 #: Add `--data`.
@@ -313,7 +324,7 @@ class _Given:
         options = self._place("the command line", ParameterSource.COMMANDLINE)
         variables = self._place("the environment", ParameterSource.ENVIRONMENT)
         known = self._context
-        context = Place(f"context {self._name!r}", known.url, known.data, known.admin_url)
+        context = Place(f"context {self._name!r}", known.url, known.data, known.admin_url, known.management)
         return [options, context, variables] if self._is_chosen else [options, variables, context]
 
     def _place(self, called: str, source: ParameterSource) -> Place:
@@ -478,9 +489,13 @@ class AdminOptions:
             if target is None:
                 raise _no_node()
             return Admin(target.data, timeout_s=self._timeout_s)
-        parse(self.admin_url)
         files = _tls_files(self._given)
-        return Admin(admin_url=self.admin_url, timeout_s=self._timeout_s, **files)
+        if self.admin_url.startswith("http"):
+            who = _http_operator(self._given)
+            ca_file = files.get("ca_file")
+            return Admin(admin_url=self.admin_url, operator=who, ca_file=ca_file, timeout_s=self._timeout_s)
+        parse(self.admin_url)
+        return Admin(admin_url=self.admin_url, timeout_s=self._timeout_s, operator=None, **files)
 
     def call(self, operation: str, **arguments: Any) -> Any:
         """Connect, have one operation done, and give its answer.
@@ -492,6 +507,21 @@ class AdminOptions:
             return admin.call(operation, **arguments)
 
 
+def _http_operator(given: _Given) -> HttpOperator:
+    """Give as whom to log in at a management API.
+
+    Raises:
+        InvalidRequestError: that is not said (40018), or the password cannot be read (40017).
+    """
+    from cluster.admin.http import HttpOperator
+
+    name, password = given.value("operator"), read_password(given.file("operator_password_file"))
+    if not name or password is None:
+        advice = "name them with --operator and --operator-password-file, or in a context"
+        raise errors.invalid("a management API needs name and password of an operator", advice)
+    return HttpOperator(name, password)
+
+
 def admin_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of every operator command; the function gets them as `admin: AdminOptions`."""
     url = option(
@@ -499,6 +529,15 @@ def admin_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     family = [
         *_places_options(url),
+        option(
+            "--management",
+            callback=check_management,
+            help="Address of a management API, http://host:port or https://host:port, instead of --data.",
+        ),
+        option("--operator", help="Operator to log in as at --management."),
+        option(
+            "--operator-password-file", type=FILE, help="File whose first line is the operator's password."
+        ),
         *_tls_options("Certificate that says who you are, for --admin-url (PEM)."),
         timeout_option,
     ]
@@ -520,7 +559,8 @@ def operator_of(values: dict[str, Any], timeout_s: float) -> tuple[AdminOptions,
         values: its parameters, or those that are there when a command line is completed.
         timeout_s: how long it waits for an answer.
     """
-    given = _Given({"context": None, "data": None, "admin_url": None, **values}, ("admin_url", "data"))
+    places = ("admin_url", "management", "data")
+    given = _Given({**dict.fromkeys(_ADMIN_NAMES), **values}, places)
     vpn = values.get("vpn")
     if given.is_default("vpn"):
         vpn = given.vpn_of_operator(vpn)

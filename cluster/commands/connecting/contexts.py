@@ -56,6 +56,10 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     key_file: str = ""
     #: Address for operators.
     admin_url: str = ""
+    #: Address of a management API, and who logs in there.
+    management: str = ""
+    operator: str = ""
+    operator_password_file: str = ""
 
 
 class Contexts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

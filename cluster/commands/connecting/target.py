@@ -2,9 +2,9 @@
 
 The first of these that names a node wins:
 
-    1. options of the command: --url, --data, --admin-url
+    1. options of the command: --url, --data, --admin-url, --management
     2. the context that --context names
-    3. variables: ANGARIUM_URL, ANGARIUM_DATA, ANGARIUM_ADMIN_URL
+    3. variables: ANGARIUM_URL, ANGARIUM_DATA, ANGARIUM_ADMIN_URL, ANGARIUM_MANAGEMENT
     4. the context that ANGARIUM_CONTEXT names, else the one chosen with 'angarium context use'
     5. the node of ./angarium-data; if it does not run, no other is taken for it
     6. the only node of this user that runs on this host
@@ -44,11 +44,17 @@ class Place(NamedTuple):
     url: str = ""
     data: str = ""
     admin_url: str = ""
+    management: str = ""
 
     @property
     def names_a_node(self) -> bool:
         """Whether it says anything."""
-        return bool(self.url or self.data or self.admin_url)
+        return bool(self.url or self.data or self.of_operators)
+
+    @property
+    def of_operators(self) -> str:
+        """The address for operators."""
+        return self.admin_url or self.management
 
 
 class Target(NamedTuple):
@@ -114,7 +120,7 @@ def named(purpose: Purpose, places: Sequence[Place]) -> Target | None:
     place = next((place for place in places if place.names_a_node), None)
     if place is None:
         return None
-    url = place.url if purpose is Purpose.CLIENT else place.admin_url
+    url = place.url if purpose is Purpose.CLIENT else place.of_operators
     if not url and not place.data:
         option = "--url" if purpose is Purpose.CLIENT else "--admin-url"
         advice = f"'angarium context add NAME {option} ...' adds one; --data names a node of this host"

@@ -11,12 +11,12 @@ import msgspec
 from angarium import errors
 from cluster.commands.connecting import contexts
 from cluster.commands.connecting.completion import complete_contexts
-from cluster.commands.connecting.connection import check_address, check_admin_address
+from cluster.commands.connecting.connection import check_address, check_admin_address, check_management
 from cluster.commands.terminal.group import SuggestingGroup
 from cluster.commands.terminal.output import Output, list_option, output_option, print_attributes
 
 _readable = click.Path(exists=True, dir_okay=False, resolve_path=True)
-_COLUMNS = ("name", "current", "url", "data", "vpn", "user", "admin_url")
+_COLUMNS = ("name", "current", "url", "data", "vpn", "user", "admin_url", "management")
 _EXAMPLES = """\b
 angarium context add prod --url tcp://node-1.example:55555 --user alice --password-file ~/.angarium-password
 angarium context use prod"""
@@ -54,6 +54,11 @@ def context() -> None:
 @click.option("--cert-file", type=_readable, help="Certificate of this client or operator.")
 @click.option("--key-file", type=_readable, help="File with the private key of --cert-file.")
 @click.option("--admin-url", callback=check_admin_address, help="Address of the node for operators.")
+@click.option("--management", callback=check_management, help="Address of its management API.")
+@click.option("--operator", help="Operator to log in as there.")
+@click.option(
+    "--operator-password-file", type=_readable, help="File whose first line is the operator's password."
+)
 @output_option
 def add_context(*, name: str, out: Output, **values: str | None) -> None:
     """Add the context NAME, or change what the options name of one that is there."""
