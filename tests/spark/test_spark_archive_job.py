@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow]
 
-FILES = 24
+FILES = 11
 ROWS = 50
 TOPICS = ("orders/eu/1", "orders", "/x", "a b/ö*", "../y", "orders/_us")
 
@@ -63,7 +63,7 @@ def messages(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> s
         "partition": F.lit(0),
         "position": F.col("id") + 1,
         "payload": F.encode(F.col("id").cast("string"), "UTF-8"),
-        "spooled_timestamp": F.timestamp_seconds(F.lit(1_770_000_000) + F.col("id") * 100),
+        "spooled_timestamp": F.timestamp_seconds(F.lit(1_770_000_000) + F.col("id") * 250),
     }
     columns = [
         made.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in schema(NAMES)
@@ -87,7 +87,7 @@ ALL = list(range(1, FILES * ROWS + 1))
 def test_every_message_is_in_the_archive_once_by_day_and_topic(
     spark: SparkSession, messages: str, tmp_path: Path
 ) -> None:
-    source = FileSource(messages, 7)
+    source = FileSource(messages, 3)
     done = archive(spark, ArchiveJob(path=str(tmp_path / "a"), queues=("q",), levels=2), source=source)
     assert (done.messages, done.batches) == (FILES * ROWS, 4)
     assert done.released
@@ -106,8 +106,8 @@ def test_a_second_run_goes_on_where_the_first_ended(
     spark: SparkSession, messages: str, tmp_path: Path
 ) -> None:
     job = ArchiveJob(path=str(tmp_path / "a"), queues=("q",))
-    archive(spark, job, source=FileSource(messages, 24))
-    source = FileSource(messages, 24)
+    archive(spark, job, source=FileSource(messages, FILES))
+    source = FileSource(messages, FILES)
     done = archive(spark, job, source=source)
     assert done.messages == 0
     assert source.acknowledged, "what an earlier run left unacknowledged is acknowledged at the start"
@@ -119,11 +119,11 @@ def test_a_batch_that_is_run_again_changes_nothing(
 ) -> None:
     """Spark lost its note that the last batch is done, as when it is killed just before it writes it."""
     job = ArchiveJob(path=str(tmp_path / "a"), queues=("q",))
-    archive(spark, job, source=FileSource(messages, 12))
+    archive(spark, job, source=FileSource(messages, 6))
     before = sorted(entry.path for entry in walk(LocalFiles(tmp_path / "a")))
     for name in ("1", ".1.crc"):
         (tmp_path / "a" / job_module.JOBS / "q" / "checkpoint" / "commits" / name).unlink()
-    archive(spark, job, source=FileSource(messages, 12))
+    archive(spark, job, source=FileSource(messages, 6))
     assert sorted(entry.path for entry in walk(LocalFiles(tmp_path / "a"))) == before
 
 
@@ -131,13 +131,13 @@ def test_small_files_are_merged_and_every_message_stays(
     spark: SparkSession, messages: str, tmp_path: Path
 ) -> None:
     job = ArchiveJob(path=str(tmp_path / "a"), queues=("q",), levels=1, compact=True)
-    done = archive(spark, job, source=FileSource(messages, 6))
+    done = archive(spark, job, source=FileSource(messages, 3))
     after = [entry.path for entry in walk(LocalFiles(tmp_path / "a"))]
     assert done.files_before_compaction > done.files_after_compaction > 0
     assert len(after) == len({path.rpartition("/")[0] for path in after})
     assert positions(tmp_path / "a") == ALL
     assert read_archive(spark, str(tmp_path / "a")).columns == list(NAMES)
-    assert archive(spark, job, source=FileSource(messages, 6)).files_before_compaction == 0
+    assert archive(spark, job, source=FileSource(messages, 3)).files_before_compaction == 0
 
 
 class DyingFiles(LocalFiles):
@@ -166,7 +166,7 @@ def test_a_merge_that_was_killed_is_finished_and_readers_are_right_meanwhile(
 ) -> None:
     """The job dies after each number of steps of a change that was decided."""
     whole = tmp_path / "whole"
-    archive(spark, ArchiveJob(path=str(whole), queues=("q",), levels=0), source=FileSource(messages, 12))
+    archive(spark, ArchiveJob(path=str(whole), queues=("q",), levels=0), source=FileSource(messages, 6))
     for steps in (0, 1, 3, 5):
         path = tmp_path / str(steps)
         shutil.copytree(whole, path)
@@ -182,9 +182,9 @@ def test_a_merge_that_was_killed_is_finished_and_readers_are_right_meanwhile(
 
 def test_a_checkpoint_of_other_queues_is_refused(spark: SparkSession, messages: str, tmp_path: Path) -> None:
     path = str(tmp_path / "a")
-    archive(spark, ArchiveJob(path=path, queues=("q",), name="x"), source=FileSource(messages, 24))
+    archive(spark, ArchiveJob(path=path, queues=("q",), name="x"), source=FileSource(messages, FILES))
     with pytest.raises(errors.ConflictError, match=r"is that of q.*--name"):
-        archive(spark, ArchiveJob(path=path, queues=("other",), name="x"), source=FileSource(messages, 24))
+        archive(spark, ArchiveJob(path=path, queues=("other",), name="x"), source=FileSource(messages, FILES))
 
 
 def test_a_stream_that_is_told_to_stop_ends_with_nothing_half_done(
@@ -203,5 +203,5 @@ def test_a_stream_that_is_told_to_stop_ends_with_nothing_half_done(
     found = positions(tmp_path / "a")
     assert 0 < len(found) == done.messages
     assert found == sorted(set(found))
-    archive(spark, ArchiveJob(path=str(tmp_path / "a"), queues=("q",)), source=FileSource(messages, 24))
+    archive(spark, ArchiveJob(path=str(tmp_path / "a"), queues=("q",)), source=FileSource(messages, FILES))
     assert positions(tmp_path / "a") == ALL
