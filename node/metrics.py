@@ -26,11 +26,11 @@ WORKER: Final = Metrics(
     cache_bytes | gauge | bytes | of the topics below and their sets; at most `worker.topic_cache_bytes` per Message
      VPN and 8 MiB
     topics_cached | gauge | number | topics whose matches it remembers
-    topics_matched | gauge | number | topics that it had to match because they were not remembered
-    topics_evicted | gauge | number | forgotten for lack of room; if it rises fast, raise `worker.topic_cache_bytes`
+    topics_matched | counter | number | topics that it had to match because they were not remembered
+    topics_evicted | counter | number | forgotten for lack of room; if it rises fast, raise `worker.topic_cache_bytes`
      or `worker.topic_cache_max`
-    topics_invalidated | gauge | number | forgotten because a subscription may have changed them
-    matching_work | gauge | nodes | visited in the tree of filters, and what making the answers cost
+    topics_invalidated | counter | number | forgotten because a subscription may have changed them
+    matching_work | counter | nodes | visited in the tree of filters, and what making the answers cost
     paused_batches | counter | number | batches that took more than one step
     batches_waiting | gauge | number | those that wait for their next one
     starts | counter | number | times that a router started it

@@ -9,12 +9,17 @@ counters, `_total` around it:
     queued_messages of a link                  angarium_link_queued_messages{neighbour="munich",vpn="default"}
     guaranteed_messages of a bridge            angarium_bridge_guaranteed_messages_total{name="b",vpn="default"}
     rss_bytes of a process                     angarium_process_rss_bytes{role="worker",index="0"}
+    lag_ms of a bridge                         angarium_bridge_lag_seconds{name="b",vpn="default"}
+    cpu_percent of a process                   angarium_process_cpu_ratio{role="worker",index="0"}
+
+The last two are in base units (https://prometheus.io/docs/practices/naming/). The help of each is its meaning.
 
 Pure: everything was told to the controller within the last seconds, and nobody is asked when somebody looks.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,8 +36,14 @@ if TYPE_CHECKING:
     from cluster.roles.role import Role
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-#: Seconds have their long name in Prometheus.
-_SECONDS: Final = "_s"
+#: End of a name -> what Prometheus has instead, and how much of that one of ours is.
+_UNITS: Final[dict[str, tuple[str, float]]] = {
+    "_s": ("_seconds", 1),
+    "_ms": ("_seconds", 0.001),
+    "_percent": ("_ratio", 0.01),
+}
+#: A link in a meaning; only its text is shown.
+_LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 #: Begins the name of a reason where a session counts it.
 _DISCARD: Final = "discard."
 
@@ -66,10 +77,12 @@ class _Page:
 
     def _add(self, part: str, metric: Metric, value: float, labels: Row) -> None:
         inside = ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items())
-        name = f"angarium_{part}_{_prometheus(metric.name)}{'_total' if metric.kind == COUNTER else ''}"
-        lines = self._lines.setdefault((part, metric.name), [f"# TYPE {name} {metric.kind}"])
+        name, factor = exposed(part, metric)
+        begin = [f"# HELP {name} {_help(metric)}", f"# TYPE {name} {metric.kind}"]
+        lines = self._lines.setdefault((part, metric.name), begin)
         # A switch is 0 or 1.
-        lines.append(f"{name}{f'{{{inside}}}' if inside else ''} {value + 0}")
+        shown = value + 0 if factor == 1 else round(value * factor, 6)
+        lines.append(f"{name}{f'{{{inside}}}' if inside else ''} {shown}")
 
     def text(self) -> str:
         """Give the whole page."""
@@ -116,8 +129,19 @@ def metrics(
     return page.text()
 
 
-def _prometheus(name: str) -> str:
-    return f"{name.removesuffix(_SECONDS)}_seconds" if name.endswith(_SECONDS) else name
+def exposed(part: str, metric: Metric) -> tuple[str, float]:
+    """Give the name of a metric on the page, and what a value is multiplied with."""
+    own, factor = metric.name, 1.0
+    for end, (unit, of_one) in _UNITS.items():
+        if own.endswith(end):
+            own, factor = own.removesuffix(end) + unit, of_one
+            break
+    return f"angarium_{part}_{own}{'_total' if metric.kind == COUNTER else ''}", factor
+
+
+def _help(metric: Metric) -> str:
+    text = _LINK.sub(r"\1", metric.meaning)
+    return f"{text[:1].upper()}{text[1:]}".replace("\\", "\\\\")
 
 
 def _escaped(text: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 from angarium_server.frames.metrics import Metrics
 from cluster.bridge.role import BRIDGE
 from cluster.controller.health.checks import examine
@@ -105,14 +107,18 @@ def test_figures_have_the_part_that_they_are_of_and_totals_say_so() -> None:
         assert line in found
 
 
-def test_each_figure_has_its_type_once_and_its_samples_behind_it() -> None:
+def test_each_figure_has_its_help_and_type_once_and_its_samples_behind_them() -> None:
     found = lines()
     types = [line.split()[2] for line in found if line.startswith("# TYPE ")]
     assert len(types) == len(set(types))
-    current = ""
+    current = told = ""
     for line in found:
-        if line.startswith("# TYPE "):
+        if line.startswith("# HELP "):
+            told = line.split()[2]
+            assert len(line.split()) > 3, line
+        elif line.startswith("# TYPE "):
             current = line.split()[2]
+            assert current == told
         else:
             assert LINE.fullmatch(line), line
             assert re.split(r"[{ ]", line)[0] == current
@@ -161,8 +167,26 @@ def test_what_is_declared_as_a_gauge_is_one_and_a_counter_a_total() -> None:
     health = examine(NODE, None, [], 0.5)
     found = metrics(health, {}, {}, None, {}, [sample]).splitlines()
     assert [line for line in found if "_thing_" in line] == [
+        "# HELP angarium_thing_a X",
         "# TYPE angarium_thing_a gauge",
         'angarium_thing_a{index="1"} 5',
+        "# HELP angarium_thing_b_total Y",
         "# TYPE angarium_thing_b_total counter",
         'angarium_thing_b_total{index="1",code="7"} 6',
+    ]
+
+
+@pytest.mark.requirement("R261")
+def test_units_and_help_are_those_of_prometheus() -> None:
+    page = Metrics("thing", "lag_ms, load_percent, age_s | gauge | x | see [the page](page.md#x), a \\ b")
+    role = Role(name="thing", module="", runtime=str, stop_turn=0, metrics=page)
+    sample = Sample(role, {}, {"lag_ms": 12, "load_percent": 37.5, "age_s": 3})
+    found = metrics(examine(NODE, None, [], 0.5), {}, {}, None, {}, [sample]).splitlines()
+    assert [line for line in found if "_thing_" in line and "TYPE" not in line] == [
+        "# HELP angarium_thing_lag_seconds See the page, a \\\\ b",
+        "angarium_thing_lag_seconds 0.012",
+        "# HELP angarium_thing_load_ratio See the page, a \\\\ b",
+        "angarium_thing_load_ratio 0.375",
+        "# HELP angarium_thing_age_seconds See the page, a \\\\ b",
+        "angarium_thing_age_seconds 3",
     ]

@@ -1,0 +1,166 @@
+"""Alert rules and dashboards: what they ask for exists, and a Prometheus that scrapes a node answers it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from angarium_server.testing import Node
+from cluster.admin.client import Admin
+from cluster.controller.health.metrics import exposed
+from cluster.controller.health.node_metrics import CLUSTER, NODE, PROCESS
+from cluster.data.node_file import read_node_file
+from cluster.roster.table import ROLES
+from router.ground.metrics import LINK, ROUTER, SPOOL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PARTS = [NODE, PROCESS, ROUTER, SPOOL, CLUSTER, LINK, *(one.metrics for one in ROLES.values() if one.metrics)]
+NAMES = {exposed(part.part, metric)[0] for part in PARTS for metric in part if metric.kind}
+LABELS = {"instance", "neighbour", "vpn", "name", "role", "index"} | {
+    metric.label for part in PARTS for metric in part if metric.label
+}
+#: A node alone has neither a neighbour nor what went wrong.
+NOT_ALONE = re.compile(
+    r"angarium_(cluster_(up|lag|progress|spooled|retry|dead)|link)|_(discards|errors|ended)_total"
+)
+START_S = 30.0
+
+pytestmark = pytest.mark.requirement("R261")
+
+
+def rules(deploy: Path) -> list[dict[str, Any]]:
+    text = (deploy / "prometheus" / "angarium.rules.yml").read_text(encoding="utf-8")
+    (group,) = yaml.safe_load(text)["groups"]
+    return list(group["rules"])
+
+
+def panels(deploy: Path) -> list[dict[str, Any]]:
+    files = sorted((deploy / "grafana").glob("*.json"))
+    assert files
+    return [one for file in files for one in json.loads(file.read_text(encoding="utf-8"))["panels"]]
+
+
+def queries(deploy: Path) -> list[str]:
+    found = [rule["expr"] for rule in rules(deploy)]
+    found += [target["expr"] for panel in panels(deploy) for target in panel["targets"]]
+    return [query.replace("$instance", ".*") for query in found]
+
+
+def test_what_rules_and_dashboards_ask_for_is_shown(deploy: Path) -> None:
+    asked = {name for query in queries(deploy) for name in re.findall(r"angarium_\w+", query)}
+    assert asked <= NAMES
+    shown = [target["legendFormat"] for panel in panels(deploy) for target in panel["targets"]]
+    shown += [str(rule["annotations"]) for rule in rules(deploy)]
+    labels = {label for text in shown for label in re.findall(r"\{\{ ?(?:\$labels\.)?(\w+) ?\}\}", text)}
+    assert labels <= LABELS
+
+
+def test_each_rule_says_what_to_do(deploy: Path) -> None:
+    for rule in rules(deploy):
+        assert rule["alert"].startswith("Angarium")
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
+        assert {"summary", "action"} <= rule["annotations"].keys()
+
+
+def test_the_page_on_monitoring_has_the_rules(deploy: Path, root: Path) -> None:
+    page = " ".join((root / "docs" / "how-to" / "monitor.md").read_text(encoding="utf-8").split())
+    for rule in rules(deploy):
+        assert f"`{' '.join(rule['expr'].split())}`" in page, rule["alert"]
+
+
+class Prometheus:
+    """A Prometheus that scrapes one node each second."""
+
+    def __init__(self, folder: Path, deploy: Path, target: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        shutil.copy(deploy / "prometheus" / "angarium.rules.yml", folder)
+        scrape = {"job_name": "angarium", "static_configs": [{"targets": [target]}]}
+        interval = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        config = {"global": interval, "rule_files": ["angarium.rules.yml"], "scrape_configs": [scrape]}
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+        options = [f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
+        listen = f"--web.listen-address={self.url.removeprefix('http://')}"
+        self._log = (folder / "prometheus.log").open("wb")
+        self._process = subprocess.Popen(["prometheus", *options, listen], stdout=self._log, stderr=self._log)
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=5) as answer:
+            return json.loads(answer.read())["data"]
+
+    def query(self, text: str) -> list[Any]:
+        return list(self.get(f"/api/v1/query?query={urllib.parse.quote(text)}")["result"])
+
+    def wait_for(self, text: str) -> None:
+        """Wait until a query has an answer."""
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                if self.query(text):
+                    return
+            except OSError:
+                pass
+            assert time.monotonic() < deadline, f"Prometheus does not answer {text}"
+            time.sleep(0.2)
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(timeout=START_S)
+        self._log.close()
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path, deploy: Path) -> Iterator[Prometheus]:
+    """Give one with a node that has a gateway and a bridge."""
+    if shutil.which("prometheus") is None or shutil.which("promtool") is None:
+        pytest.skip("needs prometheus and promtool: apt install prometheus")
+    with Node(tmp_path / "data", workers=1, mqtt="tcp://127.0.0.1:0") as node:
+        with Admin(node.data) as admin:
+            admin.call("objects.create", kind="vpn", name="sales", vpn=None)
+            open_to_all = {"client_connect_default": "allow"}
+            admin.call("objects.update", kind="acl", name="default", vpn="sales", attributes=open_to_all)
+            bridges = {"allow_bridge_connections": True}
+            admin.call("objects.update", kind="profile", name="default", vpn="sales", attributes=bridges)
+            admin.call("objects.create", kind="username", name="default", vpn="sales")
+            attributes = {"remote_vpn": "sales", "remote_subscriptions": ["sold/>"]}
+            admin.call("objects.create", kind="bridge", name="b", attributes=attributes)
+        target = read_node_file(node.data).health.removeprefix("http://")
+        server = Prometheus(tmp_path, deploy, target)
+        try:
+            server.wait_for("angarium_bridge_up == 1 and angarium_bridge_lag_seconds > 0")
+            server.wait_for("rate(angarium_router_messages_in_total[1m])")
+            yield server
+        finally:
+            server.close()
+
+
+def test_a_prometheus_answers_each_query(prometheus: Prometheus, deploy: Path, tmp_path: Path) -> None:
+    subprocess.run(["promtool", "check", "config", str(tmp_path / "prometheus.yml")], check=True)
+    target = prometheus.get("/api/v1/targets")["activeTargets"][0]["scrapeUrl"]
+    with urllib.request.urlopen(target, timeout=5) as page:
+        checked = subprocess.run(
+            ["promtool", "check", "metrics"], input=page.read(), capture_output=True, check=False
+        )
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+    asked = [
+        target["expr"].replace("$instance", ".*") for panel in panels(deploy) for target in panel["targets"]
+    ]
+    silent = [query for query in asked if not prometheus.query(query) and not NOT_ALONE.search(query)]
+    assert silent == []
+    found = [rule for group in prometheus.get("/api/v1/rules")["groups"] for rule in group["rules"]]
+    assert {rule["name"]: rule["health"] for rule in found} == {one["alert"]: "ok" for one in rules(deploy)}
+    assert [rule["name"] for rule in found if rule["state"] == "firing"] == []
