@@ -49,6 +49,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             "cluster.commands.node.top", "Watch processes, queues or clients, with the rate of each."
         ),
         "events": Entry("cluster.commands.node.node", "Show what happened on the node."),
+        "audit": Entry("cluster.commands.objects.audit", "Show what operators changed, and who was refused."),
         "config": Entry(
             "cluster.commands.node.configuring", "Show, check, export, plan and apply configuration."
         ),

@@ -148,6 +148,13 @@ class EventsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = ""
 
 
+class AuditSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of the audit log, in which it is written down what operators do."""
+
+    file_bytes_max: Annotated[int, within(10_000, 1 << 30, "Size at which audit.jsonl is rotated.")] = 8 << 20
+    files_max: Annotated[int, within(1, 1_000, "Rotated files that are kept.")] = 16
+
+
 class LogSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Logging of all processes."""
 
@@ -168,6 +175,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     management: management.ManagementSection = msgspec.field(default_factory=management.ManagementSection)
     admin: admin.AdminSection = msgspec.field(default_factory=admin.AdminSection)
     events: EventsSection = msgspec.field(default_factory=EventsSection)
+    audit: AuditSection = msgspec.field(default_factory=AuditSection)
     health: health.HealthSection = msgspec.field(default_factory=health.HealthSection)
     log: LogSection = msgspec.field(default_factory=LogSection)
     issuers: list[TokenIssuer] = []
@@ -185,6 +193,7 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "management": management.ManagementSection,
     "admin": admin.AdminSection,
     "events": EventsSection,
+    "audit": AuditSection,
     "health": health.HealthSection,
     "log": LogSection,
 }

@@ -23,6 +23,8 @@ The others:
     subscriptions.list  client=None, vpn=None                       subscriptions of connected clients
     events              since=None (id or ISO time), limit=1000,    events, oldest first
                         vpn=None
+    audit               since=None (number or ISO time), who="",     what operators did, oldest first
+                        limit=1000
     health                                                          whether the node is alive, started, ready, and why
                                                                     not
     config.show                                                     the configuration in force
@@ -44,6 +46,7 @@ from cluster.catalog import passwordless
 from cluster.controller import report
 from cluster.controller.access import permissions
 from cluster.controller.access.callers import LOCAL, Callers, Claim, Who
+from cluster.controller.access.trail import DONE, Deed
 from cluster.controller.asks import Asks
 from cluster.controller.blames import Blames
 from cluster.controller.health.checks import Health, examine
@@ -94,6 +97,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cluster.catalog.registries import Registries
+    from cluster.controller.access.trail import Room
     from cluster.controller.mesh.cluster_view import Identity
     from cluster.controller.switchboard.events import Event
 
@@ -119,6 +123,8 @@ class Controller:
     supervisor_events = 0
     #: How often the supervisor was told by a signal to have certificates read again, as far as that was done.
     _reloads = 0
+    #: Whether an operation has asked for the end of the node.
+    _is_stopping = False
     #: Judges who administers the node from other hosts.
     operators: Operators
     #: Keys for logins by token.
@@ -165,6 +171,8 @@ class Controller:
         self._mesh = MeshOperations(board, catalog, self._links, view)
         self._bridges = BridgeOperations(board, catalog, self._processes[BRIDGE.name])
         self._blames = Blames(board, catalog, self._changes)
+        #: Number of a `ReloadCertificate` -> who waits for it.
+        self._reloading: dict[int, AdminAsker] = {}
         #: pid -> what it uses, as measured last.
         self._usage: dict[int, dict[str, Any]] = {}
         self._sampler, self._sample_due = report.Sampler(), 0.0
@@ -202,6 +210,7 @@ class Controller:
             "clients.disconnect": (arguments.NameArguments, board.forwarding("disconnect")),
             "subscriptions.list": (arguments.SubscriptionArguments, board.forwarding("subscriptions")),
             "events": (arguments.EventArguments, self._find_events),
+            "audit": (arguments.AuditArguments, self._find_deeds),
             "health": (arguments.NoArguments, self._show_health),
             "config.show": (arguments.NoArguments, self._show_config),
             "keys.reload": (arguments.NoArguments, self._reload_keys),
@@ -260,9 +269,9 @@ class Controller:
         self._board.unanswered(number)
         return self._board.taken()
 
-    def reloaded(self, done: ReloadCertificate, fault: str, now: float) -> list[Effect]:
+    def reloaded(self, number: int, fault: str, now: float) -> list[Effect]:
         """The certificate of the admin API was read again, or has a fault; that of clients is next."""
-        asker = AdminAsker(done.identity, done.number, done.who) if done.who else None
+        asker = self._reloading.pop(number, None)
         if fault:
             text = f"the certificate of the admin API stays, for another one cannot be used: {fault}"
             self._board.record_system("error", "SYSTEM_CERTIFICATE_NOT_RELOADED", text)
@@ -353,6 +362,18 @@ class Controller:
         self._changes.not_committed(number, code, detail)
         return self._board.taken()
 
+    def trail_has(self, room: Room) -> list[Effect]:
+        """The file of the trail has so much room now."""
+        self._board.trail.room = room
+        return [] if room == "plenty" else self.disk_full("the audit log takes nothing but what makes room")
+
+    def stopped(self) -> list[Effect]:
+        """The node was stopped in order, without an operation: by its owner, or by the system."""
+        if not self._is_stopping:
+            who = self.callers.who(LOCAL)
+            self._board.write_down(AdminAsker(b"", 0, who, Deed(who, "down", {})), DONE)
+        return self._board.taken()
+
     def disk_full(self, detail: str) -> list[Effect]:
         """A file of ours took something not, for want of room; operators hear of the first time."""
         if not self.is_disk_full:
@@ -388,15 +409,21 @@ class Controller:
         self, identity: bytes, number: int, operation: str, given: Any, now: float, claim: Claim = LOCAL
     ) -> list[Effect]:
         """Do an admin operation for who claims to ask; its reply is among these effects or later ones."""
-        asker = AdminAsker(identity, number, Who("", "viewer", "", claim.door, claim.address))
+        asker = self._asker(
+            identity, number, Who(claim.name, "", "", claim.door, claim.address), operation, given
+        )
         try:
-            asker = asker._replace(who=self.callers.who(claim))
+            asker = self._asker(identity, number, self.callers.who(claim), operation, given)
             self._admin(asker, operation, given, now)
         except msgspec.ValidationError as error:
             self._board.refuse(asker, errors.INVALID_ARGUMENT, f"{operation}: {error}")
         except errors.AngariumError as error:
             self._board.refuse(asker, error.code, error.detail)
         return self._board.taken()
+
+    @staticmethod
+    def _asker(identity: bytes, number: int, who: Who, operation: str, given: Any) -> AdminAsker:
+        return AdminAsker(identity, number, who, Deed(who, operation, given))
 
     def _admin(self, asker: AdminAsker, operation: str, given: Any, now: float) -> None:
         known = self._operations.get(operation)
@@ -408,6 +435,8 @@ class Controller:
             raise errors.error_for(errors.CONTROL_RATE_EXCEEDED, detail)
         kind, handler = known
         request = permissions.judge(asker.who, operation, msgspec.convert(given, kind))
+        if asker.deed is not None:
+            self._board.trail.check_room(asker.deed)
         handler(request, asker, now)
 
     def _status(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
@@ -467,6 +496,9 @@ class Controller:
     def _find_events(self, request: arguments.EventArguments, asker: Asker, _now: float) -> None:
         self._board.reply(asker, self._board.events.find(request.since, request.limit, request.vpn))
 
+    def _find_deeds(self, request: arguments.AuditArguments, asker: Asker, _now: float) -> None:
+        self._board.reply(asker, self._board.trail.find(request.since, request.who, request.limit))
+
     def _show_health(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
         self._board.reply(asker, self.health(now).answer())
 
@@ -474,7 +506,9 @@ class Controller:
         self._board.reply(asker, self._shown_config)
 
     def _reload_keys(self, _request: arguments.NoArguments, asker: AdminAsker, _now: float) -> None:
-        self._board.emit(ReloadCertificate(*asker))
+        number = self._board.new_number()
+        self._reloading[number] = asker
+        self._board.emit(ReloadCertificate(number))
 
     def _set_log_level(self, request: arguments.LogLevelArguments, asker: Asker, now: float) -> None:
         board = self._board
@@ -491,6 +525,7 @@ class Controller:
         board.collect(asker, now, asked, lambda answers: own + [f"{role}.{at}" for role, at in answers])
 
     def _stop_node(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
+        self._is_stopping = True
         self._board.reply(asker, None)
         self._board.emit(StopNode())
 
@@ -621,3 +656,4 @@ class Controller:
         self._spool.validate()
         self._mesh.validate()
         self._board.validate()
+        self._board.trail.validate()

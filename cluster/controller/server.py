@@ -38,6 +38,8 @@ from cluster.configuration.config import NodeConfig, cluster_secret, read_passwo
 from cluster.configuration.issuers import read_all
 from cluster.configuration.mqtt import address_of
 from cluster.controller.access.callers import LOCAL, Caller, Claim
+from cluster.controller.access.trail import Trail
+from cluster.controller.access.trail_file import TrailFile
 from cluster.controller.asks import SHARING
 from cluster.controller.controller import WORKERS, Controller
 from cluster.controller.health.pages import page
@@ -65,6 +67,7 @@ from cluster.controller.switchboard.effects import (
     SetLogLevel,
     StopNode,
     UseVault,
+    WriteDown,
 )
 from cluster.controller.switchboard.event_limits import EventLimits
 from cluster.controller.switchboard.events import FILE_NAME as EVENTS_FILE
@@ -140,6 +143,8 @@ class ControllerServer:
         settings = runtime.config.events
         self._syslog = Syslog(settings.syslog, runtime.node)
         self._event_file = EventFile(data_dir, settings.file_bytes_max, settings.files_max)
+        audit = runtime.config.audit
+        self._trail_file = TrailFile(data_dir, audit.file_bytes_max, audit.files_max)
         limits = EventLimits(settings.source_burst, settings.source_per_minute)
         ring = EventRing(settings.memory_max, self._event_file.load(settings.memory_max), limits)
         # Answers to an earlier controller, which may come to this one, must not fit its requests.
@@ -152,7 +157,7 @@ class ControllerServer:
             prepare_stages(self._store, runtime.config, producers),
             Deletions(self._store.load_deletions()),
         )
-        board = Switchboard(ring, utc_now, first_number)
+        board = Switchboard(ring, utc_now, first_number, Trail(self._trail_file.load()))
         identity = Identity(runtime.node, runtime.node_id, runtime.config.cluster.name, __version__)
         self._controller = Controller(
             registries, board, identity, shown_config(runtime), copies, user_of_node()
@@ -215,6 +220,7 @@ class ControllerServer:
             _log.warning("the change to %d workers was not done yet", self._wanted_workers)
             self._process.request_scale(self._wanted_workers)
         self._process.run(self._tick, lambda: True)
+        self._do(self._controller.stopped())
 
     def close(self) -> None:
         """Close the store, after everything else stopped."""
@@ -324,12 +330,18 @@ class ControllerServer:
             self._remote.listen(self._admin_listen)
         if now >= self._measure_due:
             self._measure()
-            if controller.is_disk_full and self._store.has_room():
+            self._trail_file.look()
+            self._do(self._look_at_trail())
+            is_written = self._trail_file.room == "plenty"
+            if controller.is_disk_full and is_written and self._store.has_room():
                 self._do(controller.disk_has_room())
         self._do(controller.tick(now))
         self._do(controller.issuers.tick(now))
         self._health.tick(now)
         return 0.0 if self._remote.tick(now) else TICK_S
+
+    def _look_at_trail(self) -> list[Effect]:
+        return self._controller.trail_has(self._trail_file.room)
 
     def _tell_ready(self, supervisor_events: int) -> None:
         health = self._health.urls[0] if self._health.urls else ""
@@ -375,8 +387,11 @@ class ControllerServer:
                 self._syslog.send(event)
                 if not self._event_file.append(event):
                     return self._controller.disk_full(f"{EVENTS_FILE} takes no events")
-            case ReloadCertificate():
-                return self._controller.reloaded(effect, self._reload_certificate(), time.monotonic())
+            case ReloadCertificate(number):
+                return self._controller.reloaded(number, self._reload_certificate(), time.monotonic())
+            case WriteDown(line):
+                self._trail_file.append(line)
+                return self._look_at_trail()
             case UseVault():
                 return self._use_vault(effect)
             case FetchKeys(issuer):

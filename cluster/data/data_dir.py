@@ -40,6 +40,8 @@ SPOOL_FOLDER: Final = "spool"
 COPIES_FOLDER: Final = "copies"
 #: What addresses of issuers gave last.
 ISSUERS_FOLDER: Final = "issuers"
+#: What operators did.
+AUDIT_FOLDER: Final = "audit"
 #: A socket's path may have 107 bytes; the longest name in the directory, with a slash, has 11.
 RUNTIME_PATH_BYTES_MAX: Final = 90
 #: What is kept of join tokens; the secret that a node makes for its cluster; what it got when it joined one, and has
@@ -50,7 +52,7 @@ JOINED_FOLDER: Final = "cluster"
 JOINING_FOLDER: Final = "joining"
 #: What a node and its commands make in a data directory.
 _KEPT: Final = (
-    *(CONFIG_FOLDER, SPOOL_FOLDER, COPIES_FOLDER, ISSUERS_FOLDER, "log", "replaced-*"),
+    *(CONFIG_FOLDER, SPOOL_FOLDER, COPIES_FOLDER, ISSUERS_FOLDER, AUDIT_FOLDER, "log", "replaced-*"),
     *(JOIN_TOKENS_FILE, SECRET_FILE, JOINED_FOLDER, JOINING_FOLDER, "left-*"),
     *(LOCK_FILE, TOKEN_KEY_FILE, NODE_FILE, ".node.json.*", "events.jsonl*", "ready.json"),
 )

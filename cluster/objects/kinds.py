@@ -331,6 +331,11 @@ def attributes_of(kind_name: str) -> list[Attribute]:
     return _described(kind_of(kind_name).struct)
 
 
+def names_of(kind_name: str) -> frozenset[str]:
+    """Give the names of the attributes of a kind that operators set."""
+    return _NAMES[kind_name]
+
+
 def identity_of(kind_name: str) -> list[Attribute]:
     """Give what the node sets beside the attributes of a kind; nothing for most kinds."""
     identity = kind_of(kind_name).identity
@@ -456,6 +461,7 @@ _CHECKS: Final[dict[str, Callable[[str, str], None]]] = {
     "remote_password_file": bridges.check_password_file,
 }
 _TYPES: Final[dict[str, dict[str, Any]]] = {kind.name: _types(kind.struct) for kind in KINDS.values()}
+_NAMES: Final = {name: frozenset(types) for name, types in _TYPES.items()}
 _IDENTITIES: Final[dict[str, dict[str, Any]]] = {
     kind.name: _types(kind.identity) if kind.identity is not None else {} for kind in KINDS.values()
 }

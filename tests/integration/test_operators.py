@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pwd
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +17,7 @@ from cluster.admin.client import Admin
 from cluster.commands import cli
 from cluster.data.node_file import read_node_file
 from cluster.security import passwords
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,3 +69,52 @@ def test_an_operator_is_made_by_the_command_and_asks_through_the_local_door(
 )
 def test_a_caller_that_is_none_is_not_answered(node: Node, caller: Any) -> None:
     assert exchange(node, 1, "operators.me", {}, caller) is None
+
+
+def audit(node: Node, capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
+    capsys.readouterr()
+    assert cli.run(["audit", "--json", *options, "--data", str(node.data)]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.requirement("R259")
+def test_what_was_done_is_in_the_audit_log_after_a_restart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    user = pwd.getpwuid(os.getuid()).pw_name
+    caller = {"operator": "ben", "address": "10.0.0.7"}
+    with Node(tmp_path / "data", workers=1) as node:
+        with Admin(node.data) as admin:
+            admin.call(
+                "objects.create", kind="operator", name="ben", attributes={"password": "s3cr3t-s3cr3t"}
+            )
+            ok, (code, _) = exchange(node, 1, "objects.create", {"kind": "queue", "name": "q"}, caller)
+            assert (ok, code) == (False, errors.OPERATOR_DENIED)
+            admin.call("objects.create", kind="queue", name="q", attributes={})
+            admin.call(
+                "operators.logged_in", name="ben", address="10.0.0.7", method="password", outcome="done"
+            )
+        before = audit(node, capsys)
+        (file,) = (node.data / "audit").glob("audit.jsonl")
+        assert [json.loads(line) for line in file.read_bytes().splitlines()] == before
+        for row in node.status()["processes"]:
+            if row["role"] == "controller":
+                os.kill(row["pid"], signal.SIGKILL)
+        wait_until(lambda: node.status()["processes"][0]["state"] == "ready", "the controller is back")
+        assert audit(node, capsys) == before
+    with Node(tmp_path / "data", workers=1) as node:
+        found = audit(node, capsys)
+        assert found[: len(before)] == before
+        told = [(one["who"], one["operation"], one["outcome"]) for one in found]
+        assert told == [
+            (user, "objects.create", "done"),
+            ("ben", "objects.create", errors.OPERATOR_DENIED),
+            (user, "objects.create", "done"),
+            ("ben", "login", "done"),
+            (user, "down", "done"),
+        ]
+        assert audit(node, capsys, "--who", "ben", "--since", str(found[1]["number"])) == [found[3]]
+        assert cli.run(["audit", "--data", str(node.data)]) == 0
+        assert "ben (management 10.0.0.7) objects.create" in capsys.readouterr().out
+    for path in (tmp_path / "data" / "audit").iterdir():
+        assert b"s3cr3t" not in path.read_bytes()

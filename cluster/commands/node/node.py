@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
-import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,8 +24,9 @@ from cluster.commands.connecting.connection import (
     own_data_directory,
 )
 from cluster.commands.node.joining import join_choice, join_cluster, join_options
+from cluster.commands.terminal.following import following_options, show_following
 from cluster.commands.terminal.group import SuggestingGroup
-from cluster.commands.terminal.options import ABOVE_0, AT_LEAST_1, FILE, setting
+from cluster.commands.terminal.options import ABOVE_0, FILE, setting
 from cluster.commands.terminal.output import (
     WIDE,
     Output,
@@ -43,14 +42,8 @@ if TYPE_CHECKING:
     from cluster.data.node_file import NodeFile
     from cluster.security.authority import Issued
 
-#: What fits a screen that one reads from top to bottom; `--limit` gives more.
-DEFAULT_EVENT_LIMIT: Final = 1_000
-#: Fast enough to watch, slow enough that the node does not notice.
-DEFAULT_INTERVAL_S: Final = 1.0
 #: What is at the addresses beside those for clients.
 _FRONTS: Final = {"mqtt": "clients of MQTT", "management": "management API"}
-_AGO: Final = re.compile(r"(\d+)([smhd])")
-_AGO_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 @click.command()
@@ -197,35 +190,18 @@ def _print_status(found: dict[str, Any], *, is_whole: bool) -> None:
 
 
 @click.command()
-@click.option("-f", "--follow", is_flag=True, help="Wait for new events and show them, until interrupted.")
-@click.option("--since", help="ISO time, id of an event, or how long ago: 30s, 10m, 2h, 1d.")
-@setting("-n", "--limit", type=AT_LEAST_1, default=DEFAULT_EVENT_LIMIT, help="At most N events at once.")
+@following_options("events", "id of an event")
 @output_option
 @admin_options
 def events(*, admin: AdminOptions, follow: bool, since: str | None, limit: int, out: Output) -> None:
     """Show the events of the node, oldest first."""
     form = to_json if out.is_json else _event_line
-    position: Any = None if since is None else _since(since)
     with admin.open() as connection, contextlib.suppress(KeyboardInterrupt):
-        while True:
-            found = connection.call("events", since=position, limit=limit)
-            for event in found:
-                click.echo(form(event))
-                position = event["id"]
-            if not follow:
-                return
-            time.sleep(DEFAULT_INTERVAL_S / 2)
 
+        def find(position: Any) -> Any:
+            return connection.call("events", since=position, limit=limit)
 
-def _since(text: str) -> str | int:
-    """Read `--since`: an id, how long ago, or an ISO time as it is."""
-    if text.isdecimal():
-        return int(text)
-    ago = _AGO.fullmatch(text)
-    if ago is None:
-        return text
-    span = timedelta(**{_AGO_UNITS[ago.group(2)]: int(ago.group(1))})
-    return (datetime.now(UTC) - span).isoformat()
+        show_following(find, "id", form, since, follow=follow)
 
 
 def _event_line(event: dict[str, Any]) -> str:

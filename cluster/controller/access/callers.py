@@ -49,7 +49,8 @@ class Who(NamedTuple):
     """Who asks, as it is judged and written down."""
 
     name: str
-    role: Role
+    #: Empty: nobody knows who it is.
+    role: Role | Literal[""]
     #: The Message VPN that it is about; empty: the whole node.
     vpn: str
     door: Door

@@ -82,6 +82,7 @@ RULES: Final[dict[str, Rule]] = {
     "stats": Rule(VIEWER, "node"),
     "health": Rule(VIEWER, "own"),
     "events": Rule(VIEWER, "vpns"),
+    "audit": Rule(ADMINISTRATOR, "node"),
     "keys.reload": Rule(ADMINISTRATOR, "node"),
     "log_level": Rule(ADMINISTRATOR, "node"),
     "down": Rule(ADMINISTRATOR, "node"),

@@ -226,6 +226,14 @@ class EventArguments(msgspec.Struct, forbid_unknown_fields=True):
     vpn: str | None = None
 
 
+class AuditArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `audit`; since is the number of an entry or an ISO time, who the name of an operator, empty for all."""
+
+    since: int | str | None = None
+    who: str = ""
+    limit: Annotated[int, Meta(ge=1)] = 1_000
+
+
 class ApplyArguments(msgspec.Struct, forbid_unknown_fields=True):
     """Of `config.apply`; an object is [kind, vpn, name, attributes], prune deletes what is not named."""
 

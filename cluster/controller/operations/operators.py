@@ -12,18 +12,17 @@ does not tell who exists.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from angarium import errors
+from cluster.controller.access.callers import Who
+from cluster.controller.access.trail import DONE, LOGIN, Deed
 from cluster.controller.operations import arguments
 from cluster.security.passwords import unfitting
 
 if TYPE_CHECKING:
     from cluster.controller.access.callers import Callers
     from cluster.controller.switchboard.switchboard import AdminAsker, Switchboard
-
-#: What `operators.logged_in` calls a login that was let in.
-DONE: Final = "done"
 
 
 class OperatorOperations:
@@ -72,6 +71,10 @@ class OperatorOperations:
                 f"{request.outcome}"
             )
             self._board.record_system("warning", "SYSTEM_OPERATOR_LOGIN_FAILED", text)
+        known = self._callers.operator(request.name) or {}
+        who = Who(request.name, known.get("role", ""), known.get("vpn", ""), "management", request.address)
+        login = Deed(who, LOGIN, {"method": request.method})
+        self._board.write_down(asker._replace(deed=login), request.outcome)
         self._board.reply(asker, None)
 
     def _me(self, _request: arguments.NoArguments, asker: AdminAsker, _now: float) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.catalog import passwordless
 from cluster.catalog.deletions import DELETIONS_TIDY
+from cluster.controller.access.trail import DONE, Changed
 from cluster.controller.switchboard.effects import Answer, Commit, Judge
 from cluster.controller.switchboard.event_limits import clients_of
 from cluster.controller.switchboard.switchboard import ROUTER, AdminAsker, ProcessAsker
@@ -161,6 +162,7 @@ class Changes:
             self._board.emit(answer)
 
     def _tell(self, made: _Made, now: float) -> None:
+        self._board.write_down(made.asker, DONE, _changed(made))
         gathering = self._board.gather(made.asker, now, CONFIRM_TIMEOUT_S)
         gathering.finish = lambda _: made.answer
         self._tell_router(made.requests, gathering)
@@ -271,6 +273,15 @@ class Changes:
         """Assert what the attribute comments say."""
         assert not self._uncommitted, "changes were not committed between two events"
         assert self._sharing is None, "questions are judged between two events"
+
+
+def _changed(made: _Made) -> list[Changed]:
+    """Give what became of each object, for who asked; of processes nobody writes it down."""
+    if not isinstance(made.asker, AdminAsker):
+        return []
+    before = {one[:3]: one.attributes for one in made.undoing if isinstance(one, Change)}
+    after = {one[:3]: one.attributes for one in made.changes if isinstance(one, Change)}
+    return [Changed(*key, before.get(key), attributes) for key, attributes in after.items()]
 
 
 def request_of(change: Change, before: Attributes | None) -> tuple[str, list[Any]]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from cluster.controller.access.callers import Who
     from cluster.controller.switchboard.events import Event
     from cluster.join.vault import VaultWork
     from router.tokens.config import TokenIssuer
@@ -108,6 +107,13 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteDown:
+    """Append a line to the trail, before anything else."""
+
+    line: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class FetchKeys:
     """Ask the address of an issuer for its keys; then `IssuerKeys.fetched`."""
 
@@ -118,10 +124,8 @@ class FetchKeys:
 class ReloadCertificate:
     """Read the certificate of the admin API again, if it has one; then `reloaded`. Nobody may wait for it."""
 
-    identity: bytes = b""
+    #: Of who asked; 0: nobody did.
     number: int = 0
-    #: Who asked; None: nobody waits for an answer.
-    who: Who | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,7 @@ Effect = (
     | Reply
     | Answer
     | Record
+    | WriteDown
     | ReloadCertificate
     | FetchKeys
     | UseVault

@@ -9,17 +9,16 @@ by the controller only.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import logging
-import os
 from collections import deque
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
 from cluster.controller.switchboard.event_limits import EventLimits
+from cluster.data.rotated_file import RotatedFile
 from storage.headroom import NO_ROOM
 
 if TYPE_CHECKING:
@@ -77,20 +76,18 @@ class EventRing:
 
 
 class EventFile:
-    """The file behind the ring, and its predecessors: events.jsonl.1 is newer than events.jsonl.2."""
+    """The files behind the ring."""
 
     def __init__(self, directory: Path, bytes_max: int, files_max: int) -> None:
         """Name the files; nothing is opened before the first event."""
-        self._path = directory / FILE_NAME
-        self._bytes_max = bytes_max
-        self._files_max = files_max
+        self._file = RotatedFile(directory / FILE_NAME, bytes_max, files_max)
 
     def load(self, count: int) -> list[Event]:
         """Give the newest events of earlier runs, oldest first, without lines that a crash cut off."""
-        self._end_last_line()
+        self._file.end_last_line()
         found: list[Event] = []
-        for number in range(self._files_max + 1):
-            found = _read_lines(self._numbered(number)) + found
+        for path, lines in self._file.files():
+            found = _read_lines(path, lines) + found
             if len(found) >= count:
                 break
         return found[-count:]
@@ -100,50 +97,16 @@ class EventFile:
 
         Losing the last ones in a power cut is accepted, so nothing is synced.
         """
-        line = json.dumps(event, ensure_ascii=False, default=str).encode() + b"\n"
         try:
-            with open(self._path, "ab", buffering=0, opener=_private) as file:
-                size = file.tell()
-                if file.write(line) < len(line):
-                    file.truncate(size)
-                    return False
-            if size + len(line) >= self._bytes_max:
-                self._rotate()
+            self._file.append(json.dumps(event, ensure_ascii=False, default=str).encode() + b"\n")
         except OSError as error:
             if error.errno in NO_ROOM:
                 return False
             _log.error("an event cannot be written: %s", error)
         return True
 
-    def _end_last_line(self) -> None:
-        """End a line that a crash cut off, so that it does not swallow the next event."""
-        with contextlib.suppress(
-            OSError
-        ):  # there is none, or no room: then the next line is lost with this one
-            content = self._path.read_bytes()
-            if content and not content.endswith(b"\n"):
-                with self._path.open("ab") as file:
-                    file.write(b"\n")
 
-    def _rotate(self) -> None:
-        for number in range(self._files_max, 0, -1):
-            earlier = self._numbered(number - 1)
-            if earlier.exists():
-                earlier.replace(self._numbered(number))
-
-    def _numbered(self, number: int) -> Path:
-        return self._path.with_name(f"{FILE_NAME}.{number}") if number else self._path
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _read_lines(path: Path) -> list[Event]:
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
+def _read_lines(path: Path, lines: list[bytes]) -> list[Event]:
     found = []
     for line in lines:
         try:

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from angarium import errors
-from cluster.controller.switchboard.effects import Answer, Effect, Record, Reply, Request
+from cluster.controller.access.trail import DONE, Trail
+from cluster.controller.switchboard.effects import Answer, Effect, Record, Reply, Request, WriteDown
 from cluster.controller.switchboard.event_limits import source_of
 from cluster.roster import table as roles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from cluster.controller.access.callers import Who
+    from cluster.controller.access.trail import Changed, Deed
     from cluster.controller.switchboard.event_limits import Source
     from cluster.controller.switchboard.events import Event, EventRing
 
@@ -44,6 +46,8 @@ class AdminAsker(NamedTuple):
     identity: bytes
     number: int
     who: Who
+    #: What is written down of it; nothing of what is done without being asked for.
+    deed: Deed | None = None
 
     def answer(self, *, ok: bool, value: Any) -> Effect:
         """Give the effect that answers."""
@@ -92,15 +96,23 @@ class Gathering:
 class Switchboard:
     """The processes that are there, the questions under way, and the effects to carry out."""
 
-    def __init__(self, events: EventRing, wall_time: Callable[[], str], first_number: int = 1) -> None:
+    def __init__(
+        self,
+        events: EventRing,
+        wall_time: Callable[[], str],
+        first_number: int = 1,
+        trail: Trail | None = None,
+    ) -> None:
         """Begin without any process.
 
         Args:
             events: where events are kept.
             wall_time: gives the time for events as ISO 8601.
             first_number: of a request. An answer that is meant for an earlier controller must fit none of this one.
+            trail: where it is written down what operators do.
         """
         self.events = events
+        self.trail = trail or Trail()
         self._wall_time = wall_time
         #: Place -> the newest process that said hello there.
         self.peers: dict[Place, Peer] = {}
@@ -148,15 +160,24 @@ class Switchboard:
     def reply(self, asker: Asker | None, value: Any) -> None:
         """Answer; nobody to answer is fine."""
         if asker is not None:
+            self.write_down(asker, DONE)
             self.emit(asker.answer(ok=True, value=value))
 
     def refuse(self, asker: Asker | None, code: int, detail: str) -> None:
         """Refuse; what the controller itself wanted becomes an event."""
         if asker is not None:
+            self.write_down(asker, code)
             self.emit(asker.answer(ok=False, value=[code, detail]))
             return
         text = f"a request of the controller was refused: {errors.error_for(code, detail)}"
         self.record_system("error", "SYSTEM_CONTROLLER_REQUEST_REFUSED", text)
+
+    def write_down(self, asker: Asker | None, outcome: str | int, changed: Sequence[Changed] = ()) -> None:
+        """Have it written down what an operator asked for and what came of it, unless it is already."""
+        deed = asker.deed if isinstance(asker, AdminAsker) else None
+        if deed is not None:
+            for line in self.trail.lines(deed, outcome, self._wall_time(), changed):
+                self.emit(WriteDown(line))
 
     def taken(self) -> list[Effect]:
         """Give all effects, once."""

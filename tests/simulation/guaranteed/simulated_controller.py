@@ -31,6 +31,7 @@ from cluster.controller.switchboard.effects import (
     Request,
     RunProcesses,
     ScaleNode,
+    WriteDown,
 )
 from cluster.controller.switchboard.events import EventRing
 from cluster.controller.switchboard.switchboard import Switchboard
@@ -315,7 +316,7 @@ class SimulatedController:
         elif isinstance(effect, RunProcesses):
             self.on_processes(effect.role, effect.indices)
         else:
-            assert isinstance(effect, Record), effect
+            assert isinstance(effect, Record | WriteDown), effect
         return []
 
     def _request(self, effect: Request) -> list[Effect]:

@@ -57,6 +57,8 @@ class World:
             "trains", secret, Tokens(tokens or []), lambda count: bytes([7] * count)
         )
         self.effects: list[c.Effect] = []
+        #: Lines of the trail.
+        self.written: list[bytes] = []
         self.store_refuses = False
         #: Whether the store takes a transaction, if it takes any.
         self.takes: Callable[[c.Commit], bool] = lambda _: True
@@ -76,8 +78,11 @@ class World:
         return Controller(registries, board, self.identity, {"node": {"name": "n"}}, owner=OWNER)
 
     def do(self, effects: list[c.Effect]) -> list[c.Effect]:
-        seen = []
+        seen: list[c.Effect] = []
         for effect in effects:
+            if isinstance(effect, c.WriteDown):
+                self.written.append(effect.line)
+                continue
             seen.append(effect)
             if isinstance(effect, c.Commit):
                 seen += self.do(self._commit(effect))

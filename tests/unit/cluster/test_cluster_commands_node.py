@@ -10,6 +10,7 @@ import pytest
 
 from cluster.commands import cli
 from cluster.commands.node import configuring, node
+from cluster.commands.terminal.following import since_of
 from cluster.objects import complete
 
 if TYPE_CHECKING:
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("10m", 600), ("2h", 7200), ("1d", 86400)])
 def test_since_takes_how_long_ago(text: str, seconds: int) -> None:
-    found = node._since(text)
+    found = since_of(text)
     assert isinstance(found, str)
     ago = datetime.now(UTC) - datetime.fromisoformat(found)
     assert abs(ago - timedelta(seconds=seconds)) < timedelta(seconds=5)
 
 
 def test_since_takes_an_id_and_a_time_as_they_are() -> None:
-    assert node._since("42") == 42
-    assert node._since("2030-01-01T00:00:00Z") == "2030-01-01T00:00:00Z"
+    assert since_of("42") == 42
+    assert since_of("2030-01-01T00:00:00Z") == "2030-01-01T00:00:00Z"
 
 
 def test_an_event_is_one_line() -> None:

@@ -380,7 +380,7 @@ def test_a_stop_is_answered_before_it_begins(world: World) -> None:
 def test_the_certificates_of_operators_and_of_clients_are_read_again(served: World) -> None:
     seen = served.call("keys.reload")
     (reload,) = (effect for effect in seen if isinstance(effect, c.ReloadCertificate))
-    seen = served.do(served.controller.reloaded(reload, "", served.now))
+    seen = served.do(served.controller.reloaded(reload.number, "", served.now))
     assert requests(seen) == [("tls_reload", None)]
     assert replies(served.answer(seen, None)) == [None]
 
@@ -390,7 +390,7 @@ def test_gateways_read_their_certificates_again_with_the_router(served: World) -
     served.hello("mqtt", 0)
     served.hello("mqtt", 1)
     (reload,) = (one for one in served.call("keys.reload") if isinstance(one, c.ReloadCertificate))
-    seen = served.do(served.controller.reloaded(reload, "", served.now))
+    seen = served.do(served.controller.reloaded(reload.number, "", served.now))
     assert requests(seen) == [("tls_reload", None)] * 3
     asked = [one for one in seen if isinstance(one, c.Request)]
     for one in asked[:2]:
@@ -403,7 +403,9 @@ def test_gateways_read_their_certificates_again_with_the_router(served: World) -
 
 def test_a_damaged_certificate_of_operators_is_told_and_the_other_one_is_read(served: World) -> None:
     (reload,) = (one for one in served.call("keys.reload") if isinstance(one, c.ReloadCertificate))
-    seen = served.do(served.controller.reloaded(reload, "node.pem: it holds no certificate", served.now))
+    seen = served.do(
+        served.controller.reloaded(reload.number, "node.pem: it holds no certificate", served.now)
+    )
     (event,) = (effect.event for effect in seen if isinstance(effect, c.Record))
     assert event["event"] == "SYSTEM_CERTIFICATE_NOT_RELOADED"
     (reply,) = (effect for effect in seen if isinstance(effect, c.Reply))

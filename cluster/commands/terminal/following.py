@@ -1,0 +1,73 @@
+"""What is appended to and read on: rows from a time on, and those that come, as `events` and `audit` show them."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cluster.commands.terminal.options import AT_LEAST_1, options, setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Row = dict[str, Any]
+
+#: `--limit` gives more.
+DEFAULT_LIMIT: Final = 1_000
+#: Between two looks at what is new.
+INTERVAL_S: Final = 0.5
+_AGO: Final = re.compile(r"(\d+)([smhd])")
+_AGO_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def following_options(what: str, number: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add `--follow`, `--since` and `--limit`; rows are called `what`, and one is named by its `number`."""
+    return options(
+        click.option(
+            "-f", "--follow", is_flag=True, help=f"Wait for new {what} and show them, until interrupted."
+        ),
+        click.option("--since", help=f"ISO time, {number}, or how long ago: 30s, 10m, 2h, 1d."),
+        setting("-n", "--limit", type=AT_LEAST_1, default=DEFAULT_LIMIT, help=f"At most N {what} at once."),
+    )
+
+
+def show_following(
+    find: Callable[[Any], list[Row]],
+    number: str,
+    form: Callable[[Row], str],
+    since: str | None,
+    *,
+    follow: bool,
+) -> None:
+    """Print rows, and those that come if they are to be followed, until somebody interrupts.
+
+    Args:
+        find: gives the rows behind a position.
+        number: the field of a row that is its position.
+        form: makes a line of a row.
+        since: the option.
+        follow: whether to wait for more.
+    """
+    position: Any = None if since is None else since_of(since)
+    while True:
+        for row in find(position):
+            click.echo(form(row))
+            position = row[number]
+        if not follow:
+            return
+        time.sleep(INTERVAL_S)
+
+
+def since_of(text: str) -> str | int:
+    """Read `--since`: a number, how long ago, or an ISO time as it is."""
+    if text.isdecimal():
+        return int(text)
+    ago = _AGO.fullmatch(text)
+    if ago is None:
+        return text
+    span = timedelta(**{_AGO_UNITS[ago.group(2)]: int(ago.group(1))})
+    return (datetime.now(UTC) - span).isoformat()

@@ -1,0 +1,130 @@
+"""The files of the trail: they outlive a controller, a damaged line, their own growth, and a full disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cluster.controller.access.trail import Trail
+from cluster.controller.access.trail_file import RESERVE_NAME, WAITING_MAX, TrailFile
+from cluster.data.rotated_file import RotatedFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def line(number: int, **more: Any) -> bytes:
+    return json.dumps({"number": number, "time": "2031-05-04T10:00:00.000Z", **more}).encode() + b"\n"
+
+
+def numbers(directory: Path) -> list[int]:
+    entries = TrailFile(directory, 100_000, 4).load()
+    Trail(entries).validate()
+    return [entry["number"] for entry in entries]
+
+
+def room(file: TrailFile) -> str:
+    """Give what there is now."""
+    return file.room
+
+
+class Disk:
+    """A disk that takes no more lines when a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        #: Lines that it takes; None: as many as there are. One more if the reserve is gone.
+        self.takes: int | None = None
+        self._reserve = directory / "audit" / RESERVE_NAME
+        append, allocate = RotatedFile.append, os.posix_fallocate
+
+        def limited(file: RotatedFile, line: bytes, *, is_synced: bool = False) -> None:
+            if self.takes is not None:
+                if self.takes <= 0 or self._reserve.exists():
+                    raise OSError(errno.ENOSPC, "full")
+                self.takes -= 1
+            append(file, line, is_synced=is_synced)
+
+        def allocated(descriptor: int, offset: int, length: int) -> None:
+            if self.takes is not None:
+                raise OSError(errno.ENOSPC, "full")
+            allocate(descriptor, offset, length)
+
+        monkeypatch.setattr(RotatedFile, "append", limited)
+        monkeypatch.setattr(os, "posix_fallocate", allocated)
+
+
+def test_entries_are_there_after_a_restart_and_for_nobody_else(tmp_path: Path) -> None:
+    file = TrailFile(tmp_path, 100_000, 4)
+    for number in (1, 2, 3):
+        file.append(line(number))
+    assert numbers(tmp_path) == [1, 2, 3]
+    for path in ((tmp_path / "audit"), (tmp_path / "audit" / "audit.jsonl")):
+        assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.requirement("R259")
+def test_files_are_rotated_by_size_and_the_oldest_go(tmp_path: Path) -> None:
+    file = TrailFile(tmp_path, 1_000, 2)
+    for number in range(1, 101):
+        file.append(line(number, text="x" * 100))
+    names = sorted(path.name for path in (tmp_path / "audit").iterdir())
+    assert names == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2", "reserve"] or names == [
+        *("audit.jsonl.1", "audit.jsonl.2", "reserve")
+    ]
+    found = [entry["number"] for entry in TrailFile(tmp_path, 1_000, 2).load()]
+    assert found == list(range(found[0], 101))
+    assert 5 < len(found) < 40
+
+
+@pytest.mark.parametrize(
+    "damage", [b'{"number": 3, "ti', b"\xff\xfe", b"{}", b"[]", b'{"number":"x","time":"2031-05-04"}']
+)
+def test_a_damaged_line_costs_no_other(tmp_path: Path, damage: bytes) -> None:
+    file = TrailFile(tmp_path, 100_000, 4)
+    for number in (1, 2):
+        file.append(line(number))
+    with (tmp_path / "audit" / "audit.jsonl").open("ab") as raw:
+        raw.write(damage)
+    TrailFile(tmp_path, 100_000, 4).append(line(3))
+    assert numbers(tmp_path) == [1, 2, 3]
+
+
+def test_a_full_disk_leaves_room_for_the_line_that_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, file = Disk(monkeypatch, tmp_path), TrailFile(tmp_path, 100_000, 4)
+    assert room(file) == "plenty"
+    disk.takes = 2
+    file.append(line(1))
+    assert (room(file), numbers(tmp_path)) == ("low", [1])
+    file.append(line(2))
+    file.append(line(3))
+    file.append(line(4))
+    assert (room(file), numbers(tmp_path)) == ("none", [1, 2])
+    file.look()
+    assert room(file) == "none"
+    disk.takes = None
+    file.look()
+    assert (room(file), numbers(tmp_path)) == ("plenty", [1, 2, 3, 4]), "what waited is written in order"
+
+
+def test_only_so_many_lines_wait_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, file = Disk(monkeypatch, tmp_path), TrailFile(tmp_path, 10_000_000, 4)
+    disk.takes = 0
+    for number in range(1, WAITING_MAX + 11):
+        file.append(line(number))
+    disk.takes = None
+    file.look()
+    assert numbers(tmp_path)[-1] == WAITING_MAX
+
+
+def test_a_directory_that_cannot_be_written_is_as_good_as_a_full_disk(tmp_path: Path) -> None:
+    (tmp_path / "audit").write_text("a file")
+    file = TrailFile(tmp_path, 100_000, 4)
+    assert room(file) == "low"
+    file.append(line(1))
+    assert room(file) == "none"
