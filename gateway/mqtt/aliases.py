@@ -2,8 +2,9 @@
 
 Which packets leave, and in which order, is known only when they go to the connection: what waits may be lost, and what
 is retained goes before it. So packets are written as if there were no aliases, the same bytes for many clients, and
-this rewrites what leaves for one client. A topic gets an alias when it comes for the second time, and keeps it as long
-as the connection lives: one that never comes again costs no alias. No I/O, no clock.
+this rewrites what leaves for one client. The first topics get an alias at once, all others when they come for the
+second time, so that those which never come again do not use them up; and a topic keeps it as long as the connection
+lives. No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from gateway.mqtt.codec.kinds import PacketType
 
 #: What an alias takes: the property, and in the worst case a byte more for each of two lengths.
 ALIAS_BYTES: Final = 5
+#: So large a part of the aliases is given at once, and one at least.
+AT_ONCE_PART: Final = 4
 #: Topics that came once are remembered, so many for each alias that is left.
 ONCE_PER_ALIAS: Final = 4
 
@@ -22,12 +25,14 @@ ONCE_PER_ALIAS: Final = 4
 class Aliases:
     """Those of one connection."""
 
-    __slots__ = ("_known", "_left", "_once", "_packet_bytes_max")
+    __slots__ = ("_at_once", "_known", "_left", "_once", "_packet_bytes_max")
 
     def __init__(self, aliases_max: int, packet_bytes_max: int) -> None:
         """Use so many; packets that are not larger than the client takes do not become so (0: it takes any)."""
         #: Topic -> its alias, as a property; the client knows all of them.
         self._known: dict[bytes, bytes] = {}
+        #: As long as there are fewer, a topic gets one when it comes for the first time.
+        self._at_once: Final = max(1, aliases_max // AT_ONCE_PART)
         #: How many aliases are left.
         self._left = aliases_max
         #: Topics that came once, ONCE_PER_ALIAS for each alias that is left at most; none if none is left.
@@ -54,7 +59,7 @@ class Aliases:
             return _with_alias(packet, b"\0\0", end, alias)
         if not self._left or end - begin <= ALIAS_BYTES + 2:
             return packet
-        if topic not in self._once:
+        if topic not in self._once and len(self._known) >= self._at_once:
             if len(self._once) >= ONCE_PER_ALIAS * self._left:
                 self._once.clear()
             self._once.add(topic)

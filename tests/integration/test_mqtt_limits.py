@@ -109,7 +109,7 @@ def test_5_0_is_told_how_many_messages_and_topic_aliases_it_may_have(node: Node)
 
 
 @pytest.mark.requirement("R243")
-def test_topics_that_come_again_are_aliases_for_who_takes_them(node: Node) -> None:
+def test_topics_are_aliases_for_who_takes_them(node: Node) -> None:
     topic = "aliases/of/a/long/topic"
     with Raw(node.mqtt_url) as takes, Raw(node.mqtt_url) as takes_none, blocking.connect(node.url) as ours:
         takes.connect("takes", properties=Properties(topic_alias_maximum=1))
@@ -119,7 +119,7 @@ def test_topics_that_come_again_are_aliases_for_who_takes_them(node: Node) -> No
             assert isinstance(raw.next(), SubAck)
         for number in range(3):
             ours.publish(topic, b"%d" % number)
-        assert [_named(takes.next()) for _ in range(3)] == [(topic, None), (topic, 1), ("", 1)]
+        assert [_named(takes.next()) for _ in range(3)] == [(topic, 1), ("", 1), ("", 1)]
         assert [_named(takes_none.next()) for _ in range(3)] == [(topic, None)] * 3
         ours.publish("stored/too", b"", mode="persistent")
         ours.publish("stored/too", b"", mode="persistent")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.egress import UNSENT_BYTES_MAX, Egress
-from gateway.mqtt.aliases import ALIAS_BYTES, ONCE_PER_ALIAS, Aliases
+from gateway.mqtt.aliases import ALIAS_BYTES, AT_ONCE_PART, ONCE_PER_ALIAS, Aliases
 from gateway.mqtt.codec import Parser, Sender, write
 from gateway.mqtt.codec.connect import ConnAck
 from gateway.mqtt.codec.kinds import V5
@@ -56,11 +56,11 @@ def packet(topic: str, payload: bytes = b"", **more: Any) -> bytes:
     return write(Publish(topic, payload, **more), V5)
 
 
-def test_a_topic_that_comes_again_gets_an_alias_and_is_left_out_then() -> None:
+def test_a_topic_with_an_alias_is_left_out_from_the_second_message_on() -> None:
     aliases, reader = Aliases(1, 0), Reader(1)
     sent = [aliases.shorten(packet(TOPICS[0], b"x")) for _ in range(4)]
     whole = len(packet(TOPICS[0], b"x"))
-    assert [len(one) - whole for one in sent] == [0, 3, 3 - len(TOPICS[0]), 3 - len(TOPICS[0])]
+    assert [len(one) - whole for one in sent] == [3, *[3 - len(TOPICS[0])] * 3]
     assert [one.topic for one in reader.reads(b"".join(sent))] == [TOPICS[0]] * 4
     other = packet(TOPICS[1])
     assert aliases.shorten(other) == aliases.shorten(other) == other
@@ -75,8 +75,13 @@ def test_no_packet_gets_larger_than_its_client_takes() -> None:
     assert len(aliases.shorten(large)) < len(large)
 
 
-def test_topics_that_come_once_and_short_ones_cost_no_alias() -> None:
-    aliases, reader = Aliases(2, 0), Reader(2)
+def test_topics_that_come_once_cost_some_aliases_at_most_and_short_ones_none() -> None:
+    at_once = 2
+    aliases, reader = Aliases(at_once * AT_ONCE_PART, 0), Reader(at_once * AT_ONCE_PART)
+    first = [f"first/number/{number}" for number in range(at_once)]
+    assert [
+        one.topic for one in reader.reads(b"".join(aliases.shorten(packet(one)) for one in first))
+    ] == first
     for number in range(10 * ONCE_PER_ALIAS):
         assert aliases.shorten(packet(f"once/number/{number}")) == packet(f"once/number/{number}")
         aliases.validate()
@@ -84,7 +89,7 @@ def test_topics_that_come_once_and_short_ones_cost_no_alias() -> None:
         assert aliases.shorten(packet("a")) == packet("a")
     both = [packet(topic) for topic in TOPICS[:2] * 3]
     assert [one.topic for one in reader.reads(aliases.shorten(b"".join(both)))] == TOPICS[:2] * 3
-    assert reader.topics == dict(enumerate(TOPICS[:2], 1))
+    assert reader.topics == dict(enumerate(first + TOPICS[:2], 1))
 
 
 @settings(max_examples=200, deadline=None)
