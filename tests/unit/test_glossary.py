@@ -86,5 +86,12 @@ def test_no_word_of_the_glossary_has_two_meanings() -> None:
 
 @pytest.mark.parametrize("gone", GONE)
 def test_a_word_that_went_is_not_found(gone: str) -> None:
-    word = re.compile(rf"(?<![A-Za-z])(?:{gone})(?![a-z])")
-    assert [path for path, text in files().items() if word.search(text)] == [], f"say {GONE[gone]}"
+    word = re.compile(rf"(?:{gone})(?![a-z])")
+    found = [
+        path
+        for path, text in files().items()
+        for match in word.finditer(text)
+        # To look behind at each place of each text takes eight times as long.
+        if not text[max(match.start() - 1, 0) : match.start()].isalpha()
+    ]
+    assert found == [], f"say {GONE[gone]}"
