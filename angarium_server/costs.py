@@ -41,7 +41,7 @@ SELECTOR_CHARACTER_BYTES: Final = 40
 WILL_BYTES: Final = 700
 #: A queue or topic endpoint in the router, at its home and in the controller, without its filters; and a partition.
 ENDPOINT_BYTES: Final = 12_000
-PARTITION_BYTES: Final = 4_500
+PARTITION_BYTES: Final = 3_500
 
 
 #: Shapes of filters of which is known what they take: applications have a few.

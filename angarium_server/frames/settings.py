@@ -6,10 +6,12 @@ unknown keys are ignored, so that a spool may have been written by a newer versi
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import force_setattr
 
 from angarium import errors
 
@@ -91,6 +93,11 @@ class LaneSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: Of a topic endpoint: messages that it does not select are removed before any flow sees them (R145).
     selector: str | None = None
     temporary: bool = False
+
+    def __post_init__(self) -> None:
+        """Have the partitions of an endpoint share their names: each of a thousand is told all of them."""
+        for field in ("vpn", "name", "owner", "dead_message_queue"):
+            force_setattr(self, field, sys.intern(getattr(self, field)))
 
     @property
     def exclusive(self) -> bool:

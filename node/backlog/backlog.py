@@ -229,6 +229,10 @@ class SegmentList:
         assert self._firsts == sorted(self._firsts)
 
 
+#: Of everybody who never had messages. It stays empty.
+NO_SEGMENTS: Final = SegmentList()
+
+
 class PositionSet:
     """Positions (0 or more), in rising order; it stays small however scattered they are.
 
@@ -410,7 +414,7 @@ class Backlog:
         #: count, but the delay of the endpoint, which is the same for all.
         self.in_order = False
         #: All of them have live rows.
-        self.segments = SegmentList()
+        self.segments = NO_SEGMENTS
         #: State -> rows in it; GONE is not counted.
         self.counts = [0] * len(STATES)
         #: Spool size of all rows.
@@ -445,6 +449,8 @@ class Backlog:
 
     def add(self, segment: Segment) -> None:
         """Take a segment whose positions are above all others."""
+        if self.segments is NO_SEGMENTS:
+            self.segments = SegmentList()
         self.segments.append(segment)
         self.bytes += segment.live_bytes
         if segment.live == segment.count and segment.dead is None:
@@ -595,6 +601,7 @@ class Backlog:
         self.segments.validate()
         self.timers.validate()
         assert not NO_TIMES.count
+        assert not NO_SEGMENTS.count
         counts = [0] * len(STATES)
         timers = 0
         for segment in self.segments:

@@ -91,20 +91,37 @@ class _Shown:
         self.runs.append((flow, run.segment, run.i, run.j))
 
 
+class Bound:
+    """The flows of a lane and what they share."""
+
+    __slots__ = ("browsing", "consuming", "flows", "ranging", "readers")
+
+    def __init__(self) -> None:
+        #: Flow number -> flow, in the order of their binds.
+        self.flows: dict[int, Flow] = {}
+        #: Those that are no browsers, and those that are; some of these have a range.
+        self.consuming: dict[int, Flow] = {}
+        self.browsing: dict[int, Flow] = {}
+        #: Those that read a range of the lease; `flows` has them, too.
+        self.ranging: dict[int, Flow] = {}
+        #: Key -> the reader that flows of this kind share; each has flows.
+        self.readers: dict[object, Reader[Flow]] = {}
+
+
+#: Of every lane without flows: most partitions have none, and tables keep the room of what was in them. It stays empty.
+NOBODY: Final = Bound()
+
+
 class Consumers:
     """Flows and readers of a lane."""
 
     __slots__ = (
         "_backlog",
-        "_browsing",
-        "_consuming",
         "_is_exclusive",
-        "_ranging",
-        "_readers",
         "_sources",
         "_turn",
+        "bound",
         "delivered_upto",
-        "flows",
         "lease",
     )
 
@@ -113,17 +130,10 @@ class Consumers:
         self._sources = sources
         #: Whether only one consumer is active, as the settings say.
         self._is_exclusive = backlog.settings.exclusive
-        #: Flow number -> flow, in the order of their binds.
-        self.flows: dict[int, Flow] = {}
-        #: Those that are no browsers, and those that are; some of these have a range.
-        self._consuming: dict[int, Flow] = {}
-        self._browsing: dict[int, Flow] = {}
-        #: Those that read a range of the lease; `flows` has them, too.
-        self._ranging: dict[int, Flow] = {}
+        #: Its flows; for others to look at.
+        self.bound = NOBODY
         #: While there is one, consumers stand by; whose turn it would be goes on.
         self.lease: Lease | None = None
-        #: Key -> the reader that flows of this kind share; each has flows.
-        self._readers: dict[object, Reader[Flow]] = {}
         #: Which reader begins the next round of turns.
         self._turn = 0
         #: The highest position that a consumer got.
@@ -131,7 +141,7 @@ class Consumers:
 
     def readied(self, segment: Segment, i: int, j: int) -> None:
         """Take note that a run became ready that was not."""
-        for reader in self._readers.values():
+        for reader in self.bound.readers.values():
             reader.readied(segment, i, j)
 
     # --- flows come and go ------------------------------------------------------------------------------
@@ -140,8 +150,8 @@ class Consumers:
         self, flow_id: int, selector: str | None, options: FlowOptions, *, is_browser: bool
     ) -> list[FlowEvent]:
         """Add a flow without credit; gives whether it is active, or that its selector is invalid."""
-        if flow_id in self.flows:
-            return [self._turn_event(self.flows[flow_id])]
+        if flow_id in self.bound.flows:
+            return [self._turn_event(self.bound.flows[flow_id])]
         payer = None
         if selector:
             payer = Payer(self._backlog.settings.vpn, options.username or options.client)
@@ -161,11 +171,13 @@ class Consumers:
             payer=payer,
         )
         flow.limit_unacked(self._backlog.settings.max_unacked)
-        self.flows[flow_id] = flow
+        if self.bound is NOBODY:
+            self.bound = Bound()
+        self.bound.flows[flow_id] = flow
         if options.has_range:
             flow.cursor, flow.end = options.first, options.end
         self._table_of(flow)[flow_id] = flow
-        if is_browser or not self._is_exclusive or len(self._consuming) == 1:
+        if is_browser or not self._is_exclusive or len(self.bound.consuming) == 1:
             return self._activate(flow)
         return [self._turn_event(flow)]
 
@@ -182,8 +194,8 @@ class Consumers:
 
     def _table_of(self, flow: Flow) -> dict[int, Flow]:
         if flow.options.group:
-            return self._ranging
-        return self._browsing if flow.is_browser else self._consuming
+            return self.bound.ranging
+        return self.bound.browsing if flow.is_browser else self.bound.consuming
 
     def _turn_event(self, flow: Flow) -> FlowEvent:
         is_active = flow.active and (flow.is_browser or self.lease is None)
@@ -193,29 +205,29 @@ class Consumers:
 
     def consuming(self) -> list[Flow]:
         """Give the flows that are no browsers."""
-        return list(self._consuming.values())
+        return list(self.bound.consuming.values())
 
     def stand_by(self, lease: Lease) -> list[FlowEvent]:
         """Give consumers nothing more while there is a lease; tells those whose turn it was."""
         self.lease = lease
-        return [self._turn_event(flow) for flow in self._consuming.values() if flow.active]
+        return [self._turn_event(flow) for flow in self.bound.consuming.values() if flow.active]
 
     def go_on(self) -> list[FlowEvent]:
         """Give consumers messages again: the lease is over, and so is who reads with it."""
         self.lease = None
         events = []
-        for flow in list(self._ranging.values()):
+        for flow in list(self.bound.ranging.values()):
             events.append(FlowEvent(flow.id, wire.FLOW_CLOSED, errors.LEASE_LOST, "the lease has ended"))
             self.drop(flow)
-        return events + [self._turn_event(flow) for flow in self._consuming.values() if flow.active]
+        return events + [self._turn_event(flow) for flow in self.bound.consuming.values() if flow.active]
 
     def read_ranges(self, work: Work) -> list[Handout]:
         """Give the reader group what it has planned and asks for."""
         lease = self.lease
-        if lease is None or not self._ranging:
+        if lease is None or not self.bound.ranging:
             return []
         shown = _Shown(RANGE_ROWS_MAX)
-        for flow in self._ranging.values():
+        for flow in self.bound.ranging.values():
             assert flow.end is not None
             while shown.left > 0 and flow.cursor < flow.end:
                 rows, size = min(flow.room(), shown.left), flow.room_bytes()
@@ -230,7 +242,7 @@ class Consumers:
     @property
     def is_read(self) -> bool:
         """Whether the reader group reads a range."""
-        return bool(self._ranging)
+        return bool(self.bound.ranging)
 
     @property
     def has_complete(self) -> bool:
@@ -239,7 +251,7 @@ class Consumers:
 
     def _bounded(self) -> Iterator[tuple[Flow, int]]:
         """Give the flows that have a range, and its end."""
-        flows = chain(self._ranging.values(), self._browsing.values())
+        flows = chain(self.bound.ranging.values(), self.bound.browsing.values())
         return ((flow, flow.end) for flow in flows if flow.end is not None)
 
     def take_complete(self) -> list[FlowEvent]:
@@ -292,7 +304,7 @@ class Consumers:
 
     def _take_over(self) -> list[FlowEvent]:
         """Make the first flow of an exclusive lane active if it is not; the order is that of the binds (R101)."""
-        heir = next(iter(self._consuming.values()), None)
+        heir = next(iter(self.bound.consuming.values()), None)
         return [] if heir is None or heir.active else self._activate(heir)
 
     def _attach(self, flow: Flow) -> None:
@@ -301,10 +313,10 @@ class Consumers:
             return
         # Only flows that see the same messages may share: no_local makes that depend on the client.
         key = (flow.selector, flow.options.no_local)
-        reader = self._readers.get(key)
+        reader = self.bound.readers.get(key)
         if reader is None:
             reader = Reader[Flow](key, flow.matches, by_priority=self._backlog.by_priority)
-            self._readers[key] = reader
+            self.bound.readers[key] = reader
         reader.flows += 1
         flow.reader = reader
         self.wake(flow)
@@ -317,7 +329,7 @@ class Consumers:
         flow.reader = None
         reader.flows -= 1
         if not reader.flows:
-            del self._readers[reader.key]
+            del self.bound.readers[reader.key]
 
     def wake(self, flow: Flow) -> None:
         """Ask a flow again if it may have room now."""
@@ -339,8 +351,10 @@ class Consumers:
         """Remove a flow that has nothing out any more; tells who is active now."""
         assert not flow.out.count
         self._detach(flow)
-        del self.flows[flow.id]
+        del self.bound.flows[flow.id]
         del self._table_of(flow)[flow.id]
+        if not self.bound.flows:
+            self.bound = NOBODY
         return self._take_over()
 
     def apply_settings(self) -> list[FlowEvent]:
@@ -348,10 +362,10 @@ class Consumers:
         exclusive = self._is_exclusive = self._backlog.settings.exclusive
         events: list[FlowEvent] = []
         # All leave their readers before the first comes back, for readers depend on the settings.
-        for flow in self._consuming.values():
+        for flow in self.bound.consuming.values():
             self._detach(flow)
             flow.limit_unacked(self._backlog.settings.max_unacked)
-        for turn, flow in enumerate(self._consuming.values()):
+        for turn, flow in enumerate(self.bound.consuming.values()):
             was = flow.active
             flow.active = turn == 0 or not exclusive
             if flow.active:
@@ -362,21 +376,21 @@ class Consumers:
 
     def wants_order(self) -> bool:
         """Tell whether a consumer asks for the order of positions."""
-        return any(flow.options.in_order for flow in self._consuming.values())
+        return any(flow.options.in_order for flow in self.bound.consuming.values())
 
     def forget(self, position: int) -> None:
         """Take a message from the flow that has it out."""
-        for flow in self._consuming.values():
+        for flow in self.bound.consuming.values():
             if position in flow.out:
                 flow.out.remove(position, position)
                 self.wake(flow)
 
     def purge(self) -> None:
         """Take all messages from all flows."""
-        for flow in self.flows.values():
+        for flow in self.bound.flows.values():
             flow.out.clear()
             self.wake(flow)
-        for reader in self._readers.values():
+        for reader in self.bound.readers.values():
             for track in reader.tracks:
                 track.behind.clear()
 
@@ -385,7 +399,7 @@ class Consumers:
     def hand_out(self, limit: int, work: Work) -> list[Handout]:
         """Give active flows at most `limit` messages, as far as they have room."""
         ready = self._backlog.counts[READY]
-        readers = [reader for reader in self._readers.values() if reader.willing]
+        readers = [reader for reader in self.bound.readers.values() if reader.willing]
         if not ready or not readers:
             return []
         if len(readers) > 1:
@@ -476,10 +490,10 @@ class Consumers:
 
     def browse_ranges(self, work: Work) -> list[Handout]:
         """Give browsers of a range what they have not seen of it; it is over when nothing more of it is there."""
-        if not self._browsing:
+        if not self.bound.browsing:
             return []
         shown = _Shown(RANGE_ROWS_MAX)
-        bounded = [flow for flow in self._browsing.values() if flow.end is not None]
+        bounded = [flow for flow in self.bound.browsing.values() if flow.end is not None]
         for flow in self._in_turn(bounded, work):
             assert flow.end is not None
             own = Work(work.effort, min(work.upto, flow.end - 1))
@@ -499,10 +513,10 @@ class Consumers:
 
     def browse(self, work: Work) -> list[Handout]:
         """Give browsers what they have not seen."""
-        if not self._browsing:
+        if not self.bound.browsing:
             return []
         shown = _Shown(BROWSED_MAX)
-        unbounded = [flow for flow in self._browsing.values() if flow.end is None]
+        unbounded = [flow for flow in self.bound.browsing.values() if flow.end is None]
         for flow in self._in_turn(unbounded, work):
             while shown.left > 0 and (room := flow.room()) > 0:
                 rows, size = min(room, shown.left), flow.room_bytes()
@@ -518,7 +532,7 @@ class Consumers:
             if flow.room() > 0 and work.may_pay(flow.payer):
                 yield flow
                 if work.is_short and flow.payer is not None:
-                    self._browsing[flow.id] = self._browsing.pop(flow.id)
+                    self.bound.browsing[flow.id] = self.bound.browsing.pop(flow.id)
 
     def _browsed(self, shown: _Shown, work: Work) -> list[Handout]:
         """Count what browsers get, and give it."""
@@ -555,12 +569,14 @@ class Consumers:
 
     def validate(self, next_position: int) -> None:
         """Check what the comments on the attributes say."""
-        for reader in self._readers.values():
-            assert reader.flows == sum(flow.reader is reader for flow in self.flows.values())
+        assert not NOBODY.flows
+        assert not NOBODY.readers
+        for reader in self.bound.readers.values():
+            assert reader.flows == sum(flow.reader is reader for flow in self.bound.flows.values())
             assert reader.flows
             reader.validate(self._backlog.segments, next_position)
         owners: dict[int, int] = {}
-        for flow in self.flows.values():
+        for flow in self.bound.flows.values():
             flow.validate()
             for first, last in flow.out.runs():
                 for position in range(first, last + 1):
@@ -571,8 +587,8 @@ class Consumers:
                     assert segment.state[position - segment.first] == OUT
         leased = 0 if self.lease is None else self.lease.out.count
         assert len(owners) + leased == self._backlog.counts[OUT]
-        assert {**self._consuming, **self._browsing, **self._ranging} == self.flows
-        assert self.lease is not None or not self._ranging
+        assert {**self.bound.consuming, **self.bound.browsing, **self.bound.ranging} == self.bound.flows
+        assert self.lease is not None or not self.bound.ranging
         exclusive = self._backlog.settings.exclusive
-        for turn, flow in enumerate(self._consuming.values()):
+        for turn, flow in enumerate(self.bound.consuming.values()):
             assert flow.active == (turn == 0 or not exclusive)

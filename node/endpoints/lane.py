@@ -158,7 +158,7 @@ class Lane:
     @property
     def flows(self) -> dict[int, Flow]:
         """Flow number -> flow, in the order of their binds; to look at."""
-        return self._consumers.flows
+        return self._consumers.bound.flows
 
     @property
     def delivered_upto(self) -> int:

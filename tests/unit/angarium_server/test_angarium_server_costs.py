@@ -39,6 +39,12 @@ WITHIN = 1.5
 
 def _expect(charged: float, make: Callable[[int], object], count: int = COUNT) -> None:
     """Compare what a thing is charged with what each of so many takes that share nothing."""
+    measured = _measure(make, count)
+    assert measured / WITHIN < charged < measured * WITHIN, f"{measured:.0f} bytes, charged are {charged:.0f}"
+
+
+def _measure(make: Callable[[int], object], count: int) -> float:
+    """Give the bytes that each of so many things takes."""
     for number in range(count, count + count // 10):  # tables have their first sizes
         make(number)
     gc.collect()
@@ -48,10 +54,9 @@ def _expect(charged: float, make: Callable[[int], object], count: int = COUNT) -
         for number in range(count):
             make(number)
         gc.collect()
-        measured = (tracemalloc.get_traced_memory()[0] - before) / count
+        return (tracemalloc.get_traced_memory()[0] - before) / count
     finally:
         tracemalloc.stop()
-    assert measured / WITHIN < charged < measured * WITHIN, f"{measured:.0f} bytes, charged are {charged:.0f}"
 
 
 def _fresh(text: str) -> str:
@@ -168,13 +173,35 @@ def test_a_partition_in_the_router_and_at_its_home() -> None:
     usages: dict[int, LaneUsage] = {}
 
     def make(number: int) -> None:
-        lane_id = 7 << wire.LANE_BITS | number
-        driven.lanes({lane_id: settings_of("parted", partition=number, partitions=1_000)})
-        driven.tick()
-        driven.write()
-        usages[lane_id] = LaneUsage(lane_id, 0)
+        usages[number] = LaneUsage(_make_partition(driven, number), 0)
 
     _expect(costs.PARTITION_BYTES, make, 200)
+
+
+def test_a_partition_whose_consumers_left_takes_about_what_it_took_before() -> None:
+    driven = DrivenHome()
+    driven.start(ROUTER, {})
+
+    def make_used(number: int) -> None:
+        bind = ["bind", _make_partition(driven, number), False, None, 100, 1 << 40, {}]
+        driven.send(wire.FLOW, driven.router, [[number + 1, bind]])
+        assert number + 1 in driven.home.lanes.flows
+        driven.send(wire.FLOW, driven.router, [[number + 1, ["unbind", None]]])
+        driven.tick()
+        assert number + 1 not in driven.home.lanes.flows
+        driven.write()
+        driven.events.clear()
+
+    never_used = _measure(lambda number: _make_partition(driven, number + 500), 200)
+    assert _measure(make_used, 200) < never_used * 1.1
+
+
+def _make_partition(driven: DrivenHome, number: int) -> int:
+    lane_id = 7 << wire.LANE_BITS | number
+    driven.lanes({lane_id: settings_of("parted", partition=number, partitions=1_000)})
+    driven.tick()
+    driven.write()
+    return lane_id
 
 
 def test_a_will_that_waits() -> None:
