@@ -23,7 +23,7 @@ METRICS: Final = Metrics(
     ended | counter by code | number | connections of clients that were ended, by the reason code of MQTT 5.0
     carriers | gauge | number | Message VPNs in which the process has a session with the router
     gathered_messages | gauge | messages | of clients, that wait for the router
-    unacknowledged | gauge | messages | with QoS 1 of clients, that are not stored yet
+    unacknowledged | gauge | messages | with QoS 1 and 2 of clients, that are not stored yet
     refused_messages | counter by code | messages | of clients, refused by the router
     discarded | counter | messages | for clients, discarded by the router because the process was slow
     lost | counter | messages | of clients, that may be lost because the router was

@@ -35,6 +35,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
+@pytest.mark.requirement("R234")
 @pytest.mark.parametrize("version", [4, 5])
 def test_messages_of_mqtt_reach_our_subscribers_in_order(node: Node, version: int) -> None:
     with blocking.connect(node.url) as ours, Paho(node.mqtt_url, version=version) as theirs:
@@ -49,6 +50,7 @@ def test_messages_of_mqtt_reach_our_subscribers_in_order(node: Node, version: in
     assert {message.sender_id for message in seen} == {seen[0].sender_id} != {None}
 
 
+@pytest.mark.requirement("R234")
 @pytest.mark.parametrize("version", [4, 5])
 def test_our_messages_reach_subscribers_of_mqtt_in_order(node: Node, version: int) -> None:
     with blocking.connect(node.url) as ours, Paho(node.mqtt_url, version=version) as theirs:
@@ -62,6 +64,7 @@ def test_our_messages_reach_subscribers_of_mqtt_in_order(node: Node, version: in
         assert own == list(range(at, MANY, 5))
 
 
+@pytest.mark.requirement("R234")
 def test_messages_go_between_clients_of_mqtt_of_both_versions(node: Node) -> None:
     with Paho(node.mqtt_url, "old", version=4) as old, Paho(node.mqtt_url, "new", version=5) as new:
         old.subscribe("to/old")

@@ -41,6 +41,9 @@ def test_clients_are_listed_with_what_they_are_and_their_subscriptions(node: Nod
         assert found["sensor-7"]["sdk"] == "mqtt 5"
         assert found["old"]["sdk"] == "mqtt 3.1.1"
         assert found["old"]["address"].startswith("127.0.0.1")
+        table = node.run("client", "list").splitlines()
+        assert all(text in table[0].lower() for text in ("address", "sdk"))
+        assert all("127.0.0.1" in row and "mqtt" in row for row in table[1:])
         rows = map(json.loads, node.run("subscription", "list", "--json").splitlines())
         assert sorted(row["filter"] for row in rows if row["client"] == "sensor-7") == ["a", "a/>", "b/*"]
     expect_clients(node)

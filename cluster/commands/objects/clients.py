@@ -33,6 +33,7 @@ CLIENT_COLUMNS: Final = (
     "vpn",
     "username",
     "address",
+    "sdk",
     "uptime_s",
     "subscriptions",
     "slow",

@@ -363,3 +363,65 @@ def test_a_will_is_not_published_for_who_left_before_he_was_in(gateway: WiredGat
     gateway.settle()
     assert gateway.node.router.sessions.find("default", "dev") is None
     assert gateway.topics() == []
+
+
+# Clients that stay when their carrier is lost.
+
+
+def staying(gateway: WiredGateway, name: str, **login: Any) -> tuple[Any, FakeGuest]:
+    """A client that has its filter again."""
+    client, guest = gateway.open(name, **login)
+    subscribe(gateway, client, "t")
+    guest.take()
+    guest.when_away = lambda: client.subscribe_again([("t", ALWAYS)], lambda *_: None)
+    return client, guest
+
+
+def lose(gateway: WiredGateway) -> None:
+    gateway.lines[-1].break_off()
+    gateway.node.now += 3.0
+    gateway.settle()
+
+
+@pytest.mark.requirement("R230")
+def test_who_stays_is_let_in_by_its_token_and_has_its_filters(gateway: WiredGateway) -> None:
+    client, guest = staying(gateway, "c", **ALICE)
+    checks = gateway.node.router.counters.totals["password_checks"]
+    for _ in range(2):
+        lose(gateway)
+        assert guest.take() == [("away",), ("may_go_on",)]
+        publish(gateway, client, "t")
+        assert gateway.topics() == ["t"]
+    assert gateway.node.router.counters.totals["password_checks"] == checks
+    (row,) = gateway.node.router.operators.clients(None, gateway.node.now)
+    assert (row["name"], row["username"], row["subscriptions"]) == ("c", "alice", 1)
+
+
+@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.parametrize("login", [ALICE, {}])
+def test_who_came_under_its_name_meanwhile_keeps_it(
+    gateway: WiredGateway, login: dict[str, Any], *, stays: bool
+) -> None:
+    """At another gateway process; also if nobody needs a password, and if it has gone since."""
+    other = WiredGateway(gateway.node, index=1)
+    _, older = staying(gateway, "c", **login)
+    gateway.lines[-1].break_off()
+    newer, told = other.open("c", **login)
+    if not stays:
+        newer.leave()
+    gateway.node.now += 3.0
+    gateway.settle()
+    other.settle()
+    told_older = errors.NOT_CONNECTED if login else errors.TAKEN_OVER  # its token is not good any more
+    assert older.take() == [("away",), ("ended", told_older)]
+    assert told.take() == []
+    assert len(gateway.node.router.operators.clients(None, gateway.node.now)) == stays
+
+
+def test_whose_username_has_changed_meanwhile_logs_in_anew(gateway: WiredGateway) -> None:
+    _, guest = staying(gateway, "c", **ALICE)
+    gateway.lines[-1].break_off()
+    put(gateway, "username", "alice", password=passwords.hash_password("other"), acl_profile="few")
+    gateway.node.now += 3.0
+    gateway.settle()
+    assert guest.take() == [("away",), ("ended", errors.NOT_CONNECTED)]
