@@ -380,9 +380,8 @@ class Carrier:
             self._act(self._session.lose(error), now)
 
     def _tell_settled(self, now: float) -> None:
-        if self.producing.has_settled():
-            for client, settled in self.producing.settled().items():
-                self._tell(client, client.settled, settled, now)
+        for client, settled in self.producing.settled().items():
+            self._tell(client, client.settled, settled, now)
 
     def _welcomed(self, event: Welcomed, now: float) -> None:
         client = self._clients.get(event.number)
@@ -561,16 +560,19 @@ class Carrier:
 
     # Time.
 
-    def tick(self, now: float) -> None:
-        """Do what is due, and end a turn: send what it brought."""
+    def tick(self, now: float) -> float:
+        """Do what is due, and end a turn: send what it brought; gives when to come again."""
         if self._line is not None and self._line.wake_at <= now:
             self._line.tick(now)
         if now >= self._look_at:
             self._look_at = now + LOOK_S
             self._look(now)
-        self._tell_endings(now)
-        self._tell_settled(now)
+        if self._ending:
+            self._tell_endings(now)
+        if self.producing.has_settled():
+            self._tell_settled(now)
         self._flush(now)
+        return self._wake_at(now)
 
     def _look(self, now: float) -> None:
         """Do what time brings."""
@@ -603,23 +605,23 @@ class Carrier:
             session.leave()
             self._leave_until = now + LEAVE_S
 
-    def wake_at(self, now: float) -> float:
+    def _wake_at(self, now: float) -> float:
         """Give when `tick` is wanted."""
         session, line = self._session, self._line
-        if self._ending:
+        if self._ending or self.producing.has_settled():
             return now
         if session is None or line is None:
             return min(self._time_at(now), self._open_at if self._is_wanted else _NEVER)
+        wake = min(self._time_at(now), line.wake_at)
         if not session.is_open:
-            return min(self._time_at(now), line.wake_at)
-        if self.producing.has_settled():
-            return now
-        if (self.gathering.rows or self.producing.can_send()) and session.can_publish():
-            return now
-        wake = min(self._time_at(now), line.wake_at, self.producing.open_at())
+            return wake
+        if self.gathering.rows or self.producing.rows:
+            if (self.gathering.rows or self.producing.can_send()) and session.can_publish():
+                return now
+            wake = min(wake, self.producing.open_at())
         if not _has_room(session):
             return wake
-        if self._waiting or self._asking or self.accepting or self._may_dismiss():
+        if self._waiting or self._asking or self.accepting or (self._leaving and self._may_dismiss()):
             return now
         return min(wake, self.counting.wake_at(now))
 

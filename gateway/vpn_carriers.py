@@ -71,9 +71,10 @@ class VpnCarriers:
 
     def tick(self, now: float) -> float:
         """Do what is due, and end a turn: send what it brought; gives when to call again."""
+        wake = _NEVER
         for carrier in [*self._by_vpn.values()]:
-            carrier.tick(now)
-        return min((carrier.wake_at(now) for carrier in self._by_vpn.values()), default=_NEVER)
+            wake = min(wake, carrier.tick(now))
+        return wake
 
     def stop(self) -> None:
         """Let nobody in any more, and leave when what clients brought has left; see `is_gone`."""

@@ -178,10 +178,11 @@ class Delivering:
     def begin_turn(self, now: float) -> bool:
         """Go on with what the last turn had no time for; true if some of it waits for the next one."""
         self._turn_rows = self._turn_copies = 0
-        self._remove_left()
-        if self.is_behind:
+        if self._left:
+            self._remove_left()
+        if self._waiting:
             self._go_on(now)
-        return self.is_behind or bool(self._left)
+        return bool(self._waiting or self._left)
 
     @property
     def is_behind(self) -> bool:

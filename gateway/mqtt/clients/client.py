@@ -146,29 +146,26 @@ class Client:
 
     def packet(self, packet: Packet | PacketError, now: float) -> bool:
         """Take a packet, or what was wrong with one; false if it is to be offered again when reading is resumed."""
-        self._keepalive.heard(now)
-        is_taken = self._take(packet, now)
+        self._keepalive.heard_at = now
+        if self.stage is Stage.GONE:
+            return True
+        is_taken = False
+        if self.stage is not Stage.JOINING:
+            act = _ACTS.get(type(packet), Client._stray)
+            try:
+                if self.stage is Stage.NEW and act not in _FIRST:
+                    raise PacketError(errors.CONNECT_FIRST, type(packet).__name__, self.version)
+                is_taken = act(self, packet, now) is not False
+            except PacketError as error:
+                self._broken(error, now)
+                return True
         if not is_taken:
             self._host.pause(self.connection_id)
         return is_taken
 
     def heard(self, now: float) -> None:
         """Note that bytes came, which need not be a whole packet."""
-        self._keepalive.heard(now)
-
-    def _take(self, packet: Packet | PacketError, now: float) -> bool:
-        if self.stage is Stage.GONE:
-            return True
-        if self.stage is Stage.JOINING:
-            return False
-        act = _ACTS.get(type(packet), Client._stray)
-        try:
-            if self.stage is Stage.NEW and act not in _FIRST:
-                raise PacketError(errors.CONNECT_FIRST, type(packet).__name__, self.version)
-            return act(self, packet, now) is not False
-        except PacketError as error:
-            self._broken(error, now)
-            return True
+        self._keepalive.heard_at = now
 
     def lost(self, _reason: str, _now: float) -> None:
         """Note that the connection is gone."""
@@ -295,7 +292,7 @@ class Client:
         )
         self._subscribing.restore(present or ())
         self._keepalive.interval_s = self.terms.keep_alive_s
-        self._keepalive.heard(now)
+        self._keepalive.heard_at = now
         self._host.admitted(self.connection_id)
         self._host.resume(self.connection_id)
 

@@ -12,18 +12,15 @@ PATIENCE: Final = 1.5
 class KeepAlive:
     """The silence of one client."""
 
-    __slots__ = ("_heard_at", "interval_s")
+    __slots__ = ("heard_at", "interval_s")
 
     def __init__(self, now: float) -> None:
         #: What was agreed; 0: it may be silent for ever.
         self.interval_s = 0
-        self._heard_at = now
-
-    def heard(self, now: float) -> None:
-        """Note that something came, be it a part of a packet."""
-        self._heard_at = now
+        #: When something came last, be it a part of a packet.
+        self.heard_at = now
 
     @property
     def deadline(self) -> float:
         """Give when it has been silent for too long, if nothing comes until then."""
-        return self._heard_at + PATIENCE * self.interval_s if self.interval_s else math.inf
+        return self.heard_at + PATIENCE * self.interval_s if self.interval_s else math.inf
