@@ -22,17 +22,18 @@ from angarium_server.connections.tls import TlsFiles, make_context
 from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.configuration.management import url_of
-from cluster.management import bodies
+from cluster.management import bodies, resources
 from cluster.management.config import ManagementRuntime
 from cluster.management.controller import DEFAULT_TIMEOUT_S, Controller
 from cluster.management.door import Connection, Door
 from cluster.management.logins import Logins
 from cluster.management.origins import Origins
 from cluster.management.problems import RefusedError, refusal
-from cluster.management.routes import ROOT, Target, target_of
+from cluster.management.routes import ROOT, ROUTES, Found, Target, find, target_of
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Awaitable
 
     from aiohttp.web import BaseRequest, StreamResponse
 
@@ -53,6 +54,14 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Server": "angarium",
     "X-Content-Type-Options": "nosniff",
+}
+
+#: What `GET /api/v1` answers: every path with its methods.
+INDEX: Final = {
+    "operations": "/api/v1/operations/{operation}",
+    "resources": [
+        {"method": route.method, "path": f"/api/v1{route.path}", "summary": route.summary} for route in ROUTES
+    ],
 }
 
 _log = logging.getLogger(ROLE)
@@ -216,10 +225,13 @@ class ManagementServer:
             match target.path[len(ROOT) :]:
                 case () | ("",):
                     _allow(request, "GET", "HEAD")
-                    return bodies.answer(request, {"operations": "/api/v1/operations/{name}"})
+                    return bodies.answer(request, INDEX)
                 case ("operations", name):
                     _allow(request, "POST")
                     return await self._do(request, name, caller)
+                case path:
+                    if found := find(path):
+                        return await self._resource(request, target, found, caller)
         raise errors.error_for(errors.UNKNOWN_RESOURCE, _shown(target))
 
     async def _do(self, request: BaseRequest, operation: str, caller: Caller) -> web.Response:
@@ -227,6 +239,20 @@ class ManagementServer:
         arguments = await self._body(request)
         answer = await self._controller.ask(operation, arguments, caller, wait_of(request))
         return bodies.answer(request, answer)
+
+    async def _resource(
+        self, request: BaseRequest, target: Target, found: Found, caller: Caller
+    ) -> web.Response:
+        """Do what the table says of a path and a method."""
+        methods = [*found.routes, *(["HEAD"] if "GET" in found.routes else [])]
+        _allow(request, *methods)
+        route = found.routes["GET" if request.method == "HEAD" else request.method]
+        body = await self._body(request)
+
+        def ask(operation: str, arguments: dict[str, Any]) -> Awaitable[Any]:
+            return self._controller.ask(operation, arguments, caller, wait_of(request))
+
+        return await resources.answer(request, target, (found, route), body, ask)
 
     async def _body(self, request: BaseRequest) -> dict[str, Any]:
         timeout_s = self._settings.request_timeout_ms / 1_000

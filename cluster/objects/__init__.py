@@ -29,5 +29,6 @@ from cluster.objects.kinds import kind_of as kind_of
 from cluster.objects.kinds import load as load
 from cluster.objects.kinds import names_of as names_of
 from cluster.objects.kinds import shown as shown
+from cluster.objects.kinds import version_of as version_of
 from cluster.objects.operators import LOGIN_NAMES as LOGIN_NAMES
 from cluster.objects.operators import Role as Role

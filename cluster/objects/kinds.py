@@ -21,6 +21,7 @@ Examples of `--set` and what becomes of them:
 from __future__ import annotations
 
 import difflib
+import hashlib
 import ipaddress
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_type_hints
@@ -307,6 +308,11 @@ def shown(kind_name: str, vpn: str, name: str, attributes: Attributes) -> dict[s
     if "password" in attributes:
         visible["password_set"] = bool(attributes["password"])
     return {"kind": kind_name, **where, "name": name, **visible}
+
+
+def version_of(shown_object: Mapping[str, Any]) -> str:
+    """Give what changes whenever an object changes, made of all that is shown of it."""
+    return hashlib.blake2b(msgspec.json.encode(shown_object, order="sorted"), digest_size=12).hexdigest()
 
 
 def built_in(vpn: str) -> list[tuple[str, str, Attributes]]:

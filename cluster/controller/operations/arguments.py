@@ -40,15 +40,21 @@ class ListArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ObjectArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `objects.show` and `objects.delete`; a Message VPN itself has no vpn."""
+    """Of `objects.show`; a Message VPN itself has no vpn."""
 
     kind: str
     name: str
     vpn: str | None = "default"
 
 
-class ChangeArguments(ObjectArguments):
-    """Of `objects.create` and `objects.update`."""
+class DeleteArguments(ObjectArguments):
+    """Of `objects.delete`; with a version (`cluster.objects.version_of`) only if the object still has it."""
+
+    version: str | None = None
+
+
+class ChangeArguments(DeleteArguments):
+    """Of `objects.create`, without a version, and `objects.update`."""
 
     attributes: dict[str, Any] = {}
 

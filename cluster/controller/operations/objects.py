@@ -4,8 +4,9 @@ operation           arguments                                   answer
 objects.list        kind, vpn="default" (None: all), name="*"   objects whose name matches
 objects.show        kind, name, vpn="default"                   one object
 objects.create      kind, name, vpn="default", attributes={}    the object
-objects.update      kind, name, vpn="default", attributes       the object
-objects.delete      kind, name, vpn="default"                   None
+objects.update      kind, name, vpn="default", attributes,      the object
+                    version=None
+objects.delete      kind, name, vpn="default", version=None     None
 objects.subscribe   name, vpn="default", add=[], remove=[]      the queue; of filters that clients added too
 config.export                                                   [kind, vpn, name, attributes] and hashes
 config.apply        objects, dry_run=False, prune=False         what was done, or would be, per object
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from angarium import errors
 from cluster.controller.access.permissions import may_have
 from cluster.controller.operations import arguments
+from cluster.objects import version_of
 from storage.config_store import Change
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class ObjectOperations:
             "objects.show": (arguments.ObjectArguments, self._show),
             "objects.create": (arguments.ChangeArguments, self._create),
             "objects.update": (arguments.ChangeArguments, self._update),
-            "objects.delete": (arguments.ObjectArguments, self._delete),
+            "objects.delete": (arguments.DeleteArguments, self._delete),
             "objects.subscribe": (arguments.SubscribeArguments, self._subscribe),
             "config.export": (arguments.NoArguments, self._export),
             "config.apply": (arguments.ApplyArguments, self._apply),
@@ -66,12 +68,26 @@ class ObjectOperations:
 
     def _update(self, request: arguments.ChangeArguments, asker: Asker, _now: float) -> None:
         where = (request.kind, request.vpn or "", request.name)
+        self._refuse_changed(request)
         changes = self._catalog.update(*where, request.attributes)
         self._changes.make(changes, asker, "updated", lambda: self._catalog.show(*where))
 
-    def _delete(self, request: arguments.ObjectArguments, asker: Asker, _now: float) -> None:
+    def _delete(self, request: arguments.DeleteArguments, asker: Asker, _now: float) -> None:
+        self._refuse_changed(request)
         changes = self._catalog.delete(request.kind, request.vpn or "", request.name)
         self._make(changes, asker, "deleted", lambda: None)
+
+    def _refuse_changed(self, request: arguments.DeleteArguments) -> None:
+        """Refuse to change what is not what it was when somebody looked at it.
+
+        Raises:
+            ConflictError: it is not (41201).
+        """
+        if request.version is None:
+            return
+        shown = self._catalog.show(request.kind, request.vpn or "", request.name)
+        if version_of(shown) != request.version:
+            raise errors.error_for(errors.CHANGED_MEANWHILE, f"{request.kind} {request.name!r}")
 
     def _subscribe(self, request: arguments.SubscribeArguments, asker: Asker, _now: float) -> None:
         where = ("queue", request.vpn, request.name)

@@ -1,0 +1,237 @@
+"""A page of a list: which rows of all that an operation gave, in which order, and what leads to the next page.
+
+    name=ord*                     the rows with such a name; * and ? as in the command line
+    filter=messages_spooled>100   only these; = != < <= > >=, and = takes a pattern; may be given several times
+    sort=-messages_spooled        in this order, the largest first; rows that do not have it come last
+    fields=name,bind_count        these columns only
+    limit=50                      so many rows
+    after=CURSOR                  those behind the last row of a page, as its header Link says
+
+Pure. A cursor is the place of a row in the order, not its number: rows that come and go move no other page.
+"""
+
+from __future__ import annotations
+
+import base64
+import fnmatch
+import operator
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from angarium import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+Row = dict[str, Any]
+#: A value in an order that has all values: numbers, texts, the rest.
+_Place = tuple[int, Any]
+
+LIMIT_DEFAULT: Final = 100
+LIMIT_MAX: Final = 1_000
+#: What may be said of a list beside the arguments of its operation.
+NAMES: Final = ("limit", "after", "sort", "filter", "fields", "name")
+
+_FILTER: Final = re.compile(r"([a-z0-9_.]+)(!=|<=|>=|=|<|>)(.*)", re.DOTALL)
+_OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class Filter(NamedTuple):
+    """What one filter says."""
+
+    column: str
+    sign: str
+    text: str
+
+
+class Wanted(NamedTuple):
+    """Which page somebody wants."""
+
+    limit: int = LIMIT_DEFAULT
+    after: str = ""
+    column: str = ""
+    is_descending: bool = False
+    filters: tuple[Filter, ...] = ()
+    fields: tuple[str, ...] = ()
+    name: str = "*"
+
+
+class Page(NamedTuple):
+    """A page, and what there is beside it."""
+
+    rows: list[Row]
+    #: Of all rows that the filters let through.
+    total: int
+    #: What `after` is for the next page; empty: there is none.
+    cursor: str
+
+
+def wanted_of(query: Mapping[str, Sequence[str]]) -> Wanted:
+    """Give which page a query wants.
+
+    Raises:
+        InvalidRequestError: it says something twice, or what cannot be (40018).
+    """
+    one = {name: single(name, query[name]) for name in NAMES if name in query and name != "filter"}
+    sort = one.get("sort", "")
+    limit = one.get("limit", str(LIMIT_DEFAULT))
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= LIMIT_MAX):
+        raise errors.invalid(f"limit = {limit[:20]!r}: write 1 to {LIMIT_MAX}")
+    return Wanted(
+        limit=int(limit),
+        after=one.get("after", ""),
+        column=sort.removeprefix("-"),
+        is_descending=sort.startswith("-"),
+        filters=tuple(_filter(text) for text in query.get("filter", ())),
+        fields=tuple(filter(None, one.get("fields", "").split(","))),
+        name=one.get("name", "*"),
+    )
+
+
+def single(name: str, values: Sequence[str]) -> str:
+    """Give a value that may be given once.
+
+    Raises:
+        InvalidRequestError: it is given twice (40018).
+    """
+    if len(values) != 1:
+        raise errors.invalid(f"{name} is given {len(values)} times")
+    return values[0]
+
+
+def _filter(text: str) -> Filter:
+    match = _FILTER.fullmatch(text)
+    if match is None:
+        raise errors.invalid(
+            f"filter = {text[:100]!r}: write ATTRIBUTE=VALUE, or !=, <, <=, >, >= between them"
+        )
+    return Filter(*match.groups())
+
+
+def page_of(rows: Sequence[Row], wanted: Wanted) -> Page:
+    """Give a page of rows.
+
+    Raises:
+        InvalidRequestError: its cursor is none, or is of another order (40018).
+    """
+    fitting = [row for row in rows if _fits(row, wanted)]
+    placed = sorted(((_place(row, wanted), row) for row in fitting), key=operator.itemgetter(0))
+    begin = 0
+    if wanted.after:
+        last = _place_of_cursor(wanted.after, wanted)
+        begin = sum(1 for place, _ in placed if not last < place)
+    chosen = placed[begin : begin + wanted.limit]
+    is_last = begin + len(chosen) >= len(placed)
+    cursor = "" if is_last or not chosen else _cursor(chosen[-1][0], wanted)
+    return Page([_with_fields(row, wanted.fields) for _, row in chosen], len(fitting), cursor)
+
+
+def _fits(row: Row, wanted: Wanted) -> bool:
+    if wanted.name != "*" and not fnmatch.fnmatchcase(str(row.get("name", "")), wanted.name):
+        return False
+    return all(_passes(value_of(row, one.column), one) for one in wanted.filters)
+
+
+def _passes(value: Any, wanted: Filter) -> bool:
+    """Tell whether a value is what a filter wants; one that is not there is unlike everything."""
+    if value is None:
+        return wanted.sign == "!="
+    if isinstance(value, bool):
+        value = "true" if value else "false"
+    if isinstance(value, int | float):
+        try:
+            return _OPERATORS[wanted.sign](value, float(wanted.text))
+        except ValueError:
+            return wanted.sign == "!="
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    if wanted.sign in ("=", "!="):
+        return fnmatch.fnmatchcase(text, wanted.text) == (wanted.sign == "=")
+    return _OPERATORS[wanted.sign](text, wanted.text)
+
+
+def value_of(row: Row, column: str) -> Any:
+    """Give what is in a column; counters.refused is within a map. None: it is not there."""
+    value: Any = row
+    for name in column.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+class _Reversed:
+    """A place in the other direction."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: _Place) -> None:
+        self.place = place
+
+    def __lt__(self, other: _Reversed) -> bool:
+        return other.place < self.place
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Reversed) and other.place == self.place
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _place(row: Row, wanted: Wanted) -> tuple[Any, ...]:
+    """Give where a row stands: by the column, then by what tells it from others."""
+    value = value_of(row, wanted.column) if wanted.column else None
+    return _ordered(_comparable(value), identity_of(row), wanted)
+
+
+def _ordered(place: _Place, identity: str, wanted: Wanted) -> tuple[Any, ...]:
+    is_missing = place[0] == _MISSING
+    return (is_missing, _Reversed(place) if wanted.is_descending else place, identity)
+
+
+_MISSING: Final = 2
+
+
+def _comparable(value: Any) -> _Place:
+    if isinstance(value, int | float):
+        return 0, value
+    if value is None:
+        return _MISSING, ""
+    return 1, value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def identity_of(row: Row) -> str:
+    """Give what tells a row from every other one: Message VPN and name, else all of it."""
+    if "name" in row:
+        return f"{row.get('vpn', '')}\0{row['name']}"
+    return msgspec.json.encode(row).decode()
+
+
+def _cursor(place: tuple[Any, ...], wanted: Wanted) -> str:
+    _, ordered, identity = place
+    plain = ordered.place if isinstance(ordered, _Reversed) else ordered
+    told = [wanted.column, wanted.is_descending, *plain, identity]
+    return base64.urlsafe_b64encode(msgspec.json.encode(told)).decode().rstrip("=")
+
+
+def _place_of_cursor(text: str, wanted: Wanted) -> tuple[Any, ...]:
+    try:
+        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        column, is_descending, rank, value, identity = msgspec.json.decode(
+            data, type=tuple[str, bool, int, float | int | str, str]
+        )
+    except (ValueError, msgspec.DecodeError):
+        raise errors.invalid(f"after = {text[:50]!r} is no cursor: take that of the header Link") from None
+    fits_kind = isinstance(value, int | float) if rank == 0 else isinstance(value, str)
+    if (column, is_descending) != (wanted.column, wanted.is_descending) or rank > _MISSING or not fits_kind:
+        raise errors.invalid("after is the cursor of a page in another order")
+    return _ordered((rank, value), identity, wanted)
+
+
+def _with_fields(row: Row, fields: Sequence[str]) -> Row:
+    return {name: value_of(row, name) for name in fields} if fields else row

@@ -1,0 +1,88 @@
+"""Answers of resources: pages of lists, objects with their ETags, what is new and where it is.
+
+The ETag of an object is made of all that is shown of it, so it changes with each change. The controller compares it in
+the step that changes the object: what somebody else did in between is never lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
+
+from aiohttp import web
+
+from angarium import errors
+from cluster.management import bodies, pages
+from cluster.management.routes import Body, Found, Route, Shape, Target, arguments_of, jobs_path
+from cluster.objects import version_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiohttp.web import BaseRequest
+
+#: Operations that compare the ETag of If-Match.
+_COMPARING: Final = ("objects.update", "objects.delete")
+
+
+async def answer(
+    request: BaseRequest,
+    target: Target,
+    found: tuple[Found, Route],
+    body: dict[str, Any],
+    ask: Callable[[str, dict[str, Any]], Awaitable[Any]],
+) -> web.Response:
+    """Do what a route says, and answer in its form.
+
+    Raises:
+        AngariumError: it is refused.
+    """
+    (_, values), route = found
+    wanted = pages.wanted_of(target.query) if route.shape is Shape.ROWS else None
+    arguments = arguments_of(route, values, target.query, body)
+    if "If-Match" in request.headers:
+        arguments["version"] = _version_in(request.headers["If-Match"], route)
+    value = await ask(route.operation, arguments)
+    if wanted is not None:
+        return _rows(request, target, value, wanted)
+    return _shaped(request, route, value)
+
+
+def _shaped(request: BaseRequest, route: Route, value: Any) -> web.Response:
+    match route.shape:
+        case Shape.NOTHING:
+            return web.Response(status=204)
+        case Shape.JOBS:
+            return bodies.answer(request, value, 202, Location=jobs_path(value["jobs"]))
+        case Shape.OBJECT:
+            etag = f'"{version_of(value)}"'
+            if etag in request.headers.get("If-None-Match", "") and request.method in ("GET", "HEAD"):
+                return web.Response(status=304, headers={"ETag": etag})
+            return bodies.answer(request, value, ETag=etag)
+        case Shape.MADE:
+            location = f"{request.raw_path.partition('?')[0]}/{quote(value['name'], safe='')}"
+            return bodies.answer(request, value, 201, ETag=f'"{version_of(value)}"', Location=location)
+    return bodies.answer(request, value)
+
+
+def _rows(request: BaseRequest, target: Target, rows: list[Any], wanted: pages.Wanted) -> web.Response:
+    page = pages.page_of(rows, wanted)
+    headers = {"Total-Count": str(page.total)}
+    if page.cursor:
+        query = urlencode({**target.query, "after": [page.cursor]}, doseq=True)
+        headers["Link"] = f'<{request.raw_path.partition("?")[0]}?{query}>; rel="next"'
+    return bodies.answer(request, page.rows, 200, **headers)
+
+
+def _version_in(header: str, route: Route) -> str:
+    """Give the version that If-Match names.
+
+    Raises:
+        InvalidRequestError: it names none, or nothing is compared there (40018).
+    """
+    text = header.strip()
+    if route.operation not in _COMPARING or route.body not in (Body.ATTRIBUTES, Body.NONE):
+        raise errors.invalid("If-Match is for PATCH and DELETE of an object", "leave it out")
+    if len(text) < 3 or not (text.startswith('"') and text.endswith('"')):
+        raise errors.invalid(f"If-Match: {text[:50]!r} is no ETag", "send that of the last GET")
+    return text[1:-1]

@@ -1,0 +1,181 @@
+"""Resources of the management API: objects of every kind, pages of lists, ETags, what each role may."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+
+from angarium import errors
+from cluster.management.routes import ROUTES
+from cluster.objects import KINDS
+from tests.integration.http_api import Api, managed_node
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from angarium_server.testing import Node
+
+pytestmark = pytest.mark.slow
+
+#: What an object of a kind needs beside its name, a change of it, and where it is.
+OBJECTS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "vpn": ("/vpns", "v1", {}, {"enabled": False}),
+    "profile": ("/vpns/default/profiles", "p1", {}, {"allow_guaranteed_send": False}),
+    "acl": ("/vpns/default/acls", "a1", {}, {"publish_topic_default": "allow"}),
+    "username": ("/vpns/default/usernames", "u1", {}, {"enabled": False}),
+    "template": ("/vpns/default/templates", "t1", {}, {"max_bind_count": 3}),
+    "queue": ("/vpns/default/queues", "q/1 ä", {}, {"max_spool_usage_mb": 7}),
+    "topic-endpoint": ("/vpns/default/topic-endpoints", "te/1", {}, {"max_spool_usage_mb": 7}),
+    "operator": ("/operators", "o1", {"role": "viewer"}, {"enabled": False}),
+    "link": ("/links", "n1", {"addresses": ["tcp://127.0.0.1:1"]}, {"enabled": False}),
+    "bridge": (
+        "/vpns/default/bridges",
+        "b1",
+        {
+            "addresses": ["tcp://127.0.0.1:1"],
+            "remote_vpn": "far",
+            "remote_subscriptions": ["a"],
+            "enabled": False,
+        },
+        {"remote_vpn": "other"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with managed_node(tmp_path_factory.mktemp("management")) as running:
+        yield running
+
+
+@pytest.fixture
+def api(node: Node) -> Iterator[Api]:
+    made = Api(node.management_url)
+    yield made
+    made.close()
+
+
+def test_every_kind_of_object_has_an_example() -> None:
+    assert sorted(OBJECTS) == sorted(KINDS)
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_an_object_is_made_shown_changed_and_deleted(api: Api, kind: str) -> None:
+    base, name, attributes, change = OBJECTS[kind]
+    made = api.send("POST", f"/api/v1{base}", {"name": name, **attributes})
+    assert made.status == 201, made.body
+    place = made.headers["Location"]
+    assert place == f"/api/v1{base}/{quote(name, safe='')}"
+    assert api.send("POST", f"/api/v1{base}", {"name": name, **attributes}).code == errors.OBJECT_EXISTS
+    shown = api.send("GET", place)
+    assert (shown.status, shown.value["name"], shown.headers["ETag"]) == (200, name, made.headers["ETag"])
+    assert name in [row["name"] for row in api.get(base).value]
+    changed = api.send("PATCH", place, change)
+    assert changed.status == 200, changed.body
+    assert change.items() <= changed.value.items()
+    assert changed.headers["ETag"] != shown.headers["ETag"]
+    gone = api.send("DELETE", place)
+    assert (gone.status, gone.body) == (204, b"")
+    assert api.send("GET", place).code == errors.OBJECT_NOT_FOUND
+
+
+def test_a_change_of_what_somebody_else_has_changed_is_refused(api: Api) -> None:
+    place = api.send("POST", "/api/v1/vpns/default/queues", {"name": "shared"}).headers["Location"]
+    seen = api.send("GET", place).headers["ETag"]
+    assert api.send("GET", place, If_None_Match=seen).status == 304
+    mine = api.send("PATCH", place, {"max_bind_count": 2}, If_Match=seen)
+    assert mine.status == 200
+    for late in (
+        api.send("PATCH", place, {"max_bind_count": 3}, If_Match=seen),
+        api.send("DELETE", place, If_Match=seen),
+    ):
+        assert (late.status, late.code) == (412, errors.CHANGED_MEANWHILE)
+    assert api.send("GET", place).value["max_bind_count"] == 2
+    for text in ("x", '""', '"'):
+        assert api.send("DELETE", place, If_Match=text).status in (400, 412)
+    assert api.send("POST", f"{place}/purge", If_Match=seen).code == errors.INVALID_ARGUMENT
+    assert api.send("DELETE", place, If_Match=mine.headers["ETag"]).status == 204
+
+
+def test_messages_are_seen_copied_and_deleted(node: Node, api: Api) -> None:
+    queues = "/api/v1/vpns/default/queues"
+    for name in ("from", "to"):
+        api.send("POST", queues, {"name": name})
+    for payload in ("one", "two", "three"):
+        node.run("pub", "--queue", "from", payload)
+    messages = api.send("GET", f"{queues}/from/messages?limit=2").value["messages"]
+    assert len(messages) == 2
+    position = messages[0]["position"]
+    assert api.send("GET", f"{queues}/from/messages/{position}").value["payload"] == "b25l"
+    begun = api.send("POST", f"{queues}/from/copy", {"target": "to"})
+    assert begun.status == 202
+    job = wait_for(
+        lambda: api.send("GET", begun.headers["Location"]).value,
+        lambda job: job["state"] == "done",
+        "the job",
+    )
+    assert job["done"] == 3
+    assert api.send("POST", f"{queues}/from/messages/delete", {"positions": [position]}).value == {
+        "deleted": 1
+    }
+    assert api.send("POST", f"{queues}/to/purge").value == {"purged": 3}
+    wait_for(
+        lambda: api.send("GET", f"{queues}/from/status").value["messages_spooled"],
+        lambda n: n == 2,
+        "messages",
+    )
+
+
+@pytest.mark.requirement("R263")
+def test_a_list_is_paged_sorted_and_filtered(node: Node, api: Api) -> None:
+    api.send("POST", "/api/v1/vpns", {"name": "many"})
+    base = "/api/v1/vpns/many/queues"
+    for number in range(25):
+        assert api.send("POST", base, {"name": f"q{number:02}", "max_spool_usage_mb": number}).status == 201
+    path, seen = f"{base}?name=q*&sort=-max_spool_usage_mb&limit=10&fields=name", []
+    while path:
+        page = api.send("GET", path)
+        assert (page.status, page.headers["Total-Count"]) == (200, "25")
+        seen += [row["name"] for row in page.value]
+        path = (page.headers["Link"] or "").partition("<")[2].partition(">")[0]
+    assert seen == [f"q{number:02}" for number in reversed(range(25))]
+    some = api.send("GET", f"{base}?filter=max_spool_usage_mb%3C3&name=q*")
+    assert [row["name"] for row in some.value] == ["q00", "q01", "q02"]
+    everywhere = api.get("/queues?filter=vpn=many&name=q*&limit=1")
+    assert everywhere.headers["Total-Count"] == "25"
+    for bad in ("limit=0", "sort=name&sort=vpn", "after=x", "nothing=1", "filter=x"):
+        assert api.send("GET", f"{base}?{bad}").code == errors.INVALID_ARGUMENT
+
+
+def test_every_resource_that_is_read_answers(api: Api) -> None:
+    given = {"{vpn}": "default", "{name}": "none", "{jobs}": "0-1", "{position}": "1", "{id}": "none"}
+    for route in ROUTES:
+        if route.method != "GET":
+            continue
+        path = route.path
+        for name, value in given.items():
+            path = path.replace(name, value)
+        answer = api.get(path)
+        expected = (200,) if "{name}" not in route.path and "{jobs}" not in route.path else (200, 404)
+        assert answer.status in expected, (path, answer.body)
+        if answer.status == 200:
+            assert api.send("HEAD", f"/api/v1{path}").body == b""
+    listed = {(row["method"], row["path"]) for row in api.get("").value["resources"]}
+    assert listed == {(route.method, f"/api/v1{route.path}") for route in ROUTES}
+
+
+def test_who_may_only_look_changes_nothing_and_learns_nothing(node: Node) -> None:
+    viewer, operator = Api(node.management_url, "viewer"), Api(node.management_url, "operator")
+    assert viewer.get("/queues").status == 200
+    refused = viewer.send("POST", "/api/v1/vpns/default/queues", {"name": "mine"})
+    assert (refused.status, refused.code) == (403, errors.OPERATOR_DENIED)
+    assert operator.send("POST", "/api/v1/vpns/default/queues", {"name": "mine"}).status == 201
+    assert operator.send("DELETE", "/api/v1/vpns/default/queues/mine").status == 204
+    for path in ("/operators", "/config/objects", "/cluster/tokens"):
+        assert operator.get(path).code == errors.OPERATOR_DENIED
+    assert viewer.do("operators.credentials", name="admin").status == 403
+    viewer.close()
+    operator.close()

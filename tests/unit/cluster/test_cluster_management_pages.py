@@ -1,0 +1,182 @@
+"""Pages of lists, and the table of resources."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from angarium import errors
+from cluster.controller.access.permissions import RULES
+from cluster.management.pages import Filter, Page, Wanted, page_of, value_of, wanted_of
+from cluster.management.routes import ROUTES, Shape, arguments_of, find, jobs_path
+
+ROWS: list[dict[str, Any]] = [
+    {"vpn": "default", "name": "a", "depth": 5, "open": True, "counters": {"refused": 1}, "tags": []},
+    {"vpn": "default", "name": "b", "depth": 50, "open": False, "counters": {}, "tags": ["x"]},
+    {"vpn": "other", "name": "a", "depth": None, "open": True, "counters": {"refused": 3}, "tags": []},
+    {"vpn": "other", "name": "orders/eu", "depth": 7, "open": False, "counters": {}, "tags": []},
+]
+
+
+def names(page: Page) -> list[str]:
+    return [f"{row['vpn']}:{row['name']}" for row in page.rows]
+
+
+def code_of(call: Any) -> int:
+    with pytest.raises(errors.AngariumError) as refused:
+        call()
+    return refused.value.code
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, ["default:a", "default:b", "other:a", "other:orders/eu"]),
+        ({"sort": ["depth"]}, ["default:a", "other:orders/eu", "default:b", "other:a"]),
+        ({"sort": ["-depth"]}, ["default:b", "other:orders/eu", "default:a", "other:a"]),
+        ({"sort": ["-name"]}, ["other:orders/eu", "default:b", "default:a", "other:a"]),
+        ({"sort": ["counters.refused"]}, ["default:a", "other:a", "default:b", "other:orders/eu"]),
+        ({"name": ["ord*"]}, ["other:orders/eu"]),
+        ({"filter": ["depth>5"]}, ["default:b", "other:orders/eu"]),
+        ({"filter": ["depth>=5", "open=true"]}, ["default:a"]),
+        ({"filter": ["depth!=5"]}, ["default:b", "other:a", "other:orders/eu"]),
+        ({"filter": ["vpn=o*"]}, ["other:a", "other:orders/eu"]),
+        ({"filter": ["name=a=b"]}, []),
+        ({"filter": ['tags=["x"]']}, []),
+        ({"filter": ["nothing<1"]}, []),
+        ({"filter": ["depth<x"]}, []),
+    ],
+)
+def test_rows_are_chosen_and_ordered(query: dict[str, list[str]], expected: list[str]) -> None:
+    page = page_of(ROWS, wanted_of(query))
+    assert names(page) == expected
+    assert (page.total, page.cursor) == (len(expected), "")
+
+
+@pytest.mark.parametrize("sort", ["", "depth", "-depth", "name", "-name", "nothing"])
+def test_pages_together_are_the_list(sort: str) -> None:
+    rng = random.Random(7)
+    rows = [{"vpn": "v", "name": f"q{n}", "depth": rng.choice([None, 0, 1, 2.5, "x"])} for n in range(97)]
+    whole = names(page_of(rows, wanted_of({"sort": [sort], "limit": ["1000"]})))
+    seen: list[str] = []
+    cursor = ""
+    for _ in range(20):
+        query = {"sort": [sort], "limit": ["10"], **({"after": [cursor]} if cursor else {})}
+        page = page_of(rng.sample(rows, len(rows)), wanted_of(query))
+        assert page.total == 97
+        seen += names(page)
+        if not (cursor := page.cursor):
+            break
+    assert seen == whole
+    assert len(set(seen)) == 97
+
+
+def test_a_row_that_goes_moves_no_other_page() -> None:
+    rows = [{"vpn": "v", "name": name} for name in "abcdef"]
+    first = page_of(rows, Wanted(limit=3))
+    later = page_of([row for row in rows if row["name"] not in "ac"], Wanted(limit=3, after=first.cursor))
+    assert [row["name"] for row in later.rows] == ["d", "e", "f"]
+
+
+def test_rows_without_a_name_have_an_order_too() -> None:
+    rows = [{"client": "a", "filter": text} for text in ("x", "y", "z")]
+    first = page_of(rows, Wanted(limit=2))
+    assert page_of(rows, Wanted(limit=2, after=first.cursor)).rows == [rows[2]]
+
+
+def test_columns_are_chosen() -> None:
+    page = page_of(ROWS, wanted_of({"fields": ["name,counters.refused"], "limit": ["1"]}))
+    assert page.rows == [{"name": "a", "counters.refused": 1}]
+    assert value_of({"a": 1}, "a.b") is None
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"limit": ["0"]},
+        {"limit": ["1001"]},
+        {"limit": ["-1"]},
+        {"limit": ["1", "2"]},
+        {"limit": ["\u0661"]},
+        {"filter": ["depth"]},
+        {"filter": [""]},
+        {"after": ["!"]},
+        {"after": ["bnVsbA"]},
+        {"after": ["WyJ4IixmYWxzZSwwLDEsIiJd"]},  # of another column
+        {"after": ["WyIiLGZhbHNlLDAsIngiLCIiXQ"]},  # a text among the numbers
+        {"after": ["WyIiLGZhbHNlLDksIngiLCIiXQ"]},
+    ],
+)
+def test_what_cannot_be_wanted_is_refused(query: dict[str, list[str]]) -> None:
+    assert code_of(lambda: page_of(ROWS, wanted_of(query))) == errors.INVALID_ARGUMENT
+
+
+def test_a_filter_is_taken_apart_at_its_first_sign() -> None:
+    assert wanted_of({"filter": ["a.b<=x=y"]}).filters == (Filter("a.b", "<=", "x=y"),)
+
+
+def test_every_route_leads_to_an_operation_that_there_is_and_no_two_are_the_same() -> None:
+    assert {route.operation for route in ROUTES} <= set(RULES)
+    assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
+    for route in ROUTES:
+        found = find([piece if piece[0] != "{" else "1-1" for piece in route.path[1:].split("/")])
+        assert found is not None
+        assert found.routes[route.method] == route
+
+
+def route(method: str, path: str) -> Any:
+    found = find(path.split("/"))
+    assert found is not None
+    return found.routes[method], found.values
+
+
+def test_arguments_come_from_path_query_and_body() -> None:
+    found, values = route("POST", "vpns/v/queues/q/copy")
+    asked = arguments_of(found, values, {}, {"target": "t"})
+    assert asked == {"vpn": "v", "name": "q", "kind": "queue", "target": "t"}
+    found, values = route("POST", "vpns/v/queues")
+    made = arguments_of(found, values, {}, {"name": "q", "max_bind_count": 1})
+    assert made == {"vpn": "v", "kind": "queue", "name": "q", "attributes": {"max_bind_count": 1}}
+    found, values = route("GET", "vpns/v/queues/q/messages/7")
+    shown = arguments_of(found, values, {"partition": ["2"]}, {})
+    assert (shown["position"], shown["partition"]) == (7, 2)
+    found, values = route("GET", "jobs/0-12,1-3")
+    assert arguments_of(found, values, {}, {}) == {"jobs": [[0, 12], [1, 3]]}
+    assert jobs_path([[0, 12], [1, 3]]) == "/api/v1/jobs/0-12,1-3"
+    found, values = route("GET", "events")
+    assert arguments_of(found, values, {"since": ["12"]}, {}) == {"since": 12}
+    assert arguments_of(found, values, {"since": ["2031-01-01"]}, {}) == {"since": "2031-01-01"}
+    found, values = route("GET", "links")
+    assert (arguments_of(found, values, {"limit": ["5"]}, {}), found.shape) == (
+        {"kind": "link", "vpn": None},
+        Shape.ROWS,
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "body"),
+    [
+        ("POST", "vpns/v/queues", {}, {}),
+        ("POST", "vpns/v/queues", {}, {"name": 1}),
+        ("POST", "vpns/v/queues/q/copy", {}, {"target": "t", "vpn": "other"}),
+        ("POST", "vpns/v/queues/q/purge", {}, {"name": "other"}),
+        ("GET", "vpns/v/queues/q/messages/x", {}, {}),
+        ("GET", "vpns/v/queues/q/messages", {"limit": ["x"]}, {}),
+        ("GET", "vpns/v/queues/q", {"limit": ["1"]}, {}),
+        ("GET", "jobs/x", {}, {}),
+        ("GET", "jobs/1-x", {}, {}),
+    ],
+)
+def test_what_does_not_fit_a_route_is_refused(
+    method: str, path: str, query: dict[str, list[str]], body: dict[str, Any]
+) -> None:
+    found, values = route(method, path)
+    assert code_of(lambda: arguments_of(found, values, query, body)) == errors.INVALID_ARGUMENT
+
+
+def test_a_path_without_a_name_is_none() -> None:
+    assert find(["vpns", "", "queues"]) is None
+    assert find(["vpns"]) is not None
+    assert find(["vpns", "v", "queues", "q", "x"]) is None
