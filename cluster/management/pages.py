@@ -64,6 +64,12 @@ class Wanted(NamedTuple):
     fields: tuple[str, ...] = ()
     name: str = "*"
 
+    @property
+    def columns(self) -> list[str]:
+        """Give the columns that the page is made of, and those that tell its rows from others."""
+        named = [*self.fields, self.column, *(one.column for one in self.filters)]
+        return sorted({"vpn", "name", *(name.partition(".")[0] for name in named if name)})
+
 
 class Page(NamedTuple):
     """A page, and what there is beside it."""

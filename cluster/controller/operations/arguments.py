@@ -77,11 +77,12 @@ class EndpointArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class EndpointListArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `endpoints.list`; vpn None means all Message VPNs, name is a pattern with * and ?."""
+    """Of `endpoints.list`; vpn None means all Message VPNs, name is a pattern with * and ?, no fields all of them."""
 
     name: str = "*"
     kind: Literal["queue", "topic-endpoint"] = "queue"
     vpn: str | None = "default"
+    fields: list[str] = []
 
 
 class MoveArguments(EndpointArguments):

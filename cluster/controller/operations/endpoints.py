@@ -5,7 +5,8 @@ An operation that would take long is a job of the homes: it answers at once with
 `jobs.show` tells how far they are. Positions are those of a partition; without partitions that is number 0.
 
     operation           arguments                                              answer
-    endpoints.list      kind="queue", vpn="default" (None: all), name="*"      objects with their metrics
+    endpoints.list      kind="queue", vpn="default" (None: all), name="*",     objects with their metrics
+                        fields=[] (all)
     endpoints.show      kind, name, vpn                                        one, with flows and partitions
     endpoints.purge     kind, name, vpn                                        {"purged": messages}
     endpoints.release   kind, name, vpn                                        {"groups": [name], "partitions": n}
@@ -79,7 +80,10 @@ class EndpointOperations:
         found = self._catalog.find(request.kind, request.vpn, request.name)
 
         def finish(answers: dict[Place, Any]) -> list[Attributes]:
-            return metrics.endpoints(found, answers.get(ROUTER) or [])
+            rows = metrics.endpoints(found, answers.get(ROUTER) or [])
+            if not request.fields:
+                return rows
+            return [{name: row[name] for name in request.fields if name in row} for row in rows]
 
         self._board.collect_view(asker, now, {ROUTER: (ROUTER, "endpoints", asked)}, finish)
 

@@ -66,6 +66,13 @@ def test_a_list_has_the_figures_of_the_router(served: World) -> None:
     assert by_name["p"]["messages_spooled"] is None
 
 
+def test_a_list_has_the_columns_that_were_asked_for(served: World) -> None:
+    told = [{"vpn": "default", "name": "q", "messages": 3}]
+    fields = ["name", "messages_spooled", "nothing"]
+    (rows,) = replies(served.answer(served.call("endpoints.list", name="q", fields=fields), told))
+    assert rows == [{"name": "q", "messages_spooled": 3}]
+
+
 def test_a_list_without_the_router_still_comes(served: World) -> None:
     served.news(router="hung")
     (rows,) = replies(served.call("endpoints.list"))

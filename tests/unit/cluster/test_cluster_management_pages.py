@@ -86,6 +86,11 @@ def test_rows_without_a_name_have_an_order_too() -> None:
     assert page_of(rows, Wanted(limit=2, after=first.cursor)).rows == [rows[2]]
 
 
+def test_the_columns_of_a_page_are_known() -> None:
+    query = {"fields": ["depth"], "sort": ["-counters.refused"], "filter": ["open=true"]}
+    assert wanted_of(query).columns == ["counters", "depth", "name", "open", "vpn"]
+
+
 def test_columns_are_chosen() -> None:
     page = page_of(ROWS, wanted_of({"fields": ["name,counters.refused"], "limit": ["1"]}))
     assert page.rows == [{"name": "a", "counters.refused": 1}]
