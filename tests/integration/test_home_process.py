@@ -149,8 +149,8 @@ class PlayedRouter:
             self.control_identity = frames[0]
         elif kind == "reply":
             self.replies[body[0]] = body[1:]
-        elif kind == "event":
-            self.events.append(body[0])
+        elif kind == "events":
+            self.events += body[0]
 
     def _read(self, frames: list[bytes]) -> None:
         identity, operation, header, *batches = frames

@@ -17,7 +17,7 @@ from gateway.mqtt.codec.control import Disconnect, PingReq, PingResp
 from gateway.mqtt.codec.properties import NONE, Properties
 from gateway.mqtt.codec.publish import Publish
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw, place_of, publish_properties
-from tests.integration.mqtt_node import PASSWORD, mqtt_node, orders_url
+from tests.integration.mqtt_node import PASSWORD, RECEIVE_MAX, mqtt_node, orders_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,7 +30,6 @@ R = ReasonCode
 BOTH = pytest.mark.parametrize("version", [V3, V5])
 #: More than may be unacknowledged, so that the window moves on.
 MANY = 1_000
-RECEIVE_MAX = 128
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +202,7 @@ def published_twice(numbers: Iterable[int]) -> list[Publish]:
     return [Publish("nobody", b"", qos=2, packet_id=one) for one in numbers]
 
 
-def test_5_0_may_have_128_messages_before_their_pubcomp_and_one_more_ends_it(node: Node) -> None:
+def test_5_0_may_have_receive_max_messages_before_their_pubcomp_and_one_more_ends_it(node: Node) -> None:
     """[MQTT-3.3.4-7]."""
     with Raw(node.mqtt_url) as client:
         assert client.connect("many").properties.receive_maximum == RECEIVE_MAX
