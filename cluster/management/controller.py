@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from angarium_server.frames.control import TableRow
     from angarium_server.process import Process
+    from cluster.management.access.logins import Caller
 
 #: Longer than the controller waits for the slowest of its processes.
 DEFAULT_TIMEOUT_S: Final = 10.0
@@ -29,13 +30,6 @@ WAITING_MAX: Final = 500
 FRAMES_PER_TURN: Final = 100
 
 _log = logging.getLogger("management")
-
-
-class Caller(NamedTuple):
-    """On whose behalf something is asked."""
-
-    operator: str
-    address: str
 
 
 class Controller:

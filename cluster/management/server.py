@@ -19,17 +19,18 @@ from angarium import errors
 from angarium.errors import AngariumError
 from angarium_server.connections.addresses import host_and_port, is_tls
 from angarium_server.connections.tls import TlsFiles, make_context
+from angarium_server.http import bodies
+from angarium_server.http.door import Connection, Door
+from angarium_server.http.origins import Origins
+from angarium_server.http.problems import RefusedError, refusal
 from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.configuration.management import url_of
-from cluster.management import bodies, resources
+from cluster.management.access.logins import Logins
+from cluster.management.api import resources
+from cluster.management.api.routes import ROOT, ROUTES, Found, Target, find, target_of
 from cluster.management.config import ManagementRuntime
 from cluster.management.controller import DEFAULT_TIMEOUT_S, Controller
-from cluster.management.door import Connection, Door
-from cluster.management.logins import Logins
-from cluster.management.origins import Origins
-from cluster.management.problems import RefusedError, refusal
-from cluster.management.routes import ROOT, ROUTES, Found, Target, find, target_of
 
 if TYPE_CHECKING:
     import ssl
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from aiohttp.web import BaseRequest, StreamResponse
 
-    from cluster.management.controller import Caller
+    from cluster.management.access.logins import Caller
 
 ROLE: Final = "management"
 #: The longest that a request may ask to be waited for (`Prefer: wait=SECONDS`).
@@ -84,7 +85,7 @@ class ManagementServer:
         self._turn: asyncio.Handle | None = None
         self._controller = Controller(process, self._touched)
         self._logins = Logins(self._controller.ask)
-        self._origins = Origins(runtime.settings)
+        self._origins = Origins(runtime.settings.listen, runtime.settings.hosts)
         self._http = web.Server(self._handle)
         self._door = Door(runtime.settings, self._http)
         self._counts: Counter[str] = Counter()

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from angarium import errors
-from cluster.management.routes import ROUTES
+from cluster.management.api.routes import ROUTES
 from cluster.objects import KINDS
 from tests.integration.http_api import Api, managed_node
 from tests.waiting import wait_for

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from angarium import errors
+from angarium_server.http.bodies import NESTED_MAX, is_deep
+from angarium_server.http.problems import BAD_GATEWAY, problem_of, status_of
 from cluster.configuration.management import ManagementSection, faults_of, url_of, with_port
-from cluster.management.bodies import NESTED_MAX, is_deep
-from cluster.management.logins import (
+from cluster.management.access.logins import (
     ADDRESS_BURST,
     ADDRESS_PER_S,
     REMEMBERED_S,
@@ -22,8 +23,7 @@ from cluster.management.logins import (
     Remembered,
     basic,
 )
-from cluster.management.problems import BAD_GATEWAY, problem_of, status_of
-from cluster.management.routes import target_of
+from cluster.management.api.routes import target_of
 from cluster.security import passwords
 from router.ground.config import RouterConfig
 

@@ -9,8 +9,8 @@ import pytest
 
 from angarium import errors
 from cluster.controller.access.permissions import RULES
-from cluster.management.pages import Filter, Page, Wanted, page_of, value_of, wanted_of
-from cluster.management.routes import ROUTES, Shape, arguments_of, find, jobs_path
+from cluster.management.api.pages import Filter, Page, Wanted, page_of, value_of, wanted_of
+from cluster.management.api.routes import ROUTES, Shape, arguments_of, find, jobs_path
 
 ROWS: list[dict[str, Any]] = [
     {"vpn": "default", "name": "a", "depth": 5, "open": True, "counters": {"refused": 1}, "tags": []},

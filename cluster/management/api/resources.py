@@ -12,8 +12,9 @@ from urllib.parse import quote, urlencode
 from aiohttp import web
 
 from angarium import errors
-from cluster.management import bodies, pages
-from cluster.management.routes import Body, Found, Route, Shape, Target, arguments_of, jobs_path
+from angarium_server.http import bodies
+from cluster.management.api import pages
+from cluster.management.api.routes import Body, Found, Route, Shape, Target, arguments_of, jobs_path
 from cluster.objects import version_of
 
 if TYPE_CHECKING:

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 from angarium import errors
 
 if TYPE_CHECKING:
-    from aiohttp.web import BaseRequest
+    from collections.abc import Iterable
 
-    from cluster.configuration.management import ManagementSection
+    from aiohttp.web import BaseRequest
 
 
 class Origins:
     """The names of this node."""
 
-    def __init__(self, settings: ManagementSection) -> None:
-        """Know those of the configuration."""
-        listen = [_host_of(entry.partition("://")[2]) for entry in settings.listen]
-        self._names = frozenset(name.lower() for name in ("localhost", *listen, *settings.hosts))
+    def __init__(self, listen: Iterable[str], hosts: Iterable[str]) -> None:
+        """Know the addresses that are listened at, and more names by which clients may ask."""
+        ours = [_host_of(entry.partition("://")[2]) for entry in listen]
+        self._names = frozenset(name.lower() for name in ("localhost", *ours, *hosts))
 
     def check(self, request: BaseRequest, *, is_encrypted: bool) -> None:
         """Refuse a request that means somebody else, or that somebody else's page sent.

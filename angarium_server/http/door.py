@@ -10,22 +10,20 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiohttp import web
 
 from angarium import errors
 from angarium_server.access import network_of
 from angarium_server.connections.descriptors import raise_descriptors
-from cluster.management.problems import refusal
+from angarium_server.http.problems import refusal
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator
 
     from aiohttp.web import BaseRequest, StreamResponse
-
-    from cluster.configuration.management import ManagementSection
 
 #: Connections that the kernel keeps until they are taken, and those taken in one turn.
 BACKLOG: Final = 256
@@ -114,14 +112,30 @@ class Connection(web.RequestHandler):
         return refusal(errors.error_for(errors.INVALID_ARGUMENT, lines[0][:200]), {"Connection": "close"})
 
 
+class Limits(Protocol):
+    """What the clients of a server may cost; a section of the configuration has them."""
+
+    @property
+    def max_connections(self) -> int:
+        """Give how many may be open; one more closes the one that is idle for longest."""
+
+    @property
+    def max_connections_per_address(self) -> int:
+        """Give how many of one network may be open; one more is closed at once."""
+
+    @property
+    def request_timeout_ms(self) -> int:
+        """Give the time for a handshake and for the head of a request."""
+
+
 class Door:
     """All listeners and connections of the process."""
 
-    def __init__(self, settings: ManagementSection, server: web.Server) -> None:
+    def __init__(self, limits: Limits, server: web.Server) -> None:
         """Listen nowhere yet."""
-        self._settings = settings
+        self._limits = limits
         self._server = server
-        self._timeout_s = settings.request_timeout_ms / 1_000
+        self._timeout_s = limits.request_timeout_ms / 1_000
         self._listeners: list[socket.socket] = []
         self._open: set[Connection] = set()
         #: Those without a request, the one that is so for longest first; all of them are open.
@@ -129,7 +143,7 @@ class Door:
         #: Network -> its open connections.
         self._per_network: Counter[str] = Counter()
         self.refused = 0
-        raise_descriptors(settings.max_connections + OTHER_DESCRIPTORS)
+        raise_descriptors(limits.max_connections + OTHER_DESCRIPTORS)
 
     @property
     def connections(self) -> int:
@@ -170,9 +184,9 @@ class Door:
 
     def _has_room(self, network: str) -> bool:
         """Tell whether one more may come from there, after sending the one that is idle for longest away for it."""
-        if self._per_network[network] >= self._settings.max_connections_per_address:
+        if self._per_network[network] >= self._limits.max_connections_per_address:
             return False
-        if len(self._open) < self._settings.max_connections:
+        if len(self._open) < self._limits.max_connections:
             return True
         oldest = next(iter(self._idle), None)
         if oldest is None:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 from angarium_server.access import network_of
-from cluster.management.controller import Caller
 from cluster.security import passwords
 from router.ground.ground import TokenBucket
 
@@ -50,6 +49,13 @@ NAME_MAX: Final = 256
 _FAILED: Final = "name and password of an operator do not belong together"
 _ADVICE: Final = "check both; 'angarium operator show NAME' on the node's host tells whether it is enabled"
 _NEEDED: Final = "send name and password of an operator (HTTP Basic); 'angarium operator create' makes one"
+
+
+class Caller(NamedTuple):
+    """On whose behalf something is asked."""
+
+    operator: str
+    address: str
 
 
 class Failures:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from angarium import errors
-from cluster.management import pages
+from cluster.management.api import pages
 from cluster.objects import ENDPOINT_KINDS, KINDS
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""What can be asked for under /api/v1: paths, pages of lists, answers."""
