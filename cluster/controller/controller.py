@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium import errors
+from cluster.admin.operations import OPERATIONS
 from cluster.bridge.role import BRIDGE
 from cluster.catalog import passwordless
 from cluster.controller import report
@@ -53,7 +54,6 @@ from cluster.controller.health.checks import Health, examine
 from cluster.controller.health.metrics import metrics
 from cluster.controller.issuers.keys import IssuerKeys
 from cluster.controller.mesh.cluster_view import ClusterView
-from cluster.controller.operations import arguments
 from cluster.controller.operations.aside import AsideOperations
 from cluster.controller.operations.bridges import BridgeOperations
 from cluster.controller.operations.endpoints import EndpointOperations
@@ -81,6 +81,7 @@ from cluster.controller.switchboard.switchboard import (
     ROUTER,
     AdminAsker,
     Asker,
+    Handlers,
     Peer,
     Place,
     Switchboard,
@@ -96,6 +97,7 @@ from storage.config_store import Counter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cluster.admin import arguments
     from cluster.catalog.registries import Registries
     from cluster.controller.access.trail import Room
     from cluster.controller.mesh.cluster_view import Identity
@@ -183,18 +185,20 @@ class Controller:
         self._heard: float | None = None
         #: When the producers are looked at next; None before the first tick, which is too early.
         self._age_due: float | None = None
-        self._operations = self._own_operations()
+        self._handlers = self._all_handlers()
+        unlike = self._handlers.keys() ^ OPERATIONS.keys()
+        assert not unlike, f"operations are done by a rule and a handler: {unlike}"
 
-    def _own_operations(self) -> arguments.Operations:
-        """Give every operation of the admin API, by its name."""
+    def _all_handlers(self) -> Handlers:
+        """Give who does each operation of the admin API."""
         board, (catalog, producers, stages, _) = self._board, self._registries
         return {
-            "status": (arguments.NoArguments, self._status),
-            "workers": (arguments.NoArguments, self._workers),
-            "workers.scale": (arguments.ScaleArguments, self._scale),
-            "stats": (arguments.StatsArguments, self._stats),
-            "gateways.list": (arguments.NoArguments, self._list_gateways),
-            "gateways.show": (arguments.ProcessArguments, self._show_gateway),
+            "status": self._status,
+            "workers": self._workers,
+            "workers.scale": self._scale,
+            "stats": self._stats,
+            "gateways.list": self._list_gateways,
+            "gateways.show": self._show_gateway,
             **ObjectOperations(board, self._registries, self._changes).operations,
             **StageOperations(board, stages, self._changes).operations,
             **EndpointOperations(board, catalog, producers).operations,
@@ -205,17 +209,17 @@ class Controller:
             **self.joining.operations,
             **self._bridges.operations,
             **OperatorOperations(board, self.callers).operations,
-            "clients.list": (arguments.VpnArguments, board.forwarding("clients")),
-            "clients.show": (arguments.NameArguments, board.forwarding("client")),
-            "clients.disconnect": (arguments.NameArguments, board.forwarding("disconnect")),
-            "subscriptions.list": (arguments.SubscriptionArguments, board.forwarding("subscriptions")),
-            "events": (arguments.EventArguments, self._find_events),
-            "audit": (arguments.AuditArguments, self._find_deeds),
-            "health": (arguments.NoArguments, self._show_health),
-            "config.show": (arguments.NoArguments, self._show_config),
-            "keys.reload": (arguments.NoArguments, self._reload_keys),
-            "log_level": (arguments.LogLevelArguments, self._set_log_level),
-            "down": (arguments.NoArguments, self._stop_node),
+            "clients.list": board.forwarding("clients"),
+            "clients.show": board.forwarding("client"),
+            "clients.disconnect": board.forwarding("disconnect"),
+            "subscriptions.list": board.forwarding("subscriptions"),
+            "events": self._find_events,
+            "audit": self._find_deeds,
+            "health": self._show_health,
+            "config.show": self._show_config,
+            "keys.reload": self._reload_keys,
+            "log_level": self._set_log_level,
+            "down": self._stop_node,
         }
 
     # -- events of the node ----------------------------------------------------------------------------------
@@ -426,15 +430,15 @@ class Controller:
         return AdminAsker(identity, number, who, Deed(who, operation, given))
 
     def _admin(self, asker: AdminAsker, operation: str, given: Any, now: float) -> None:
-        known = self._operations.get(operation)
-        if known is None:
-            detail = f"{operation!r}; there are {', '.join(self._operations)}"
+        handler = self._handlers.get(operation)
+        if handler is None:
+            detail = f"{operation!r}; there are {', '.join(self._handlers)}"
             raise errors.error_for(errors.UNKNOWN_OPERATION, detail)
         if len(self._board.pending) >= PENDING_MAX:
             detail = f"{PENDING_MAX} requests wait for answers of the processes"
             raise errors.error_for(errors.CONTROL_RATE_EXCEEDED, detail)
-        kind, handler = known
-        request = permissions.judge(asker.who, operation, msgspec.convert(given, kind))
+        wanted = msgspec.convert(given, OPERATIONS[operation].arguments)
+        request = permissions.judge(asker.who, operation, wanted)
         if asker.deed is not None:
             self._board.trail.check_room(asker.deed)
         handler(request, asker, now)

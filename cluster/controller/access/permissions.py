@@ -1,4 +1,4 @@
-"""Who may do what: the one table of all operations of the admin API, and its judge.
+"""Who may do what: the judge of all requests of the admin API, by the table of its operations.
 
 Each operation has the least role, and the scope, which says where it is found what a request is about: an operator of
 one Message VPN may ask for what is in it, one without a Message VPN for everything. Who has one and asks for a
@@ -10,11 +10,12 @@ Pure. The controller asks for every request, whichever door it came by; nobody e
 from __future__ import annotations
 
 import fnmatch
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args
 
 import msgspec
 
 from angarium import errors
+from cluster.admin.operations import ADMINISTRATOR, OPERATIONS, OPERATOR, VIEWER, Scope
 from cluster.objects import Role, kind_of
 
 if TYPE_CHECKING:
@@ -22,30 +23,10 @@ if TYPE_CHECKING:
 
     from cluster.controller.access.callers import Who
 
-VIEWER: Final = "viewer"
-OPERATOR: Final = "operator"
-ADMINISTRATOR: Final = "administrator"
 #: From the one who may least to the one who may most.
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
-#: What a request is about:
-#: node       the node as a whole
-#: vpn        the Message VPN in its argument `vpn`
-#: vpns       the same; or all of them
-#: object     an object of the kind in its argument `kind`, of which `KINDS` has the role
-#: objects    objects of one kind, in one Message VPN or all
-#: declared   many objects, each named in the request, or all that there are
-#: own        only who asks, or what everybody may know
-#: host       nobody: asked on the host of the node, on nobody's behalf
-Scope = Literal["node", "vpn", "vpns", "object", "objects", "declared", "own", "host"]
 _Request = TypeVar("_Request", bound=msgspec.Struct)
-
-
-class Rule(NamedTuple):
-    """The least role that an operation takes, and the scope in which it is needed."""
-
-    role: Role
-    scope: Scope
 
 
 class KindRule(NamedTuple):
@@ -75,73 +56,6 @@ NODE_ATTRIBUTES: Final[dict[str, frozenset[str]]] = {
     )
 }
 
-RULES: Final[dict[str, Rule]] = {
-    "status": Rule(VIEWER, "node"),
-    "workers": Rule(VIEWER, "node"),
-    "workers.scale": Rule(ADMINISTRATOR, "node"),
-    "stats": Rule(VIEWER, "node"),
-    "health": Rule(VIEWER, "own"),
-    "events": Rule(VIEWER, "vpns"),
-    "audit": Rule(ADMINISTRATOR, "node"),
-    "keys.reload": Rule(ADMINISTRATOR, "node"),
-    "log_level": Rule(ADMINISTRATOR, "node"),
-    "down": Rule(ADMINISTRATOR, "node"),
-    "gateways.list": Rule(VIEWER, "node"),
-    "gateways.show": Rule(VIEWER, "node"),
-    "objects.list": Rule(VIEWER, "objects"),
-    "objects.show": Rule(VIEWER, "object"),
-    "objects.create": Rule(OPERATOR, "object"),
-    "objects.update": Rule(OPERATOR, "object"),
-    "objects.delete": Rule(OPERATOR, "object"),
-    "objects.subscribe": Rule(OPERATOR, "vpn"),
-    "config.show": Rule(VIEWER, "node"),
-    "config.export": Rule(ADMINISTRATOR, "declared"),
-    "config.apply": Rule(ADMINISTRATOR, "declared"),
-    "endpoints.list": Rule(VIEWER, "vpns"),
-    "endpoints.show": Rule(VIEWER, "vpn"),
-    "endpoints.purge": Rule(OPERATOR, "vpn"),
-    "endpoints.release": Rule(OPERATOR, "vpn"),
-    "endpoints.copy": Rule(OPERATOR, "vpn"),
-    "endpoints.move": Rule(OPERATOR, "vpn"),
-    "endpoints.redrive": Rule(OPERATOR, "vpn"),
-    "messages.list": Rule(VIEWER, "vpn"),
-    "messages.show": Rule(OPERATOR, "vpn"),
-    "messages.delete": Rule(OPERATOR, "vpn"),
-    "jobs.show": Rule(OPERATOR, "own"),
-    "clients.list": Rule(VIEWER, "vpns"),
-    "clients.show": Rule(VIEWER, "vpn"),
-    "clients.disconnect": Rule(OPERATOR, "vpn"),
-    "subscriptions.list": Rule(VIEWER, "vpns"),
-    "subscriptions.remote": Rule(VIEWER, "vpns"),
-    "flows.list": Rule(VIEWER, "vpns"),
-    "producers.list": Rule(VIEWER, "vpns"),
-    "stages.list": Rule(VIEWER, "vpns"),
-    "stages.abort": Rule(OPERATOR, "vpn"),
-    "sinks.list": Rule(VIEWER, "vpns"),
-    "sinks.forget": Rule(OPERATOR, "vpn"),
-    "bridges.list": Rule(VIEWER, "vpns"),
-    "bridges.show": Rule(VIEWER, "vpn"),
-    "links.list": Rule(VIEWER, "node"),
-    "links.show": Rule(VIEWER, "node"),
-    "cluster.status": Rule(VIEWER, "node"),
-    "cluster.token.create": Rule(ADMINISTRATOR, "node"),
-    "cluster.token.list": Rule(ADMINISTRATOR, "node"),
-    "cluster.token.delete": Rule(ADMINISTRATOR, "node"),
-    "spool.show": Rule(VIEWER, "node"),
-    "spool.verify": Rule(ADMINISTRATOR, "node"),
-    "spool.backup": Rule(ADMINISTRATOR, "node"),
-    "spool.fetch": Rule(ADMINISTRATOR, "node"),
-    "spool.drop": Rule(ADMINISTRATOR, "node"),
-    "spool.aside": Rule(VIEWER, "node"),
-    "spool.aside.adopt": Rule(ADMINISTRATOR, "node"),
-    "spool.aside.read": Rule(ADMINISTRATOR, "node"),
-    "spool.aside.delete": Rule(ADMINISTRATOR, "node"),
-    "operators.me": Rule(VIEWER, "own"),
-    "operators.credentials": Rule(ADMINISTRATOR, "host"),
-    "operators.find": Rule(ADMINISTRATOR, "host"),
-    "operators.logged_in": Rule(ADMINISTRATOR, "host"),
-}
-
 
 def judge(who: Who, operation: str, request: _Request) -> _Request:
     """Give the request, narrowed to the scope of who asks.
@@ -150,7 +64,7 @@ def judge(who: Who, operation: str, request: _Request) -> _Request:
         ForbiddenError: it takes another role, or another scope (40327).
         InvalidRequestError: there is no such kind of object (40018).
     """
-    role, scope = RULES[operation]
+    role, scope, *_ = OPERATIONS[operation]
     if scope == "host":
         if who.door != "local":
             detail = f"{operation} is for the management process, and not for operators"
@@ -184,7 +98,7 @@ def may_have(who: Who, kind: str, vpn: str) -> bool:
 
 def _role_for(operation: str, request: Any) -> Role:
     rule = KINDS[kind_of(request.kind).name]
-    return rule.see if RULES[operation].role == VIEWER else rule.change
+    return rule.see if OPERATIONS[operation].role == VIEWER else rule.change
 
 
 def _places(operation: str, scope: Scope, request: Any) -> list[str]:

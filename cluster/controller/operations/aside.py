@@ -16,16 +16,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
-from cluster.controller.operations import arguments
 from cluster.controller.operations.endpoints import HOME_TIMEOUT_S, answer_of
 from cluster.roster.table import WORKER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cluster.admin import arguments
     from cluster.catalog.catalog import Catalog
     from cluster.controller.switchboard.changes import Changes
-    from cluster.controller.switchboard.switchboard import Asker, Switchboard
+    from cluster.controller.switchboard.switchboard import Asker, Handlers, Switchboard
 
 Row = dict[str, Any]
 
@@ -51,11 +51,11 @@ class AsideOperations:
         self._board = board
         self._catalog = catalog
         self._changes = changes
-        self.operations: arguments.Operations = {
-            "spool.aside": (arguments.NoArguments, self._list),
-            "spool.aside.adopt": (arguments.AdoptArguments, self._adopt),
-            "spool.aside.read": (arguments.AsideLaneArguments, self._read),
-            "spool.aside.delete": (arguments.AsideArguments, self._delete),
+        self.operations: Handlers = {
+            "spool.aside": self._list,
+            "spool.aside.adopt": self._adopt,
+            "spool.aside.read": self._read,
+            "spool.aside.delete": self._delete,
         }
 
     def _list(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:

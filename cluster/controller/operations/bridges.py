@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cluster.bridge.role import BRIDGE
-from cluster.controller.operations import arguments
 
 if TYPE_CHECKING:
+    from cluster.admin import arguments
     from cluster.catalog.catalog import Catalog
     from cluster.controller.switchboard.processes import ObjectProcesses
-    from cluster.controller.switchboard.switchboard import Asker, Switchboard
+    from cluster.controller.switchboard.switchboard import Asker, Handlers, Switchboard
 
 Row = dict[str, Any]
 
@@ -28,9 +28,9 @@ class BridgeOperations:
         self._board = board
         self._catalog = catalog
         self._processes = processes
-        self.operations: arguments.Operations = {
-            "bridges.list": (arguments.NamesArguments, self._list),
-            "bridges.show": (arguments.NameArguments, self._show),
+        self.operations: Handlers = {
+            "bridges.list": self._list,
+            "bridges.show": self._show,
         }
 
     # -- operations ------------------------------------------------------------------------------------------

@@ -29,16 +29,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
+from cluster.admin import arguments
+from cluster.admin.operations import OPERATOR
 from cluster.catalog.node_queues import is_carried, is_retained, is_session, node_of
-from cluster.controller.access.permissions import OPERATOR, refusal
-from cluster.controller.operations import arguments, metrics
+from cluster.controller.access.permissions import refusal
+from cluster.controller.operations import metrics
 from cluster.controller.switchboard.switchboard import ROUTER, Place
 from cluster.roster.table import WORKER
 
 if TYPE_CHECKING:
     from cluster.catalog.catalog import Catalog
     from cluster.catalog.producers import Producers
-    from cluster.controller.switchboard.switchboard import AdminAsker, Asker, Question, Switchboard
+    from cluster.controller.switchboard.switchboard import AdminAsker, Asker, Handlers, Question, Switchboard
     from cluster.objects import Attributes
 
 #: A home may be busy with a large commit while it is asked.
@@ -57,20 +59,20 @@ class EndpointOperations:
         self._producers = producers
         #: The Message VPNs of the newest jobs, at most so many: what an operator of one of them may look at.
         self._jobs: dict[tuple[int, int], str] = {}
-        self.operations: arguments.Operations = {
-            "endpoints.list": (arguments.EndpointListArguments, self._list),
-            "endpoints.show": (arguments.EndpointArguments, self._show),
-            "endpoints.purge": (arguments.EndpointArguments, self._purge),
-            "endpoints.release": (arguments.EndpointArguments, self._release),
-            "endpoints.copy": (arguments.MoveArguments, self._copy),
-            "endpoints.move": (arguments.MoveArguments, self._move),
-            "endpoints.redrive": (arguments.MoveArguments, self._redrive),
-            "messages.list": (arguments.MessagesArguments, self._list_messages),
-            "messages.show": (arguments.MessageArguments, self._show_message),
-            "messages.delete": (arguments.DeleteMessagesArguments, self._delete_messages),
-            "jobs.show": (arguments.JobArguments, self._show_jobs),
-            "flows.list": (arguments.VpnArguments, self._list_flows),
-            "producers.list": (arguments.VpnArguments, self._list_producers),
+        self.operations: Handlers = {
+            "endpoints.list": self._list,
+            "endpoints.show": self._show,
+            "endpoints.purge": self._purge,
+            "endpoints.release": self._release,
+            "endpoints.copy": self._copy,
+            "endpoints.move": self._move,
+            "endpoints.redrive": self._redrive,
+            "messages.list": self._list_messages,
+            "messages.show": self._show_message,
+            "messages.delete": self._delete_messages,
+            "jobs.show": self._show_jobs,
+            "flows.list": self._list_flows,
+            "producers.list": self._list_producers,
         }
 
     # -- metrics ---------------------------------------------------------------------------------------------

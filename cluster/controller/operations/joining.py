@@ -22,7 +22,6 @@ import msgspec
 from angarium import errors
 from angarium.client.transport.address import parse
 from angarium_server.connections.addresses import is_tls, reachable
-from cluster.controller.operations import arguments
 from cluster.controller.switchboard.effects import UseVault
 from cluster.controller.switchboard.event_limits import OTHERS
 from cluster.join import frames
@@ -32,10 +31,11 @@ from cluster.join.vault import NO_TLS, SignOrder, Vaulted, VaultWork
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cluster.admin import arguments
     from cluster.catalog.catalog import Catalog
     from cluster.controller.switchboard.changes import Changes
     from cluster.controller.switchboard.effects import Effect
-    from cluster.controller.switchboard.switchboard import Asker, ProcessAsker, Switchboard
+    from cluster.controller.switchboard.switchboard import Asker, Handlers, ProcessAsker, Switchboard
 
 
 class _Waiting(NamedTuple):
@@ -67,10 +67,10 @@ class JoinOperations:
         self._dice: Callable[[int], bytes] = secrets.token_bytes
         #: Number -> what waits for the vault; empty between two events.
         self._waiting: dict[int, _Waiting] = {}
-        self.operations: arguments.Operations = {
-            "cluster.token.create": (arguments.JoinTokenArguments, self._create),
-            "cluster.token.list": (arguments.NoArguments, self._list),
-            "cluster.token.delete": (arguments.JoinTokenIdArguments, self._delete),
+        self.operations: Handlers = {
+            "cluster.token.create": self._create,
+            "cluster.token.list": self._list,
+            "cluster.token.delete": self._delete,
         }
 
     def begin(

@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from cluster.controller.operations import arguments
 from cluster.controller.switchboard.switchboard import ROUTER
 from cluster.link.role import LINK
 from router.links.gate import opens
 
 if TYPE_CHECKING:
+    from cluster.admin import arguments
     from cluster.catalog.catalog import Catalog
     from cluster.controller.mesh.cluster_view import ClusterView
     from cluster.controller.switchboard.processes import ObjectProcesses
-    from cluster.controller.switchboard.switchboard import Asker, Place, Switchboard
+    from cluster.controller.switchboard.switchboard import Asker, Handlers, Place, Switchboard
 
 Row = dict[str, Any]
 #: Makes the answer of the links with their state and the overview of the router.
@@ -55,10 +55,10 @@ class LinkOperations:
         self._catalog = catalog
         self._node = node
         self._processes = processes
-        self.operations: arguments.Operations = {
-            "links.list": (arguments.LinkListArguments, self._list),
-            "links.show": (arguments.LinkArguments, self._show),
-            "subscriptions.remote": (arguments.VpnArguments, board.forwarding("remote_subscriptions")),
+        self.operations: Handlers = {
+            "links.list": self._list,
+            "links.show": self._show,
+            "subscriptions.remote": board.forwarding("remote_subscriptions"),
         }
 
     def states(self, sessions: list[Row]) -> list[Row]:

@@ -15,15 +15,15 @@ from cluster.controller.mesh import reports
 from cluster.controller.mesh.alarm import Alarm
 from cluster.controller.mesh.cluster_view import STALE_AFTER_S
 from cluster.controller.mesh.topology import Issue
-from cluster.controller.operations import arguments
 from cluster.controller.switchboard.switchboard import ROUTER
 
 if TYPE_CHECKING:
+    from cluster.admin import arguments
     from cluster.catalog.catalog import Catalog
     from cluster.controller.mesh.cluster_view import ClusterView
     from cluster.controller.operations.links import LinkOperations
     from cluster.controller.switchboard.events import Event
-    from cluster.controller.switchboard.switchboard import Asker, Switchboard
+    from cluster.controller.switchboard.switchboard import Asker, Handlers, Switchboard
 
 #: Between two looks at links and neighbours.
 LOOK_INTERVAL_S: Final = 1.0
@@ -56,7 +56,7 @@ class MeshOperations:
         self._told: tuple[Any, float] = (None, 0.0)
         #: As many as there were at the last look.
         self.issues = 0
-        self.operations: arguments.Operations = {"cluster.status": (arguments.NoArguments, self._status)}
+        self.operations: Handlers = {"cluster.status": self._status}
 
     def tick(self, now: float) -> None:
         """Look now and then, if there is anything to see."""

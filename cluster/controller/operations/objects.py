@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from angarium import errors
 from cluster.controller.access.permissions import may_have
-from cluster.controller.operations import arguments
 from cluster.objects import version_of
 from storage.config_store import Change
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cluster.admin import arguments
     from cluster.catalog.registries import Registries
     from cluster.controller.switchboard.changes import Changes
-    from cluster.controller.switchboard.switchboard import AdminAsker, Asker, Switchboard
+    from cluster.controller.switchboard.switchboard import AdminAsker, Asker, Handlers, Switchboard
     from storage.config_store import Entry
 
 
@@ -44,15 +44,15 @@ class ObjectOperations:
         self._board = board
         self._catalog, self._producers, self._stages, _ = registries
         self._changes = changes
-        self.operations: arguments.Operations = {
-            "objects.list": (arguments.ListArguments, self._list),
-            "objects.show": (arguments.ObjectArguments, self._show),
-            "objects.create": (arguments.ChangeArguments, self._create),
-            "objects.update": (arguments.ChangeArguments, self._update),
-            "objects.delete": (arguments.DeleteArguments, self._delete),
-            "objects.subscribe": (arguments.SubscribeArguments, self._subscribe),
-            "config.export": (arguments.NoArguments, self._export),
-            "config.apply": (arguments.ApplyArguments, self._apply),
+        self.operations: Handlers = {
+            "objects.list": self._list,
+            "objects.show": self._show,
+            "objects.create": self._create,
+            "objects.update": self._update,
+            "objects.delete": self._delete,
+            "objects.subscribe": self._subscribe,
+            "config.export": self._export,
+            "config.apply": self._apply,
         }
 
     def _list(self, request: arguments.ListArguments, asker: Asker, _now: float) -> None:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from angarium import errors
 from cluster.controller.access.callers import Who
 from cluster.controller.access.trail import DONE, LOGIN, Deed
-from cluster.controller.operations import arguments
 from cluster.security.passwords import unfitting
 
 if TYPE_CHECKING:
+    from cluster.admin import arguments
     from cluster.controller.access.callers import Callers
-    from cluster.controller.switchboard.switchboard import AdminAsker, Switchboard
+    from cluster.controller.switchboard.switchboard import AdminAsker, Handlers, Switchboard
 
 
 class OperatorOperations:
@@ -32,11 +32,11 @@ class OperatorOperations:
         """Look operators up here."""
         self._board = board
         self._callers = callers
-        self.operations: arguments.Operations = {
-            "operators.credentials": (arguments.OperatorArguments, self._credentials),
-            "operators.find": (arguments.FindOperatorArguments, self._find),
-            "operators.logged_in": (arguments.LoggedInArguments, self._logged_in),
-            "operators.me": (arguments.NoArguments, self._me),
+        self.operations: Handlers = {
+            "operators.credentials": self._credentials,
+            "operators.find": self._find,
+            "operators.logged_in": self._logged_in,
+            "operators.me": self._me,
         }
 
     def _credentials(self, request: arguments.OperatorArguments, asker: AdminAsker, _now: float) -> None:

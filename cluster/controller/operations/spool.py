@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
-from cluster.controller.operations import arguments, metrics
+from cluster.controller.operations import metrics
 from cluster.controller.operations.endpoints import HOME_TIMEOUT_S, answer_of
 from cluster.controller.switchboard.effects import CheckStore, CopyStore, DropCopy, ReadCopy
 from cluster.controller.switchboard.switchboard import ROUTER, AdminAsker
@@ -32,7 +32,8 @@ from cluster.roster.table import WORKER
 from storage.spool import DATA_FILE
 
 if TYPE_CHECKING:
-    from cluster.controller.switchboard.switchboard import Asker, Place, Question, Switchboard
+    from cluster.admin import arguments
+    from cluster.controller.switchboard.switchboard import Asker, Handlers, Place, Question, Switchboard
 
 
 #: A copy that nobody fetched from for so long belongs to nobody.
@@ -64,12 +65,12 @@ class SpoolOperations:
         self._copies: dict[int, tuple[Asker, str]] = {}
         #: Number of a check of the config store -> who wants everything verified.
         self._checks: dict[int, Asker] = {}
-        self.operations: arguments.Operations = {
-            "spool.show": (arguments.NoArguments, self._show),
-            "spool.verify": (arguments.NoArguments, self._verify),
-            "spool.backup": (arguments.BackupArguments, self._backup),
-            "spool.fetch": (arguments.FetchArguments, self._fetch),
-            "spool.drop": (arguments.CopyArguments, self._drop),
+        self.operations: Handlers = {
+            "spool.show": self._show,
+            "spool.verify": self._verify,
+            "spool.backup": self._backup,
+            "spool.fetch": self._fetch,
+            "spool.drop": self._drop,
         }
 
     def _show(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:

@@ -12,12 +12,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from cluster.controller.operations import arguments
-
 if TYPE_CHECKING:
+    from cluster.admin import arguments
     from cluster.catalog.stages import Stages
     from cluster.controller.switchboard.changes import Changes
-    from cluster.controller.switchboard.switchboard import Asker, Switchboard
+    from cluster.controller.switchboard.switchboard import Asker, Handlers, Switchboard
 
 
 class StageOperations:
@@ -28,11 +27,11 @@ class StageOperations:
         self._board = board
         self._stages = stages
         self._changes = changes
-        self.operations: arguments.Operations = {
-            "stages.list": (arguments.VpnArguments, self._list),
-            "stages.abort": (arguments.StageArguments, self._abort),
-            "sinks.list": (arguments.NamesArguments, self._list_sinks),
-            "sinks.forget": (arguments.SinkArguments, self._forget_sink),
+        self.operations: Handlers = {
+            "stages.list": self._list,
+            "stages.abort": self._abort,
+            "sinks.list": self._list_sinks,
+            "sinks.forget": self._forget_sink,
         }
 
     def _list(self, request: arguments.VpnArguments, asker: Asker, _now: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -37,6 +37,8 @@ Place = tuple[str, int]
 ROUTER: Final[Place] = (roles.ROUTER.name, 0)
 #: Whom to ask, the operation, and its arguments.
 Question = tuple[Place, str, Any]
+#: Name of an operation of the admin API -> who does it: `handler(arguments, asker, now)`.
+Handlers: TypeAlias = "dict[str, Callable[..., None]]"
 _Key = TypeVar("_Key")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from angarium import errors
-from cluster.controller.access.permissions import RULES
+from cluster.admin.operations import OPERATIONS
 from cluster.management.api.pages import Filter, Page, Wanted, page_of, value_of, wanted_of
 from cluster.management.api.routes import ROUTES, Shape, arguments_of, find, jobs_path
 
@@ -123,7 +123,7 @@ def test_a_filter_is_taken_apart_at_its_first_sign() -> None:
 
 
 def test_every_route_leads_to_an_operation_that_there_is_and_no_two_are_the_same() -> None:
-    assert {route.operation for route in ROUTES} <= set(RULES)
+    assert {route.operation for route in ROUTES} <= set(OPERATIONS)
     assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
     for route in ROUTES:
         found = find([piece if piece[0] != "{" else "1-1" for piece in route.path[1:].split("/")])

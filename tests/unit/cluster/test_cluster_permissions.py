@@ -9,10 +9,11 @@ import pytest
 
 from angarium import errors
 from cluster import objects
+from cluster.admin import arguments
+from cluster.admin.operations import OPERATIONS
 from cluster.controller.access import permissions
 from cluster.controller.access.callers import LOCAL, Claim
-from cluster.controller.access.permissions import KINDS, ROLES, RULES
-from cluster.controller.operations import arguments
+from cluster.controller.access.permissions import KINDS, ROLES
 from cluster.controller.switchboard import effects as c
 from tests.unit.cluster.controller_world import World
 
@@ -36,7 +37,7 @@ NEEDED: Final[dict[str, dict[str, Any]]] = {
     "operators.find": {"token_subject": "x"},
 }
 #: Operations that are about the Message VPN in an argument, and the kinds that have a Message VPN.
-OF_VPN = [name for name, rule in RULES.items() if rule.scope in ("vpn", "vpns")]
+OF_VPN = [name for name, rule in OPERATIONS.items() if rule.scope in ("vpn", "vpns")]
 KINDS_IN_VPN = [name for name, kind in objects.KINDS.items() if kind.in_vpn]
 KINDS_OF_NODE = [name for name, kind in objects.KINDS.items() if not kind.in_vpn]
 OBJECT_OPERATIONS = ["objects.show", "objects.create", "objects.update", "objects.delete"]
@@ -65,7 +66,7 @@ def claim(role: str, vpn: str = "") -> Claim:
 
 def may(world: World, who: Claim, operation: str, **given: Any) -> bool:
     """Tell whether somebody may ask for an operation, by the judge and by the controller, which does not act then."""
-    kind = world.controller._operations[operation][0]
+    kind = OPERATIONS[operation].arguments
     names = {name: "x" for name in ("name",) if name in kind.__struct_fields__}
     request = msgspec.convert({**names, **NEEDED.get(operation, {}), **given}, kind)
     try:
@@ -85,15 +86,22 @@ def roles_that(world: World, scope: str, operation: str, /, **given: Any) -> lis
     return [role for role in ROLES if may(world, claim(role, scope), operation, **given)]
 
 
-def test_each_operation_has_a_rule_and_each_rule_an_operation(world: World) -> None:
-    assert RULES.keys() == world.controller._operations.keys()
+def test_each_kind_of_object_has_a_rule() -> None:
     assert KINDS.keys() == objects.KINDS.keys()
 
 
+def test_a_controller_with_an_operation_without_a_rule_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(OPERATIONS, "stages.abort")
+    with pytest.raises(AssertionError, match=r"stages\.abort"):
+        World()
+
+
 @pytest.mark.requirement("R257")
-@pytest.mark.parametrize("operation", [name for name, rule in RULES.items() if rule.scope == "node"])
+@pytest.mark.parametrize("operation", [name for name, rule in OPERATIONS.items() if rule.scope == "node"])
 def test_what_is_of_the_node_takes_a_role_of_the_node(world: World, operation: str) -> None:
-    least = ROLES.index(RULES[operation].role)
+    least = ROLES.index(OPERATIONS[operation].role)
     assert roles_that(world, "", operation) == list(ROLES[least:])
     assert roles_that(world, "own", operation) == []
 
@@ -101,7 +109,7 @@ def test_what_is_of_the_node_takes_a_role_of_the_node(world: World, operation: s
 @pytest.mark.requirement("R257")
 @pytest.mark.parametrize("operation", OF_VPN)
 def test_what_is_in_a_message_vpn_takes_a_role_in_it_or_of_the_node(world: World, operation: str) -> None:
-    enough = list(ROLES[ROLES.index(RULES[operation].role) :])
+    enough = list(ROLES[ROLES.index(OPERATIONS[operation].role) :])
     for vpn in ("own", "other", "missing", ""):
         assert roles_that(world, "", operation, vpn=vpn) == enough
         assert roles_that(world, "own", operation, vpn=vpn) == (enough if vpn == "own" else [])
@@ -126,7 +134,7 @@ def test_objects_in_a_message_vpn_take_the_role_of_their_kind(
 @pytest.mark.parametrize("kind", KINDS_OF_NODE)
 @pytest.mark.parametrize("operation", [*OBJECT_OPERATIONS, "objects.list"])
 def test_objects_of_the_node_take_a_role_of_the_node(world: World, operation: str, kind: str) -> None:
-    role = KINDS[kind].see if RULES[operation].role == "viewer" else KINDS[kind].change
+    role = KINDS[kind].see if OPERATIONS[operation].role == "viewer" else KINDS[kind].change
     for vpn in ("own", "default", None):
         assert roles_that(world, "", operation, kind=kind, vpn=vpn) == list(ROLES[ROLES.index(role) :])
         is_shown = kind == "vpn" and operation == "objects.list"
@@ -154,7 +162,7 @@ def test_where_a_bridge_goes_is_said_by_administrators_of_the_node(world: World,
     assert roles_that(world, "own", "config.apply", objects=declared) == []
 
 
-@pytest.mark.parametrize("operation", [name for name, rule in RULES.items() if rule.scope == "host"])
+@pytest.mark.parametrize("operation", [name for name, rule in OPERATIONS.items() if rule.scope == "host"])
 def test_what_a_login_needs_is_for_the_management_process_alone(world: World, operation: str) -> None:
     for vpn in ("", "own"):
         assert roles_that(world, vpn, operation) == []
@@ -218,8 +226,8 @@ def test_the_list_of_message_vpns_has_that_of_the_scope(world: World, pattern: s
 
 def test_what_the_router_lists_is_narrowed_before_it_is_asked(world: World) -> None:
     who = world.controller.callers.who(claim("viewer", "own"))
-    for operation in [name for name, rule in RULES.items() if rule.scope == "vpns"]:
-        kind = world.controller._operations[operation][0]
+    for operation in [name for name, rule in OPERATIONS.items() if rule.scope == "vpns"]:
+        kind = OPERATIONS[operation].arguments
         request: Any = permissions.judge(who, operation, msgspec.convert({"vpn": None}, kind))
         assert request.vpn == "own"
 
@@ -279,7 +287,7 @@ def test_how_far_a_job_is_tells_who_began_it_and_the_node() -> None:
 
 def test_arguments_of_other_scopes_are_never_read_as_a_message_vpn() -> None:
     """An operation of a Message VPN has the argument by which it is judged."""
-    world = World()
+    World()
     for operation in OF_VPN:
-        assert "vpn" in world.controller._operations[operation][0].__struct_fields__
+        assert "vpn" in OPERATIONS[operation].arguments.__struct_fields__
     assert issubclass(arguments.ChangeArguments, arguments.ObjectArguments)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from angarium import errors
 from cluster import objects
+from cluster.admin.operations import OPERATIONS
 from cluster.controller.access import trail as module
 from cluster.controller.access.callers import LOCAL, Claim, Who
-from cluster.controller.access.permissions import RULES
 from cluster.controller.access.trail import CHANGES, RELIEVING, Changed, Deed, Trail
 from cluster.controller.switchboard import effects as c
 from tests.unit.cluster.controller_world import ASKER, OWNER, World
@@ -52,7 +52,7 @@ def refused(world: World, claim: Claim, operation: str, /, **arguments: Any) -> 
 
 
 def test_each_operation_reads_or_changes() -> None:
-    assert RULES.keys() == READS | CHANGES
+    assert OPERATIONS.keys() == READS | CHANGES
     assert not READS & CHANGES
     assert RELIEVING <= CHANGES
 

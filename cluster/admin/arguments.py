@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-
-#: Name of an operation -> the kind of its arguments, and who does it: `handler(arguments, asker, now)`.
-Operations: TypeAlias = dict[str, tuple[type[msgspec.Struct], Callable[..., None]]]
 
 #: What somebody says at a login: a name, an address.
 LoginText = Annotated[str, Meta(max_length=256)]
