@@ -56,6 +56,7 @@ class Node:
         workers: int = 2,
         listen: str | None = "tcp://127.0.0.1:0",
         mqtt: str | None = None,
+        http: str | None = None,
         management: str | None = None,
         config: str | os.PathLike[str] | None = None,
         log_level: str = "INFO",
@@ -67,6 +68,7 @@ class Node:
             workers: its number of workers, if this is its first start.
             listen: where clients connect; None: as the configuration says.
             mqtt: where clients of MQTT connect; None: as the configuration says, which is nowhere without one.
+            http: where clients of HTTP connect; None: as the configuration says, which is nowhere without one.
             management: where its management API is; None: as the configuration says, which is nowhere without one.
             config: its configuration file, if it has one.
             log_level: what its processes log.
@@ -82,6 +84,8 @@ class Node:
             self._command += ["--listen", listen]
         if mqtt is not None:
             self._command += ["--mqtt", mqtt]
+        if http is not None:
+            self._command += ["--http", http]
         if management is not None:
             self._command += ["--management", management]
         if config is not None:
@@ -97,6 +101,11 @@ class Node:
     def mqtt_url(self) -> str:
         """Give the first address for clients of MQTT."""
         return str(self.ready["mqtt"][0])
+
+    @property
+    def http_url(self) -> str:
+        """Give the first address for clients of HTTP."""
+        return str(self.ready["http"][0])
 
     @property
     def management_url(self) -> str:

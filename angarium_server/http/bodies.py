@@ -30,17 +30,25 @@ async def read(request: BaseRequest, bytes_max: int, timeout_s: float) -> dict[s
         InvalidRequestError: it is too large (41301), of another type (41501), or no such map (40018).
         TimeoutExpiredError: it does not arrive (40801).
     """
+    data = await read_bytes(request, bytes_max, timeout_s)
+    return _decoded(data, request) if data else {}
+
+
+async def read_bytes(request: BaseRequest, bytes_max: int, timeout_s: float) -> bytes:
+    """Give the body as it is.
+
+    Raises:
+        InvalidRequestError: it is too large (41301), or ends too early (40018).
+        TimeoutExpiredError: it does not arrive (40801).
+    """
     if (request.content_length or 0) > bytes_max:
         raise _too_large(bytes_max)
     try:
         async with asyncio.timeout(timeout_s):
-            data = await _gathered(request, bytes_max)
+            return await _gathered(request, bytes_max)
     except TimeoutError:
         detail = f"the request has not arrived within {timeout_s:g} s"
         raise errors.error_for(errors.TIMEOUT, detail, "send it whole") from None
-    if not data:
-        return {}
-    return _decoded(data, request)
 
 
 async def _gathered(request: BaseRequest, bytes_max: int) -> bytes:

@@ -58,7 +58,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         ),
         "keys": Entry("cluster.commands.node.node", "Make the keys of encrypted connections."),
         "gateway": Entry(
-            "cluster.commands.objects.gateways", "The processes where clients of MQTT are: state and load."
+            "cluster.commands.objects.gateways", "The processes of clients of MQTT and HTTP: state and load."
         ),
         "worker": Entry("cluster.commands.objects.clients", "List the workers and change their number."),
         "spool": Entry("cluster.commands.queues.spool", "Show, verify, back up and restore what is stored."),

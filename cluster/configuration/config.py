@@ -36,7 +36,7 @@ from msgspec import Meta
 from angarium import errors
 from cluster import objects
 from cluster.catalog import node_queues
-from cluster.configuration import admin, health, issuers, management, mqtt, syslog
+from cluster.configuration import admin, health, http, issuers, management, mqtt, syslog
 from cluster.configuration.encryption import ca_file_faults, listen_faults
 from cluster.configuration.keys import about, within
 from cluster.security import passwords
@@ -172,6 +172,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     worker: WorkerConfig = msgspec.field(default_factory=WorkerConfig)
     spool: SpoolSection = msgspec.field(default_factory=SpoolSection)
     mqtt: mqtt.MqttSection = msgspec.field(default_factory=mqtt.MqttSection)
+    http: http.HttpSection = msgspec.field(default_factory=http.HttpSection)
     management: management.ManagementSection = msgspec.field(default_factory=management.ManagementSection)
     admin: admin.AdminSection = msgspec.field(default_factory=admin.AdminSection)
     events: EventsSection = msgspec.field(default_factory=EventsSection)
@@ -190,6 +191,7 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "worker": WorkerConfig,
     "spool": SpoolSection,
     "mqtt": mqtt.MqttSection,
+    "http": http.HttpSection,
     "management": management.ManagementSection,
     "admin": admin.AdminSection,
     "events": EventsSection,
@@ -228,6 +230,7 @@ def faults_of(config: NodeConfig) -> list[str]:
     if syslog.fault_of(config.events.syslog):
         faults.append(f"events.syslog: {syslog.fault_of(config.events.syslog)}")
     faults += mqtt.faults_of(config.mqtt, config.router)
+    faults += http.faults_of(config.http, config.router)
     faults += management.faults_of(config.management, config.router)
     faults += admin.faults_of(config.admin, config.router)
     faults += issuers.faults_of(config.issuers)

@@ -87,6 +87,7 @@ from cluster.controller.switchboard.switchboard import (
     Switchboard,
 )
 from cluster.data.data_dir import COPIES_FOLDER
+from cluster.http.role import HTTP
 from cluster.link.role import LINK
 from cluster.management.role import MANAGEMENT
 from cluster.mqtt.role import MQTT
@@ -282,7 +283,9 @@ class Controller:
             if asker is not None:
                 self._board.refuse(asker, errors.INVALID_CONFIGURATION, fault)
                 asker = None
-        others = sorted(place for place in self._board.peers if place[0] in (MQTT.name, MANAGEMENT.name))
+        others = sorted(
+            place for place in self._board.peers if place[0] in (MQTT.name, HTTP.name, MANAGEMENT.name)
+        )
         self._board.forward("tls_reload", None, asker, now, others)
         return self._board.taken()
 

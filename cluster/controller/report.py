@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from cluster.controller.operations import metrics
+from cluster.http.role import HTTP
 from cluster.mqtt.role import MQTT
 from cluster.roster.table import WORKER
 
@@ -69,7 +70,7 @@ def gateways(node: Row, usage: dict[int, Row]) -> dict[tuple[str, int], Row]:
             "listen": node.get(row["role"], []),
         }
         for row in processes(node, usage)
-        if row["role"] == MQTT.name
+        if row["role"] in (MQTT.name, HTTP.name)
     }
 
 
@@ -91,6 +92,7 @@ def status(
         "node": node.get("node", ""),
         "url": node.get("url", ""),
         "mqtt": node.get("mqtt", []),
+        "http": node.get("http", []),
         "management": node.get("management", []),
         "uptime_s": round(node.get("uptime_s", 0.0), 3),
         "processes": rows,

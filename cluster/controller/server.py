@@ -33,6 +33,7 @@ from cluster.catalog import producers as registries
 from cluster.catalog.deletions import Deletions
 from cluster.catalog.registries import Registries
 from cluster.catalog.shares import Percents
+from cluster.configuration import listening
 from cluster.configuration.admin import admin_files
 from cluster.configuration.config import NodeConfig, cluster_secret, read_passwords
 from cluster.configuration.issuers import read_all
@@ -575,7 +576,11 @@ def prepare_catalog(store: ConfigStore, config: NodeConfig, workers: int, node: 
     if declared:
         _keep(store, catalog, declared)
         _log.info("%d declared objects were created or changed", len(declared))
-    listens = [*config.router.listen, *(address_of(entry).url for entry in config.mqtt.listen)]
+    listens = [
+        *config.router.listen,
+        *(address_of(entry).url for entry in config.mqtt.listen),
+        *map(listening.url_of, config.http.listen),
+    ]
     elsewhere = not all(map(is_loopback, listens))
     _keep(store, catalog, passwordless.at_start(catalog, reached_from_elsewhere=elsewhere))
     return catalog

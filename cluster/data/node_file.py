@@ -48,7 +48,9 @@ class NodeFile(msgspec.Struct, kw_only=True):
     mqtt: dict[str, str] = {}
     #: What `--mqtt` named at the last start, or at an earlier one and this one named none; empty if the file did.
     mqtt_named: list[str] = []
-    #: The same two of `management.listen` and `--management`.
+    #: The same two of `http.listen` and `--http`, and of `management.listen` and `--management`.
+    http: dict[str, str] = {}
+    http_named: list[str] = []
     management: dict[str, str] = {}
     management_named: list[str] = []
     #: Of the running supervisor; 0 after an orderly stop.

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from angarium_server.connections.tls import TlsFiles  # noqa: TC001 - msgspec reads the types of ManagementRuntime
-from cluster.configuration.management import ManagementSection, management_files
+from cluster.configuration.listening import files_of
+from cluster.configuration.management import ManagementSection  # noqa: TC001 - the same
 
 if TYPE_CHECKING:
     from cluster.configuration.config import NodeConfig
@@ -26,9 +27,7 @@ class ManagementRuntime(msgspec.Struct, frozen=True, kw_only=True):
 def of_management(now: InForce) -> ManagementRuntime:
     """Give what the one process needs."""
     section = now.config.management
-    return ManagementRuntime(
-        node=now.node.node, settings=section, tls=management_files(section, now.config.router)
-    )
+    return ManagementRuntime(node=now.node.node, settings=section, tls=files_of(section, now.config.router))
 
 
 def processes(config: NodeConfig) -> int:

@@ -25,7 +25,7 @@ from angarium_server.http.origins import Origins
 from angarium_server.http.problems import RefusedError, refusal
 from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
-from cluster.configuration.management import url_of
+from cluster.configuration.listening import url_of
 from cluster.management.access.logins import Logins
 from cluster.management.api import resources
 from cluster.management.api.routes import ROOT, ROUTES, Found, Target, find, target_of

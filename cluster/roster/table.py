@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cluster.bridge.role import BRIDGE
+from cluster.http.role import HTTP
 from cluster.link.role import LINK
 from cluster.management.role import MANAGEMENT
 from cluster.mqtt.role import MQTT
@@ -46,7 +47,9 @@ WORKER: Final = Role(
     metrics_operation="metrics",
 )
 
-ROLES: Final = {role.name: role for role in (CONTROLLER, ROUTER, WORKER, LINK, BRIDGE, MQTT, MANAGEMENT)}
+ROLES: Final = {
+    role.name: role for role in (CONTROLLER, ROUTER, WORKER, LINK, BRIDGE, MQTT, HTTP, MANAGEMENT)
+}
 #: The shut-down list, read from left to right: stop accepting and drain, then persist, then who reports on it.
 STOP_ORDER: Final = tuple(sorted(ROLES, key=lambda name: ROLES[name].stop_turn))
 

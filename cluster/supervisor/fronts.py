@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium_server.connections.addresses import has_open_port, is_loopback
-from cluster.configuration import management, mqtt
+from cluster.configuration import listening, mqtt
 from cluster.configuration.config import faults_of
 
 if TYPE_CHECKING:
@@ -70,8 +70,9 @@ class Front:
 
 
 MQTT: Final = Front("mqtt", lambda entry: mqtt.address_of(entry).url, mqtt.with_port)
-MANAGEMENT: Final = Front("management", management.url_of, management.with_port)
-FRONTS: Final = (MQTT, MANAGEMENT)
+HTTP: Final = Front("http", listening.url_of, listening.with_port)
+MANAGEMENT: Final = Front("management", listening.url_of, listening.with_port)
+FRONTS: Final = (MQTT, HTTP, MANAGEMENT)
 
 
 def urls_to_bind(config: NodeConfig, named: dict[str, tuple[str, ...]], node: NodeFile) -> list[str]:

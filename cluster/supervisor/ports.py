@@ -11,7 +11,7 @@ from typing import Final
 
 from angarium import errors
 
-_ADVICE: Final = "name another address: --mqtt or --management, or that key of the configuration"
+_ADVICE: Final = "name another address: --mqtt, --http or --management, or that key of the configuration"
 
 
 class Ports:

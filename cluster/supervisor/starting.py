@@ -54,8 +54,9 @@ class UpOptions:
     data_dir: str = "angarium-data"
     config_file: str | None = None
     listen: tuple[str, ...] = ()
-    #: Addresses for clients of MQTT, and of the management API; NONE alone for none.
+    #: Addresses for clients of MQTT and of HTTP, and of the management API; NONE alone for none.
     mqtt: tuple[str, ...] = ()
+    http: tuple[str, ...] = ()
     management: tuple[str, ...] = ()
     #: Certificate of `tls://` addresses, and its key if that is in another file.
     cert_file: str = ""
@@ -120,6 +121,7 @@ def ending_certificates(config: NodeConfig) -> list[str]:
     shown = {
         "router.tls_cert_file": config.router.tls_cert_file,
         "admin.tls_cert_file": config.admin.tls_cert_file,
+        "http.tls_cert_file": config.http.tls_cert_file,
         "management.tls_cert_file": config.management.tls_cert_file,
     }
     files = {key: file for key, file in shown.items() if file}
@@ -242,9 +244,7 @@ def refuse_taken_addresses(urls: Iterable[str], *, was_killed: bool) -> None:
         if place and number == errno.EADDRINUSE:
             raise _in_use(url, listens=_somebody_listens(*place))
         if number:
-            advice = (
-                "name another address: --listen, --mqtt or --management, or that key of the configuration"
-            )
+            advice = "name another address: --listen, --mqtt, --http or --management, or that key of the configuration"
             raise errors.error_for(errors.INVALID_CONFIGURATION, f"{url}: {os.strerror(number)}", advice)
 
 

@@ -212,12 +212,15 @@ ERRORS: Final[dict[int, Reason]] = {
     UNKNOWN_RESOURCE: Reason("No Such Resource", "GET /api/v1 lists those that there are"),
     METHOD_NOT_ALLOWED: Reason("Method Not Allowed", "the header Allow names those that are"),
     CHANGED_MEANWHILE: Reason("Changed Meanwhile", "get it again, and try again with its new ETag"),
-    CONTENT_TOO_LARGE: Reason("Request Too Large", "send less at once, or raise management.max_body_bytes"),
+    CONTENT_TOO_LARGE: Reason(
+        "Request Too Large", "send less at once, or raise max_body_bytes of [http] or [management]"
+    ),
     UNSUPPORTED_MEDIA_TYPE: Reason(
         "Unsupported Media Type", "send JSON, with the header Content-Type: application/json"
     ),
     MISDIRECTED_REQUEST: Reason(
-        "Misdirected Request", "ask by an address of management.listen, or add the name to management.hosts"
+        "Misdirected Request",
+        "ask by an address of the listen of [http] or [management], or add the name to its hosts",
     ),
     OBJECT_NOT_FOUND: Reason("Not Found", "list the objects to see the names"),
     SUBSCRIPTION_NOT_FOUND: Reason("Subscription Not Found", "see 'angarium subscription list'"),

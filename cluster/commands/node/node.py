@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from cluster.security.authority import Issued
 
 #: What is at the addresses beside those for clients.
-_FRONTS: Final = {"mqtt": "clients of MQTT", "management": "management API"}
+_FRONTS: Final = {"mqtt": "clients of MQTT", "http": "clients of HTTP", "management": "management API"}
 
 
 @click.command()
@@ -61,6 +61,12 @@ _FRONTS: Final = {"mqtt": "clients of MQTT", "management": "management API"}
     help="Address for clients of MQTT, tcp://host:port, tls://, ws:// or wss://, with /VPN for another Message VPN than"
     " default; port 0 is chosen once and kept; none: no such address.  [default: that of the configuration, else those"
     " that this option named last if they are of this host, else none]",
+)
+@click.option(
+    "--http",
+    multiple=True,
+    help="Address for clients of HTTP, http://host:port of this host or https://host:port; port 0 is chosen once and"
+    " kept; none: no such address.  [default: as with --mqtt]",
 )
 @click.option(
     "--management",
@@ -101,6 +107,7 @@ def up(
     config_file: Path | None,
     listen: tuple[str, ...],
     mqtt: tuple[str, ...],
+    http: tuple[str, ...],
     management: tuple[str, ...],
     cert_file: Path | None,
     key_file: Path | None,
@@ -126,6 +133,7 @@ def up(
         config_file=None if config_file is None else str(config_file),
         listen=listen,
         mqtt=mqtt,
+        http=http,
         management=management,
         cert_file=str(cert_file or ""),
         key_file=str(key_file or ""),
@@ -150,7 +158,7 @@ def _print_node(out: Output, node: NodeFile) -> None:
     from cluster.commands.node.status_view import passwordless_text
 
     text = f"node {node.node} listens on {node.url} (process {node.pid})"
-    fronts = {"mqtt": list(node.mqtt.values()), "management": list(node.management.values())}
+    fronts = {name: list(getattr(node, name).values()) for name in _FRONTS}
     fronts = {name: listen for name, listen in fronts.items() if listen}
     told = {"node": node.node, "url": node.url, "pid": node.pid, "passwordless": node.passwordless}
     out.done(text, told | fronts)

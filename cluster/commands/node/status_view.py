@@ -44,6 +44,7 @@ def status_lines(status: Row, width: int = 80, *, is_whole: bool = False) -> lis
     room = None if is_whole else width - _TITLE_WIDTH
     groups = {
         "mqtt": _joined([visible(url) for url in status.get("mqtt") or []], room, "angarium status -o wide"),
+        "http": _joined([visible(url) for url in status.get("http") or []], room, "angarium status -o wide"),
         "manage": _joined(
             [visible(url) for url in status.get("management") or []], room, "angarium status -o wide"
         ),

@@ -27,7 +27,7 @@ WIDE_COLUMNS: Final = ("pid", "restarts", "connections", "queued_bytes", "rss_by
 
 @click.group(cls=SuggestingGroup)
 def gateway() -> None:
-    """Gateways: the processes in which clients of MQTT are."""
+    """Gateways: the processes in which clients of MQTT and of HTTP are."""
 
 
 @gateway.command("list")
@@ -39,7 +39,7 @@ def list_gateways(*, admin: AdminOptions, out: Output) -> None:
         admin.call("gateways.list"),
         GATEWAY_COLUMNS,
         wide=WIDE_COLUMNS,
-        empty="there are no gateways: 'angarium up --mqtt ADDRESS' starts one",
+        empty="there are no gateways: 'angarium up --mqtt ADDRESS' starts one, and --http ADDRESS",
         readable=_shown,
     )
 

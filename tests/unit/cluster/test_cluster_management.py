@@ -12,7 +12,8 @@ import pytest
 from angarium import errors
 from angarium_server.http.bodies import NESTED_MAX, is_deep
 from angarium_server.http.problems import BAD_GATEWAY, problem_of, status_of
-from cluster.configuration.management import ManagementSection, faults_of, url_of, with_port
+from cluster.configuration.listening import url_of, with_port
+from cluster.configuration.management import ManagementSection, faults_of
 from cluster.management.access.logins import (
     ADDRESS_BURST,
     ADDRESS_PER_S,

@@ -1,0 +1,72 @@
+"""A process of a node in a loop of asyncio, which HTTP servers need: the process has its turns there.
+
+What the callbacks of one pass of the loop brought is taken together: `soon` has the end of a turn come behind all of
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from angarium_server.process import Process
+
+
+class Turns:
+    """The turns of a process."""
+
+    def __init__(self, process: Process, tick: Callable[[float], float]) -> None:
+        """Begin with none; `tick` ends a turn, and says when it is to be called again at the latest."""
+        self._process = process
+        self._tick = tick
+        self._loop = asyncio.get_running_loop()
+        #: The next one, and whether that comes as soon as it can.
+        self._next: asyncio.Handle | None = None
+        self._is_soon = False
+        self._stopping = asyncio.Event()
+
+    def begin(self) -> None:
+        """Have turns from now on."""
+        self._loop.add_reader(self._process.descriptor, self._take)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stop)
+        self._take()
+
+    async def stopping(self) -> None:
+        """Wait until the process is asked to stop."""
+        await self._stopping.wait()
+
+    def end(self) -> None:
+        """Have no more."""
+        self._loop.remove_reader(self._process.descriptor)
+        if self._next is not None:
+            self._next.cancel()
+
+    def soon(self) -> None:
+        """Have a turn behind what is at work now: there is something to send."""
+        if not self._is_soon:
+            self._is_soon = True
+            if self._next is not None:
+                self._next.cancel()
+            self._next = self._loop.call_soon(self._take)
+
+    def _take(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+        self._is_soon = False
+        wait_s = self._process.turn()
+        now = time.monotonic()
+        wait_s = min(wait_s, max(0.0, self._tick(now) - now))
+        if not self._is_soon:
+            self._next = self._loop.call_later(wait_s, self._take)
+        if self._process.stopping:
+            self._stopping.set()
+
+    def _stop(self) -> None:
+        self._process.stopping = True
+        self._take()

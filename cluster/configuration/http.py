@@ -1,0 +1,64 @@
+"""The section `[http]` of the configuration: where clients of HTTP come in, and what they may cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from cluster.configuration import listening
+from cluster.configuration.keys import about, within
+
+if TYPE_CHECKING:
+    from router.ground.config import RouterConfig
+
+
+class HttpSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Messages over HTTP: where its clients come in, and what they may cost; sizes in bytes, times in milliseconds."""
+
+    listen: Annotated[
+        list[str],
+        about(
+            "Addresses for clients: http://HOST:PORT of this host alone, or https:// (port 0: chosen once and kept)."
+            " Empty: none, and no process."
+        ),
+    ] = []
+    tls_cert_file: Annotated[
+        str, about("Certificate of https:// addresses (PEM); empty: router.tls_cert_file and its key.")
+    ] = ""
+    tls_key_file: Annotated[str, about("Private key of that certificate; empty: it is in the same file.")] = (
+        ""
+    )
+    hosts: Annotated[
+        list[str],
+        about(
+            "Names by which clients may ask for http:// addresses, beside localhost and the address itself: those of a"
+            " proxy, for instance."
+        ),
+    ] = []
+    max_body_bytes: Annotated[
+        int,
+        within(
+            1024, 64 << 20, "Largest message that a client may send; never above router.max_message_bytes."
+        ),
+    ] = 1 << 20
+    body_memory_bytes: Annotated[
+        int,
+        within(
+            1 << 20, 1 << 40, "Bytes of all bodies that are on their way in; with more, requests are refused."
+        ),
+    ] = 256 << 20
+    max_connections: Annotated[
+        int, within(1, 100_000, "Open connections; one more closes the one that is idle for longest.")
+    ] = 2_000
+    max_connections_per_address: Annotated[
+        int, within(1, 100_000, "The same from one address (IPv6: a /64); one more is closed at once.")
+    ] = 500
+    request_timeout_ms: Annotated[
+        int, within(100, 600_000, "Time for a TLS handshake, and for a whole request to arrive.")
+    ] = 10_000
+
+
+def faults_of(section: HttpSection, router: RouterConfig) -> list[str]:
+    """Give what is wrong with the section, as sentences."""
+    return listening.faults_of("http", section, router)

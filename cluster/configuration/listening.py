@@ -1,0 +1,92 @@
+"""Addresses of the HTTP servers of a node, as sections of the configuration have them, and what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from angarium import errors
+from angarium_server.connections.addresses import address_fault, host_and_port, is_loopback, is_tls
+from angarium_server.connections.tls import TlsFiles, make_context
+from cluster.configuration.encryption import exposed_key_faults
+
+if TYPE_CHECKING:
+    from router.ground.config import RouterConfig
+
+#: Each with the one that is below it.
+SCHEMES: Final = {"http": "tcp", "https": "tls"}
+_ADVICE: Final = (
+    "others can reach this address, so it must encrypt: 'angarium keys create node --host HOST' makes a certificate,"
+    " and 'angarium up --{name} {url} --cert-file node.pem --key-file node.key' uses it; or listen on 127.0.0.1"
+)
+_NO_CERTIFICATE: Final = (
+    "it needs a certificate: {name}.tls_cert_file, or that of the router; 'angarium keys create node --host HOST' "
+    "makes one"
+)
+
+
+class Listening(Protocol):
+    """A section with such addresses."""
+
+    @property
+    def listen(self) -> list[str]:
+        """Give the addresses, http:// or https://."""
+
+    @property
+    def tls_cert_file(self) -> str:
+        """Give the file with the certificate; empty: that of the router."""
+
+    @property
+    def tls_key_file(self) -> str:
+        """Give the file with its key; empty: it is in the same one."""
+
+
+def url_of(entry: str) -> str:
+    """Give the address of an entry of `listen` as processes bind it: tcp:// or tls://."""
+    scheme, separator, place = entry.partition("://")
+    return f"{SCHEMES.get(scheme, scheme)}{separator}{place}"
+
+
+def with_port(entry: str, url: str) -> str:
+    """Give an entry of `listen` with the port of a URL."""
+    return f"{entry.rpartition(':')[0]}:{url.rpartition(':')[2]}"
+
+
+def files_of(section: Listening, router: RouterConfig) -> TlsFiles:
+    """Give the files that encrypt `https://` addresses."""
+    if section.tls_cert_file:
+        return TlsFiles(section.tls_cert_file, section.tls_key_file)
+    return TlsFiles(router.tls_cert_file, router.tls_key_file)
+
+
+def faults_of(name: str, section: Listening, router: RouterConfig) -> list[str]:
+    """Give what is wrong with the section of this name, as sentences."""
+    faults = [
+        f"{name}.listen: {fault}"
+        for entry in section.listen
+        if (fault := _entry_fault(name, entry, section, router))
+    ]
+    places = [host_and_port(url_of(entry)) for entry in section.listen]
+    faults += [
+        f"{name}.listen: {entry}: another entry has this address"
+        for at, entry in enumerate(section.listen)
+        if entry in section.listen[:at] or (places[at] and places[at] in places[:at])
+    ]
+    files = files_of(section, router)
+    if faults or not (section.tls_cert_file and section.listen):
+        return faults
+    try:
+        make_context(files)
+    except errors.AngariumError as error:
+        return [f"{name}.tls_cert_file: {error.detail}"]
+    return exposed_key_faults(f"{name}.tls_key_file", files.key_file or files.cert_file)
+
+
+def _entry_fault(name: str, entry: str, section: Listening, router: RouterConfig) -> str:
+    url = url_of(entry)
+    if entry.partition("://")[0] not in SCHEMES or address_fault(url) or url.endswith("*"):
+        return f"{entry!r} is no address: write http://HOST:PORT or https://HOST:PORT, without a path"
+    if is_tls(url):
+        return "" if files_of(section, router).cert_file else f"{entry}: {_NO_CERTIFICATE.format(name=name)}"
+    if is_loopback(url):
+        return ""
+    return f"{entry}: {_ADVICE.format(name=name, url=entry.replace('http:', 'https:', 1))}"

@@ -1,0 +1,40 @@
+"""What the gateway process of HTTP is among the processes of a node, and what it shows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from angarium_server.frames.metrics import Metrics
+from cluster.http.config import of_http, processes
+from cluster.roles.role import Indices, Role
+
+METRICS: Final = Metrics(
+    "http",
+    """
+    connections | gauge | number | open ones, also those that have asked for nothing yet
+    connections_refused | counter | number | that were closed because there were too many
+    requests | counter | number | of clients
+    refused | counter by code | number | requests that were answered with an error, by its code
+    clients, waiting | gauge | number | clients that are attached to the router, or about to be; those that wait until
+     the router is there
+    logins | counter | number | of clients at the router, each for the requests of a minute
+    messages_in | counter | messages | of clients, given to the router
+    carriers | gauge | number | Message VPNs in which the process has a session with the router
+    gathered_messages | gauge | messages | of clients, that wait for the router
+    unacknowledged | gauge | messages | of clients, guaranteed ones that are not stored yet
+    refused_messages | counter by code | messages | of clients, direct ones that the router refused
+    body_bytes | gauge | bytes | room that bodies have which are on their way in
+    in_use_bytes | gauge | bytes | memory that objects of the process have
+    """,
+)
+
+HTTP: Final = Role(
+    name="http",
+    module="cluster.http",
+    runtime=of_http,
+    stop_turn=16,
+    indices=Indices.CONFIGURED,
+    count=processes,
+    serves_clients=True,
+    metrics=METRICS,
+)

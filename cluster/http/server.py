@@ -1,0 +1,252 @@
+"""The shell of the gateway process of HTTP: aiohttp in a loop of asyncio, in which the process has its turns.
+
+A request is looked at in this order, and is refused by the first that does not fit: who is meant (Host, Origin), what
+is asked for, what its headers say, who asks, its body. `cluster.http.requests` does what is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+
+from angarium import errors
+from angarium.errors import AngariumError
+from angarium_server.connections.addresses import host_and_port, is_tls
+from angarium_server.connections.tls import make_context
+from angarium_server.http.door import Connection, Door
+from angarium_server.http.origins import Origins
+from angarium_server.http.problems import RefusedError, refusal
+from angarium_server.http.turns import Turns
+from angarium_server.memory import in_use_bytes
+from angarium_server.process import Process, load_config
+from cluster.configuration.listening import url_of
+from cluster.http.config import HttpRuntime
+from cluster.http.requests import Requests
+from cluster.relay.connection import Connection as RouterConnection
+from cluster.relay.names import Names
+from gateway.http.clients import Clients
+from gateway.session import Identity
+from gateway.vpn_carriers import VpnCarriers
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from aiohttp.web import BaseRequest, StreamResponse
+
+    from angarium.message import Row
+    from gateway.attached import Attached, Guest, Login
+    from gateway.line import Line
+
+ROLE: Final = "http"
+#: How long an answer may take to leave: who reads slower than that is not there.
+SEND_S: Final = 60.0
+#: What is being answered when the process stops may take so long to end, and then the session with the router.
+STOP_S: Final = 3.0
+LEAVE_S: Final = 2.0
+LEAVE_LOOK_S: Final = 0.01
+
+#: With every answer: it is for the program that asked, is kept by nobody, and is no page of anybody.
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Server": "angarium",
+    "X-Content-Type-Options": "nosniff",
+}
+
+_log = logging.getLogger(ROLE)
+
+
+class HttpServer:
+    """The process at work."""
+
+    def __init__(self, process: Process, runtime: HttpRuntime) -> None:
+        """Listen where we are told.
+
+        Raises:
+            InvalidRequestError: an address or a certificate cannot be used (40017).
+        """
+        self._process = process
+        self._runtime = runtime
+        self._turns = Turns(process, self._tick)
+        self._names = Names(process)
+        self._carriers = VpnCarriers(
+            Identity(runtime.local_secret, ROLE, process.index, process.incarnation),
+            self._connect,
+            self._deliver,
+            random.Random(),  # noqa: S311 - pauses are no secret
+        )
+        self._clients = Clients(self._attach)
+        self._requests = Requests(runtime, self._clients, self._turns.soon)
+        self._origins = Origins(runtime.settings.listen, runtime.settings.hosts)
+        self._http = web.Server(self._handle)
+        self._door = Door(runtime.settings, self._http)
+        self._count = 0
+        #: Code -> requests that were refused with it.
+        self._refused: Counter[int] = Counter()
+        #: What encrypts; a reload changes it, for connections that come then.
+        self._context: ssl.SSLContext | None = None
+        for entry in runtime.settings.listen:
+            self._listen(entry)
+        process.on_request(self._request)
+        process.ready({"urls": runtime.settings.listen})
+
+    def _listen(self, entry: str) -> None:
+        url = url_of(entry)
+        place = host_and_port(url)
+        assert place is not None, "the supervisor holds the port"
+        if is_tls(url) and self._context is None:
+            self._context = make_context(self._runtime.tls)
+        try:
+            self._door.listen(*place, self._context if is_tls(url) else None)
+        except OSError as error:
+            detail = f"http.listen: {entry}: {error.strerror or error}"
+            advice = "end what listens there, or listen elsewhere: --http, or http.listen in the file"
+            raise errors.error_for(errors.INVALID_CONFIGURATION, detail, advice) from None
+
+    # -- the router ------------------------------------------------------------------------------------------
+
+    def _connect(
+        self,
+        on_message: Callable[[list[bytes], float], None],
+        on_drained: Callable[[], None],
+        on_lost: Callable[[AngariumError, float], None],
+    ) -> Line:
+        place = f"ipc://{self._process.runtime_dir}/links"
+        return RouterConnection(self._process, self._names, place, None, on_message, on_drained, on_lost)
+
+    def _attach(self, guest: Guest, login: Login, vpn: str, now: float) -> Attached:
+        self._turns.soon()
+        return self._carriers.attach(vpn, guest, login, now)
+
+    def _deliver(self, _vpn: str, _rows: list[Row], _now: float) -> bool:
+        return True
+
+    # -- the process -----------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until the process is asked to stop."""
+        self._turns.begin()
+        try:
+            await self._turns.stopping()
+            self._door.stop_listening()
+            await self._http.shutdown(STOP_S)
+            await self._leave()
+        finally:
+            self._turns.end()
+
+    async def _leave(self) -> None:
+        """Leave the router, which is told what clients brought before."""
+        self._carriers.stop()
+        until = time.monotonic() + LEAVE_S
+        while not self._carriers.is_gone and time.monotonic() < until:
+            self._turns.soon()
+            await asyncio.sleep(LEAVE_LOOK_S)
+
+    def _tick(self, now: float) -> float:
+        self._clients.tick(now)
+        return self._carriers.tick(now)
+
+    def _request(self, operation: str, _arguments: Any) -> Any:
+        """Answer the controller."""
+        match operation:
+            case "stats":
+                return self._stats()
+            case "tls_reload":
+                return self._reload_certificate()
+        raise errors.error_for(errors.UNKNOWN_OPERATION, operation)
+
+    def _stats(self) -> dict[str, Any]:
+        carriers = self._carriers.describe()
+        refused: Counter[str] = Counter()
+        for one in carriers:
+            refused.update(one["refused"])
+        return {
+            "connections": self._door.connections,
+            "connections_refused": self._door.refused,
+            "requests": self._count,
+            "refused": {str(code): count for code, count in sorted(self._refused.items())},
+            "clients": sum(one["clients"] for one in carriers),
+            "waiting": sum(one["waiting"] for one in carriers),
+            "logins": self._clients.logins,
+            "messages_in": sum(one["published"] for one in carriers),
+            "carriers": sum(one["is_open"] for one in carriers),
+            "gathered_messages": sum(one["gathered_messages"] for one in carriers),
+            "unacknowledged": sum(one["unacknowledged"] for one in carriers),
+            "refused_messages": dict(refused),
+            "body_bytes": self._requests.body_bytes,
+            "in_use_bytes": in_use_bytes(),
+        }
+
+    def _reload_certificate(self) -> None:
+        """Have who comes from now on see the certificate that is in the file now.
+
+        Raises:
+            InvalidRequestError: it cannot be used (40017); the one before stays.
+        """
+        if self._context is not None:
+            files = self._runtime.tls
+            make_context(files)
+            self._context.load_cert_chain(files.cert_file, files.key_file or None, password=lambda: b"")
+
+    # -- requests --------------------------------------------------------------------------------------------
+
+    async def _handle(self, request: BaseRequest) -> StreamResponse:
+        """Answer a request, whatever it is."""
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        self._count += 1
+        with self._door.at_work(connection):
+            try:
+                self._origins.check(request, is_encrypted=connection.is_encrypted)
+                response = await self._requests.answer(request, connection.address)
+            except AngariumError as error:
+                response = self._refuse(error)
+            except RefusedError as refused:
+                response = self._refuse(refused.error, dict(refused.headers))
+            except Exception:  # noqa: BLE001 - a fault of ours that one request provokes costs that request only
+                _log.exception("a request led to a fault of the gateway")
+                response = self._refuse(errors.error_for(errors.INTERNAL))
+            for name, value in HEADERS.items():
+                response.headers.setdefault(name, value)
+            await self._send(request, response, connection)
+        return response
+
+    def _refuse(self, error: AngariumError, headers: dict[str, str] | None = None) -> web.Response:
+        self._refused[error.code] += 1
+        return refusal(error, headers)
+
+    async def _send(self, request: BaseRequest, response: StreamResponse, connection: Connection) -> None:
+        """Send an answer while the request still counts as one at work."""
+        try:
+            async with asyncio.timeout(SEND_S):
+                await response.prepare(request)
+                await response.write_eof()
+        except TimeoutError:
+            connection.drop()
+
+
+async def _serve(process: Process) -> None:
+    runtime = load_config(process.runtime_dir, ROLE, HttpRuntime)
+    await HttpServer(process, runtime).run()
+
+
+def main() -> None:
+    """Run until the process is told to stop."""
+    process = Process.from_command_line(ROLE)
+    try:
+        asyncio.run(_serve(process))
+    except AngariumError as error:
+        _log.critical("this gateway process cannot work: %s", error)
+        # 'angarium status' shows it until the next start.
+        process.progress(f"cannot work: {error}")
+        raise SystemExit(1) from None
+    finally:
+        process.close()

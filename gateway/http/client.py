@@ -1,0 +1,192 @@
+"""What all requests with the same credentials from one address are at the node: one attached client.
+
+A request does not log in: it joins the client that is there, or makes one. What it publishes waits here while there is
+no room, and is answered when it left (direct), or when it is stored (guaranteed).
+
+    GREETING ──welcomed──► OPEN ──leave──► OVER
+        └──────refused──────────ended─────────►
+
+No I/O; who asks is told by callbacks, perhaps while it asks.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from angarium import errors, wire
+from angarium.errors import error_for
+from angarium.message import row_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from angarium.client.protocol.events import Arrived, Indicated
+    from angarium.errors import AngariumError
+    from angarium.message import Row
+    from gateway.attached import Attached
+    from gateway.session import Acknowledged, AttachedWelcome
+
+#: Messages of a client that wait for room, and requests that wait until it is let in; one more is refused.
+WAITING_MAX: Final = 1_000
+
+#: Is told why something was not done, or None.
+Done: TypeAlias = "Callable[[AngariumError | None], None]"
+
+
+class Stage(enum.Enum):
+    """Where a client is."""
+
+    GREETING = "greeting"
+    OPEN = "open"
+    OVER = "over"
+
+
+class _Publication(NamedTuple):
+    """A message that waits for room."""
+
+    row: Row
+    done: Done
+
+
+class HttpClient:
+    """One of them; `gateway.attached.Guest` describes what it is told by the node."""
+
+    def __init__(self, waiting: dict[HttpClient, None]) -> None:
+        """Wait for the node; `waiting` has, of all clients, those whose messages wait for room."""
+        self._waiting = waiting
+        self.attached: Attached
+        self.stage = Stage.GREETING
+        #: Why it is over.
+        self.error: AngariumError | None = None
+        #: Requests that are at work with it, and since when there are none.
+        self.users = 0
+        self.idle_since = 0.0
+        #: Requests that wait until it is let in; none when it is.
+        self._entering: list[Done] = []
+        self._held: deque[_Publication] = deque()
+        #: Guaranteed messages that are not stored, by the number that they have here.
+        self._unstored: dict[int, Done] = {}
+        self._last = 0
+
+    # What requests say.
+
+    def enter(self, done: Done) -> None:
+        """Tell when it is let in, or why not; only while it is GREETING."""
+        assert self.stage is Stage.GREETING
+        self._entering.append(done)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more request is too many."""
+        return len(self._entering) >= WAITING_MAX or len(self._held) >= WAITING_MAX
+
+    def publish(self, row: Row, done: Done) -> None:
+        """Publish a message; the caller has asked `refusal_of`, and `is_full`."""
+        assert self.stage is Stage.OPEN
+        self._held.append(_Publication(row, done))
+        self.go_on()
+
+    def refusal_of(self, row: Row) -> int:
+        """Give the error code for which a message is refused, or 0."""
+        judge = self.attached.guaranteed_refusal_of if _is_guaranteed(row) else self.attached.refusal_of
+        return judge(row[1], row_size(row))
+
+    def go_on(self) -> None:
+        """Publish what waits, as far as there is room."""
+        held = self._held
+        while held and self._has_room(held[0].row):
+            publication = held.popleft()
+            _, topic, flags, meta, properties, payload = publication.row
+            if _is_guaranteed(publication.row):
+                self._last += 1
+                self._unstored[self._last] = publication.done
+                self.attached.publish_guaranteed(topic, flags, meta, properties, payload, self._last)
+            else:
+                self.attached.publish(topic, flags, meta, properties, payload)
+                publication.done(None)
+        if held:
+            self._waiting[self] = None
+        else:
+            self._waiting.pop(self, None)
+
+    def _has_room(self, row: Row) -> bool:
+        attached = self.attached
+        return attached.has_room_guaranteed() if _is_guaranteed(row) else attached.has_room()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody would miss it."""
+        return not (self.users or self._unstored or self._held or self._entering)
+
+    def leave(self) -> None:
+        """Be over."""
+        if self.stage is not Stage.OVER:
+            self.stage = Stage.OVER
+            self.attached.leave()
+
+    # What the node says.
+
+    def welcomed(self, _welcome: AttachedWelcome, _now: float) -> None:
+        """It is let in."""
+        self.stage = Stage.OPEN
+        self._let_in(None)
+
+    def refused(self, error: AngariumError, _now: float) -> None:
+        """It is not."""
+        self._end(error)
+
+    def ended(self, error: AngariumError | None, _now: float) -> None:
+        """It is over: what was not stored may be, or not."""
+        self._end(error or error_for(errors.SESSION_UNKNOWN))
+
+    def _end(self, error: AngariumError) -> None:
+        self.stage, self.error = Stage.OVER, error
+        self._let_in(error)
+        unstored, self._unstored = self._unstored, {}
+        held, self._held = self._held, deque()
+        self._waiting.pop(self, None)
+        for done in unstored.values():
+            done(error)
+        for publication in held:
+            publication.done(error)
+
+    def _let_in(self, error: AngariumError | None) -> None:
+        entering, self._entering = self._entering, []
+        for done in entering:
+            done(error)
+
+    def away(self, _now: float) -> bool:
+        """Wait for the next router with what was published, which then goes on."""
+        return True
+
+    def acknowledged(self, answers: Sequence[tuple[int, int]], _now: float) -> None:
+        """Guaranteed messages are stored, or refused."""
+        for name, code in answers:
+            if done := self._unstored.pop(name, None):
+                done(error_for(code) if code else None)
+        self.go_on()
+
+    def may_go_on(self, _now: float) -> None:
+        """There is room for direct messages again."""
+        self.go_on()
+
+    def answered(self, codes: Sequence[int], now: float) -> None:
+        """Nothing was subscribed to."""
+
+    def stored(self, event: Acknowledged, now: float) -> None:
+        """It has no producer of its own."""
+
+    def delivered(self, rows: Sequence[Row], share: str | None, now: float) -> None:
+        """Nothing was subscribed to."""
+
+    def spooled(self, event: Arrived, now: float) -> None:
+        """No flow was bound."""
+
+    def indicated(self, event: Indicated, now: float) -> None:
+        """No flow was bound."""
+
+
+def _is_guaranteed(row: Row) -> bool:
+    return row[2] & wire.FLAG_MODE != wire.MODE_DIRECT

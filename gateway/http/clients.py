@@ -1,0 +1,124 @@
+"""All clients of a process, by what their requests say of themselves: a login costs the node much, a request little.
+
+A client serves requests with its credentials from one address for a minute; then the next request logs in anew, so that
+a password that was changed is of no use for longer than that. It leaves when its last request is done, or when nobody
+has asked for a while. Passwords are kept as keyed hashes, under a key that nobody has beside this process.
+
+Decides and keeps; time is a parameter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import TYPE_CHECKING, Final, Protocol
+
+from angarium import errors
+from gateway.http.client import HttpClient, Stage
+
+if TYPE_CHECKING:
+    from gateway.attached import Attached, Guest, Login
+    from gateway.http.credentials import Credentials
+
+#: A login is good for so long.
+LOGIN_S: Final = 60.0
+#: Who asks for nothing leaves after so long.
+IDLE_S: Final = 20.0
+#: Clients of the process; of more than these the one that is idle for longest goes, or the next one is refused.
+CLIENTS_MAX: Final = 10_000
+#: How often `tick` looks who is idle.
+LOOK_S: Final = 1.0
+
+
+class Attach(Protocol):
+    """Logs a client in at the node."""
+
+    def __call__(self, guest: Guest, login: Login, vpn: str, now: float, /) -> Attached:
+        """Give the client; what comes of it is told to the guest, later."""
+
+
+class _Known:
+    """A client, and until when requests join it."""
+
+    __slots__ = ("client", "until")
+
+    def __init__(self, client: HttpClient, until: float) -> None:
+        self.client = client
+        self.until = until
+
+
+class Clients:
+    """Those of a process."""
+
+    def __init__(self, attach: Attach) -> None:
+        """Know nobody."""
+        self._attach = attach
+        self._key = secrets.token_bytes(32)
+        #: Those that requests join, by a hash of their credentials.
+        self._known: dict[bytes, _Known] = {}
+        #: All that are not over.
+        self._all: dict[HttpClient, None] = {}
+        #: Of them, those whose messages wait for room.
+        self._waiting: dict[HttpClient, None] = {}
+        self._look_at = 0.0
+        #: How many logins there were.
+        self.logins = 0
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self._all)
+
+    def find(self, credentials: Credentials, now: float) -> HttpClient:
+        """Give the client that a request is of; it logs in if it is new.
+
+        Raises:
+            UnavailableError: there are too many (50302).
+        """
+        mark = self._mark(credentials)
+        known = self._known.get(mark)
+        if known is not None and now < known.until and known.client.stage is not Stage.OVER:
+            return known.client
+        if len(self._all) >= CLIENTS_MAX:
+            raise errors.error_for(errors.TOO_MANY_CLIENTS, f"{CLIENTS_MAX:,} clients of HTTP are here")
+        client = HttpClient(self._waiting)
+        client.idle_since = now
+        client.attached = self._attach(client, credentials.login(), credentials.vpn, now)
+        self._known[mark] = _Known(client, now + LOGIN_S)
+        self._all[client] = None
+        self.logins += 1
+        return client
+
+    def _mark(self, credentials: Credentials) -> bytes:
+        digest = hashlib.blake2b(key=self._key, digest_size=32)
+        for part in credentials:
+            data = b"" if part is None else part.encode(errors="surrogatepass")
+            digest.update(b"-" if part is None else len(data).to_bytes(4, "big") + data)
+        return digest.digest()
+
+    def tick(self, now: float) -> None:
+        """Publish what waited for room of all, and send those away that nobody needs."""
+        for client in [*self._waiting]:
+            client.go_on()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        for client in [one for one in self._all if self._is_done(one, now)]:
+            client.leave()
+            del self._all[client]
+        self._known = {mark: one for mark, one in self._known.items() if one.client in self._all}
+
+    def _is_done(self, client: HttpClient, now: float) -> bool:
+        if client.stage is Stage.OVER:
+            return True
+        return client.is_idle and now - client.idle_since >= IDLE_S
+
+    def stop(self) -> None:
+        """Have all leave whose requests are done."""
+        for client in self._all:
+            if client.is_idle:
+                client.leave()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is at work."""
+        return all(client.is_idle or client.stage is Stage.OVER for client in self._all)

@@ -1,0 +1,117 @@
+"""Messages of HTTP as rows: what a request says by headers, or behind the question mark, which some can set alone.
+
+    Angarium-Ttl-Ms: 5000             ?ttl_ms=5000        time to live
+    Angarium-Property-Colour: red                         the application's property Colour
+    Content-Type: application/json                        the content type
+
+An option that is given in both ways, or that is not known, is refused: it would be a mistake that nobody sees.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import errors
+from angarium.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from angarium.message import Mode, Row
+
+PREFIX: Final = "angarium-"
+PROPERTY_PREFIX: Final = "angarium-property-"
+#: Names of options that say nothing about a message.
+VPN: Final = "vpn"
+DELIVERY: Final = "delivery"
+DIRECT, GUARANTEED = "direct", "guaranteed"
+_MODES: Final[dict[str, Mode]] = {DIRECT: "direct", GUARANTEED: "persistent"}
+_FLAGS: Final = {"true": True, "false": False}
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ValueError("a number")
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    if text not in _FLAGS:
+        raise ValueError("true or false")
+    return _FLAGS[text]
+
+
+#: Option -> what reads it, and what a message calls it.
+_OF_MESSAGES: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
+    "ttl_ms": (_number, "ttl_ms"),
+    "delay_ms": (_number, "delay_ms"),
+    "priority": (_number, "priority"),
+    "partition_key": (str, "partition_key"),
+    "dmq_eligible": (_flag, "dmq_eligible"),
+    "retain": (_flag, "retain"),
+    "correlation_id": (str, "correlation_id"),
+    "reply_to": (str, "reply_to"),
+    "message_id": (str, "application_message_id"),
+    "message_type": (str, "application_message_type"),
+}
+#: Of HTTP, and what a message calls them.
+_OF_HTTP: Final = {"content-type": "content_type", "content-encoding": "content_encoding"}
+
+
+class Options:
+    """What headers and query of a request say of its message and its delivery."""
+
+    def __init__(self, headers: Iterable[tuple[str, str]], query: Mapping[str, str]) -> None:
+        """Read them; `query` has nothing else.
+
+        Raises:
+            InvalidRequestError: one is unknown, twice there, or no possible value (40018).
+        """
+        #: Names as behind the question mark.
+        self._given: dict[str, str] = dict(query)
+        self._fields: dict[str, Any] = {}
+        self._properties: dict[str, str] = {}
+        for name, value in headers:
+            self._take(name, value)
+        self.vpn = self._given.pop(VPN, "default")
+        self.delivery = self._given.pop(DELIVERY, GUARANTEED)
+        if self.delivery not in _MODES:
+            raise errors.invalid(f"delivery is {self.delivery[:50]!r}", "say direct or guaranteed")
+        for name, text in self._given.items():
+            self._read(name, text)
+
+    def _take(self, name: str, value: str) -> None:
+        low = name.lower()
+        if low in _OF_HTTP:
+            self._fields[_OF_HTTP[low]] = value
+        elif low.startswith(PROPERTY_PREFIX):
+            self._properties[name[len(PROPERTY_PREFIX) :]] = value
+        elif low.startswith(PREFIX):
+            option = low[len(PREFIX) :].replace("-", "_")
+            if option in self._given:
+                raise errors.invalid(f"{option[:50]} is given twice")
+            self._given[option] = value
+
+    def _read(self, name: str, text: str) -> None:
+        known = _OF_MESSAGES.get(name)
+        if known is None:
+            raise errors.invalid(f"there is no option {name[:50]!r}", f"those are: {', '.join(_OF_MESSAGES)}")
+        read, field = known
+        try:
+            self._fields[field] = read(text)
+        except ValueError as error:
+            raise errors.invalid(f"{name} is {text[:50]!r} and not {error}") from None
+
+    @property
+    def is_guaranteed(self) -> bool:
+        """Whether the message is answered for when it is stored."""
+        return self.delivery == GUARANTEED
+
+    def row(self, topic: str, payload: bytes, sender: str, **more: Any) -> Row:
+        """Give the message as a row.
+
+        Raises:
+            InvalidRequestError: no message can be like this (40010, 40018).
+        """
+        fields = {**self._fields, **more, "sender_id": sender, "properties": self._properties or None}
+        return Message(topic, payload, mode=_MODES[self.delivery], **fields).row

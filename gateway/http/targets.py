@@ -1,0 +1,71 @@
+"""What a request is about: its path and what is behind the question mark.
+
+POST /v1/topics/a/b?delivery=direct       publish to the topic a/b
+POST /v1/queues/a%2Fb                     publish to the queue a/b
+/v1/topics/a%2Fb                          the topic a/b too: levels are what is between slashes, however written
+/v1/queues/a/b                            nothing: the name of a queue is one piece
+/v1/topics/                               an empty topic, refused later
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from angarium import errors, wire
+
+#: Of the values behind a question mark.
+QUERY_MAX: Final = 50
+
+
+class Verb(enum.Enum):
+    """What a request is to do."""
+
+    INDEX = "index"
+    PUBLISH = "publish"
+    SEND = "send"
+
+
+#: What may be done, and with which method.
+METHODS: Final = {Verb.INDEX: ("GET", "HEAD"), Verb.PUBLISH: ("POST",), Verb.SEND: ("POST",)}
+
+
+class Target(NamedTuple):
+    """What a request is about."""
+
+    verb: Verb
+    #: The topic that is published to; empty if it is about none.
+    topic: str
+    query: dict[str, str]
+
+
+def target_of(raw: str) -> Target:
+    """Take the target of a request apart.
+
+    Raises:
+        InvalidRequestError: it is none, or is not UTF-8 (40018); there is nothing of this kind (40406).
+    """
+    path, _, query = raw.partition("?")
+    try:
+        pieces = [unquote_to_bytes(piece).decode() for piece in path.split("/")]
+        pairs = parse_qsl(
+            query,
+            keep_blank_values=True,
+            strict_parsing=bool(query),
+            errors="strict",
+            max_num_fields=QUERY_MAX,
+        )
+    except ValueError as error:
+        raise errors.invalid(f"the target of the request cannot be read: {error}") from None
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise errors.invalid("a value is given twice behind the question mark")
+    match pieces:
+        case ["", "v1"] | ["", "v1", ""]:
+            return Target(Verb.INDEX, "", values)
+        case ["", "v1", "topics", *levels] if levels:
+            return Target(Verb.PUBLISH, "/".join(levels), values)
+        case ["", "v1", "queues", name] if name:
+            return Target(Verb.SEND, f"{wire.QUEUE_TOPIC_PREFIX}{name}", values)
+    raise errors.error_for(errors.UNKNOWN_RESOURCE, repr(path[:200]), "GET /v1 lists those that there are")

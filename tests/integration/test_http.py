@@ -1,0 +1,240 @@
+"""HTTP at a running node: publishing, who is let in, what is refused, and the examples of the documentation."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+from angarium import blocking, errors
+from angarium_server.testing import Node
+from tests.acceptance.document import FENCE
+from tests.acceptance.installation import ROOT
+from tests.integration.http_api import Answer, Api, basic, received
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """
+[router]
+max_message_bytes = 200_000
+[http]
+max_body_bytes = 100_000
+body_memory_bytes = 1_048_576
+request_timeout_ms = 1_000
+
+# Who has no password is let in although somebody has one.
+[vpn.default.username.default]
+enabled = true
+
+[vpn.default.acl.few]
+client_connect_default = "allow"
+
+[vpn.default.username.anna]
+password_file = "anna.password"
+acl_profile = "few"
+"""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    folder = tmp_path_factory.mktemp("http")
+    file = folder / "node.toml"
+    file.write_text(CONFIG)
+    (folder / "anna.password").write_text("right")
+    (folder / "anna.password").chmod(0o600)
+    with Node(folder / "data", workers=1, http="http://127.0.0.1:0", config=file) as running:
+        for name in ("orders", "orders/eu"):
+            running.run("queue", "create", name, "--set", "owner=default")
+        yield running
+
+
+class Web(Api):
+    """A client of HTTP, over one connection."""
+
+    def __init__(self, node: Node, user: str = "", password: str = "") -> None:
+        super().__init__(node.http_url)
+        self.user = basic(user, password) if user else ""
+
+    def post(self, path: str, body: bytes = b"", **headers: str) -> Answer:
+        told = {"Authorization": self.user} if self.user else {}
+        told |= {name.replace("_", "-"): value for name, value in headers.items()}
+        self._line.request("POST", path, body, told)
+        came = self._line.getresponse()
+        return Answer(came.status, came.headers, came.read())
+
+
+@pytest.fixture
+def web(node: Node) -> Iterator[Web]:
+    made = Web(node)
+    yield made
+    made.close()
+
+
+def test_a_message_to_a_queue_is_stored_with_all_that_its_headers_say(node: Node, web: Web) -> None:
+    told = {
+        "Content_Type": "text/plain",
+        "Angarium_Correlation_Id": "c 1",
+        "Angarium_Reply_To": "replies/1",
+        "Angarium_Ttl_Ms": "60000",
+        "Angarium_Property_Colour": "red",
+    }
+    assert web.post("/v1/queues/orders%2Feu", b"\x00hello", **told).status == 204
+    (stored,) = node.run("consume", "orders/eu", "--count", "1", "--json").splitlines()
+    message = json.loads(stored)
+    assert message["content_type"] == "text/plain"
+    assert message["correlation_id"] == "c 1"
+    assert message["reply_to"] == "replies/1"
+    assert message["ttl_ms"] == 60_000
+    assert message["properties"] == {"Colour": "red"}
+    assert message["sender_id"]
+    assert message["mode"] == "persistent"
+
+
+def test_a_message_nobody_wants_is_no_fault_but_a_queue_that_is_not_there_is(web: Web) -> None:
+    unrouted = web.post("/v1/topics/no/body")
+    assert (unrouted.status, unrouted.headers["Angarium-Unrouted"]) == (204, "true")
+    none = web.post("/v1/queues/none")
+    assert (none.status, none.code) == (404, errors.UNKNOWN_ENDPOINT)
+    assert "none" in none.value["detail"]
+
+
+def test_a_direct_message_reaches_clients_of_the_node(node: Node, web: Web) -> None:
+    with blocking.connect(node.url) as client, client.subscribe("lights/>") as subscription:
+        assert web.post("/v1/topics/lights/kitchen?delivery=direct", b"on").status == 202
+        message = subscription.receive(timeout_s=20.0)
+        assert (message.topic, message.payload) == ("lights/kitchen", b"on")
+
+
+def test_requests_of_one_user_are_one_client_with_its_rights(node: Node) -> None:
+    anna = Web(node, "anna", "right")
+    others = [Web(node, "anna", "right") for _ in range(3)]
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda one: one.post("/v1/topics/a"), [anna, *others]))
+    assert {(one.status, one.code) for one in answers} == {(403, errors.PUBLISH_DENIED)}
+    clients = [json.loads(line) for line in node.run("client", "list", "--json").splitlines()]
+    assert [one["sdk"] for one in clients if one["username"] == "anna"] == ["http"]
+    for one in (anna, *others):
+        one.close()
+
+
+def test_who_has_a_wrong_password_is_told_so_and_asked_for_it(node: Node, web: Web) -> None:
+    refused = web.post("/v1/topics/a", Authorization=basic("anna", "wrong"))
+    assert (refused.status, refused.code) == (401, errors.UNAUTHORIZED)
+    assert refused.headers["WWW-Authenticate"].startswith("Basic ")
+    assert web.post("/v1/topics/a", Authorization="Digest x").code == errors.UNAUTHORIZED
+    assert web.post("/v1/topics/a", Angarium_Vpn="nowhere").status in (401, 403, 404)
+    assert web.post("/v1/topics/a").status == 204, "others are let in"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "code"),
+    [
+        ("/", {}, errors.UNKNOWN_RESOURCE),
+        ("/v1/queues/a/b", {}, errors.UNKNOWN_RESOURCE),
+        ("/v1/topics/%ff", {}, errors.INVALID_ARGUMENT),
+        ("/v1/topics/", {}, errors.INVALID_TOPIC),
+        ("/v1/topics/%23share/a/b", {}, errors.RESERVED_TOPIC),
+        ("/v1/topics/a?ttl=5", {}, errors.INVALID_ARGUMENT),
+        ("/v1/topics/a", {"Angarium_Ttl_Ms": "soon"}, errors.INVALID_ARGUMENT),
+        ("/v1/topics/a", {"Origin": "http://evil.example"}, errors.CROSS_ORIGIN),
+        ("/v1/topics/a", {"Host": "evil.example"}, errors.MISDIRECTED_REQUEST),
+        ("/v1", {}, errors.METHOD_NOT_ALLOWED),
+    ],
+)
+def test_a_request_that_is_wrong_is_refused_with_a_code(
+    web: Web, path: str, headers: dict[str, str], code: int
+) -> None:
+    assert web.post(path, b"x", **headers).code == code
+
+
+def test_a_body_that_is_too_large_or_too_slow_is_refused(node: Node, web: Web) -> None:
+    assert web.post("/v1/topics/a", b"x" * 100_001).code == errors.CONTENT_TOO_LARGE
+    assert web.post("/v1/topics/a", b"x" * 100_000).status == 204
+    made = raw(node, b"POST /v1/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nab")
+    assert b"40801" in received(made)
+    made = raw(
+        node, b"POST /v1/topics/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+    )
+    assert b"400" in received(made)
+
+
+def test_bodies_on_their_way_in_take_bounded_room(node: Node, web: Web) -> None:
+    head = b"POST /v1/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
+    slow = [raw(node, head) for _ in range(11)]
+    answers = b"".join(received(one) for one in slow)
+    assert b"42902" in answers
+    assert web.post("/v1/topics/a", b"x").status == 204, "the room is free again"
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x16\x03\x01\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"a" * 20_000 + b"\r\n\r\n"]
+)
+def test_what_is_no_request_is_answered_and_the_connection_ends(node: Node, data: bytes) -> None:
+    assert received(raw(node, data)).startswith(b"HTTP/1.")
+
+
+def test_who_waits_for_a_word_before_the_body_gets_it(node: Node) -> None:
+    head = b"POST /v1/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+    made = raw(node, head + b"Connection: close\r\nExpect: 100-continue\r\n\r\n")
+    assert made.recv(100).startswith(b"HTTP/1.1 100 ")
+    made.sendall(b"hi")
+    assert received(made).startswith(b"HTTP/1.1 204 ")
+
+
+def test_a_killed_process_is_replaced_and_stored_messages_are_there(node: Node, web: Web) -> None:
+    assert web.post("/v1/queues/orders%2Feu", b"kept").status == 204
+    node.kill("http")
+
+    def works() -> bool:
+        again = Web(node)
+        try:
+            return bool(again.post("/v1/topics/a").status == 204)
+        except OSError:
+            return False
+        finally:
+            again.close()
+
+    wait_until(works)
+    assert node.run("consume", "orders/eu", "--count", "1").strip().endswith(" kept")
+
+
+def test_the_examples_of_the_page_print_what_it_says(node: Node) -> None:
+    text = (ROOT / "docs" / "http.md").read_text()
+    blocks = [(kind, body) for kind, _, body in FENCE.findall(text) if kind in ("console", "text")]
+    assert len(blocks) >= 6
+    printed = ""
+    for kind, body in blocks:
+        if kind == "console":
+            printed = "".join(typed(node, line[2:]) for line in body.splitlines())
+        else:
+            for line in body.splitlines():
+                pattern = ".*".join(re.escape(part) for part in line.split("..."))
+                assert re.search(f"(^| ){pattern}$", printed, re.MULTILINE), (line, printed)
+
+
+def typed(node: Node, line: str) -> str:
+    """Type a line of the page at this node, and give what it prints."""
+    if line.startswith("angarium queue create"):
+        return ""
+    if line.startswith("angarium "):
+        return node.run(*line.split()[1:])
+    line = line.replace("http://127.0.0.1:8080", node.http_url).replace("curl ", "curl -sS --max-time 20 ", 1)
+    ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30, check=True)
+    return ran.stdout.replace("\r", "") + "\n"
+
+
+def raw(node: Node, data: bytes) -> socket.socket:
+    place = urlsplit(node.http_url)
+    made = socket.create_connection((place.hostname or "", place.port or 0), 20.0)
+    made.sendall(data)
+    return made

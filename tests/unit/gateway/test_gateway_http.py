@@ -1,0 +1,235 @@
+"""What requests say: targets, credentials, options; and the clients that they are of, at a real router."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from angarium import errors, wire
+from angarium.errors import AngariumError
+from angarium.message import Message
+from gateway.http.client import HttpClient, Stage
+from gateway.http.clients import CLIENTS_MAX, IDLE_S, LOGIN_S, Clients
+from gateway.http.credentials import Credentials, credentials_of
+from gateway.http.messages import Options
+from gateway.http.targets import Verb, target_of
+from tests.unit.gateway.wired_gateways import NodeOfGateways, WiredGateway
+from tests.unit.router.wired_node import snapshot
+
+
+def code_of(call: Any, *arguments: Any) -> int:
+    with pytest.raises(AngariumError) as refused:
+        call(*arguments)
+    return refused.value.code
+
+
+@pytest.mark.parametrize(
+    ("raw", "verb", "topic"),
+    [
+        ("/v1", Verb.INDEX, ""),
+        ("/v1/topics/a/b%20c", Verb.PUBLISH, "a/b c"),
+        ("/v1/topics/a%2Fb/", Verb.PUBLISH, "a/b/"),
+        ("/v1/topics/caf%C3%A9?delivery=direct", Verb.PUBLISH, "café"),
+        ("/v1/queues/a%2Fb", Verb.SEND, "#P2P/QUE/a/b"),
+    ],
+)
+def test_a_path_says_what_is_wanted(raw: str, verb: Verb, topic: str) -> None:
+    target = target_of(raw)
+    assert (target.verb, target.topic) == (verb, topic)
+
+
+@pytest.mark.parametrize(
+    "raw", ["/", "*", "/v2/topics/a", "/v1/topics", "/v1/queues/", "/v1/queues/a/b", "/V1"]
+)
+def test_other_paths_are_nothing(raw: str) -> None:
+    assert code_of(target_of, raw) == errors.UNKNOWN_RESOURCE
+
+
+@pytest.mark.parametrize("raw", ["/v1/topics/%ff", "/v1?a", "/v1?a=1&a=2", f"/v1?{'a=1&' * 60}", "/v1?a=%ff"])
+def test_a_target_that_cannot_be_read_is_refused(raw: str) -> None:
+    assert code_of(target_of, raw) == errors.INVALID_ARGUMENT
+
+
+def basic(text: bytes) -> str:
+    return f"Basic {base64.b64encode(text).decode()}"
+
+
+def test_credentials_are_a_name_and_a_password_or_a_token_or_nothing() -> None:
+    assert credentials_of(None, "v", "::1") == Credentials("v", "default", None, "::1")
+    assert credentials_of(basic(b"anna:p:w"), "v", "::1") == Credentials("v", "anna", "p:w", "::1")
+    assert credentials_of("bearer  a.b.c", "v", "::1") == Credentials("v", "default", "a.b.c", "::1")
+    login = credentials_of(basic(b"anna:p"), "v", "::1").login()
+    assert (login.username, login.password, login.client_name, login.sdk) == ("anna", "p", "", "http")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Basic",
+        "Basic ?",
+        "Digest x",
+        basic(b"nocolon"),
+        basic(b":p"),
+        basic(b"\xff:p"),
+        basic(b"#link:p"),
+        basic(b"a" * 200 + b":p"),
+        "Bearer " + "x" * 9_000,
+    ],
+)
+def test_credentials_that_are_none_are_refused(header: str) -> None:
+    assert code_of(credentials_of, header, "default", "::1") == errors.UNAUTHORIZED
+
+
+def test_headers_and_query_say_the_same_things_of_a_message() -> None:
+    headers = {
+        "Content-Type": "text/plain",
+        "Content-Encoding": "gzip",
+        "angarium-correlation-id": "c",
+        "Angarium-Reply-To": "r/1",
+        "Angarium-Property-Colour": "red",
+        "Accept": "*/*",
+    }
+    query = {"ttl_ms": "5", "delay_ms": "6", "priority": "7", "dmq_eligible": "true", "message_id": "m"}
+    options = Options(headers.items(), query)
+    row = options.row("a/b", b"x", "me")
+    expected = Message(
+        "a/b",
+        b"x",
+        mode="persistent",
+        content_type="text/plain",
+        content_encoding="gzip",
+        correlation_id="c",
+        reply_to="r/1",
+        properties={"Colour": "red"},
+        ttl_ms=5,
+        delay_ms=6,
+        priority=7,
+        dmq_eligible=True,
+        application_message_id="m",
+        sender_id="me",
+    ).row
+    assert row[:4] == expected[:4]
+    assert wire.unpack(row[4] or b"") == wire.unpack(expected[4] or b"")
+    assert options.vpn == "default"
+    direct = Options([("Angarium-Vpn", "v")], {"delivery": "direct"})
+    assert (direct.vpn, direct.is_guaranteed) == ("v", False)
+    assert direct.row("a", b"", "me")[2] & wire.FLAG_MODE == wire.MODE_DIRECT
+
+
+@pytest.mark.parametrize(
+    ("headers", "query"),
+    [
+        ({"Angarium-Tll-Ms": "5"}, {}),
+        ({}, {"colour": "red"}),
+        ({"Angarium-Ttl-Ms": "5"}, {"ttl_ms": "5"}),
+        ({"Angarium-Ttl-Ms": "-5"}, {}),
+        ({"Angarium-Ttl-Ms": "\u0665"}, {}),
+        ({"Angarium-Ttl-Ms": "9" * 30}, {}),
+        ({"Angarium-Retain": "yes"}, {}),
+        ({}, {"delivery": "perhaps"}),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(headers: dict[str, str], query: dict[str, str]) -> None:
+    assert code_of(Options, headers.items(), query) == errors.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("headers", [{"Angarium-Priority": "256"}, {"Angarium-Property-A": "\udcff"}])
+def test_a_message_that_cannot_be_is_refused(headers: dict[str, str]) -> None:
+    assert code_of(Options(headers.items(), {}).row, "a", b"", "me") == errors.INVALID_ARGUMENT
+
+
+class World:
+    """Clients of HTTP at a router."""
+
+    def __init__(self) -> None:
+        self.node = NodeOfGateways(1, snapshot(("username", "default", "default", {})))
+        self.gateway = WiredGateway(self.node)
+        self.clients = Clients(
+            lambda guest, login, vpn, now: self.gateway.carriers.attach(vpn, guest, login, now)
+        )
+        self.told: list[int] = []
+
+    def find(self, password: str | None = None, username: str = "default") -> HttpClient:
+        return self.clients.find(Credentials("default", username, password, "127.0.0.1"), self.node.now)
+
+    def opened(self) -> HttpClient:
+        client = self.find()
+        self.gateway.settle()
+        assert client.stage is Stage.OPEN
+        return client
+
+    def done(self, error: AngariumError | None) -> None:
+        self.told.append(0 if error is None else error.code)
+
+
+def is_over(client: HttpClient) -> bool:
+    return client.stage is Stage.OVER
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_requests_with_the_same_credentials_are_one_client_for_a_minute(world: World) -> None:
+    client = world.opened()
+    client.users = 1
+    assert world.find() is client
+    assert world.find("other") is not client
+    world.node.now += LOGIN_S
+    assert world.find() is not client
+    assert client.stage is Stage.OPEN, "its request goes on"
+    client.users = 0
+    client.idle_since = world.node.now - IDLE_S
+    world.clients.tick(world.node.now)
+    assert is_over(client)
+
+
+def test_who_is_not_let_in_is_told_why_and_asks_anew(world: World) -> None:
+    client = world.find("wrong", "nobody")
+    client.enter(world.done)
+    world.gateway.settle()
+    assert world.told == [errors.UNAUTHORIZED]
+    assert client.stage is Stage.OVER
+    assert world.find("wrong", "nobody") is not client
+
+
+def test_a_direct_message_is_done_when_it_left_and_a_guaranteed_one_when_the_node_has_it(
+    world: World,
+) -> None:
+    client = world.opened()
+    client.publish(Message("a").row, world.done)
+    assert world.told == [0]
+    client.publish(Message("a", mode="persistent").row, world.done)
+    assert not client.is_idle
+    client.publish(Message("a", mode="persistent").row, world.done)
+    client.acknowledged([(1, errors.NO_SUBSCRIPTION_MATCH), (2, 0)], world.node.now)
+    assert world.told == [0, errors.NO_SUBSCRIPTION_MATCH, 0]
+    assert client.is_idle
+
+
+def test_messages_without_room_wait_and_leave_in_their_order(world: World) -> None:
+    client = world.opened()
+    for _ in range(100):
+        client.publish(Message("a").row, world.done)
+    assert 0 < len(world.told) < 100
+    for _ in range(20):
+        world.gateway.settle()
+        world.clients.tick(world.node.now)
+    assert world.told == [0] * 100
+
+
+def test_what_was_not_stored_is_told_when_the_client_is_over(world: World) -> None:
+    client = world.opened()
+    client.publish(Message("a", mode="persistent").row, world.done)
+    client.ended(errors.error_for(errors.DISCONNECTED_BY_OPERATOR), world.node.now)
+    assert world.told == [errors.DISCONNECTED_BY_OPERATOR]
+    assert client.is_idle
+
+
+def test_one_client_more_than_there_may_be_is_refused(world: World) -> None:
+    world.clients._all = dict.fromkeys(HttpClient({}) for _ in range(CLIENTS_MAX))
+    assert code_of(world.find) == errors.TOO_MANY_CLIENTS
