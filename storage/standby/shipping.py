@@ -1,0 +1,191 @@
+"""The primary's side of one spool: groups go to the standby while they are written here, and count when both have them.
+
+What depends on a group being durable waits for `committed`: an acknowledgement, a delivery, a question to another
+process. So whatever anybody has seen of this node is on both disks, whichever of them is asked tomorrow.
+
+Each side may have written groups that the other one did not, because a process died in between. None of them was
+acknowledged, so the standby is brought to where the primary is, whoever has more. Pure: what is to be said to the
+standby goes into `outbox`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from storage.standby.groups import Group, GroupLog, Past, Patch, Touched
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from storage.spool import Change
+
+
+#: Groups that the standby has not confirmed; far fewer than those of which the keys are kept.
+UNCONFIRMED_MAX: Final = 64
+
+
+class Here(NamedTuple):
+    """A standby says where it is, whenever it has connected."""
+
+    past: Past
+
+
+class TellTouched(NamedTuple):
+    """The standby is to name the keys that it touched after a group."""
+
+    since: int
+
+
+class TellTouchedBy(NamedTuple):
+    """The answer; None: it does not know any more."""
+
+    since: int
+    touched: tuple[Touched, ...] | None
+
+
+class Copy(NamedTuple):
+    """A whole spool, up to a group."""
+
+    past: Past
+
+
+class Synced(NamedTuple):
+    """The standby has everything up to this group on disk."""
+
+    number: int
+
+
+FromStandby: TypeAlias = Here | TellTouchedBy | Synced
+ToStandby: TypeAlias = TellTouched | Patch | Copy | Group
+
+
+class Shipping:
+    """Groups of one run."""
+
+    def __init__(
+        self, log: GroupLog, run: str, required_by: int | None, *, unconfirmed_max: int = UNCONFIRMED_MAX
+    ) -> None:
+        """Begin a run.
+
+        Args:
+            log: the groups of the spool.
+            run: a name that nobody else uses.
+            required_by: the order by which nothing counts without the standby, which is in the in-sync set or may be
+                there soon; None: there is none.
+            unconfirmed_max: groups that the standby may lack.
+        """
+        self.log = log
+        self._unconfirmed_max = unconfirmed_max
+        self._run = run
+        self._written = log.past.newest
+        #: Everything up to it is on both disks, or a standby was not needed for it.
+        self.committed = self._written if required_by is None else 0
+        #: An earlier run may have acknowledged it without the standby, when that was not in the in-sync set.
+        self._before = self._written
+        #: What the standby is known to have; None: it has not said.
+        self.confirmed = 0
+        self._required_by = required_by
+        #: It gets groups as they come.
+        self.is_following = False
+        #: Those that may not be on this disk yet.
+        self._under_way: deque[Group] = deque()
+        #: Where the standby said it was; None: it is not connected.
+        self._met: Past | None = None
+        self.outbox: list[ToStandby] = []
+
+    # -- this spool ------------------------------------------------------------------------------------------
+
+    @property
+    def owes(self) -> bool:
+        """Tell whether the standby has not confirmed all that it was sent."""
+        return self.is_following and self.confirmed < self.log.ahead.newest
+
+    @property
+    def has_room(self) -> bool:
+        """Tell whether another group may be made: what waits for the standby is bounded."""
+        return self._required_by is None or self.log.ahead.newest - self.confirmed < self._unconfirmed_max
+
+    def group(self, changes: Sequence[Change]) -> Group:
+        """Give the next group, to be written here; it is on its way to the standby."""
+        group = self.log.group(self._run, changes)
+        self._under_way.append(group)
+        if self.is_following:
+            self.outbox.append(group)
+        return group
+
+    def written(self, number: int) -> None:
+        """Everything up to a group is on this disk."""
+        self._written = number
+        while self._under_way and self._under_way[0].number <= number:
+            self._under_way.popleft()
+        self._count()
+
+    # -- the in-sync set -------------------------------------------------------------------------------------
+
+    @property
+    def caught_up(self) -> int | None:
+        """Give the order since which nothing counts without the standby, if it has all that was ever acknowledged.
+
+        An order, because one that was taken back may have been obeyed, and one that has come since not yet.
+        """
+        return self._required_by if self.confirmed >= max(self.committed, self._before) else None
+
+    def require(self, order: int) -> None:
+        """Nothing counts from here on without the standby, which may be about to be in the in-sync set."""
+        self._required_by = order
+
+    def release(self) -> None:
+        """The standby is not in the in-sync set."""
+        self._required_by = None
+        self._count()
+        if self._met is not None and not self.is_following:
+            self._meet(self._met)  # a copy can be made now
+
+    def _count(self) -> None:
+        newest = self._written
+        if self._required_by is not None:
+            newest = min(newest, self.confirmed)
+        self.committed = max(self.committed, newest)
+
+    # -- the standby -----------------------------------------------------------------------------------------
+
+    def disconnected(self) -> None:
+        """The standby is not to be reached; what it had it has."""
+        self.is_following, self._met = False, None
+        self.outbox.clear()
+
+    def take(self, message: FromStandby) -> None:
+        """Take what the standby says."""
+        match message:
+            case Here(past):
+                self._met = past
+                self._meet(past)
+            case TellTouchedBy(since, touched):
+                self._bring(since, touched)
+            case Synced(number):
+                self.confirmed = max(self.confirmed, number)
+                self._count()
+
+    def _meet(self, past: Past) -> None:
+        # Groups under way count: a standby that has one is not to lose it, for it may count as soon as it is here too.
+        ours = self.log.ahead
+        common = ours.common(past)
+        if past.newest > common:
+            self.outbox.append(TellTouched(common))
+        else:
+            self._bring(common, ())
+
+    def _bring(self, common: int, touched: tuple[Touched, ...] | None) -> None:
+        """Bring the standby to where this disk is, and have it follow from there."""
+        past = self.log.past
+        if common < past.newest or touched != ():
+            patch = None if touched is None else self.log.patch(common, touched)
+            if patch is None and self._required_by is not None:
+                return  # half a copy must not be in the in-sync set: it waits until the standby is out of it
+            self.outbox.append(Copy(past) if patch is None else patch)
+        newest = max(common, past.newest)
+        self.outbox.extend(group for group in self._under_way if group.number > newest)
+        self.confirmed = max(self.confirmed, common)
+        self.is_following = True
+        self._count()

@@ -1,0 +1,413 @@
+"""A home of one host: a queue on a disk, as the primary's or as the standby's.
+
+The queue is as small as one can be that shows what a standby may break: messages of producers that send again, stored
+once, delivered until they are settled, with a flag on what may have been delivered before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from storage.spool import Table
+from storage.standby.groups import GroupLog
+from storage.standby.receiving import Receiving, Replace
+from storage.standby.shipping import Copy, Shipping
+from tests.simulation.simulated_disk import SimulatedDisk
+from tests.simulation.standby.wire import ALIVE_S, SILENT_S, Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from storage.spool import Change
+    from storage.standby.receiving import Job
+    from tests.simulation.standby.simulated_host import SimulatedHost
+
+#: A consumer that has not settled by then gets a message again.
+AGAIN_S: Final = 3.0
+#: Keys of the simulation are forgotten so soon that copies are needed too.
+KEPT_MAX: Final = 40
+UNCONFIRMED_MAX: Final = 16
+#: A standby owes an answer for so long before it counts as silent.
+OWES_S: Final = 1.0
+
+
+class Message(NamedTuple):
+    """Who it is from, and its place among them."""
+
+    producer: int
+    number: int
+
+    @property
+    def key(self) -> bytes:
+        """Give its key in the spool."""
+        return b"%04d/%08d" % self
+
+
+class Connection:
+    """Of a standby's home with that of the primary."""
+
+    def __init__(self, wire: Wire, now: float) -> None:
+        """Have heard of it now."""
+        self.wire = wire
+        self.heard_at = self.told_at = now
+
+    def is_over(self, now: float) -> bool:
+        """Tell whether it has to be given up."""
+        return self.wire.is_over or now - self.heard_at > SILENT_S
+
+
+class SimulatedHome:
+    """One process, and its disk, which outlives it."""
+
+    def __init__(self, host: SimulatedHost, index: int) -> None:
+        """Have an empty disk."""
+        self.host = host
+        self.index = index
+        self.disk = SimulatedDisk()
+        self.hangs_until = 0.0
+        self.paused_until = 0.0
+        #: Of the process: what was begun by an earlier one is not told to this one.
+        self.generation = 0
+        self.is_up = False
+        self._reset()
+
+    def _reset(self) -> None:
+        #: What happened while the process did not run.
+        self._backlog: deque[Callable[[], None]] = deque()
+        self.disk_ok_at = float("-inf")
+        self.acts_until = float("-inf")
+        self.shipping: Shipping | None = None
+        self.receiving: Receiving | None = None
+        self._is_loaded = False
+        self._connection: Connection | None = None
+        self._is_writing = False
+        #: Of the standby: what a connection gave to be written.
+        self._copy_rows: list[Change] = []
+        #: To be the primary's as soon as nothing is being written: epoch, whether a standby is needed, run.
+        self._to_begin: tuple[int | None, str] | None = None
+        #: What the standby had when it was last seen to have more, or to owe nothing.
+        self._confirmed, self._confirmed_at = 0, 0.0
+        # -- the queue, of a primary
+        self._records: dict[int, int] = {}
+        self._messages: dict[Message, bool] = {}
+        self._maybe_delivered: set[Message] = set()
+        self._delivered_at: dict[Message, float] = {}
+        self._pending: list[Change] = []
+        self._newest = 0
+        #: What is said when a group counts, the oldest first.
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._waiting_for_next: list[Callable[[], None]] = []
+        self._consumer: Callable[[Message, bool], None] | None = None
+
+    # -- the process -----------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Give the time by the clock of this host."""
+        return self.host.clock()
+
+    def do(self, call: Callable[[], None]) -> None:
+        """Let the process do something, as soon as it runs, in the order of the calls."""
+        if not self.is_up:
+            return
+        if self._backlog or self._paused_until() > self.host.loop.now:
+            self._backlog.append(call)
+            self._drain_later(self.generation)
+        else:
+            call()
+
+    def _paused_until(self) -> float:
+        return max(self.paused_until, self.host.paused_until)
+
+    def _drain_later(self, generation: int) -> None:
+        self.host.loop.at(self._paused_until(), lambda: self._drain(generation))
+
+    def _drain(self, generation: int) -> None:
+        while self._backlog and generation == self.generation:
+            if self._paused_until() > self.host.loop.now:
+                self._drain_later(generation)
+                return
+            self._backlog.popleft()()
+
+    def start(self) -> None:
+        """Be a process again, which knows nothing."""
+        self.generation += 1
+        self.is_up = True
+        self._reset()
+
+    def die(self) -> None:
+        """End; what the disk was given is there or not."""
+        self.generation += 1
+        self.is_up = False
+        self.disk.crash(self.host.rng)
+        self._reset()
+
+    def tick(self) -> None:
+        """Look around, ten times a second."""
+        now = self.now
+        if self.host.loop.now >= self.hangs_until:
+            self.disk_ok_at = now
+        self._tend_connection(now)
+        self._work()
+
+    # -- the disk --------------------------------------------------------------------------------------------
+
+    def _write(self, changes: Sequence[Change], written: Callable[[], None]) -> None:
+        assert not self._is_writing
+        self._is_writing = True
+        self.disk.begin(changes)
+        generation = self.generation
+
+        def finish() -> None:
+            if generation != self.generation:
+                return
+            if self.host.loop.now < self.hangs_until:
+                self.host.loop.at(self.hangs_until, finish)
+                return
+            self.disk.finish()
+            self.do(done)
+
+        def done() -> None:
+            self._is_writing = False
+            written()
+            self._work()
+
+        self.host.loop.after(self.host.rng.random() * self.host.write_max_s, finish)
+
+    def _work(self) -> None:
+        """Write what is to be written next, and say what may be said."""
+        if not self._is_writing:
+            if self._to_begin is not None:
+                self._begin(*self._to_begin)
+            if self.receiving is not None and self.receiving.jobs:
+                self._receive(self.receiving, self.receiving.next_job())
+            elif self.shipping is not None:
+                self._write_next(self.shipping)
+        self._speak()
+
+    # -- a standby -------------------------------------------------------------------------------------------
+
+    def _tend_connection(self, now: float) -> None:
+        connection = self._connection
+        if connection is not None and connection.is_over(now):
+            self.disconnect()
+        elif connection is not None and now - connection.told_at > ALIVE_S:
+            connection.told_at = now
+            connection.wire.send(None)
+        elif connection is None and self.host.is_standby and not self._is_writing:
+            self._connect()
+
+    def disconnect(self) -> None:
+        """Let go of the other side."""
+        if self._connection is not None:
+            self._connection.wire.is_over = True
+        self._connection = self.receiving = None
+        if self.shipping is not None:
+            self.shipping.disconnected()
+
+    def _connect(self) -> None:
+        host, other = self.host, self.host.other
+        if host.cuts.is_cut(host.name, other.name):
+            return
+        there = other.homes[self.index]
+        up = Wire(host.loop, host.rng, host.cuts, (host.name, other.name))
+        down = Wire(host.loop, host.rng, host.cuts, (other.name, host.name))
+        connection = Connection(up, self.now)
+        down.deliver = lambda one: self.do(lambda: self._heard(connection, one))
+        self._connection = connection
+        promised = host.promised
+        host.loop.after(0.001, lambda: there.do(lambda: there.accept(up, down, promised)))
+
+    def accept(self, up: Wire, down: Wire, promised: int) -> None:
+        """Take a connection of the standby, as the primary of the epoch that it promised to follow, or a later one."""
+        if self.shipping is None or self.host.epoch < promised:
+            down.is_over = up.is_over = True
+            return
+        self.disconnect()
+        connection = Connection(down, self.now)
+        up.deliver = lambda one: self.do(lambda: self._heard(connection, one))
+        self._connection = connection
+        down.send(("epoch", self.host.epoch))
+
+    def _heard(self, connection: Connection, message: Any) -> None:
+        if connection is not self._connection:
+            return
+        connection.heard_at = self.now
+        match message:
+            case None:
+                return
+            case ("epoch", epoch):
+                self._follow(epoch)
+            case ("copy", copy, rows) if self.receiving is not None:
+                self._copy_rows = rows
+                self.receiving.take(copy)
+            case _ if self.receiving is not None:
+                self.receiving.take(message)
+            case _ if self.shipping is not None:
+                self.shipping.take(message)
+        self._work()
+
+    def _follow(self, epoch: int) -> None:
+        """Begin to write what a primary sends, unless there has been a newer one."""
+        if epoch < self.host.promised:
+            self.disconnect()
+        else:
+            self.receiving = Receiving(GroupLog(self.disk, KEPT_MAX))
+
+    def _receive(self, receiving: Receiving, job: Job) -> None:
+        changes: Sequence[Change]
+        if isinstance(job, Replace):
+            number = job.copy.past.newest
+            changes = [*self._deletions(), *self._copy_rows]
+        else:
+            number, changes = job
+
+        def written() -> None:
+            if self.receiving is receiving:
+                receiving.written(number)
+
+        self._write(changes, written)
+
+    def rows(self) -> list[Change]:
+        """Give everything that is on disk."""
+        return [(table, key, value) for table in Table for key, value in self.disk.scan(table)]
+
+    def _deletions(self) -> list[Change]:
+        return [(table, key, None) for table, key, _ in self.rows()]
+
+    # -- a primary -------------------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """No standby is needed."""
+        if self._to_begin is not None:
+            self._to_begin = (None, self._to_begin[1])
+        if self.shipping is not None:
+            self.shipping.release()
+        self._work()
+
+    def require(self, order: int) -> None:
+        """A standby is needed from here on."""
+        if self.shipping is not None:
+            self.shipping.require(order)
+
+    def begin(self, run: str, required_by: int | None) -> None:
+        """Be the primary's."""
+        self.disconnect()
+        self._to_begin = (required_by, run)
+        self._work()
+
+    def _begin(self, required_by: int | None, run: str) -> None:
+        self._to_begin = None
+        self.shipping = Shipping(
+            GroupLog(self.disk, KEPT_MAX), run, required_by, unconfirmed_max=UNCONFIRMED_MAX
+        )
+
+    def _write_next(self, shipping: Shipping) -> None:
+        if not self.is_acting:
+            return
+        if not self._is_loaded:
+            self._load(shipping)
+        if self._pending and shipping.has_room:
+            group = shipping.group(self._pending)
+            self._newest = group.number
+            self._pending = []
+            self._waiting.extend((group.number, call) for call in self._waiting_for_next)
+            self._waiting_for_next = []
+            self._write(group.changes, lambda: shipping.written(group.number))
+
+    def _load(self, shipping: Shipping) -> None:
+        """Read the queue; whatever is there may have been delivered before."""
+        self._is_loaded = True
+        self._newest = shipping.log.past.newest
+        self._records = {int(key): int(value) for key, value in self.disk.scan(Table.RECORDS)}
+        keys = [key.split(b"/") for key, _ in self.disk.scan(Table.BLOCKS)]
+        found = [Message(int(producer), int(number)) for producer, number in keys]
+        self._messages = dict.fromkeys(found, False)
+        self._waiting.append((self._newest, lambda: self._stored(*found)))
+        self._maybe_delivered = set(found)
+
+    @property
+    def is_acting(self) -> bool:
+        """Tell whether this host has the lease, as far as it knows."""
+        return self.now < self.acts_until
+
+    def follows(self) -> bool:
+        """Tell whether a standby is connected and owes nothing for long."""
+        shipping = self.shipping
+        if shipping is None or self._connection is None or not shipping.is_following:
+            return False
+        if not shipping.owes or shipping.confirmed != self._confirmed:
+            self._confirmed, self._confirmed_at = shipping.confirmed, self.now
+        return self.now - self._confirmed_at < OWES_S
+
+    def publish(self, messages: list[tuple[Message, Callable[[], None]]]) -> None:
+        """Store each message once, in their order, and say so when they count."""
+        if not self._is_loaded or not self.is_acting:
+            return
+        for message, acknowledge in messages:
+            if message.number > self._records.get(message.producer, 0):
+                self._store(message)
+            self._when_it_counts(acknowledge)
+        self._work()
+
+    def _store(self, message: Message) -> None:
+        self._records[message.producer] = message.number
+        self._messages[message] = False
+        self._pending += [
+            (Table.BLOCKS, message.key, b"x"),
+            (Table.RECORDS, b"%d" % message.producer, b"%d" % message.number),
+        ]
+        self._waiting_for_next.append(lambda: self._stored(message))
+
+    def _stored(self, *messages: Message) -> None:
+        """Have messages delivered that count."""
+        for message in messages:
+            if message in self._messages:
+                self._messages[message] = True
+
+    def settle(self, message: Message, confirm: Callable[[], None]) -> None:
+        """Delete a message that a consumer has done with, and say so when it counts."""
+        if not self._is_loaded or not self.is_acting:
+            return
+        if self._messages.pop(message, None) is not None:
+            self._pending.append((Table.BLOCKS, message.key, None))
+        self._when_it_counts(confirm)
+        self._work()
+
+    def _when_it_counts(self, call: Callable[[], None]) -> None:
+        """Say something when all that this process knows counts."""
+        if self._pending:
+            self._waiting_for_next.append(call)
+        else:
+            self._waiting.append((self._newest, call))
+
+    def attach(self, consumer: Callable[[Message, bool], None]) -> None:
+        """Have a consumer, who says so again and again."""
+        self._consumer = consumer
+        self._work()
+
+    def _speak(self) -> None:
+        if self._connection is not None:
+            said = self.receiving or self.shipping
+            for message in said.outbox if said is not None else ():
+                is_copy = isinstance(message, Copy)
+                self._connection.wire.send(("copy", message, self.rows()) if is_copy else message)
+            if said is not None:
+                said.outbox.clear()
+        if self.shipping is None or not self._is_loaded:
+            return
+        while self._waiting and self._waiting[0][0] <= self.shipping.committed and self.is_acting:
+            self._waiting.popleft()[1]()
+        self._deliver()
+
+    def _deliver(self) -> None:
+        if self._consumer is None or not self.is_acting:
+            return
+        for message, counts in self._messages.items():
+            last = self._delivered_at.get(message)
+            if counts and (last is None or self.now - last > AGAIN_S):
+                is_again = message in self._maybe_delivered
+                self._maybe_delivered.add(message)
+                self._delivered_at[message] = self.now
+                self._consumer(message, is_again)

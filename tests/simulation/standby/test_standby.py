@@ -1,0 +1,212 @@
+"""Two hosts keep what was acknowledged, and never act both, whatever happens to them and to the outside store.
+
+`ANGARIUM_STANDBY_SEEDS=100000 scripts/test tests/simulation/standby -n 2` runs more seeds.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cluster.standby import member
+from cluster.standby.member import ActUntil, Member, Release
+from cluster.standby.outside import Take
+from storage.standby.groups import GroupLog
+from storage.standby.shipping import Shipping
+from tests.simulation.standby.scenario import Scenario
+from tests.simulation.standby.simulated_host import SimulatedHost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cluster.standby.outside import Seen
+    from tests.simulation.standby.simulated_home import SimulatedHome
+
+SEEDS_DEFAULT = 20
+SEEDS_PER_TEST = 10
+#: Each fault below shows in at least one of ten of them.
+SEEDS_OF_FAULTS = 3000
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "first_seed" in metafunc.fixturenames:
+        seeds = int(os.environ.get("ANGARIUM_STANDBY_SEEDS", SEEDS_DEFAULT))
+        metafunc.parametrize("first_seed", range(0, seeds, SEEDS_PER_TEST), ids=lambda first: f"from-{first}")
+
+
+@functools.cache
+def played_once(number: int) -> Scenario:
+    scenario = Scenario(f"standby/{number}")
+    scenario.note(f"seed {number}")
+    scenario.play()
+    return scenario
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R264")  # what is acknowledged is on the disk of each host in sync, `commit`, `lost`
+@pytest.mark.requirement("R266")  # nobody acts without the lease, `two primaries`
+@pytest.mark.requirement("R267", "R268")  # in the end both are in sync again, `calm`, `same`
+def test_a_pair_keeps_its_promises(first_seed: int) -> None:
+    played = [played_once(number) for number in range(first_seed, first_seed + SEEDS_PER_TEST)]
+    assert ["\n".join(one.events) for one in played if one.violations] == []
+
+
+def test_a_run_has_what_the_rules_are_about() -> None:
+    """A standby takes over, is put out of the in-sync set, and comes back; messages go on."""
+    played = [played_once(number) for number in range(SEEDS_DEFAULT)]
+    standings = [one for scenario in played for one in scenario.store.standings]
+    assert {one.primary for one in standings} == {"a", "b"}
+    assert {len(one.in_sync) for one in standings} == {1, 2}
+    assert max(one.epoch for one in standings) > 3
+    assert sum(len(scenario.confirmed) for scenario in played) > 500
+    assert any(count > 1 for scenario in played for count in scenario.received.values())
+
+
+# -- faults of their own -----------------------------------------------------------------------------------------
+
+
+def count_what_is_on_this_disk(patch: pytest.MonkeyPatch) -> None:
+    def count(shipping: Shipping) -> None:
+        shipping.committed = max(shipping.committed, shipping._written)
+
+    patch.setattr(Shipping, "_count", count)
+
+
+def believe_an_earlier_run(patch: pytest.MonkeyPatch) -> None:
+    """What is on this disk when a run begins is taken to be on the other one too."""
+    begin = Shipping.__init__
+
+    def begins(shipping: Shipping, *arguments: Any, **named: Any) -> None:
+        begin(shipping, *arguments, **named)
+        shipping.committed = shipping._written
+
+    patch.setattr(Shipping, "__init__", begins)
+
+
+def act_from_the_answer_on(patch: pytest.MonkeyPatch) -> None:
+    """The time of a lease is counted from when its answer came, and no clock drifts."""
+    carry_out = SimulatedHost._act_until
+
+    def later(host: SimulatedHost, _time: float) -> None:
+        carry_out(host, host.clock() + member.LEASE_S)
+
+    patch.setattr(SimulatedHost, "_act_until", later)
+
+
+def go_on_before_the_store_says_so(patch: pytest.MonkeyPatch) -> None:
+    """A silent standby is not waited for from when it is asked to be put out of the in-sync set."""
+    changed = Member._changed
+
+    def release(self: Member, now: float) -> Any:
+        standing = changed(self, now)
+        if standing is not None and len(standing.in_sync) == 1:
+            self.outbox.append(Release())
+        return standing
+
+    patch.setattr(Member, "_changed", release)
+
+
+def let_in_who_lacks_some(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Shipping, "caught_up", property(lambda shipping: shipping._required_by))
+
+
+def take_without_being_in_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Member, "_may_take", lambda _, seen: seen.standing is not None and seen.holder is None)
+
+
+def take_from_a_holder(patch: pytest.MonkeyPatch) -> None:
+    def may_take(self: Member, seen: Seen) -> bool:
+        if seen.standing is None:
+            return self._may_found
+        return self._me.host in seen.standing.in_sync and seen.standing.primary != self._me.host
+
+    patch.setattr(Member, "_may_take", may_take)
+
+
+def call_all_runs_the_same(patch: pytest.MonkeyPatch) -> None:
+    group = GroupLog.group
+    patch.setattr(GroupLog, "group", lambda log, run, changes: group(log, run[0], changes))
+
+
+def forget_what_the_standby_touched(patch: pytest.MonkeyPatch) -> None:
+    patch_of = GroupLog.patch
+    patch.setattr(GroupLog, "patch", lambda log, base, _: patch_of(log, base, ()))
+
+
+def look_at_the_disk_only(patch: pytest.MonkeyPatch) -> None:
+    """A standby that connects again is brought back to what is on this disk, though it has more, which counts."""
+    meet = Shipping._meet
+
+    def meets(shipping: Shipping, past: Any) -> None:
+        ahead, shipping.log.ahead = shipping.log.ahead, shipping.log.past
+        meet(shipping, past)
+        shipping.log.ahead = ahead
+
+    patch.setattr(Shipping, "_meet", meets)
+
+
+def believe_what_was_seen(patch: pytest.MonkeyPatch) -> None:
+    """A home that is started again needs no standby, though one is about to be let in."""
+    begin = SimulatedHost._begin
+
+    def begins(host: SimulatedHost, home: SimulatedHome) -> None:
+        assert host.member is not None
+        standing, order = host.member.seen.standing, host.member.required_by
+        if standing is not None and len(standing.in_sync) == 1:
+            host.member.required_by = None
+        begin(host, home)
+        host.member.required_by = order
+
+    patch.setattr(SimulatedHost, "_begin", begins)
+
+
+def mix_orders_up(patch: pytest.MonkeyPatch) -> None:
+    """What a home says of an order that was taken back counts for the next one."""
+    has_all = Member.standby_has_all
+    patch.setattr(Member, "standby_has_all", lambda self, host, _: has_all(self, host, self.required_by or 0))
+
+
+def act_at_once_after_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
+    begin = Member._begin
+
+    def begins(self: Member, request: Any, standing: Any, sent_at: float) -> None:
+        begin(self, request, standing, sent_at)
+        if not isinstance(request, Take):
+            self.outbox.append(ActUntil(sent_at + member.LEASE_S))
+
+    patch.setattr(Member, "_begin", begins)
+
+
+FAULTS = (
+    count_what_is_on_this_disk,
+    believe_an_earlier_run,
+    act_from_the_answer_on,
+    go_on_before_the_store_says_so,
+    let_in_who_lacks_some,
+    take_without_being_in_sync,
+    take_from_a_holder,
+    call_all_runs_the_same,
+    forget_what_the_standby_touched,
+    look_at_the_disk_only,
+    believe_what_was_seen,
+    mix_orders_up,
+    act_at_once_after_a_lost_answer,
+)
+
+
+@pytest.mark.parametrize("plant", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_that_is_planted_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    assert any(_is_broken(number) for number in range(SEEDS_OF_FAULTS))
+
+
+def _is_broken(number: int) -> bool:
+    try:
+        return bool(Scenario(f"fault/{number}").play())
+    except AssertionError:
+        return True
