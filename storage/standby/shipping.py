@@ -83,15 +83,15 @@ class Shipping:
         self.committed = self._written if required_by is None else 0
         #: An earlier run may have acknowledged it without the standby, when that was not in the in-sync set.
         self._before = self._written
-        #: What the standby is known to have; None: it has not said.
+        #: What the standby is known to have.
         self.confirmed = 0
         self._required_by = required_by
         #: It gets groups as they come.
         self.is_following = False
         #: Those that may not be on this disk yet.
         self._under_way: deque[Group] = deque()
-        #: Where the standby said it was; None: it is not connected.
-        self._met: Past | None = None
+        #: Where the standby parted from this spool, if only a copy helps, which it cannot have yet.
+        self._parted: int | None = None
         self.outbox: list[ToStandby] = []
 
     # -- this spool ------------------------------------------------------------------------------------------
@@ -139,8 +139,8 @@ class Shipping:
         """The standby is not in the in-sync set."""
         self._required_by = None
         self._count()
-        if self._met is not None and not self.is_following:
-            self._meet(self._met)  # a copy can be made now
+        if self._parted is not None:
+            self._bring(self._parted, None)
 
     def _count(self) -> None:
         newest = self._written
@@ -152,14 +152,13 @@ class Shipping:
 
     def disconnected(self) -> None:
         """The standby is not to be reached; what it had it has."""
-        self.is_following, self._met = False, None
+        self.is_following, self._parted = False, None
         self.outbox.clear()
 
     def take(self, message: FromStandby) -> None:
         """Take what the standby says."""
         match message:
             case Here(past):
-                self._met = past
                 self._meet(past)
             case TellTouchedBy(since, touched):
                 self._bring(since, touched)
@@ -182,10 +181,12 @@ class Shipping:
         if common < past.newest or touched != ():
             patch = None if touched is None else self.log.patch(common, touched)
             if patch is None and self._required_by is not None:
-                return  # half a copy must not be in the in-sync set: it waits until the standby is out of it
+                # Half a copy must not be in the in-sync set: it is made when the standby is out of it.
+                self._parted = common
+                return
             self.outbox.append(Copy(past) if patch is None else patch)
         newest = max(common, past.newest)
         self.outbox.extend(group for group in self._under_way if group.number > newest)
         self.confirmed = max(self.confirmed, common)
-        self.is_following = True
+        self.is_following, self._parted = True, None
         self._count()
