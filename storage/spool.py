@@ -1,4 +1,4 @@
-"""The spool of a worker on disk: nine tables of keys and values, written in synced groups.
+"""The spool of a worker on disk: eight tables of keys and values, written in synced groups.
 
 `Spool` is the port. What is committed is on disk, synced, when `commit` returns, all of it or nothing; what
 the keys and values mean is the home's business (`node/home/spool/layout.py`). `LmdbSpool` keeps it in LMDB; the
@@ -87,11 +87,10 @@ class Table(enum.IntEnum):
     RECORDS = 5
     MOVES = 6
     STAGED = 7
-    GROUPS = 8
 
 
 #: Tables that spools of earlier versions lack: whoever opens one for writing makes them.
-ADDED: Final = (Table.STAGED, Table.GROUPS)
+ADDED: Final = (Table.STAGED,)
 
 #: Table, key, value; None deletes, and deleting what is not there is fine.
 Change: TypeAlias = tuple[Table, bytes, bytes | None]

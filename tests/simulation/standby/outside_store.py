@@ -7,8 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cluster.standby.member import LEASE_S
-from cluster.standby.outside import Answer, Holder, Read, Renew, Request, Seen, Standing, Swap, Take
+from tests.simulation.standby.pair.member import LEASE_S
+from tests.simulation.standby.pair.outside import (
+    Answer,
+    Holder,
+    Read,
+    Renew,
+    Request,
+    Seen,
+    Standing,
+    Swap,
+    Take,
+)
 
 if TYPE_CHECKING:
     import random

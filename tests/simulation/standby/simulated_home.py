@@ -10,17 +10,17 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from storage.spool import Table
-from storage.standby.groups import GroupLog
-from storage.standby.receiving import Receiving, Replace
-from storage.standby.shipping import Copy, Shipping
 from tests.simulation.simulated_disk import SimulatedDisk
+from tests.simulation.standby.pair.groups import GroupLog
+from tests.simulation.standby.pair.receiving import Receiving, Replace
+from tests.simulation.standby.pair.shipping import Copy, Shipping
 from tests.simulation.standby.wire import ALIVE_S, SILENT_S, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from storage.spool import Change
-    from storage.standby.receiving import Job
+    from tests.simulation.standby.pair.receiving import Job
     from tests.simulation.standby.simulated_host import SimulatedHost
 
 #: A consumer that has not settled by then gets a message again.

@@ -394,7 +394,7 @@ def test_a_deleted_lane_is_gone_with_everything_that_belongs_to_it() -> None:
     assert on_disk(driven) == {"blocks": 1, "segments": 1, "states": 0}
     driven.lanes({}, OTHER)
     driven.settle_down(0.1)
-    assert [driven.disk.count(table) for table in Table if table is not Table.META] == [0] * 8
+    assert [driven.disk.count(table) for table in Table if table is not Table.META] == [0] * 7
 
 
 def test_rows_that_wait_for_their_commit_go_with_their_lane() -> None:

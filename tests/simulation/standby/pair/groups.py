@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from storage.spool import Spool
 
 KEY_PAST: Final = b"groups"
+#: Before the number of a group, in the same table.
+KEYS_OF: Final = b"group/"
 #: Of how many groups the keys are kept, of those that both sides have too.
 KEPT_MAX: Final = 10_000
 
@@ -101,7 +103,7 @@ class GroupLog:
         begun = before.begun if _is_of(run, before) else (*before.begun, Begun(run, number))
         oldest = max(before.oldest, number - self._kept_max + 1)
         self.ahead = Past(begun, number, oldest)
-        forgotten = [(Table.GROUPS, _key(one), None) for one in range(before.oldest, oldest)]
+        forgotten = [(Table.META, _key(one), None) for one in range(before.oldest, oldest)]
         kept = _kept(number, self.ahead, [(table, key) for table, key, _ in changes])
         return Group(number, run, (*changes, *forgotten, *kept))
 
@@ -110,7 +112,7 @@ class GroupLog:
         if number + 1 < self.past.oldest:
             return None
         found: dict[Touched, None] = {}
-        for _, value in self._spool.scan(Table.GROUPS, _key(number + 1)):
+        for _, value in self._spool.scan(Table.META, _key(number + 1), KEYS_OF + b"\xff"):
             found |= dict.fromkeys((Table(table), key) for table, key in msgpack.unpackb(value))
         return tuple(found)
 
@@ -132,7 +134,7 @@ class GroupLog:
         number = patch.past.newest
         oldest = min(before.oldest, patch.base + 1)
         self.ahead = Past(patch.past.begun, number, oldest)
-        undone = [(Table.GROUPS, _key(one), None) for one in range(patch.base + 1, before.newest + 1)]
+        undone = [(Table.META, _key(one), None) for one in range(patch.base + 1, before.newest + 1)]
         kept = _kept(number, self.ahead, patch.touched)
         # What leads back to `base` is no group: the keys of the group with that number stay what they are.
         return (*patch.changes, *undone, *(kept if number > patch.base else kept[1:]))
@@ -143,12 +145,12 @@ def _is_of(run: str, past: Past) -> bool:
 
 
 def _key(number: int) -> bytes:
-    return number.to_bytes(8, "big")
+    return KEYS_OF + number.to_bytes(8, "big")
 
 
 def _kept(number: int, past: Past, touched: Sequence[Touched]) -> list[Any]:
     """Give the changes that say which group this is, and what it touched."""
     return [
-        (Table.GROUPS, _key(number), msgpack.packb([(int(table), key) for table, key in touched])),
+        (Table.META, _key(number), msgpack.packb([(int(table), key) for table, key in touched])),
         (Table.META, KEY_PAST, msgpack.packb([past.begun, past.newest, past.oldest])),
     ]

@@ -1,0 +1,196 @@
+"""A host and the outside store: when it is the primary, and until when it may act."""
+
+from __future__ import annotations
+
+from tests.simulation.standby.pair.member import (
+    ANSWER_S,
+    DISK_S,
+    DRIFT,
+    LEASE_S,
+    SILENT_S,
+    ActUntil,
+    Ask,
+    Begin,
+    Effect,
+    End,
+    Member,
+    Release,
+    Require,
+    Role,
+)
+from tests.simulation.standby.pair.outside import (
+    Answer,
+    Holder,
+    Read,
+    Renew,
+    Request,
+    Seen,
+    Standing,
+    Swap,
+    Take,
+)
+
+A, B = Holder("a", "1"), Holder("b", "1")
+ALONE = Standing(3, "a", frozenset("a"))
+BOTH = Standing(3, "a", frozenset("ab"))
+
+
+def asked(member: Member) -> tuple[int, Request]:
+    """Give what it asks the outside store."""
+    found = [effect for effect in member.outbox if isinstance(effect, Ask)]
+    assert len(found) == 1, member.outbox
+    member.outbox = [effect for effect in member.outbox if not isinstance(effect, Ask)]
+    return found[0]
+
+
+def taken(member: Member) -> list[Effect]:
+    outbox, member.outbox = member.outbox, []
+    return outbox
+
+
+def healthy(me: Holder = A, *, may_found: bool = False, may_be_alone: bool = True) -> Member:
+    member = Member(me, may_found=may_found, may_be_alone=may_be_alone)
+    member.disks_answered(float("inf"))
+    return member
+
+
+def primary(standing: Standing, *, may_be_alone: bool = True) -> Member:
+    """One that has just begun, at 100 s."""
+    member = healthy(may_be_alone=may_be_alone)
+    member.tick(100.0)
+    number, request = asked(member)
+    assert request == Read()
+    member.answered(Answer(number, True, Seen(5, standing._replace(epoch=2), None)), 100.0)
+    number, request = asked(member)
+    assert isinstance(request, Take)
+    member.answered(Answer(number, True, Seen(6, standing, A)), 100.0)
+    return member
+
+
+def test_the_first_host_founds_the_pair_and_another_one_does_not() -> None:
+    for me, may_found in ((A, True), (B, False)):
+        member = healthy(me, may_found=may_found)
+        member.tick(1.0)
+        number, _ = asked(member)
+        member.answered(Answer(number, True, Seen(0, None, None)), 1.0)
+        expected = [Ask(2, Take(Seen(0, None, None), Standing(1, "a", frozenset("a"))))]
+        assert taken(member) == (expected if may_found else [])
+
+
+def test_a_primary_acts_for_less_than_its_lease_from_when_it_asked() -> None:
+    member = primary(ALONE)
+    assert taken(member) == [Begin(3, None), ActUntil(100.0 + LEASE_S * (1 - DRIFT))]
+    member.tick(102.0)
+    number, request = asked(member)
+    assert request == Renew()
+    member.answered(Answer(number, True, Seen(6, ALONE, A)), 102.9)
+    assert taken(member) == [ActUntil(102.0 + LEASE_S * (1 - DRIFT))]
+
+
+def test_who_is_not_in_sync_takes_nothing_and_a_holder_is_waited_for() -> None:
+    member = healthy(B)
+    for seen in (Seen(5, ALONE, None), Seen(5, BOTH, A)):
+        member.tick(member._next_at)
+        number, _ = asked(member)
+        member.answered(Answer(number, True, seen), member._next_at)
+        assert taken(member) == []
+        assert member.role is Role.CANDIDATE
+
+
+def test_a_standby_that_takes_over_is_alone_and_a_primary_that_is_back_is_not() -> None:
+    for me, in_sync in ((B, "b"), (A, "ab")):
+        member = healthy(me)
+        member.tick(1.0)
+        number, _ = asked(member)
+        seen = Seen(5, BOTH, None)
+        member.answered(Answer(number, True, seen), 1.0)
+        assert asked(member)[1] == Take(seen, Standing(4, me.host, frozenset(in_sync)))
+
+
+def test_a_disk_that_hangs_ends_the_renewals() -> None:
+    member = primary(ALONE)
+    taken(member)
+    member.disks_answered(100.0)
+    member.tick(101.0 + DISK_S)
+    assert taken(member) == []
+
+
+def test_whose_lease_is_anothers_ends() -> None:
+    member = primary(ALONE)
+    taken(member)
+    member.tick(101.0)
+    number, _ = asked(member)
+    member.answered(Answer(number, False, Seen(7, Standing(4, "b", frozenset("b")), B)), 101.0)
+    assert taken(member) == [End()]
+    member.tick(200.0)
+    assert taken(member) == []
+
+
+def test_a_lost_answer_of_a_take_is_found_out_and_the_lease_renewed_before_anything() -> None:
+    member = healthy()
+    member.tick(1.0)
+    number, _ = asked(member)
+    member.answered(Answer(number, True, Seen(5, ALONE, None)), 1.0)
+    asked(member)
+    member.tick(1.0 + ANSWER_S)
+    number, request = asked(member)
+    assert request == Read()
+    member.answered(Answer(number, True, Seen(6, ALONE, A)), 2.1)
+    assert taken(member) == [Begin(3, None)]
+    member.tick(2.2)
+    assert asked(member)[1] == Renew()
+
+
+def test_a_silent_standby_is_let_go_when_the_store_says_so() -> None:
+    member = primary(BOTH)
+    assert Begin(3, 1) in taken(member)
+    member.standby_is_silent(101.0)
+    member.tick(101.1 + SILENT_S)
+    number, request = asked(member)
+    assert request == Swap(6, ALONE)
+    assert taken(member) == []
+    member.answered(Answer(number, True, Seen(7, ALONE, A)), 104.0)
+    assert taken(member) == [Release()]
+
+
+def test_by_policy_a_silent_standby_is_waited_for() -> None:
+    member = primary(BOTH, may_be_alone=False)
+    taken(member)
+    member.standby_is_silent(101.0)
+    member.tick(200.0)
+    assert asked(member)[1] == Renew()
+
+
+def test_a_standby_is_let_in_when_it_has_all_since_the_order_that_holds() -> None:
+    member = primary(ALONE)
+    taken(member)
+    member.standby_follows()
+    assert taken(member) == [Require(1)]
+    member.standby_has_all("b", 0)
+    member.tick(100.1)
+    assert asked(member)[1] == Renew()
+    member.standby_has_all("b", 1)
+    member.tick(102.0)
+    assert asked(member)[1] == Swap(6, BOTH)
+
+
+def test_a_request_that_may_still_arrive_is_made_void_before_a_standby_is_let_go() -> None:
+    """Else the standby could be in the in-sync set later on, of which nobody knew."""
+    member = primary(ALONE)
+    taken(member)
+    member.standby_follows()
+    member.standby_has_all("b", 1)
+    taken(member)
+    member.tick(100.1)
+    assert asked(member)[1] == Swap(6, BOTH)
+    member.standby_is_silent(100.2)
+    member.tick(100.3 + ANSWER_S + SILENT_S)
+    number, request = asked(member)
+    assert request == Swap(6, ALONE)
+    member.answered(Answer(number, False, Seen(7, BOTH, A)), 104.0)
+    assert taken(member) == []
+    member.tick(104.1)
+    number, request = asked(member)
+    assert request == Swap(7, ALONE)
+    member.answered(Answer(number, True, Seen(8, ALONE, A)), 104.2)
+    assert taken(member) == [Release()]

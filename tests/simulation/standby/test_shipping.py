@@ -1,0 +1,172 @@
+"""Numbered groups over both spools, LMDB's and that of the simulation, and what a standby lacks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage.spool import Table, open_spool
+from tests.simulation.simulated_disk import SimulatedDisk
+from tests.simulation.standby.pair.groups import KEYS_OF, Begun, GroupLog, Past
+from tests.simulation.standby.pair.receiving import Receiving, Replace, Write
+from tests.simulation.standby.pair.shipping import Copy, Here, Shipping, Synced, TellTouched, TellTouchedBy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from storage.spool import Spool
+    from tests.simulation.standby.pair.shipping import ToStandby
+
+MAP_BYTES = 64 << 20
+
+
+@pytest.fixture(params=["lmdb", "simulated"])
+def make_spool(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Spool]]:
+    made: list[Spool] = []
+
+    def make() -> Spool:
+        is_lmdb = request.param == "lmdb"
+        made.append(
+            open_spool(tmp_path_factory.mktemp("x") / "spool", MAP_BYTES) if is_lmdb else SimulatedDisk()
+        )
+        return made[-1]
+
+    yield make
+    for spool in made:
+        spool.close()
+
+
+def write(log: GroupLog, spool: Spool, run: str, key: bytes, value: bytes | None) -> int:
+    group = log.group(run, [(Table.BLOCKS, key, value)])
+    spool.commit(group.changes)
+    return group.number
+
+
+def test_groups_have_rising_numbers_and_a_spool_knows_where_it_is(make_spool: Callable[[], Spool]) -> None:
+    spool = make_spool()
+    log = GroupLog(spool)
+    assert [write(log, spool, "a", b"k%d" % number, b"v") for number in range(3)] == [1, 2, 3]
+    assert write(log, spool, "b", b"k0", None) == 4
+    assert GroupLog(spool).past == log.past == Past((Begun("a", 1), Begun("b", 4)), 4, 1)
+
+
+def test_a_spool_that_parted_becomes_the_same_by_a_patch(make_spool: Callable[[], Spool]) -> None:
+    ours, theirs = make_spool(), make_spool()
+    our_log, their_log = GroupLog(ours), GroupLog(theirs)
+    for log, spool in ((our_log, ours), (their_log, theirs)):
+        write(log, spool, "a", b"both", b"1")
+    write(their_log, theirs, "a", b"theirs", b"2")
+    write(their_log, theirs, "a", b"both", b"3")
+    write(our_log, ours, "b", b"ours", b"4")
+    common = our_log.past.common(their_log.past)
+    assert common == their_log.past.common(our_log.past) == 1
+    patch = our_log.patch(common, their_log.touched_since(common) or ())
+    assert patch is not None
+    theirs.commit(their_log.patched(patch))
+    assert theirs.scan(Table.BLOCKS) == ours.scan(Table.BLOCKS) == [(b"both", b"1"), (b"ours", b"4")]
+    assert their_log.past == GroupLog(theirs).past == our_log.past
+
+
+def test_keys_are_kept_of_so_many_groups_only(make_spool: Callable[[], Spool]) -> None:
+    spool = make_spool()
+    log = GroupLog(spool, kept_max=3)
+    for number in range(10):
+        write(log, spool, "a", b"k%d" % number, b"v")
+    assert log.touched_since(6) is None
+    assert log.touched_since(7) == tuple((Table.BLOCKS, b"k%d" % number) for number in (7, 8, 9))
+    assert len(spool.scan(Table.META, KEYS_OF, KEYS_OF + b"\xff")) == 3
+
+
+def test_who_left_a_run_early_has_less_of_it() -> None:
+    long = Past((Begun("a", 1), Begun("b", 10)), 20)
+    short = Past((Begun("a", 1), Begun("c", 5)), 9)
+    assert long.common(short) == short.common(long) == 4
+    assert long.common(Past()) == 0
+    assert long.common(long) == 20
+    assert long.common(Past((Begun("b", 3),), 5)) == 0, (
+        "a run of the same name that began elsewhere is another one"
+    )
+
+
+# -- a primary and a standby --------------------------------------------------------------------------------------
+
+
+def test_a_group_counts_when_both_have_it() -> None:
+    disk = SimulatedDisk()
+    shipping = Shipping(GroupLog(disk), "a", 1)
+    shipping.take(Here(Past()))
+    group = shipping.group([(Table.BLOCKS, b"k", b"v")])
+    assert shipping.outbox == [group]
+    disk.commit(group.changes)
+    shipping.written(1)
+    assert shipping.committed == 0
+    shipping.take(Synced(1))
+    assert shipping.committed == 1
+    assert shipping.caught_up == 1
+
+
+def test_without_a_standby_in_the_in_sync_set_the_own_disk_is_enough() -> None:
+    disk = SimulatedDisk()
+    shipping = Shipping(GroupLog(disk), "a", 1)
+    disk.commit(shipping.group([(Table.BLOCKS, b"k", b"v")]).changes)
+    shipping.written(1)
+    assert shipping.committed == 0
+    shipping.release()
+    assert shipping.committed == 1
+    assert shipping.caught_up is None
+
+
+def test_what_waits_for_a_standby_is_bounded() -> None:
+    shipping = Shipping(GroupLog(SimulatedDisk()), "a", 1, unconfirmed_max=3)
+    for _ in range(3):
+        assert shipping.has_room
+        shipping.group([])
+    assert not shipping.has_room
+
+
+def test_a_copy_is_made_only_outside_of_the_in_sync_set() -> None:
+    disk = SimulatedDisk()
+    log = GroupLog(disk, kept_max=2)
+    for number in range(5):
+        write(log, disk, "a", b"k%d" % number, b"v")
+    shipping = Shipping(log, "b", 1)
+    shipping.take(Here(Past()))
+    assert shipping.outbox == []
+    assert not shipping.is_following
+    shipping.release()
+    assert shipping.outbox == [Copy(log.past)]
+    assert shipping.is_following
+
+
+def test_a_standby_that_has_more_names_it_and_is_brought_back() -> None:
+    disk, other = SimulatedDisk(), SimulatedDisk()
+    log, there = GroupLog(disk), GroupLog(other)
+    write(there, other, "a", b"k", b"v")
+    shipping = Shipping(log, "b", 1)
+    receiving = Receiving(there)
+    shipping.take(receiving.outbox.pop())
+    assert shipping.outbox == [TellTouched(0)]
+    receiving.take(shipping.outbox.pop())
+    assert receiving.outbox == [TellTouchedBy(0, ((Table.BLOCKS, b"k"),))]
+    shipping.take(receiving.outbox.pop())
+    receiving.take(shipping.outbox.pop())
+    job = receiving.next_job()
+    assert isinstance(job, Write)
+    other.commit(job.changes)
+    assert other.scan(Table.BLOCKS) == []
+    assert there.past == log.past == Past()
+
+
+def test_groups_that_wait_are_written_together_and_a_copy_alone() -> None:
+    log = GroupLog(SimulatedDisk())
+    receiving = Receiving(GroupLog(SimulatedDisk()))
+    groups = [log.group("a", [(Table.BLOCKS, b"k%d" % number, b"v")]) for number in range(3)]
+    messages: list[ToStandby] = [*groups[:2], Copy(Past()), groups[2]]
+    for message in messages:
+        receiving.take(message)
+    assert receiving.next_job() == Write(2, [*groups[0].changes, *groups[1].changes])
+    assert receiving.next_job() == Replace(Copy(Past()))
+    assert receiving.next_job() == Write(3, [*groups[2].changes])
