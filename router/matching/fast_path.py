@@ -314,7 +314,7 @@ class FastPath:
             classes |= its_classes
         assert entry is not None
         if is_mixed:
-            return self._sort(a_round, rows, batch, cache)
+            return self._sort(a_round, rows, batch, classes, cache)
         if entry.plain is None and a_round.mode & wire.MATCH_REPORT:
             return None
         self.rounds += 1
@@ -324,9 +324,9 @@ class FastPath:
         return 0
 
     def _sort(
-        self, a_round: Round[Session], rows: list[Any], batch: bytes, cache: TopicCache[Entry]
+        self, a_round: Round[Session], rows: list[Any], batch: bytes, classes: int, cache: TopicCache[Entry]
     ) -> int | None:
-        """Sort rows of known topics by where they go."""
+        """Sort rows of known topics, which have these classes, by where they go."""
         by_set: dict[FilterSet[Session] | None, list[Any]] = {}
         for row in rows:
             a_set = cache.entries[row[wire.ROW_TOPIC]].plain
@@ -335,8 +335,13 @@ class FastPath:
         if unmatched and a_round.mode & wire.MATCH_REPORT:
             return None
         self.rounds += 1
-        a_round.plain.extend([_plain_result(a_set, some) for a_set, some in by_set.items()])  # type: ignore[arg-type]
-        if not unmatched:
+        is_one_class = not classes & (classes - 1)
+        for a_set, some in by_set.items():
+            its_classes = classes if is_one_class else _classes_in(some)
+            a_round.plain.append(PlainResult(a_set, len(some), its_classes, b"", unpacked=some))  # type: ignore[arg-type]
+        if unmatched:
+            a_round.plain = [result.packed() for result in a_round.plain]
+        else:
             a_round.whole = batch
         return len(unmatched)
 
@@ -425,9 +430,8 @@ class FastPath:
             cache.validate()
 
 
-def _plain_result(a_set: FilterSet[Session], rows: list[Any]) -> PlainResult[Session]:
-    classes = reduce(or_, [_DIRECT_CLASSES[row[wire.ROW_FLAGS]] for row in rows])
-    return PlainResult(a_set, len(rows), classes, pack_rows(rows))
+def _classes_in(rows: list[Any]) -> int:
+    return reduce(or_, [_DIRECT_CLASSES[row[wire.ROW_FLAGS]] for row in rows])
 
 
 def _guaranteed_classes(flags: dict[int, None]) -> int:

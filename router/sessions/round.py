@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, Ty
 import msgspec
 
 from angarium import wire
+from angarium.message import pack_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,6 +58,14 @@ class PlainResult(msgspec.Struct, Generic[S], frozen=True, eq=False):
     batch: bytes
     #: All topics that are inside, if they are known and few; there may be more of them than are inside.
     topics: Sequence[str] | None = None
+    #: The rows of which no batch was made yet: most rounds of gateways leave as a whole (`Round.whole`).
+    unpacked: list[Any] | None = None
+
+    def packed(self) -> PlainResult[S]:
+        """Give the same with its batch."""
+        if self.unpacked is None:
+            return self
+        return msgspec.structs.replace(self, batch=pack_rows(self.unpacked), unpacked=None)
 
 
 class ChoiceResult(msgspec.Struct, Generic[S], frozen=True, eq=False):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from angarium.message import pack_rows
 from router.matching.fast_path import GATHERED_ROWS_MAX
 from tests.unit.router.wired_gateway import IDENTITY, FakeGateway
 from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
@@ -45,12 +46,13 @@ def test_messages_of_many_topics_need_no_worker_once_these_are_known(workers: in
     node.validate()
 
 
-def test_a_batch_that_goes_as_a_whole_is_not_packed_again() -> None:
+def test_a_batch_that_goes_as_a_whole_is_not_packed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     node = node_of(1)
     gateway = gateway_of(node)
     for topic in "ab":
         gateway.attach().subscribe(topic, deliver_always=True)
-    for _ in range(2):
+    for pack in (pack_rows, None):
+        monkeypatch.setattr("router.sessions.round.pack_rows", pack)
         gateway.received.clear()
         gateway.publish(("a", b"1"), ("b", b"2"), ("a", b"3"))
     ((_, _, *batches),) = [frames for frames in gateway.received if len(frames) > 2]
