@@ -127,9 +127,9 @@ class Deed(msgspec.Struct, kw_only=True):
     who: str
     role: str
     door: str
-    address: str
+    address: str = ""
     operation: str
-    asked: Figures
+    asked: Figures = {}
     outcome: int | str
 
 
@@ -307,7 +307,7 @@ class Sink(OfVpn, kw_only=True):
     last_used: str
 
 
-class Bridge(OfVpn, kw_only=True):
+class BridgeState(OfVpn, kw_only=True):
     """A bridge: the object, and how it does."""
 
     enabled: bool
@@ -317,7 +317,7 @@ class Bridge(OfVpn, kw_only=True):
     error: str
 
 
-class Link(msgspec.Struct, kw_only=True):
+class LinkState(msgspec.Struct, kw_only=True):
     """A link: the object, and how it does."""
 
     name: str

@@ -183,15 +183,17 @@ OPERATIONS: Final[dict[str, Operation]] = {
         OPERATOR, "vpn", arguments.SinkArguments, None, "Forget a sink and its batches"
     ),
     "bridges.list": Operation(
-        VIEWER, "vpns", arguments.NamesArguments, list[answers.Bridge], "List bridges and how they do"
+        VIEWER, "vpns", arguments.NamesArguments, list[answers.BridgeState], "List bridges and how they do"
     ),
     "bridges.show": Operation(
-        VIEWER, "vpn", arguments.NameArguments, answers.Bridge, "Show how a bridge does"
+        VIEWER, "vpn", arguments.NameArguments, answers.BridgeState, "Show how a bridge does"
     ),
     "links.list": Operation(
-        VIEWER, "node", arguments.LinkListArguments, list[answers.Link], "List links and how they do"
+        VIEWER, "node", arguments.LinkListArguments, list[answers.LinkState], "List links and how they do"
     ),
-    "links.show": Operation(VIEWER, "node", arguments.LinkArguments, answers.Link, "Show how a link does"),
+    "links.show": Operation(
+        VIEWER, "node", arguments.LinkArguments, answers.LinkState, "Show how a link does"
+    ),
     "cluster.status": Operation(VIEWER, "node", arguments.NoArguments, answers.Cluster, "Show the cluster"),
     "cluster.token.create": Operation(
         ADMINISTRATOR, "node", arguments.JoinTokenArguments, answers.NewJoinToken, "Make a join token"

@@ -27,7 +27,7 @@ from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.configuration.listening import url_of
 from cluster.management.access.logins import Logins
-from cluster.management.api import resources
+from cluster.management.api import openapi, resources
 from cluster.management.api.routes import ROOT, ROUTES, Found, Target, find, target_of
 from cluster.management.config import ManagementRuntime
 from cluster.management.controller import DEFAULT_TIMEOUT_S, Controller
@@ -60,6 +60,7 @@ HEADERS: Final = {
 #: What `GET /api/v1` answers: every path with its methods.
 INDEX: Final = {
     "operations": "/api/v1/operations/{operation}",
+    "openapi": "/api/v1/openapi.json",
     "resources": [
         {"method": route.method, "path": f"/api/v1{route.path}", "summary": route.summary} for route in ROUTES
     ],
@@ -227,6 +228,9 @@ class ManagementServer:
                 case () | ("",):
                     _allow(request, "GET", "HEAD")
                     return bodies.answer(request, INDEX)
+                case ("openapi.json",):
+                    _allow(request, "GET", "HEAD")
+                    return web.Response(body=openapi.document(), content_type=bodies.JSON)
                 case ("operations", name):
                     _allow(request, "POST")
                     return await self._do(request, name, caller)

@@ -18,6 +18,7 @@ from cluster.objects.kinds import built_in as built_in
 from cluster.objects.kinds import check_name as check_name
 from cluster.objects.kinds import check_temporary_name as check_temporary_name
 from cluster.objects.kinds import check_together as check_together
+from cluster.objects.kinds import check_types as check_types
 from cluster.objects.kinds import complete as complete
 from cluster.objects.kinds import convert as convert
 from cluster.objects.kinds import convert_declared as convert_declared

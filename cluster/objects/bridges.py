@@ -131,7 +131,7 @@ def check_ca_pem(where: str, text: str) -> None:
     try:
         if text:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
-    except (ssl.SSLError, ValueError):
+    except (ssl.SSLError, ValueError, TypeError):  # of the last kind if it is not ASCII
         raise errors.error_for(errors.INVALID_ATTRIBUTE, f"{where}: it holds no certificate in PEM") from None
 
 

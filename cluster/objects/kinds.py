@@ -205,6 +205,22 @@ def _check_name(kind: ObjectKind, name: str, bytes_max: int) -> None:
         raise errors.error_for(kind.name_code, detail)
 
 
+def check_types(kind_name: str, values: Mapping[str, Any]) -> None:
+    """Refuse values that are of another type than their attribute; `convert` also takes a text that says the same.
+
+    Raises:
+        InvalidRequestError: one is (40015); whether there is such an attribute is not looked at.
+    """
+    types = _TYPES[kind_of(kind_name).name]
+    for name in values.keys() & types.keys():
+        value = values[name]
+        is_whole = isinstance(value, float) and value.is_integer()  # JSON has one kind of number
+        try:
+            msgspec.convert(int(value) if is_whole else value, types[name])
+        except msgspec.ValidationError as error:
+            raise _unfit(kind_of(kind_name), name, value, error) from None
+
+
 def convert(kind_name: str, values: Mapping[str, Any]) -> Attributes:
     """Give checked attributes from text (`--set`, a file) or from values that have their type already.
 
@@ -398,16 +414,21 @@ def _convert_value(kind: ObjectKind, name: str, expected: Any, value: Any) -> An
             value = endpoints.NO_ACCESS
         converted = msgspec.convert(value, expected, strict=False)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        known = [*attributes_of(kind.name), *identity_of(kind.name)]
-        about = next(attribute for attribute in known if attribute.name == name)
-        shown_value = "" if name == "password" else f" = {value!r}"
-        detail = f"{kind.name} attribute {name}{shown_value}: {error}; valid is {about.range_text}"
-        raise errors.error_for(errors.INVALID_ATTRIBUTE, detail) from None
+        raise _unfit(kind, name, value, error) from None
     check = _CHECKS.get(name)
     if check is not None and converted is not None:
         for entry in converted if isinstance(converted, list) else (converted,):
             check(f"{kind.name} attribute {name}", entry)
     return list(dict.fromkeys(converted)) if name in _FILTER_LISTS else converted
+
+
+def _unfit(kind: ObjectKind, name: str, value: Any, error: Exception) -> errors.AngariumError:
+    """Give the refusal of a value that does not fit an attribute."""
+    known = [*attributes_of(kind.name), *identity_of(kind.name)]
+    about = next(attribute for attribute in known if attribute.name == name)
+    shown_value = "" if name == "password" else f" = {value!r}"
+    detail = f"{kind.name} attribute {name}{shown_value}: {error}; valid is {about.range_text}"
+    return errors.error_for(errors.INVALID_ATTRIBUTE, detail)
 
 
 def _split_list(text: str) -> Any:

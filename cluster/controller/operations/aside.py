@@ -78,6 +78,7 @@ class AsideOperations:
 
     def _read(self, request: arguments.AsideLaneArguments, asker: Asker, now: float) -> None:
         worker, asked = request.worker, {"lane_id": request.lane_id, "after": request.after}
+        self._board.check_worker(worker)
         questions = {worker: ((WORKER.name, worker), "spool.aside.read", asked)}
         self._board.collect(
             asker, now, questions, lambda answers: answer_of(answers, worker, worker), HOME_TIMEOUT_S

@@ -202,6 +202,8 @@ class EndpointOperations:
     def _show_jobs(self, request: arguments.JobArguments, asker: AdminAsker, now: float) -> None:
         if asker.who.vpn and any(self._jobs.get(job) != asker.who.vpn for job in request.jobs):
             raise refusal(asker.who, "jobs.show", OPERATOR, [""])
+        for worker, _ in request.jobs:
+            self._board.check_worker(worker)
         questions = {
             at: ((WORKER.name, worker), "job", {"job": job}) for at, (worker, job) in enumerate(request.jobs)
         }

@@ -316,6 +316,16 @@ class Switchboard:
 
         self.collect(asker, now, {place: (place, operation, content) for place in (ROUTER, *beside)}, finish)
 
+    def check_worker(self, index: int) -> None:
+        """Refuse a worker that this node does not have.
+
+        Raises:
+            NotFoundError: so it is (40401).
+        """
+        rows = [row for row in self.node.get("processes", ()) if row["role"] == roles.WORKER.name]
+        if rows and all(row["index"] != index for row in rows):
+            raise errors.error_for(errors.OBJECT_NOT_FOUND, f"worker {index}; there are {len(rows)}")
+
     def forwarding(self, operation: str) -> Callable[[Any, Asker, float], None]:
         """Give what has the router answer an operation of the admin API, with the same arguments."""
         return lambda request, asker, now: self.forward(

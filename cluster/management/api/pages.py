@@ -31,10 +31,15 @@ _Place = tuple[int, Any]
 
 LIMIT_DEFAULT: Final = 100
 LIMIT_MAX: Final = 1_000
+#: Filters of one list; each row is held against all of them.
+FILTERS_MAX: Final = 20
 #: What may be said of a list beside the arguments of its operation.
 NAMES: Final = ("limit", "after", "sort", "filter", "fields", "name")
 
-_FILTER: Final = re.compile(r"([a-z0-9_.]+)(!=|<=|>=|=|<|>)(.*)", re.DOTALL)
+#: Of a filter; `[\s\S]` is what a dot is with DOTALL, in every dialect.
+FILTER_PATTERN: Final = r"^([a-z0-9_.]+)(!=|<=|>=|=|<|>)([\s\S]*)$"
+_FILTER: Final = re.compile(FILTER_PATTERN)
+_LIMIT: Final = re.compile(r"[0-9]{1,6}")
 _OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -88,16 +93,19 @@ def wanted_of(query: Mapping[str, Sequence[str]]) -> Wanted:
         InvalidRequestError: it says something twice, or what cannot be (40018).
     """
     one = {name: single(name, query[name]) for name in NAMES if name in query and name != "filter"}
+    filters = query.get("filter", ())
+    if len(filters) > FILTERS_MAX:
+        raise errors.invalid(f"filter is given {len(filters)} times: {FILTERS_MAX} are the most")
     sort = one.get("sort", "")
     limit = one.get("limit", str(LIMIT_DEFAULT))
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= LIMIT_MAX):
+    if not (_LIMIT.fullmatch(limit) and 1 <= int(limit) <= LIMIT_MAX):
         raise errors.invalid(f"limit = {limit[:20]!r}: write 1 to {LIMIT_MAX}")
     return Wanted(
         limit=int(limit),
         after=one.get("after", ""),
         column=sort.removeprefix("-"),
         is_descending=sort.startswith("-"),
-        filters=tuple(_filter(text) for text in query.get("filter", ())),
+        filters=tuple(_filter(text) for text in filters),
         fields=tuple(filter(None, one.get("fields", "").split(","))),
         name=one.get("name", "*"),
     )

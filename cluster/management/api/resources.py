@@ -6,7 +6,7 @@ the step that changes the object: what somebody else did in between is never los
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from aiohttp import web
@@ -14,16 +14,13 @@ from aiohttp import web
 from angarium import errors
 from angarium_server.http import bodies
 from cluster.management.api import pages
-from cluster.management.api.routes import Body, Found, Route, Shape, Target, arguments_of, jobs_path
+from cluster.management.api.routes import COMPARING, Found, Route, Shape, Target, arguments_of, jobs_path
 from cluster.objects import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aiohttp.web import BaseRequest
-
-#: Operations that compare the ETag of If-Match.
-_COMPARING: Final = ("objects.update", "objects.delete")
 
 
 async def answer(
@@ -85,7 +82,7 @@ def _version_in(header: str, route: Route) -> str:
         InvalidRequestError: it names none, or nothing is compared there (40018).
     """
     text = header.strip()
-    if route.operation not in _COMPARING or route.body not in (Body.ATTRIBUTES, Body.NONE):
+    if route.operation not in COMPARING:
         raise errors.invalid("If-Match is for PATCH and DELETE of an object", "leave it out")
     if len(text) < 3 or not (text.startswith('"') and text.endswith('"')):
         raise errors.invalid(f"If-Match: {text[:50]!r} is no ETag", "send that of the last GET")

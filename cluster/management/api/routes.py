@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from angarium import errors
 from cluster.management.api import pages
-from cluster.objects import ENDPOINT_KINDS, KINDS
+from cluster.objects import ENDPOINT_KINDS, KINDS, check_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from cluster.objects.kinds import ObjectKind
 
 ROOT: Final = ("api", "v1")
+#: Operations that compare the ETag of If-Match.
+COMPARING: Final = ("objects.update", "objects.delete")
+#: Jobs as they are named in a path: 0-12,1-3 is job 12 of worker 0, and job 3 of worker 1.
+JOBS_PATTERN: Final = "^[0-9]+-[0-9]+(,[0-9]+-[0-9]+)*$"
+#: Digits of a number in a path, or behind the question mark: what fits 64 bits has fewer.
+DIGITS_MAX: Final = 20
 #: Of the values behind a question mark.
 QUERY_MAX: Final = 50
 
@@ -264,12 +270,14 @@ def arguments_of(
 
 def _of_body(kind: Body, body: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
     if kind is Body.ATTRIBUTES:
+        check_types(found["kind"], body)
         return {"attributes": dict(body)}
     if kind is Body.OBJECT:
         attributes = dict(body)
         name = attributes.pop("name", None)
         if not isinstance(name, str):
             raise errors.invalid("the object has no name", 'give one: {"name": "orders", ...}')
+        check_types(found["kind"], attributes)
         return {"name": name, "attributes": attributes}
     if kind is Body.NONE and body:
         raise errors.invalid("nothing is expected in the body")
@@ -279,8 +287,17 @@ def _of_body(kind: Body, body: Mapping[str, Any], found: Mapping[str, Any]) -> d
 
 
 def _jobs(text: str) -> list[list[int]]:
-    """Give jobs as they are named in a path: 0-12,1-3 is job 12 of worker 0, and job 3 of worker 1."""
-    return [[int(number) for number in one.split("-")] for one in text.split(",")]
+    """Give jobs as they are named in a path."""
+    if not re.fullmatch(JOBS_PATTERN, text):
+        raise ValueError(text)
+    return [[_integer(number) for number in one.split("-")] for one in text.split(",")]
+
+
+def _integer(text: str) -> int:
+    """Give a number as programs write it; `int` takes blanks and digits of all scripts too."""
+    if not re.fullmatch(r"-?[0-9]+", text) or len(text) > DIGITS_MAX:
+        raise ValueError(text)
+    return int(text)
 
 
 def jobs_path(jobs: Sequence[Sequence[int]]) -> str:
@@ -288,13 +305,13 @@ def jobs_path(jobs: Sequence[Sequence[int]]) -> str:
     return "/api/v1/jobs/" + ",".join(f"{worker}-{number}" for worker, number in jobs)
 
 
-_PATH_TYPES: Final[dict[str, Callable[[str], Any]]] = {"position": int, "jobs": _jobs}
+_PATH_TYPES: Final[dict[str, Callable[[str], Any]]] = {"position": _integer, "jobs": _jobs}
 
 
 def _typed(name: str, text: str, kind: Callable[[str], Any]) -> Any:
+    # The id of an event is a number, a time is a text.
+    is_number = kind is int or (name == "since" and text.isascii() and text.isdigit())
     try:
-        value = kind(text)
+        return _integer(text) if is_number else kind(text)
     except ValueError:
         raise errors.invalid(f"{name} = {text[:50]!r} is none") from None
-    # The id of an event is a number, a time is a text.
-    return int(text) if name == "since" and text.isascii() and text.isdigit() else value

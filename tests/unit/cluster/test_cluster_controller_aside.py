@@ -186,3 +186,18 @@ def test_no_new_endpoint_gets_the_id_of_a_lane_that_an_older_store_does_not_know
     world.answer(world.call("objects.create", kind="queue", name="later"), None)
     assert world.catalog.show("queue", "default", "later")["id"] == 91
     assert commits(world.do(world.controller.event({**event, "newest_endpoint": 90}))) == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        ("jobs.show", {"jobs": [[0, 1], [7, 1]]}),
+        ("spool.aside.read", {"id": 1, "worker": 7, "lane_id": 1}),
+    ],
+)
+def test_a_worker_that_there_is_not_is_not_asked(
+    world: World, operation: str, arguments: dict[str, Any]
+) -> None:
+    (reply,) = world.call(operation, **arguments)
+    assert isinstance(reply, c.Reply)
+    assert (reply.ok, reply.value[0]) == (False, errors.OBJECT_NOT_FOUND)

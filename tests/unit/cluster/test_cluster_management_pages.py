@@ -103,6 +103,8 @@ def test_columns_are_chosen() -> None:
         {"limit": ["0"]},
         {"limit": ["1001"]},
         {"limit": ["-1"]},
+        {"limit": ["1" * 5_000]},
+        {"filter": ["a=b"] * 21},
         {"limit": ["1", "2"]},
         {"limit": ["\u0661"]},
         {"filter": ["depth"]},
@@ -170,8 +172,12 @@ def test_arguments_come_from_path_query_and_body() -> None:
         ("GET", "vpns/v/queues/q/messages/x", {}, {}),
         ("GET", "vpns/v/queues/q/messages", {"limit": ["x"]}, {}),
         ("GET", "vpns/v/queues/q", {"limit": ["1"]}, {}),
+        ("GET", "vpns/v/queues/q/messages/1_0", {}, {}),
+        ("GET", "vpns/v/queues/q/messages", {"limit": [" 1"]}, {}),
+        ("GET", "events", {"since": ["1" * 5_000]}, {}),
         ("GET", "jobs/x", {}, {}),
         ("GET", "jobs/1-x", {}, {}),
+        ("GET", "jobs/1-2,", {}, {}),
     ],
 )
 def test_what_does_not_fit_a_route_is_refused(

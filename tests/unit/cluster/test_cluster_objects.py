@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from angarium import errors
@@ -83,6 +85,22 @@ def test_text_becomes_a_value_of_the_attributes_type(
     assert objects.convert(kind, {name: text}) == {name: value}
 
 
+def test_a_program_sends_values_of_the_attributes_type() -> None:
+    objects.check_types(
+        "queue", {"max_bind_count": 2.0, "ingress_enabled": False, "subscriptions": ["a"], "nothing": 1}
+    )
+    unfit: dict[str, Any] = {
+        "max_bind_count": "2",
+        "ingress_enabled": 1,
+        "subscriptions": "a",
+        "max_ttl_s": 1.5,
+    }
+    for name, value in unfit.items():
+        with pytest.raises(errors.InvalidRequestError, match=name) as caught:
+            objects.check_types("queue", {name: value})
+        assert caught.value.code == errors.INVALID_ATTRIBUTE
+
+
 @pytest.mark.requirement("R38", "R39")
 @pytest.mark.parametrize(
     ("kind", "name", "value", "told"),
@@ -100,6 +118,7 @@ def test_text_becomes_a_value_of_the_attributes_type(
         ("acl", "subscribe_topic_exceptions", "a\0b", "subscribe_topic_exceptions"),
         ("acl", "subscribe_share_name_exceptions", "a/b", "share name"),
         ("acl", "publish_topic_exceptions", '["a"', "truncated"),
+        ("bridge", "ca_pem", "\u00e4", "no certificate"),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_the_range(kind: str, name: str, value: str, told: str) -> None:
