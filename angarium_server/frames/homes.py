@@ -492,14 +492,25 @@ class ReadRetained(Record, tag="retained"):
 
 
 class KeepNote(Record, tag="keep"):
-    """Keep a note of the consumer in the lane, empty: none, and delete messages, as one write. Gives nil."""
+    """Keep a note of a consumer in the lane, empty: none, and delete messages, as one write. Gives nil.
+
+    Of a holder: the messages in `held` are its own from now on, and no others. Gives those that its flow does not have.
+    """
 
     note: Annotated[bytes, Meta(max_length=NOTE_BYTES_MAX)]
     done: Annotated[list[PositivePosition], Meta(max_length=NOTE_DONE_MAX)]
+    holder: str = ""
+    held: Annotated[Sequence[PositivePosition], Meta(max_length=NOTE_DONE_MAX)] = ()
 
 
 class ReadNote(Record, tag="note"):
-    """Read that note; it needs no lease. Gives it, empty if there is none."""
+    """Read that note; it needs no lease. Gives it, empty if there is none; of a holder `[note, held]`."""
+
+    holder: str = ""
+
+
+class ListHolders(Record, tag="holders"):
+    """Who holds messages or has a note. Gives the holders."""
 
 
 LeaseVerb = (
@@ -514,6 +525,7 @@ LeaseVerb = (
     | ReadRetained
     | KeepNote
     | ReadNote
+    | ListHolders
 )
 
 

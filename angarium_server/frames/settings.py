@@ -46,6 +46,8 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     first: int = 0
     end: int = -1
+    #: Whose flow it is, if what it has may be held beyond it (`keep` of LEASE); it gets first what is.
+    holder: str = ""
 
     @property
     def has_range(self) -> bool:

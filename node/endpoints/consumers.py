@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium import errors, wire
 from angarium_server.frames.homes import FlowEvent
-from node.backlog.segment import OUT, READY, Row, Segment
+from node.backlog.segment import OUT, POSITION_MAX, READY, Row, Segment
 from node.endpoints.effort import Payer
 from node.endpoints.flow import Flow
 from node.endpoints.reader import Reader, Work, browse, read_range
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from angarium_server.frames.settings import FlowOptions
-    from node.backlog.backlog import Backlog
+    from node.backlog.backlog import Backlog, PositionSet
     from node.endpoints.effort import Effort
     from node.endpoints.lease import Lease
     from node.endpoints.reader import Run
@@ -123,6 +123,7 @@ class Consumers:
         "bound",
         "delivered_upto",
         "lease",
+        "resuming",
     )
 
     def __init__(self, backlog: Backlog, sources: Sources) -> None:
@@ -132,6 +133,8 @@ class Consumers:
         self._is_exclusive = backlog.settings.exclusive
         #: Its flows; for others to look at.
         self.bound = NOBODY
+        #: Those that get what their holders have before anything new.
+        self.resuming: dict[int, tuple[Flow, PositionSet]] = {}
         #: While there is one, consumers stand by; whose turn it would be goes on.
         self.lease: Lease | None = None
         #: Which reader begins the next round of turns.
@@ -355,6 +358,7 @@ class Consumers:
         del self._table_of(flow)[flow.id]
         if not self.bound.flows:
             self.bound = NOBODY
+        self.resuming.pop(flow.id, None)
         return self._take_over()
 
     def apply_settings(self) -> list[FlowEvent]:
@@ -395,6 +399,28 @@ class Consumers:
                 track.behind.clear()
 
     # --- messages go out --------------------------------------------------------------------------------
+
+    def resume(self, flow: Flow, held: PositionSet) -> None:
+        """Let a flow have again what its holder has; it comes before anything new."""
+        if held.count:
+            flow.cursor = 0
+            self.resuming[flow.id] = flow, held
+
+    def hand_out_held(self, work: Work) -> list[Handout]:
+        """Give flows again what their holders have."""
+        runs: list[tuple[Flow, Segment, int, int]] = []
+        for flow, held in list(self.resuming.values()):
+            while (room := flow.room()) > 0:
+                flow.cursor, run = read_range(
+                    self._backlog.segments, held, flow.cursor, POSITION_MAX, room, flow.room_bytes(), work
+                )
+                if run is None:
+                    if flow.cursor >= POSITION_MAX:
+                        del self.resuming[flow.id]
+                    break
+                flow.sent(run.j - run.i, run.size)
+                runs.append((flow, run.segment, run.i, run.j))
+        return self._handouts(runs)
 
     def hand_out(self, limit: int, work: Work) -> list[Handout]:
         """Give active flows at most `limit` messages, as far as they have room."""
@@ -567,8 +593,8 @@ class Consumers:
             handouts.append(Handout(flow.id, segment, indices, counts))
         return handouts
 
-    def validate(self, next_position: int) -> None:
-        """Check what the comments on the attributes say."""
+    def validate(self, next_position: int, held: int) -> None:
+        """Check what the comments on the attributes say; so many messages are held by others than flows."""
         assert not NOBODY.flows
         assert not NOBODY.readers
         for reader in self.bound.readers.values():
@@ -586,7 +612,7 @@ class Consumers:
                     assert segment is not None
                     assert segment.state[position - segment.first] == OUT
         leased = 0 if self.lease is None else self.lease.out.count
-        assert len(owners) + leased == self._backlog.counts[OUT]
+        assert len(owners) + leased + held == self._backlog.counts[OUT]
         assert {**self.bound.consuming, **self.bound.browsing, **self.bound.ranging} == self.bound.flows
         assert self.lease is not None or not self.bound.ranging
         exclusive = self._backlog.settings.exclusive

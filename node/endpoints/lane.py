@@ -30,6 +30,7 @@ from node.backlog.segment import (
 )
 from node.endpoints.consumers import Consumers, Handout, Sources
 from node.endpoints.flow import Flow, Outcomes, Settling
+from node.endpoints.holdings import Holdings
 from node.endpoints.leasing import Leasing
 from node.endpoints.reader import Work
 from node.endpoints.retained import Retained
@@ -87,6 +88,7 @@ class Lane:
         "_wall_ms",
         "barred",
         "generation",
+        "holdings",
         "lane_id",
         "leasing",
         "more",
@@ -137,6 +139,8 @@ class Lane:
         )
         #: What a reader group has of it.
         self.leasing = Leasing(*parts)
+        #: What consumers have of it beyond their flows.
+        self.holdings = Holdings(self._backlog, self._consumers, self._outcomes)
         self._tried_upto = start.tried_upto
         self._topic_selector = TopicSelector(self._backlog, self._lifetimes, readied, self._sources)
         #: The times of the last call: monotonic s, wall ms.
@@ -182,9 +186,9 @@ class Lane:
 
     @property
     def at_consumers(self) -> int:
-        """Messages that consumers have and have not settled."""
+        """Messages that flows have and have not settled."""
         lease = self.lease
-        return self._backlog.counts[OUT] - (0 if lease is None else lease.out.count)
+        return self._backlog.counts[OUT] - self.holdings.count - (0 if lease is None else lease.out.count)
 
     @property
     def lease(self) -> Lease | None:
@@ -281,6 +285,7 @@ class Lane:
             self._backlog.changed[segment] = None
         self.next_position = max(self.next_position, segment.first + segment.count)
         self._add(segment, now, wall_ms)
+        self.holdings.claim(segment)
         if segment.tries is not None and not self.settings.redelivery_enabled:
             self._kill_tried(segment)
 
@@ -372,6 +377,8 @@ class Lane:
         events = self._consumers.bind(flow_id, selector, options, is_browser=browse)
         events += self.leasing.follow_consumers(self._wall_ms)
         self.credit(flow_id, messages, bytes_)
+        if options.holder and flow_id in self.flows:
+            self.holdings.bound(self.flows[flow_id])
         return events
 
     def credit(self, flow_id: int, messages: int, bytes_: int) -> None:
@@ -404,6 +411,8 @@ class Lane:
         """Remove a flow, with what it has out ready again; tells who is active now."""
         self._outcomes.take_back(flow.out, self._wall_ms)
         self._closing.pop(flow.id, None)
+        if flow.options.holder:
+            self.holdings.unbound(flow)
         return [*self._consumers.drop(flow), *self.leasing.follow_consumers(self._wall_ms)]
 
     def end_flows(self, now: float, wall_ms: int) -> None:
@@ -451,7 +460,8 @@ class Lane:
         effort = self._sources.effort
         work, browsing = Work(effort, upto), Work(effort, min(upto, self._lifetimes.filtered_upto))
         if self.lease is None:
-            handouts = self._consumers.hand_out(min(limit, HAND_OUT_MAX), work)
+            handouts = self._consumers.hand_out_held(work) if self._consumers.resuming else []
+            handouts += self._consumers.hand_out(min(limit, HAND_OUT_MAX), work)
         else:
             # What is planned is known on disk, so it needs no reservation.
             handouts = self._consumers.read_ranges(work)
@@ -571,6 +581,7 @@ class Lane:
         if segment.state[i] == OUT:
             self._consumers.forget(segment.first + i)
             self.leasing.forget(segment.first + i)
+            self.holdings.forget(segment.first + i)
         self._lifetimes.forget_delay(segment, i, i + 1)
 
     def kept(self, segment: Segment, i: int, now: float, wall_ms: int) -> None:
@@ -620,6 +631,7 @@ class Lane:
         """Remove everything, also what is out; gives how many messages. Positions go on as before."""
         self._consumers.purge()
         self.leasing.purge()
+        self.holdings.purge()
         self._lifetimes.clear()
         if self._topic_selector.selector is not None:
             self._lifetimes.filtered_upto = self.next_position - 1
@@ -631,7 +643,8 @@ class Lane:
         """Check what the comments on the attributes of its parts say."""
         self._backlog.validate()
         self._lifetimes.validate()
-        self._consumers.validate(self.next_position)
+        self._consumers.validate(self.next_position, self.holdings.count)
+        self.holdings.validate()
         self.leasing.validate()
         if self.retained is not None:
             self.retained.validate(self.next_position)

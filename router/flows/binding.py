@@ -26,6 +26,7 @@ from router.flows.groups import check_group
 from router.ground.alarms import CLIENT_EGRESS_FLOWS, ENDPOINT_FLOWS, VPN_EGRESS_FLOWS
 from router.guaranteed.endpoints import QUEUE, TOPIC_ENDPOINT, Endpoint
 from router.guaranteed.filter_checks import FilterChecks, do_at_once
+from router.guaranteed.holders import holder_of
 from router.guaranteed.permissions import (
     Level,
     check_dead_message_queue,
@@ -336,6 +337,7 @@ class Binding:
         flow.max_unacked = wish.max_unacked
         flow.in_order = wish.in_order and not wish.browse
         flow.may_settle = level_of(session, endpoint) >= Level.CONSUME
+        flow.holder = holder_of(self._endpoints, session, endpoint)
         flow.granted_messages, flow.granted_bytes = wish.messages, wish.bytes
         flow.answer = bind.answer
         return flow

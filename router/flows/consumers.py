@@ -18,6 +18,7 @@ from router.flows.lane_questions import LaneQuestions
 from router.guaranteed.charged_asks import ChargedAsks
 from router.guaranteed.endpoints import Endpoints
 from router.guaranteed.filter_checks import do_at_once
+from router.guaranteed.holders import Holders
 from router.guaranteed.lanes import Lanes
 from router.guaranteed.provisioning import CreateArguments, FilterArguments, NameArguments, Provisioning
 from router.guaranteed.sessions import (
@@ -79,7 +80,8 @@ class Consumers:
         self.alarms = FlowAlarms(ground.alarms)
         self.questions = LaneQuestions(shards, self.lanes)
         shards.listeners += [self.lanes, self.flows, self.questions]
-        self.endpoints.listeners += [self.flows, self.questions, self]
+        self.holders = Holders(self.endpoints, self.questions.ask)
+        self.endpoints.listeners += [self.flows, self.questions, self.holders, self]
         self.endpoints.on_cost = self._endpoint_costs
         self.endpoints.on_change = self._endpoint_changed
         self.flows.on_removed = self._flow_removed
@@ -103,7 +105,7 @@ class Consumers:
         requests.register("endpoint.subscribe", FilterArguments, provisioning.subscribe)
         requests.register("endpoint.unsubscribe", FilterArguments, provisioning.unsubscribe)
         requests.register("endpoint.show", NameArguments, provisioning.show)
-        sessions = KeptSessions(self.endpoints, charged, self._begin, self.questions.ask)
+        sessions = KeptSessions(self.endpoints, charged, self._begin, self.questions.ask, self.holders)
         requests.register("session.open", OpenArguments, sessions.open)
         requests.register("session.change", ChangeArguments, sessions.change)
         requests.register("session.close", CloseArguments, sessions.close)
@@ -171,6 +173,7 @@ class Consumers:
 
     def tick(self, now: float) -> float:
         """Do what time demands; gives when to call again, infinite if nothing is planned."""
+        self.holders.tick(now)
         wake = min(self.flows.tick(now), self.temporaries.tick(now), self.questions.tick(now))
         self.endpoints.filters.step()
         return now if self.endpoints.filters else wake
@@ -182,3 +185,4 @@ class Consumers:
         self.flows.validate()
         self.temporaries.validate()
         self.questions.validate()
+        self.holders.validate()

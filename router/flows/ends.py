@@ -268,6 +268,7 @@ class Ends:
             group=reads.group,
             first=reads.first,
             end=reads.end,
+            holder=flow.holder,
         )
         credit = (end.granted_messages, end.granted_bytes)
         self._shards.send_order(

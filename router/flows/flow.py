@@ -186,6 +186,7 @@ class Flow:
         "granted_bytes",
         "granted_messages",
         "held",
+        "holder",
         "id",
         "in_order",
         "is_capped",
@@ -221,6 +222,8 @@ class Flow:
         self.active_indication = False
         #: Whether its messages come by rising positions, whatever their priorities and delays.
         self.in_order = False
+        #: By which name its client may hold messages beyond it; empty: it may not.
+        self.holder = ""
         #: The client's own limit of delivered and unsettled messages; it can only lower the endpoint's.
         self.max_unacked: int | None = None
         #: Whether its rights go beyond reading.

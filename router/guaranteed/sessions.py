@@ -8,11 +8,14 @@ guaranteed messages; filters are judged like its own subscriptions. The controll
     session.open     clean, expiry_s, version            {name, present, temporary, filters}
     session.change   put, drop, expiry_s, temporary      [nil | [code, detail], ...], one for each that was put
     session.close                                        nil
-    session.note                                         what was kept with session.keep, empty if nothing was
-    session.keep     note, done                          nil: the note is on disk, and the messages done are gone
+    session.note     share                               what was kept with session.keep, empty if nothing was; of a
+                                                         queue that is shared [that, held]
+    session.keep     note, done, share, held             nil: the note is on disk, and the messages done are gone; of a
+                                                         queue that is shared what is refused of those held
     session.share    filter, filters, expiry_s           {name}
 
-A filter that clients share has a queue of its own, from which each of them takes what it can (`share`).
+A filter that clients share has a queue of its own, from which each of them takes what it can (`share`). A session that
+is kept has a note there, too, and holds messages, which nobody else gets while it is there (`Holders`).
 
 The client binds a flow to the queue as soon as it is open: the session ends `expiry_s` after the last one, by
 `max_idle_s`. What it is in the middle of is a note in the lane of the queue, which nobody else reads.
@@ -20,7 +23,6 @@ The client binds a flow to the queue as soon as it is open: the session ends `ex
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -31,35 +33,33 @@ from angarium.errors import AngariumError, error_for
 from angarium_server.frames.homes import NOTE_BYTES_MAX, NOTE_DONE_MAX, POSITION_MAX, KeepNote, ReadNote
 from router.guaranteed.endpoints import QUEUE, Endpoint
 from router.guaranteed.filter_checks import FilterChecks
+from router.guaranteed.holders import holder_of
 from router.guaranteed.permissions import Level, check_filter, check_shared, demand, demand_receive
 from router.guaranteed.provisioning import charge_filters
 from router.sessions.session import FILTERS_PER_FRAME, session_queue, share_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from angarium_server.frames.homes import LeaseVerb
     from router.asking.requests import Answer
     from router.asking.work import Work
     from router.guaranteed.charged_asks import ChargedAsks
-    from router.guaranteed.endpoints import Endpoints, LaneUsage
+    from router.guaranteed.endpoints import Endpoints
+    from router.guaranteed.holders import AskLane, Holders
     from router.sessions.session import Session
 
 #: Filters of a queue that one filter of another protocol comes to.
 MEANINGS_MAX: Final = 4
 _Text = Annotated[str, Meta(max_length=600)]
+#: In a queue.
+_Positions = Annotated[list[Annotated[int, Meta(ge=1, le=POSITION_MAX)]], Meta(max_length=NOTE_DONE_MAX)]
 _Seconds = Annotated[int, Meta(ge=0, lt=1 << 32)]
 #: Filters of the queue, subscription options, subscription identifier or 0: the last two are the gateway's business.
 _Subscribed = tuple[
     Annotated[list[_Text], Meta(max_length=MEANINGS_MAX)],
     Annotated[int, Meta(ge=0, le=255)],
     Annotated[int, Meta(ge=0, lt=1 << 28)],
-]
-
-
-#: Endpoint, lane, verb, who is told value or error and the time, and the time.
-AskLane = Callable[
-    ["Endpoint", "LaneUsage", "LeaseVerb", Callable[[Any, "AngariumError | None", float], None], float], None
 ]
 
 
@@ -89,13 +89,18 @@ class CloseArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class NoteArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of session.note."""
 
+    #: A queue that is shared; empty: its own.
+    share: _Text = ""
+
 
 class KeepArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of session.keep."""
 
     note: Annotated[bytes, Meta(max_length=NOTE_BYTES_MAX)]
-    #: Positions in the queue.
-    done: Annotated[list[Annotated[int, Meta(ge=1, le=POSITION_MAX)]], Meta(max_length=NOTE_DONE_MAX)] = []
+    done: _Positions = []
+    #: A queue that is shared, and what is held of it; empty: its own.
+    share: _Text = ""
+    held: _Positions = []
 
 
 class ShareArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,10 +121,13 @@ class KeptSessions:
         asks: ChargedAsks,
         begin_work: Callable[[Work], None],
         ask_lane: AskLane,
+        holders: Holders,
     ) -> None:
         self._endpoints = endpoints
         #: Asks the home of a lane.
         self._ask_lane = ask_lane
+        #: Is told of members that join.
+        self._holders = holders
         self._asks = asks
         self._begin_work = begin_work
 
@@ -211,13 +219,14 @@ class KeptSessions:
         arguments = {"kind": QUEUE, "id": endpoint.id}
         self._ask("endpoint.delete", session, arguments, answer, answer.give)
 
-    def note(self, session: Session, _wish: NoteArguments, answer: Answer, now: float) -> None:
+    def note(self, session: Session, wish: NoteArguments, answer: Answer, now: float) -> None:
         """Give what is kept beside the messages of a session.
 
         Raises:
             AngariumError: what `keep` raises.
         """
-        self._ask_own(session, ReadNote(), answer, now)
+        endpoint, holder = self._lane_of(session, wish.share)
+        self._ask_home(endpoint, ReadNote(holder), answer, now)
 
     def keep(self, session: Session, wish: KeepArguments, answer: Answer, now: float) -> None:
         """Keep something beside the messages of a session.
@@ -225,14 +234,24 @@ class KeptSessions:
         Raises:
             AngariumError: what `open` raises; there is none (40404), or it is not his (40315).
         """
-        self._ask_own(session, KeepNote(wish.note, wish.done), answer, now)
+        endpoint, holder = self._lane_of(session, wish.share)
+        self._ask_home(endpoint, KeepNote(wish.note, wish.done, holder, wish.held), answer, now)
 
-    def _ask_own(self, session: Session, verb: LeaseVerb, answer: Answer, now: float) -> None:
+    def _lane_of(self, session: Session, share: str) -> tuple[Endpoint, str]:
+        """Give the queue in whose lane a note of a session is, and under which name if the queue is shared."""
         endpoint = self._find(session)
         if endpoint is None:
             raise error_for(errors.UNKNOWN_ENDPOINT, f"queue {session_queue(session.client_name)}")
         demand(session, endpoint, Level.CONSUME, "keeping notes")
+        if not share:
+            return endpoint, ""
+        shared = self._endpoints.find(session.vpn.name, QUEUE, share)
+        holder = "" if shared is None else holder_of(self._endpoints, session, shared)
+        if shared is None or not holder:
+            raise error_for(errors.UNKNOWN_ENDPOINT, f"shared queue {share}")
+        return shared, holder
 
+    def _ask_home(self, endpoint: Endpoint, verb: LeaseVerb, answer: Answer, now: float) -> None:
         def done(value: Any, error: AngariumError | None, _at: float) -> None:
             if error is None:
                 answer.give(value)
@@ -254,7 +273,14 @@ class KeptSessions:
         is_new = self._endpoints.find(session.vpn.name, QUEUE, name) is None
         arguments = {"name": name, "filter": wish.filter, "filters": patterns, "expiry_s": wish.expiry_s}
         size = self._endpoints.would_cost(patterns, 1) if is_new else 0
-        self._ask("session.share", session, arguments, answer, lambda _: answer.give({"name": name}), size)
+
+        def shared(_value: Any) -> None:
+            endpoint = self._endpoints.find(session.vpn.name, QUEUE, name)
+            if endpoint is not None:
+                self._holders.joined(session, endpoint, now)
+            answer.give({"name": name})
+
+        self._ask("session.share", session, arguments, answer, shared, size)
 
     def _find(self, session: Session) -> Endpoint | None:
         """Give the queue of the session of a client.

@@ -95,9 +95,10 @@ class Loader:
 class Device:
     """A client that publishes numbers, gets those of another one, and remembers both over all connections."""
 
-    def __init__(self, url: str, number: int, begin: Event, stop: Event) -> None:
+    def __init__(self, url: str, number: int, begin: Event, stop: Event, share: str = "") -> None:
         self._url, self._begin, self._stop = url, begin, stop
         self._name, self._other = f"c{number}", f"c{(number + 1) % CLIENTS}"
+        self._filter = share or f"load/{self._other}"
         self._version = V3 if number % 2 else V5
         #: By packet identifier, in order: the payload before PUBREC; after it None.
         self._out: dict[int, bytes | None] = {}
@@ -149,7 +150,7 @@ class Device:
         self.connections += 1
         if not accepted.session_present:
             assert not self.got
-            client.say(Subscribe(999, (Subscription(f"load/{self._other}", 2),)))
+            client.say(Subscribe(999, (Subscription(self._filter, 2),)))
         again = [
             PubRel(one) if payload is None else self._message(one, payload, dup=True)
             for one, payload in self._out.items()

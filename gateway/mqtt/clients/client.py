@@ -307,8 +307,11 @@ class Client:
         self.end(error or error_for(SESSION_UNKNOWN), now)
 
     def away(self, _now: float) -> bool:
-        """Be without the node for a while; false if that is not to be: a topic for responses goes with the router."""
-        if self.stage is not Stage.HERE or self.terms.wants_inbox:
+        """Be without the node for a while; false if that is not to be: a topic for responses goes with the router.
+
+        What is held of a queue is known anew by the next connection.
+        """
+        if self.stage is not Stage.HERE or self.terms.wants_inbox or (self._session and self._session.holds):
             return False
         assert self.attached is not None
         assert self._subscribing is not None

@@ -188,8 +188,7 @@ class Subscribing:
         share = shared(text)
         pattern = share.filter if share else text
         has_queue = self._session is not None and not pattern.startswith(_ADDRESSES)
-        qos_max = 1 if share and self._is_kept else self._capabilities.qos_max
-        qos = min(options.qos, qos_max if has_queue else 0)
+        qos = min(options.qos, self._capabilities.qos_max if has_queue else 0)
         if qos != options.qos:
             options = msgspec.structs.replace(options, qos=qos)
         one = MqttSubscription(self._receiver, options, identifier)

@@ -35,6 +35,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     received: dict[int, int] = {}
     #: Positions in the queue of those whose PUBREC came, until PUBCOMP.
     released: list[int] = []
+    #: Queues that it shares no more, and of which it still holds something.
+    left: list[str] = []
 
 
 _decode_state: Final = msgspec.msgpack.Decoder(State).decode
@@ -84,7 +86,7 @@ class NoNote:
 
 
 class Note:
-    """The note of a session that outlives its connections."""
+    """The note of a session that outlives its connections, in the lane of its queue or of one that it shares."""
 
     deletes = True
 
@@ -92,21 +94,22 @@ class Note:
         "_again_at",
         "_attached",
         "_fail",
+        "_heard",
         "_is_hasty",
         "_is_over",
         "_known",
-        "_state",
         "_under_way",
         "_waiting",
         "_wake",
-        "_written",
+        "_wish",
+        "on_written",
     )
 
     def __init__(
         self,
         attached: Attached,
-        state: Callable[[], tuple[State, list[int]]],
-        written: Callable[[float], None],
+        wish: Callable[[], dict[str, Any]],
+        heard: Callable[[Any, float], None],
         wake: Callable[[float], None],
         fail: Callable[[AngariumError, float], None],
         note: bytes = b"",
@@ -115,15 +118,17 @@ class Note:
 
         Args:
             attached: the client at the node.
-            state: gives what is to be remembered, and the positions of messages that go with it.
-            written: is told of a write when all are that waited for it.
+            wish: gives the arguments of session.keep for what is true now.
+            heard: is told its answer, before those who wait.
             wake: has `tick` called then.
             fail: is told why it cannot be written.
             note: as it is at the node.
         """
         self._attached = attached
-        self._state = state
-        self._written = written
+        self._wish = wish
+        self._heard = heard
+        #: Is told of a write when all are that waited for it.
+        self.on_written: Callable[[float], None] = _nothing
         self._wake = wake
         self._fail = fail
         #: Who waits for the write that is under way, in their order; and for the next one.
@@ -148,6 +153,11 @@ class Note:
         if len(self._waiting) >= LATER_MAX:
             self.hurry()
 
+    def again(self) -> None:
+        """Have it written, though nobody waits."""
+        self._waiting.append(_nothing)
+        self.hurry()
+
     def hurry(self) -> None:
         """Write what waits, when nothing is under way."""
         self._is_hasty = bool(self._waiting)
@@ -158,22 +168,22 @@ class Note:
         if self._is_over or not self._waiting:
             return
         self._under_way, self._waiting, self._is_hasty = self._waiting, [], False
-        state, done = self._state()
-        note = pack(state)
-        self._known.append(note)
-        self._attached.request("session.keep", {"note": note, "done": done}, self._kept)
+        wish = self._wish()
+        self._known.append(wish["note"])
+        self._attached.request("session.keep", wish, self._kept)
 
-    def _kept(self, _value: Any, error: AngariumError | None, now: float) -> None:
+    def _kept(self, value: Any, error: AngariumError | None, now: float) -> None:
         if self._is_over:
             return
         if error is None:
             del self._known[:-1]
+            self._heard(value, now)
             for then in self._under_way:
                 then(now)
             self._under_way = []
             if not self._is_over:
-                self._written(now)
-            if self._is_hasty:
+                self.on_written(now)
+            if self._is_hasty and not self._under_way:
                 self._write()
         elif is_passing(error.code):
             self._waiting, self._under_way, self._is_hasty = self._under_way + self._waiting, [], True
@@ -195,3 +205,7 @@ class Note:
     def stop(self) -> None:
         """Write no more: the connection is over."""
         self._is_over = True
+
+
+def _nothing(_now: float) -> None:
+    """Go on."""

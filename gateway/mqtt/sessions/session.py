@@ -21,7 +21,7 @@ from angarium.errors import error_for
 from gateway.mqtt.codec.subscribe import Subscription
 from gateway.mqtt.codec.topics import shared
 from gateway.mqtt.delivering import MqttSubscription
-from gateway.mqtt.sessions.note import NoNote, Note, State, unpack
+from gateway.mqtt.sessions.note import NoNote, Note, State, pack, unpack
 from gateway.mqtt.sessions.outgoing import Outgoing
 from gateway.mqtt.sessions.received import Received
 from gateway.mqtt.sessions.retained import Retained
@@ -167,6 +167,8 @@ class Session:
         self._owner.opened(present, now)
         if not self.is_temporary:
             self.outgoing.resume(now)
+            if left := unpack(note).left:
+                self._sharing().load_left(left)
 
     @property
     def outgoing(self) -> Outgoing:
@@ -185,15 +187,18 @@ class Session:
     def _remember(self, note: bytes, now: float) -> None:
         """Have what the session is in the middle of kept at the node."""
         state = unpack(note)
-        self._note = Note(self._attached, self._state, self._remembered, self._wake, self._owner.end, note)
+        self._note = Note(self._attached, self._wish, _heard, self._wake, self._owner.end, note)
+        self._note.on_written = self._remembered
         self._own = Own(self._attached, self._name, self._wake, self._may_store, self._cannot_store)
         self._received = Received(self._note, self._own, self._owner.answer)
         self._wake_for(self.received.load(state.next_sequence, state.received, now))
         self.outgoing.keep_by(self._note, state.released)
 
-    def _state(self) -> tuple[State, list[int]]:
+    def _wish(self) -> dict[str, Any]:
         received, outgoing = self.received, self.outgoing
-        return State(received.next_sequence, received.sequences, outgoing.released), outgoing.done
+        left = [] if self._shares is None else self._shares.left
+        state = State(received.next_sequence, received.sequences, outgoing.released, left)
+        return {"note": pack(state), "done": outgoing.done}
 
     def _remembered(self, now: float) -> None:
         self.received.remembered(now)
@@ -217,6 +222,13 @@ class Session:
 
     def change(self, put: Sequence[MqttSubscription], drop: Sequence[str]) -> None:
         """Have topic filters in it, with QoS 1 or without, and others no more; `changed` follows."""
+        if self._note is not None and self._shares is not None and self._shares.left:
+            # What is held is remembered before it is not known any more that the queue was shared.
+            self._note.after(lambda _: self._change(put, drop), 0.0)
+        else:
+            self._change(put, drop)
+
+    def _change(self, put: Sequence[MqttSubscription], drop: Sequence[str]) -> None:
         answers: dict[str, int] = {}
         end = max(len(put), len(drop))
         for start in range(0, end, FILTERS_PER_REQUEST):
@@ -247,9 +259,15 @@ class Session:
 
         For each 0 `add` or `remove` follows.
         """
+        return self._sharing().join(subscriptions)
+
+    def _sharing(self) -> Shares:
         if self._shares is None:
-            self._shares = Shares(self._owner, self._attached, self._host, self._in_flight, self._expiry_s)
-        return self._shares.join(subscriptions)
+            on_left = None if self._note is None else self._note.again
+            self._shares = Shares(
+                self._owner, self._attached, self._host, self._in_flight, self._expiry_s, on_left
+            )
+        return self._shares
 
     def add(self, subscription: MqttSubscription) -> None:
         """Let messages of the queue go by a subscription."""
@@ -340,6 +358,11 @@ class Session:
         if self.is_temporary or expiry_s is None:
             return None
         return ("session.change", {"expiry_s": expiry_s}) if expiry_s else ("session.close", {})
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds messages of queues that are shared."""
+        return self._shares is not None and self._shares.holds
 
     def away(self) -> None:
         """Have what it had at the node there again, when its client is attached again."""
@@ -435,6 +458,10 @@ class Session:
         self.received.validate()
         assert self._window is None or self._bind_at == math.inf
         assert self._name or self._window is None
+
+
+def _heard(_value: Any, _now: float) -> None:
+    """Go on: the node answers nothing to a note of the session's own queue."""
 
 
 def _told(one: MqttSubscription) -> tuple[tuple[str, ...], int, int]:

@@ -21,7 +21,7 @@ from gateway.mqtt.codec.acknowledge import PubRel
 from gateway.mqtt.codec.errors import ReasonCode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from angarium.client.protocol.flow_window import FlowWindow
     from gateway.mqtt.sessions.host import SessionOwner
@@ -128,11 +128,12 @@ class Released:
 class Numbered(Generic[T]):
     """Messages on their way whose packet identifiers are given out as they are sent, and free when they are over."""
 
-    __slots__ = ("_ids", "_last", "_out", "_released")
+    __slots__ = ("_ids", "_last", "_others", "_out", "_released")
 
-    def __init__(self, ids: range) -> None:
-        """Have none; never so many as there are identifiers will be on their way."""
+    def __init__(self, ids: range, others: Container[int] = ()) -> None:
+        """Have none; never so many as there are identifiers will be on their way, with those that `others` use."""
         self._ids = ids
+        self._others = others
         self._last = ids[-1]
         self._out: dict[int, T] = {}
         #: The identifiers of those that PUBREL was said of.
@@ -149,10 +150,15 @@ class Numbered(Generic[T]):
 
     def add(self, message: T) -> int:
         """Take note of a message that is sent; gives its packet identifier."""
+        packet_id = self.free_id()
+        self._out[packet_id] = message
+        return packet_id
+
+    def free_id(self) -> int:
+        """Give a packet identifier that nobody uses."""
         while True:
             self._last = self._ids[0] if self._last == self._ids[-1] else self._last + 1
-            if self._last not in self._out:
-                self._out[self._last] = message
+            if self._last not in self._out and self._last not in self._others:
                 return self._last
 
     def take(self, packet_id: int) -> T | None:
@@ -177,7 +183,7 @@ class Numbered(Generic[T]):
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        assert all(one in self._ids for one in self._out)
+        assert all(one in self._ids and one not in self._others for one in self._out)
         assert self._released <= self._out.keys()
 
 

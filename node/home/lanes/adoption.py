@@ -471,12 +471,12 @@ class Adoptions:
 
     def finish(self, event: LaneImported) -> None:
         """Let the lane have what was imported, and after that what came meanwhile."""
-        one = event.one
-        held = one.held
+        one, held = event.one, event.one.held
         if held.is_gone:
             return
         del self.imports[held.lane_id]
-        held.importing, held.is_doubled, held.note = 0, True, one.note
+        held.importing, held.is_doubled = 0, True
+        held.take_note(one.note)
         self._doubled[held] = one.name
         if one.lease is not None:
             # It may have gone on after it was looked at, as long as the old worker ran.

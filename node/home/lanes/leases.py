@@ -2,8 +2,8 @@
 
 Whatever may change, or tells what did, is answered when it is durable, with everything that was stored before it: what
 a group was told is true after a crash, too. A session keeps a note in the lane of its queue, which is written with what
-it has settled. All verbs may be asked twice. A lane that is being taken over answers when
-it is here.
+it has settled; and one in the lane of each queue that it shares, with what it holds there. All verbs may be asked
+twice. A lane that is being taken over answers when it is here.
 
 No I/O, no clock; `node.home.home` uses this.
 """
@@ -24,6 +24,7 @@ from angarium_server.frames.homes import (
     FindTime,
     KeepNote,
     LeasedFrame,
+    ListHolders,
     OpenLease,
     PlanRange,
     ReadNote,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 WAITING_MAX: Final = 10_000
 
 #: Verbs whose answer tells nothing that has to be durable.
-_FIGURES: Final = (CountFrom, FindTime, AskFigures)
+_FIGURES: Final = (CountFrom, FindTime, AskFigures, ListHolders)
 #: Verbs that say something of messages which are done with.
 _WITH_LOSSES: Final = (AcknowledgeUpto, KeepNote)
 
@@ -90,6 +91,7 @@ class Leases:
             ReleaseLease: self._release,
             KeepNote: self._keep,
             ReadNote: self._note,
+            ListHolders: self._holders,
         }
         self._counts = dict.fromkeys(("leases_taken", "leases_timed_out", "lease_questions"), 0)
 
@@ -206,14 +208,20 @@ class Leases:
             return False
         return self._let_go(held) is not None
 
-    def _keep(self, held: HeldLane, wish: KeepNote) -> None:
-        held.note = wish.note or None
+    def _keep(self, held: HeldLane, wish: KeepNote) -> list[int] | None:
         self._keeping[held.lane_id] += 1
         for position in wish.done:
             held.lane.finish(position)
+        if wish.holder:
+            return held.lane.holdings.keep(wish.holder, wish.note, wish.held, self._wall_ms)
+        held.note = wish.note or None
+        return None
 
-    def _note(self, held: HeldLane, _wish: ReadNote) -> bytes:
-        return held.note or b""
+    def _note(self, held: HeldLane, wish: ReadNote) -> bytes | tuple[bytes, list[int]]:
+        return held.lane.holdings.read(wish.holder) if wish.holder else held.note or b""
+
+    def _holders(self, held: HeldLane, _wish: ListHolders) -> list[str]:
+        return held.lane.holdings.holders()
 
     def release(self, held: HeldLane, now: float, wall_ms: int) -> str | None:
         """End the lease of a lane for an operator; gives the group that had it."""

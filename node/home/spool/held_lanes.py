@@ -243,8 +243,17 @@ class HeldLane:
         )
 
     def note_change(self) -> Change:
-        """Give the change that makes the note, or that there is none, durable."""
-        return Table.LANES, layout.note_key(self.lane_id), self.note
+        """Give the change that makes the note, or what is held, or that there is nothing, durable."""
+        rows = self.lane.holdings.rows()
+        value = layout.pack_holdings(rows) if rows else self.note
+        return Table.LANES, layout.note_key(self.lane_id), value
+
+    def take_note(self, value: bytes | None) -> None:
+        """Go on with what `note_change` made durable."""
+        if value is not None and self.lane.settings.name.startswith(wire.SHARED_QUEUE_PREFIX):
+            self.lane.holdings.load(layout.unpack_holdings(value))
+        else:
+            self.note = value
 
     # -- figures ---------------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@
               lane 0x01             numbers given up to, delivered up to, and first and last of each gap (8 bytes each)
               lane 0x02             [format, group, epoch, lease ms, acknowledged, lost, [[first, end], ...]]
                                     while a reader group has leased the lane
-              lane 0x03             the note of its consumer, while there is one
+              lane 0x03             the note of its consumer, while there is one; of a queue that is shared
+                                    [[holder, note, [position, ...]], ...]
     SEGMENTS  lane first            `Segment.pack`
     STATES    lane first            `Segment.pack_state`
     BLOCKS    block                 CRC-32 of the rest (4 bytes), stored wall ms (8), rows (4), batch
@@ -28,12 +29,16 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
 from angarium import errors, wire
+from node.endpoints.holdings import HoldingRow
 from node.endpoints.lease import LeaseRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: Keys of META.
 KEY_STORED: Final = b"stored"
@@ -183,6 +188,17 @@ def is_lease_key(key: bytes) -> bool:
 def note_key(lane_id: int) -> bytes:
     """Give the key of the note of a lane."""
     return number_key(lane_id) + _NOTE_MARK
+
+
+def pack_holdings(rows: Iterable[HoldingRow]) -> bytes:
+    """Pack what consumers of a queue hold that is shared."""
+    packed: bytes = _pack(list(rows))
+    return packed
+
+
+def unpack_holdings(value: bytes) -> list[HoldingRow]:
+    """Undo `pack_holdings`."""
+    return [HoldingRow(*row) for row in msgpack.unpackb(value)]
 
 
 def is_note_key(key: bytes) -> bool:

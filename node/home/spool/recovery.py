@@ -119,7 +119,7 @@ class Recovery:
             held.handovers, held.importing, held.is_doubled = row.handovers, importing, is_doubled
             held.note_positions(known)
             held.gaps, held.unsure = known.gaps, known.delivered
-            held.note = notes.get(lane_id)
+            held.take_note(notes.get(lane_id))
             if lane_id in leases:
                 lane.leasing.load(leases[lane_id], now)
             self._lanes.add(held)

@@ -264,7 +264,7 @@ class ModelledNode:
         self.window = None
         self.given = set()
 
-    def settle(self, attached: SimulatedAttached, position: int) -> None:
+    def settle(self, attached: SimulatedAttached, _window: FlowWindow, position: int) -> None:
         if attached.is_known:
             self._tell_home(0, Settle([position]))
 

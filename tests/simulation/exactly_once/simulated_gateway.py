@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from angarium.message import Row
     from gateway.attached import Guest, Login
     from gateway.session import Acknowledged
-    from tests.simulation.exactly_once.modelled_node import ModelledNode
 
 RIGHTS = Rights(
     publish_allowed=True,
@@ -40,10 +39,11 @@ RIGHTS = Rights(
 class SimulatedAttached:
     """A client at the node, as `gateway.attached.Attached` is: one request at a time, everything else in order."""
 
-    name, vpn, queued = "c", "default", (0, 0)
+    vpn, queued = "default", (0, 0)
 
-    def __init__(self, gateway: SimulatedGateway, guest: Guest) -> None:
+    def __init__(self, gateway: SimulatedGateway, guest: Guest, name: str) -> None:
         self.gateway = gateway
+        self.name = name
         self.guest = guest
         self.rights = KnownRights().find(RIGHTS)
         #: Whether the router has it, and whether the gateway has.
@@ -76,9 +76,12 @@ class SimulatedAttached:
     def bind(self, window: FlowWindow, arguments: dict[str, Any], done: Any) -> None:
         self.request("flow.bind", {**arguments, "window": window}, done)
 
+    def unbind(self, window: FlowWindow) -> None:
+        self.request("flow.unbind", {"window": window}, lambda *_: None)
+
     def accept(self, window: FlowWindow, position: int) -> None:
         if self.is_open and not self.is_away and window.flow:
-            self.gateway.say(lambda node: node.settle(self, position))
+            self.gateway.say(lambda node: node.settle(self, window, position))
             self.renew(window)
 
     def renew(self, window: FlowWindow) -> None:
@@ -128,7 +131,7 @@ class SimulatedAttached:
             return
         welcome = AttachedWelcome(
             session="s",
-            client_name="c",
+            client_name=self.name,
             inbox="#P2P/INB/n/c",
             token=b"",
             resumed=False,
@@ -137,13 +140,18 @@ class SimulatedAttached:
         )
         self.guest.welcomed(welcome, self.gateway.now)
 
-    def answered(self, value: Any) -> None:
+    def answered(self, value: Any, code: int = 0) -> None:
         operation, arguments, done, decode = self._requests.pop(0)
-        if operation == "flow.bind":
+        if operation == "flow.bind" and not code:
             arguments["window"].flow = 1
+        elif operation == "flow.unbind":
+            arguments["window"].flow = 0
         if self._requests:
             self._ask()
-        done(encoded(value, decode), None, self.gateway.now)
+        if code:
+            done(None, ending(code), self.gateway.now)
+        else:
+            done(encoded(value, decode), None, self.gateway.now)
 
     def stored(self, event: Acknowledged) -> None:
         self.guest.stored(event, self.gateway.now)
@@ -198,14 +206,14 @@ class SimulatedGateway:
         self._clock = clock
         self.credit = Credit()
         self.connections: dict[bytes, Connection] = {}
-        self.to_router: deque[Callable[[ModelledNode], None]] = deque()
+        self.to_router: deque[Callable[[Any], None]] = deque()
         self.from_router: deque[tuple[SimulatedAttached, Callable[[], None]]] = deque()
 
     @property
     def now(self) -> float:
         return self._clock()
 
-    def say(self, what: Callable[[ModelledNode], None]) -> None:
+    def say(self, what: Callable[[Any], None]) -> None:
         self.to_router.append(what)
 
     def hear(self) -> bool:
@@ -241,8 +249,8 @@ class SimulatedGateway:
 
     # The process, to its clients.
 
-    def attach(self, guest: Guest, _login: Login, _vpn: str, _now: float) -> SimulatedAttached:
-        attached = SimulatedAttached(self, guest)
+    def attach(self, guest: Guest, login: Login, _vpn: str, _now: float) -> SimulatedAttached:
+        attached = SimulatedAttached(self, guest, login.client_name)
         self.say(lambda node: node.attach(attached))
         return attached
 

@@ -116,7 +116,7 @@ def write_no_sequences(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         session,
         "State",
-        lambda next_sequence=1, _received=None, released=(): State(next_sequence, {}, [*released]),
+        lambda next_sequence=1, _received=None, released=(), _left=(): State(next_sequence, {}, [*released]),
     )
 
 

@@ -331,3 +331,100 @@ def test_a_note_goes_with_its_lane_and_ends_with_it() -> None:
     driven.lanes({}, LANE)
     driven.settle_down()
     assert driven.disk.get(Table.LANES, layout.note_key(LANE)) is None
+
+
+# -- what is held ------------------------------------------------------------------------------------------------
+
+GROUP = wire.SHARED_QUEUE_PREFIX + "g/a"
+
+
+def shared(messages: int = 4) -> DrivenHome:
+    """A home with a queue that is shared, and messages in it."""
+    driven = DrivenHome()
+    driven.start(ROUTER, {LANE: settings_of(GROUP), OTHER: settings_of("other")})
+    driven.store(([LANE], rows_of(messages)))
+    driven.settle_down()
+    return driven
+
+
+def came_again(driven: DrivenHome) -> None:
+    driven.kill()
+    driven.start(ROUTER, {LANE: settings_of(GROUP), OTHER: settings_of("other")})
+
+
+def member(driven: DrivenHome, holder: str, **options: Any) -> int:
+    flow = driven.bind(holder=holder, **options)
+    driven.settle_down()
+    return flow
+
+
+def has(driven: DrivenHome, flow: int) -> list[int]:
+    return driven.delivered[flow].order if flow in driven.delivered else []
+
+
+def test_what_a_member_holds_is_for_nobody_else_whatever_dies_and_comes_to_it_again() -> None:
+    driven = shared()
+    first = member(driven, "m", messages=2)
+    assert has(driven, first) == [1, 2]
+    reference = driven.lease("keep", b"note", [], "m", [2])
+    driven.tick()
+    assert driven.begin_write()
+    assert reference not in driven.leased
+    driven.end_write()
+    assert driven.leased[reference] == (0, [])
+    driven.order(first, "unbind", None)
+    driven.settle_down()
+    assert has(driven, member(driven, "other")) == [1, 3, 4]
+    came_again(driven)
+    assert driven.leased_at_once("holders") == ["m"]
+    assert driven.leased_at_once("note", "m") == [b"note", [2]]
+    assert has(driven, member(driven, "other")) == [1, 3, 4]
+    assert has(driven, member(driven, "m")) == [2]
+    assert driven.leased_at_once("note", "m") == [b"note", [2]]
+
+
+def test_what_a_flow_does_not_have_is_refused_and_what_is_held_already_is_not() -> None:
+    driven = shared()
+    member(driven, "m", messages=1)
+    assert driven.leased_at_once("keep", b"", [], "m", [1, 2, 9]) == [2, 9]
+    assert driven.leased_at_once("keep", b"", [], "other", [1]) == [1]
+    came_again(driven)
+    assert driven.leased_at_once("keep", b"x", [], "m", [1, 2]) == [2], "it has no flow"
+
+
+def test_what_is_held_no_more_is_for_others_and_what_is_done_is_deleted() -> None:
+    driven = shared(3)
+    first = member(driven, "m")
+    driven.leased_at_once("keep", b"a", [], "m", [1, 2, 3])
+    driven.order(first, "unbind", None)
+    other = member(driven, "other")
+    assert has(driven, other) == []
+    driven.leased_at_once("keep", b"b", [1], "m", [3])
+    assert has(driven, other) == [2]
+    driven.leased_at_once("keep", b"", [], "m", [])
+    driven.settle_down()
+    assert has(driven, other) == [2, 3]
+    assert driven.leased_at_once("holders") == []
+    came_again(driven)
+    assert has(driven, member(driven, "m")) == [2, 3]
+
+
+def test_a_purge_takes_what_is_held_and_leaves_the_note() -> None:
+    driven = shared(2)
+    member(driven, "m")
+    driven.leased_at_once("keep", b"a", [], "m", [1, 2])
+    driven.ask("endpoint.purge", lane_id=LANE)
+    assert driven.leased_at_once("note", "m") == [b"a", []]
+
+
+def test_what_is_held_goes_with_its_lane() -> None:
+    old = shared(3)
+    member(old, "m", messages=2)
+    old.leased_at_once("keep", b"mine", [], "m", [2])
+    old.restart()
+    driven, _ = new_home(old.disk)
+    driven.lanes({LANE: settings_of(GROUP)})
+    driven.settle_down(1.0)
+    assert driven.leased_at_once("note", "m") == [b"mine", [2]]
+    assert has(driven, member(driven, "other")) == [1, 3]
+    assert has(driven, member(driven, "m")) == [2]

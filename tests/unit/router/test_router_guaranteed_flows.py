@@ -48,6 +48,7 @@ def test_a_bind_is_answered_when_the_home_has_answered(rig: Rig, client: FakeCli
         "group": "",
         "first": 0,
         "end": -1,
+        "holder": "",
     }
     home.report()
     code, value = client.answer(number)

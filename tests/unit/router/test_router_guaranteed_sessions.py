@@ -492,3 +492,75 @@ def test_a_note_is_only_for_who_has_the_session(world: World) -> None:
     assert other.request("session.note")[0] == errors.PERMISSION_DENIED
     native = world.rig.client("dev2", "alice")
     assert native.request("session.note")[0] == errors.UNKNOWN_OPERATION
+
+
+# -- what sessions hold of queues that are shared --------------------------------------------------------------
+
+
+def member(world: World, name: str) -> tuple[FakeClient, int]:
+    """Give a client with a kept session that shares a queue, and the number of its flow."""
+    client = world.client(name)
+    world.opened(client)
+    assert client.request("session.share", **SHARE, expiry_s=60) == (0, {"name": SHARED})
+    return client, client.bind(SHARED)["flow"]
+
+
+def hold(client: FakeClient, *held: int, note: bytes = b"note") -> tuple[int, Any]:
+    return client.request("session.keep", share=SHARED, note=note, held=held)
+
+
+def test_what_a_session_holds_is_its_own_until_it_ends(world: World) -> None:
+    first, _ = member(world, "dev1")
+    home = world.rig.homes[0]
+    home.store(world.controller.find(SHARED), 2)
+    assert first.messages() == 2
+    assert hold(first, 1) == (0, [])
+    first.leave(wanted=False)
+    second, _ = member(world, "dev2")
+    assert second.messages() == 1
+    again, _ = member(world, "dev1")
+    assert again.request("session.note", share=SHARED) == (0, [b"note", [1]])
+    assert again.messages() == 1
+    again.leave(wanted=True)
+    world.opened(world.client("dev1"), clean=True)
+    world.rig.advance(1)
+    assert second.messages() == 1
+
+
+def test_what_was_held_is_given_back_however_late_the_home_hears_of_the_end(world: World) -> None:
+    first, _ = member(world, "dev1")
+    second, _ = member(world, "dev2")
+    world.rig.homes[0].store(world.controller.find(SHARED), 1)
+    assert first.messages() == 1
+    assert hold(first, 1) == (0, [])
+    world.rig.kill_home(0)
+    first.leave(wanted=True)
+    world.opened(world.client("dev1"), clean=True)
+    world.rig.advance(25)
+    world.rig.start_home(0)
+    world.rig.advance(1)
+    assert second.messages() == 1
+
+
+def test_who_joins_has_what_is_left_of_sessions_given_back_that_are_gone(world: World) -> None:
+    first, _ = member(world, "dev1")
+    world.rig.homes[0].store(world.controller.find(SHARED), 1)
+    assert hold(first, 1) == (0, [])
+    first.leave(wanted=True)
+    world.rig.consumers.holders._shares.clear()  # as a router that has just begun
+    world.opened(world.client("dev1"), clean=True)
+    world.rig.advance(1)
+    second, _ = member(world, "dev2")
+    world.rig.advance(1)
+    assert second.messages() == 1
+
+
+def test_only_sessions_that_are_kept_hold_messages_and_only_of_queues_that_are_shared(world: World) -> None:
+    client = world.client()
+    assert client.request("session.share", **SHARE, expiry_s=0)[0] == 0
+    client.bind(SHARED)
+    assert hold(client)[0] == errors.UNKNOWN_ENDPOINT
+    world.opened(client)
+    for name in (NAME, "#mqtt/$share/crew/b"):
+        assert client.request("session.keep", share=name, note=b"")[0] == errors.UNKNOWN_ENDPOINT
+    assert hold(client, 9) == (0, [9])

@@ -69,6 +69,9 @@ class FakeSession:
         self.note = b""
         self.done: set[int] = set()
         self.last_sequence = 0
+        #: By the name of a queue that is shared: the note there, and what is held; and what is refused to be.
+        self.holdings: dict[str, tuple[bytes, list[int]]] = {}
+        self.taken_by_others: set[int] = set()
 
     def opened(self, arguments: dict[str, Any]) -> dict[str, Any]:
         present = self.is_kept and not arguments["clean"]
@@ -87,14 +90,20 @@ class FakeSession:
         self.shared_for_s[arguments["filter"]] = arguments["expiry_s"]
         return {"name": f"#mqtt/{arguments['filter']}"}
 
-    def noted(self, _arguments: dict[str, Any]) -> bytes:
+    def noted(self, arguments: dict[str, Any]) -> Any:
         assert self.is_kept
-        return self.note
+        return self.holdings.get(arguments["share"], (b"", [])) if "share" in arguments else self.note
 
-    def kept(self, arguments: dict[str, Any]) -> None:
+    def kept(self, arguments: dict[str, Any]) -> list[int] | None:
         assert self.is_kept
+        if "share" in arguments:
+            held = [one for one in arguments["held"] if one not in self.taken_by_others]
+            self.holdings[arguments["share"]] = arguments["note"], held
+            self.done |= {*arguments["done"]}
+            return [one for one in arguments["held"] if one not in held]
         self.note = arguments["note"]
         self.done |= {*arguments["done"]}
+        return None
 
     def opens_producer(self, arguments: dict[str, Any]) -> dict[str, Any]:
         assert arguments == {"name": "#mqtt/c"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pytest
 
 from angarium import errors, wire
 from angarium.message import pack_fields
@@ -22,6 +21,8 @@ from tests.unit.gateway.clients.conversation import RIGHTS, Conversation
 from tests.unit.gateway.clients.sessions_of_tests import KEPT, again, payloads, row, subscribed
 
 if TYPE_CHECKING:
+    import pytest
+
     from angarium.client.protocol.flow_window import FlowWindow
     from angarium.message import Row
 
@@ -67,14 +68,149 @@ def test_what_was_published_with_qos_0_comes_with_it_and_is_done_with() -> None:
     assert talk.node.accepted_shared == [(QUEUE, 1)]
 
 
-@pytest.mark.parametrize(("fields", "granted"), [({}, 2), (KEPT[5], 1)])
-def test_qos_2_is_granted_to_sessions_that_end_with_their_connections(
-    fields: dict[str, Any], granted: int
-) -> None:
-    talk = Conversation().here(**fields)
-    talk.says(Subscribe(1, (Subscription(TEXT, 2),)))
+# -- with QoS 2, sessions that are kept ------------------------------------------------------------------------
+
+
+def keeper() -> Conversation:
+    """Give a member whose session is kept."""
+    return member(2, **KEPT[5])
+
+
+def held(talk: Conversation) -> list[int]:
+    return talk.node.session.holdings[QUEUE][1]
+
+
+def returned(talk: Conversation) -> Conversation:
+    """Give the same member on its next connection."""
+    new = again(talk)
+    new.welcome()
+    new.node_does_all()
+    return new
+
+
+def test_a_message_is_sent_when_it_is_held_and_deleted_before_it_is_released() -> None:
+    talk = keeper()
+    talk.node_brings((7, twice("x")), window=window_of(talk))
+    assert talk.hears() == []
+    talk.node_works()
+    ((_, packet_id, _),) = payloads(talk)
+    assert held(talk) == [7]
+    talk.says(PubRec(packet_id), PubComp(packet_id))
+    assert talk.hears() == []
+    talk.node_works()
+    assert talk.hears() == [PubRel(packet_id)]
+    assert (held(talk), talk.node.session.done) == ([], {7})
+    talk.says(PubRec(packet_id))
+    assert talk.hears() == [PubRel(packet_id)]
+    assert window_of(talk).held_messages == 1
+    talk.says(PubComp(packet_id))
+    assert window_of(talk).held_messages == 0
+    assert talk.node.accepted_shared == [], "it is not settled besides"
+
+
+def test_what_somebody_else_has_is_not_sent_and_what_the_client_refuses_is_deleted() -> None:
+    talk = keeper()
+    talk.node.session.taken_by_others = {7}
+    talk.node_brings((7, twice("x")), (8, twice("y")), window=window_of(talk))
+    talk.node_works()
+    ((payload, packet_id, _),) = payloads(talk)
+    assert payload == "y"
+    assert window_of(talk).held_messages == 1
+    talk.says(PubRec(packet_id, ReasonCode.QUOTA_EXCEEDED))
+    talk.node_works()
+    assert talk.hears() == []
+    assert (held(talk), talk.node.session.done) == ([], {8})
+
+
+def test_a_refused_message_that_comes_again_before_it_is_deleted_takes_no_room_for_good() -> None:
+    talk = keeper()
+    talk.node_brings((7, twice("x")), window=window_of(talk))
+    talk.node_works()
+    ((_, packet_id, _),) = payloads(talk)
+    talk.says(PubRec(packet_id, ReasonCode.QUOTA_EXCEEDED))
+    talk.node_brings((7, twice("x")), counts=[1], window=window_of(talk))
+    talk.node_works()
+    assert talk.hears() == []
+    assert window_of(talk).held_messages == 0
+
+
+def test_the_next_connection_goes_on_with_what_is_held_and_with_what_is_released() -> None:
+    talk = keeper()
+    talk.node_brings((1, twice("x")), (2, twice("y")), window=window_of(talk))
+    talk.node_works()
+    (_, first, _), (_, second, _) = payloads(talk)
+    talk.says(PubRec(first))
+    talk.node_works()
+    new = returned(talk)
+    assert new.hears() == [PubRel(first)]
+    new.node_brings((2, twice("y")), (3, twice("z")), window=window_of(new))
+    new.node_works()
+    assert payloads(new)[:1] == [("y", second, True)]
+    assert held(new) == [2, 3]
+    new.says(PubComp(first), PubRec(second))
+    new.node_works()
+    assert PubRel(second) in new.hears()
+    assert held(new) == [3]
+
+
+def test_what_is_held_no_more_is_released() -> None:
+    talk = keeper()
+    talk.node_brings((1, twice("x")), window=window_of(talk))
+    talk.node_works()
+    ((_, packet_id, _),) = payloads(talk)
+    note, _ = talk.node.session.holdings[QUEUE]
+    talk.node.session.holdings[QUEUE] = note, []
+    new = returned(talk)
+    assert new.hears() == [PubRel(packet_id)]
+
+
+def test_who_leaves_finishes_what_is_held_on_the_next_connection_too() -> None:
+    talk = keeper()
+    talk.node_brings((1, twice("x")), (2, twice("y")), window=window_of(talk))
+    talk.node_works()
+    (_, first, _), (_, second, _) = payloads(talk)
+    talk.says(Unsubscribe(2, (TEXT,)))
     talk.node_does_all()
-    assert talk.hears_one().codes == (granted,)
+    assert isinstance(talk.hears_one(), UnsubAck)
+    assert (held(talk), TEXT in talk.node.session.filters) == ([1, 2], False)
+    talk.says(PubRec(first))
+    talk.node_works()
+    assert talk.hears() == [PubRel(first)]
+    new = returned(talk)
+    assert new.hears() == [PubRel(first)]
+    window = window_of(new)
+    new.node_brings((2, twice("y")), (3, twice("z")), window=window)
+    new.node_works()
+    assert payloads(new) == [("y", second, True)], "what is new is for others"
+    assert window.flow == 0
+    new.says(PubComp(first), PubRec(second))
+    new.node_works()
+    assert new.hears() == [PubRel(second)]
+    new.says(PubComp(second))
+    new.node_works()
+    assert new.node.session.holdings[QUEUE] == (b"", [])
+    assert new.node.session.note == b""
+
+
+def test_what_a_flow_brings_again_while_it_is_asked_for_is_asked_for_again() -> None:
+    talk = keeper()
+    old = window_of(talk)
+    talk.node_brings((7, twice("x")), window=old)
+    talk.node_ends_flow(errors.HOME_NOT_READY, window=old)
+    talk.now += BIND_AGAIN_S
+    talk.client.tick(talk.now)
+    operation, wish, done, _ = talk.node.requests.pop(0)
+    assert (operation, wish["held"]) == ("session.keep", [7])
+    talk.node_works()
+    talk.node_brings((7, twice("x")), counts=[1], window=window_of(talk))
+    done([7], None, talk.now)
+    assert talk.hears() == []
+    talk.node_works()
+    assert [payload for payload, _, _ in payloads(talk)] == ["x"]
+    assert held(talk) == [7]
+
+
+# -- sessions that end with their connections --------------------------------------------------------------------
 
 
 def test_with_qos_2_a_message_is_done_with_when_it_is_completed() -> None:
