@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from angarium import wire
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -17,32 +19,40 @@ class Accepting:
 
     def __init__(self) -> None:
         """Begin with none."""
-        #: Flow -> its client, and ranges of positions; the oldest first.
-        self._gathered: dict[FlowWindow, tuple[int, list[Range]]] = {}
+        #: Flow and outcome -> its client, and ranges of positions; the oldest first.
+        self._gathered: dict[tuple[FlowWindow, int], tuple[int, list[Range]]] = {}
 
     def __len__(self) -> int:
-        """Count the flows."""
+        """Count the flows, each once for each outcome."""
         return len(self._gathered)
 
-    def add(self, number: int, window: FlowWindow, position: int) -> None:
+    def add(
+        self,
+        number: int,
+        window: FlowWindow,
+        position: int,
+        partition: int = 0,
+        outcome: int = wire.OUTCOME_ACCEPTED,
+    ) -> None:
         """Gather a message of a client."""
-        known = self._gathered.get(window)
+        key = window, outcome
+        known = self._gathered.get(key)
         if known is None or not known[1]:
-            self._gathered[window] = number, [(0, position, position)]
+            self._gathered[key] = number, [(partition, position, position)]
             return
-        partition, first, last = known[1][-1]
-        if position == last + 1:
+        at, first, last = known[1][-1]
+        if position == last + 1 and at == partition:
             known[1][-1] = partition, first, position
         else:
-            known[1].append((0, position, position))
+            known[1].append((partition, position, position))
 
     def renew(self, number: int, window: FlowWindow) -> None:
         """Have more granted to a flow, though nothing of it is to be accepted."""
-        self._gathered.setdefault(window, (number, []))
+        self._gathered.setdefault((window, wire.OUTCOME_ACCEPTED), (number, []))
 
     def send(self, session: GatewaySession, has_room: Callable[[GatewaySession], bool]) -> None:
         """Tell the router, as long as there is room for frames."""
         while self._gathered and has_room(session):
-            window, (number, ranges) = next(iter(self._gathered.items()))
-            del self._gathered[window]
-            session.accept(number, window, ranges)
+            (window, outcome), (number, ranges) = next(iter(self._gathered.items()))
+            del self._gathered[window, outcome]
+            session.settle(number, window, outcome, ranges)

@@ -390,6 +390,11 @@ class Attached:
         if self.stage is Stage.OPEN and window.flow:
             self._carrier.accepting.add(self.number, window, position)
 
+    def settle(self, window: FlowWindow, partition: int, position: int, outcome: int) -> None:
+        """Say what became of a message of a flow, whose queue may have partitions."""
+        if self.stage is Stage.OPEN and window.flow:
+            self._carrier.accepting.add(self.number, window, position, partition, outcome)
+
     def renew(self, window: FlowWindow) -> None:
         """Have more granted to a flow: its client has room again."""
         if self.stage is Stage.OPEN and window.flow:

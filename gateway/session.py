@@ -211,11 +211,11 @@ class GatewaySession(ClientSession):
             found = self._guaranteed[number] = GuaranteedProtocol(partial(self._send_of, number))
         return found
 
-    def accept(self, number: int, window: FlowWindow, ranges: Sequence[Range]) -> None:
-        """Say that messages of a client's flow are done with, and grant more, if that flow is still bound."""
+    def settle(self, number: int, window: FlowWindow, outcome: int, ranges: Sequence[Range]) -> None:
+        """Say what became of messages of a client's flow, and grant more, if that flow is still bound."""
         found = self._guaranteed.get(number)
         if found is not None and window.flow:
-            found.settle(window.flow, wire.OUTCOME_ACCEPTED, ranges)
+            found.settle(window.flow, outcome, ranges)
             found.renew(window)
 
     def publish_of(self, number: int, batch: Round, round_number: int, producer: int, first: int) -> None:

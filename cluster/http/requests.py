@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiohttp import web
 
-from angarium import errors
+from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.http import bodies
 from angarium_server.http.problems import RefusedError
 from gateway.http.client import Stage
 from gateway.http.credentials import credentials_of
-from gateway.http.messages import Options
-from gateway.http.targets import METHODS, Target, Verb, target_of
+from gateway.http.messages import Options, headers_of, json_of
+from gateway.http.queues import LEASED_MAX, OUTCOMES, Receiver
+from gateway.http.targets import METHODS, Target, Verb, take_number, target_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from aiohttp.web import BaseRequest
 
@@ -29,9 +31,17 @@ if TYPE_CHECKING:
     from gateway.http.client import Done, HttpClient
     from gateway.http.clients import Clients
     from gateway.http.credentials import Credentials
+    from gateway.http.queues import Reader, Taken
 
 #: How long a message may wait for room, and for the node to store it; whether it is stored is not known then.
 PUBLISH_S: Final = 30.0
+#: How long a reply, or a message of a queue, is waited for, without a word and at most; and the queue is looked into.
+REPLY_S: Final = 5.0
+WAIT_MAX_S: Final = 60.0
+NO_WAIT_S: Final = 0.25
+#: How long messages are on lease.
+LEASE_S: Final = 30.0
+LEASE_MAX_S: Final = 3_600.0
 #: Says of a guaranteed message that nobody wanted it.
 UNROUTED: Final = {"Angarium-Unrouted": "true"}
 
@@ -40,6 +50,17 @@ INDEX: Final = {
     "resources": [
         {"method": "POST", "path": "/v1/topics/{topic}", "summary": "publish a message to a topic"},
         {"method": "POST", "path": "/v1/queues/{name}", "summary": "publish a message to a queue"},
+        {
+            "method": "POST",
+            "path": "/v1/requests/{topic}",
+            "summary": "publish a request, and give its reply",
+        },
+        {
+            "method": "POST",
+            "path": "/v1/queues/{name}/receive",
+            "summary": "take messages of a queue on lease",
+        },
+        {"method": "POST", "path": "/v1/queues/{name}/settle", "summary": "be done with messages on lease"},
     ]
 }
 
@@ -69,14 +90,21 @@ class Requests:
         _allow(request, *METHODS[target.verb])
         if target.verb is Verb.INDEX:
             return bodies.answer(request, INDEX)
+        asked = _asked(target)
         options = Options(request.headers.items(), target.query)
         credentials = credentials_of(request.headers.get("Authorization"), options.vpn, address)
         with self._client(credentials) as client:
             await self._enter(client)
+            if target.verb is Verb.RECEIVE:
+                return await self._receive(request, self._reader(client, credentials, target), asked)
             with self._room(request):
                 _go_on(request)
+                if target.verb is Verb.SETTLE:
+                    return await self._settle(request, credentials, target)
                 payload = await bodies.read_bytes(request, self._bytes_max, self._timeout_s)
-                row = options.row(target.topic, payload, client.attached.name)
+                if target.verb is Verb.REQUEST:
+                    return await self._ask(client, target, options, payload, asked.wait_s)
+                row = options.row(target.name, payload, client.attached.name)
                 return await self._publish(client, row, target, options)
 
     # -- clients ---------------------------------------------------------------------------------------------
@@ -131,15 +159,7 @@ class Requests:
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def tell(error: AngariumError | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        ask(tell)
+        ask(lambda error: _tell(done, None, error))
         self._touched()
         try:
             async with asyncio.timeout(timeout_s):
@@ -166,6 +186,131 @@ class Requests:
                 raise error_for(error.code, error.detail or repr(row[1]), error.advice) from None
             headers = UNROUTED
         return web.Response(status=204 if options.is_guaranteed else 202, headers=headers)
+
+    # -- requests and replies --------------------------------------------------------------------------------
+
+    async def _ask(
+        self, client: HttpClient, target: Target, options: Options, payload: bytes, wait_s: float
+    ) -> web.StreamResponse:
+        """Publish a request, and answer with its reply."""
+        answer: asyncio.Future[Row] = asyncio.get_running_loop().create_future()
+
+        def row_of(inbox: str, correlation_id: str) -> Row:
+            told = {"mode": "direct", "reply_to": inbox, "correlation_id": correlation_id}
+            return options.row(target.name, payload, client.attached.name, **told)
+
+        correlation_id = client.request(row_of, partial(_tell, answer))
+        self._touched()
+        try:
+            async with asyncio.timeout(wait_s):
+                row = await answer
+        except TimeoutError:
+            raise error_for(errors.TIMEOUT, f"no reply to {target.name!r} within {wait_s:g} s") from None
+        finally:
+            client.replies.give_up(correlation_id)
+        return web.Response(body=row[5], headers=headers_of(row))
+
+    # -- queues ----------------------------------------------------------------------------------------------
+
+    def _reader(self, client: HttpClient, credentials: Credentials, target: Target) -> Reader:
+        vpn, username = credentials.vpn, credentials.username
+        return client.reader(vpn, username, target.name, self._clients.receipts)
+
+    async def _receive(self, request: BaseRequest, reader: Reader, asked: Asked) -> web.StreamResponse:
+        """Answer with messages of a queue, as soon as there are some, or with none."""
+        if reader.is_full:
+            raise error_for(errors.CONTROL_RATE_EXCEEDED, "too many requests wait for messages of this queue")
+        came: asyncio.Future[Sequence[Taken]] = asyncio.get_running_loop().create_future()
+        receiver = Receiver(asked.most, asked.lease_s, partial(_tell, came))
+        reader.receive(receiver, time.monotonic())
+        self._touched()
+        try:
+            async with asyncio.timeout(asked.wait_s):
+                taken = await asyncio.shield(came)
+        except TimeoutError:
+            taken = came.result() if came.done() else ()
+        except asyncio.CancelledError:
+            self._fail(came)
+            raise
+        finally:
+            reader.give_up(receiver, time.monotonic())
+        if asked.is_accepted:
+            for one in taken:
+                self._clients.receipts.settle(one.receipt, wire.OUTCOME_ACCEPTED, time.monotonic())
+            self._touched()
+        return bodies.answer(request, {"messages": [_told(one, asked) for one in taken]})
+
+    def _fail(self, came: asyncio.Future[Sequence[Taken]]) -> None:
+        """Give back what came for a request that is gone."""
+        if came.done() and not came.cancelled() and came.exception() is None:
+            for one in came.result():
+                self._clients.receipts.settle(one.receipt, wire.OUTCOME_FAILED, time.monotonic())
+            self._touched()
+
+    async def _settle(
+        self, request: BaseRequest, credentials: Credentials, target: Target
+    ) -> web.StreamResponse:
+        """Be done with messages; answers which receipts are of none."""
+        said = await bodies.read(request, self._bytes_max, self._timeout_s)
+        if not said or not all(
+            name in OUTCOMES and isinstance(receipts, list) and all(isinstance(one, str) for one in receipts)
+            for name, receipts in said.items()
+        ):
+            advice = 'send {"accepted": [RECEIPT, ...]}; failed and rejected are possible, too'
+            raise errors.invalid("the body is no object of lists of receipts", advice)
+        owner = credentials.vpn, credentials.username, target.name
+        unknown: list[str] = []
+        for name, receipts in said.items():
+            unknown += self._clients.receipts.settle_all(receipts, owner, OUTCOMES[name], time.monotonic())
+        self._touched()
+        return bodies.answer(request, {"unknown": unknown})
+
+
+class Asked(NamedTuple):
+    """What the query of a request says of waiting and of messages."""
+
+    wait_s: float
+    most: int = 1
+    lease_s: float = LEASE_S
+    is_accepted: bool = False
+
+
+def _asked(target: Target) -> Asked:
+    """Take what is about these out of the query.
+
+    Raises:
+        InvalidRequestError: something cannot be (40018).
+    """
+    query = target.query
+    if target.verb is Verb.REQUEST:
+        return Asked(take_number(query, "timeout", REPLY_S, 0.001, WAIT_MAX_S))
+    if target.verb is not Verb.RECEIVE:
+        return Asked(0.0)
+    acknowledge = query.pop("ack", "explicit")
+    if acknowledge not in ("explicit", "auto"):
+        raise errors.invalid(f"ack is {acknowledge[:50]!r}", "say explicit or auto")
+    return Asked(
+        wait_s=take_number(query, "wait", 0.0, 0.0, WAIT_MAX_S) or NO_WAIT_S,
+        most=int(take_number(query, "max", 1, 1, LEASED_MAX)),
+        lease_s=take_number(query, "lease", LEASE_S, 1.0, LEASE_MAX_S),
+        is_accepted=acknowledge == "auto",
+    )
+
+
+def _told(taken: Taken, asked: Asked) -> dict[str, Any]:
+    """Give a message of a queue for the answer."""
+    told = {} if asked.is_accepted else {"receipt": taken.receipt}
+    return {**told, **json_of(taken.row), "delivery_count": taken.attempts + 1, "stored_ms": taken.stored_ms}
+
+
+def _tell(future: asyncio.Future[Any], value: Any, error: AngariumError | None) -> None:
+    """Have a future done; nobody may wait for it any more."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)
 
 
 def _go_on(request: BaseRequest) -> None:

@@ -86,7 +86,8 @@ class HttpServer:
         self._clients = Clients(self._attach)
         self._requests = Requests(runtime, self._clients, self._turns.soon)
         self._origins = Origins(runtime.settings.listen, runtime.settings.hosts)
-        self._http = web.Server(self._handle)
+        # A request whose client is gone waits for nothing.
+        self._http = web.Server(self._handle, handler_cancellation=True)
         self._door = Door(runtime.settings, self._http)
         self._count = 0
         #: Code -> requests that were refused with it.

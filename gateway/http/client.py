@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium.message import row_size
+from gateway.http.queues import Reader
+from gateway.http.replies import Replies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from angarium.errors import AngariumError
     from angarium.message import Row
     from gateway.attached import Attached
+    from gateway.http.queues import Receipts
+    from gateway.http.replies import Replied
     from gateway.session import Acknowledged, AttachedWelcome
 
 #: Messages of a client that wait for room, and requests that wait until it is let in; one more is refused.
@@ -56,6 +60,10 @@ class HttpClient:
     def __init__(self, waiting: dict[HttpClient, None]) -> None:
         """Wait for the node; `waiting` has, of all clients, those whose messages wait for room."""
         self._waiting = waiting
+        #: Its requests that wait for replies, and the queues that it reads, by name; what waits there counts as work.
+        self.replies: Final = Replies()
+        self.readers: Final[dict[str, Reader]] = {}
+        self._inbox = ""
         self.attached: Attached
         self.stage = Stage.GREETING
         #: Why it is over.
@@ -118,7 +126,40 @@ class HttpClient:
     @property
     def is_idle(self) -> bool:
         """Whether nobody would miss it."""
-        return not (self.users or self._unstored or self._held or self._entering)
+        is_reading = any(not reader.is_idle for reader in self.readers.values())
+        return not (self.users or self._unstored or self._held or self._entering or is_reading)
+
+    def request(self, row_of: Callable[[str, str], Row], done: Replied) -> str:
+        """Publish a request, made with reply topic and correlation id; gives that id. See `publish`.
+
+        Raises:
+            AngariumError: it cannot be published, or too many wait.
+        """
+        self.replies.open(self.attached, self._inbox)
+        correlation_id = self.replies.expect(done)
+        try:
+            row = row_of(self._inbox, correlation_id)
+            if code := self.refusal_of(row):
+                raise error_for(code, repr(row[1]))
+        except errors.AngariumError:
+            self.replies.give_up(correlation_id)
+            raise
+        self.publish(row, lambda error: None if error is None else self.replies.fail(correlation_id, error))
+        return correlation_id
+
+    def reader(self, vpn: str, username: str, queue: str, receipts: Receipts) -> Reader:
+        """Give what reads a queue."""
+        found = self.readers.get(queue)
+        if found is None:
+            found = self.readers[queue] = Reader(self.attached, vpn, username, queue, receipts)
+        return found
+
+    def tick(self, now: float) -> None:
+        """Do what is due in its queues."""
+        for name, reader in [*self.readers.items()]:
+            reader.tick(now)
+            if reader.is_idle and not reader.is_bound:
+                del self.readers[name]
 
     def leave(self) -> None:
         """Be over."""
@@ -128,9 +169,10 @@ class HttpClient:
 
     # What the node says.
 
-    def welcomed(self, _welcome: AttachedWelcome, _now: float) -> None:
+    def welcomed(self, welcome: AttachedWelcome, _now: float) -> None:
         """It is let in."""
         self.stage = Stage.OPEN
+        self._inbox = welcome.inbox
         self._let_in(None)
 
     def refused(self, error: AngariumError, _now: float) -> None:
@@ -144,6 +186,8 @@ class HttpClient:
     def _end(self, error: AngariumError) -> None:
         self.stage, self.error = Stage.OVER, error
         self._let_in(error)
+        self._end_reading(error)
+        self.replies.end(error)
         unstored, self._unstored = self._unstored, {}
         held, self._held = self._held, deque()
         self._waiting.pop(self, None)
@@ -152,13 +196,20 @@ class HttpClient:
         for publication in held:
             publication.done(error)
 
+    def _end_reading(self, error: AngariumError) -> None:
+        for reader in self.readers.values():
+            reader.end(error)
+
     def _let_in(self, error: AngariumError | None) -> None:
         entering, self._entering = self._entering, []
         for done in entering:
             done(error)
 
     def away(self, _now: float) -> bool:
-        """Wait for the next router with what was published, which then goes on."""
+        """Wait for the next router with what was published, which then goes on; leases are over."""
+        self._end_reading(error_for(errors.NOT_CONNECTED, "the router was lost"))
+        if self.replies.inbox:
+            self.attached.subscribe_again(self.replies.filters, lambda _codes, _now: None)
         return True
 
     def acknowledged(self, answers: Sequence[tuple[int, int]], _now: float) -> None:
@@ -173,19 +224,24 @@ class HttpClient:
         self.go_on()
 
     def answered(self, codes: Sequence[int], now: float) -> None:
-        """Nothing was subscribed to."""
+        """The inbox is subscribed to."""
 
     def stored(self, event: Acknowledged, now: float) -> None:
         """It has no producer of its own."""
 
-    def delivered(self, rows: Sequence[Row], share: str | None, now: float) -> None:
-        """Nothing was subscribed to."""
+    def delivered(self, rows: Sequence[Row], _share: str | None, _now: float) -> None:
+        """Replies came."""
+        self.replies.take(rows)
 
     def spooled(self, event: Arrived, now: float) -> None:
-        """No flow was bound."""
+        """Messages of a queue came."""
+        for reader in self.readers.values():
+            reader.take(event, now)
 
     def indicated(self, event: Indicated, now: float) -> None:
-        """No flow was bound."""
+        """Something happened to a flow."""
+        for reader in self.readers.values():
+            reader.indicated(event, now)
 
 
 def _is_guaranteed(row: Row) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from angarium import errors
 from gateway.http.client import HttpClient, Stage
+from gateway.http.queues import Receipts
 
 if TYPE_CHECKING:
     from gateway.attached import Attached, Guest, Login
@@ -26,8 +27,8 @@ LOGIN_S: Final = 60.0
 IDLE_S: Final = 20.0
 #: Clients of the process; of more than these the one that is idle for longest goes, or the next one is refused.
 CLIENTS_MAX: Final = 10_000
-#: How often `tick` looks who is idle.
-LOOK_S: Final = 1.0
+#: How often `tick` looks who is idle, and which leases are over.
+LOOK_S: Final = 0.25
 
 
 class Attach(Protocol):
@@ -61,6 +62,8 @@ class Clients:
         #: Of them, those whose messages wait for room.
         self._waiting: dict[HttpClient, None] = {}
         self._look_at = 0.0
+        #: Leases of all of them.
+        self.receipts: Final = Receipts()
         #: How many logins there were.
         self.logins = 0
 
@@ -80,6 +83,9 @@ class Clients:
             return known.client
         if len(self._all) >= CLIENTS_MAX:
             raise errors.error_for(errors.TOO_MANY_CLIENTS, f"{CLIENTS_MAX:,} clients of HTTP are here")
+        if known is not None:
+            for reader in known.client.readers.values():
+                reader.is_last = True
         client = HttpClient(self._waiting)
         client.idle_since = now
         client.attached = self._attach(client, credentials.login(), credentials.vpn, now)
@@ -102,6 +108,8 @@ class Clients:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_S
+        for client in self._all:
+            client.tick(now)
         for client in [one for one in self._all if self._is_done(one, now)]:
             client.leave()
             del self._all[client]

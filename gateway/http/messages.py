@@ -9,16 +9,23 @@ An option that is given in both ways, or that is not known, is refused: it would
 
 from __future__ import annotations
 
+import base64
+import re
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from angarium import errors
-from angarium.message import Message
+from angarium.message import Delivery, Message, ReceivedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from angarium.message import Mode, Row
 
+#: Names and values that headers can have: what a message says comes from anybody.
+_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+VALUE_BYTES_MAX: Final = 4_096
 PREFIX: Final = "angarium-"
 PROPERTY_PREFIX: Final = "angarium-property-"
 #: Names of options that say nothing about a message.
@@ -73,6 +80,7 @@ class Options:
         self._properties: dict[str, str] = {}
         for name, value in headers:
             self._take(name, value)
+        #: The Message VPN, and how the message travels.
         self.vpn = self._given.pop(VPN, "default")
         self.delivery = self._given.pop(DELIVERY, GUARANTEED)
         if self.delivery not in _MODES:
@@ -113,5 +121,72 @@ class Options:
         Raises:
             InvalidRequestError: no message can be like this (40010, 40018).
         """
-        fields = {**self._fields, **more, "sender_id": sender, "properties": self._properties or None}
-        return Message(topic, payload, mode=_MODES[self.delivery], **fields).row
+        fields = {"mode": _MODES[self.delivery], **self._fields, **more}
+        return Message(topic, payload, sender_id=sender, properties=self._properties or None, **fields).row
+
+
+def headers_of(row: Row) -> dict[str, str]:
+    """Give what a message says besides its payload as headers; what they cannot say is left out."""
+    message = _message(row)
+    told: dict[str, Any] = {
+        "Content-Type": message.content_type or "application/octet-stream",
+        "Content-Encoding": message.content_encoding,
+        "Angarium-Topic": message.topic,
+        "Angarium-Correlation-Id": message.correlation_id,
+        "Angarium-Reply-To": message.reply_to,
+        "Angarium-Sender-Id": message.sender_id,
+        "Angarium-Message-Id": message.application_message_id,
+        "Angarium-Message-Type": message.application_message_type,
+    }
+    told |= {
+        f"Angarium-Property-{name}": value
+        for name, value in message.properties.items()
+        if isinstance(name, str) and _NAME.fullmatch(name)
+    }
+    return {name: value for name, value in told.items() if _is_value(value)}
+
+
+def _message(row: Row) -> Message:
+    return ReceivedMessage(row, Delivery([row], None, 0))
+
+
+def _is_value(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable() and len(value.encode()) <= VALUE_BYTES_MAX
+
+
+def json_of(row: Row) -> dict[str, Any]:
+    """Give a message as a value that JSON can have: its payload as text, or base64 if it is none."""
+    message = _message(row)
+    told: dict[str, Any] = {
+        "topic": message.topic,
+        **_payload_of(message.payload),
+        "correlation_id": message.correlation_id,
+        "reply_to": message.reply_to,
+        "sender_id": message.sender_id,
+        "message_id": message.application_message_id,
+        "message_type": message.application_message_type,
+        "content_type": message.content_type,
+        "content_encoding": message.content_encoding,
+        "priority": message.priority,
+        "properties": _plain(message.properties) or None,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _payload_of(payload: bytes) -> dict[str, str]:
+    try:
+        return {"payload": payload.decode(), "payload_encoding": "string"}
+    except UnicodeDecodeError:
+        return {"payload": base64.b64encode(payload).decode(), "payload_encoding": "base64"}
+
+
+def _plain(properties: dict[Any, Any]) -> dict[str, Any]:
+    """Give the properties that JSON can have; bytes are base64."""
+    plain: dict[str, Any] = {}
+    for name, value in properties.items():
+        try:
+            msgspec.json.encode({name: value})
+        except (TypeError, ValueError, RecursionError):
+            continue
+        plain[name] = value
+    return plain

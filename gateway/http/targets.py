@@ -10,6 +10,7 @@ POST /v1/queues/a%2Fb                     publish to the queue a/b
 from __future__ import annotations
 
 import enum
+import math
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -25,18 +26,21 @@ class Verb(enum.Enum):
     INDEX = "index"
     PUBLISH = "publish"
     SEND = "send"
+    REQUEST = "request"
+    RECEIVE = "receive"
+    SETTLE = "settle"
 
 
 #: What may be done, and with which method.
-METHODS: Final = {Verb.INDEX: ("GET", "HEAD"), Verb.PUBLISH: ("POST",), Verb.SEND: ("POST",)}
+METHODS: Final = dict.fromkeys(Verb, ("POST",)) | {Verb.INDEX: ("GET", "HEAD")}
 
 
 class Target(NamedTuple):
     """What a request is about."""
 
     verb: Verb
-    #: The topic that is published to; empty if it is about none.
-    topic: str
+    #: The topic that is published to, or the name of the queue that is read.
+    name: str
     query: dict[str, str]
 
 
@@ -66,6 +70,30 @@ def target_of(raw: str) -> Target:
             return Target(Verb.INDEX, "", values)
         case ["", "v1", "topics", *levels] if levels:
             return Target(Verb.PUBLISH, "/".join(levels), values)
+        case ["", "v1", "requests", *levels] if levels:
+            return Target(Verb.REQUEST, "/".join(levels), values)
+        case ["", "v1", "queues", name, "receive"] if name:
+            return Target(Verb.RECEIVE, name, values)
+        case ["", "v1", "queues", name, "settle"] if name:
+            return Target(Verb.SETTLE, name, values)
         case ["", "v1", "queues", name] if name:
             return Target(Verb.SEND, f"{wire.QUEUE_TOPIC_PREFIX}{name}", values)
     raise errors.error_for(errors.UNKNOWN_RESOURCE, repr(path[:200]), "GET /v1 lists those that there are")
+
+
+def take_number(query: dict[str, str], name: str, default: float, least: float, most: float) -> float:
+    """Take a number of the query out of it.
+
+    Raises:
+        InvalidRequestError: it is none, or not in these bounds (40018).
+    """
+    text = query.pop(name, None)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        raise errors.invalid(f"{name} is {text[:50]!r}, from {least:g} to {most:g} is possible")
+    return value

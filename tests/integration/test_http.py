@@ -53,7 +53,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     (folder / "anna.password").write_text("right")
     (folder / "anna.password").chmod(0o600)
     with Node(folder / "data", workers=1, http="http://127.0.0.1:0", config=file) as running:
-        for name in ("orders", "orders/eu"):
+        for name in ("orders", "orders/eu", "work"):
             running.run("queue", "create", name, "--set", "owner=default")
         yield running
 
@@ -113,6 +113,78 @@ def test_a_direct_message_reaches_clients_of_the_node(node: Node, web: Web) -> N
         assert web.post("/v1/topics/lights/kitchen?delivery=direct", b"on").status == 202
         message = subscription.receive(timeout_s=20.0)
         assert (message.topic, message.payload) == ("lights/kitchen", b"on")
+
+
+def test_messages_of_a_queue_are_on_lease_until_they_are_settled(web: Web) -> None:
+    for text in (b"one", b"two"):
+        assert web.post("/v1/queues/work", text).status == 204
+    first = web.post("/v1/queues/work/receive?max=5&wait=20&lease=1").value["messages"]
+    first += (
+        web.post("/v1/queues/work/receive?max=5&wait=1&lease=1").value["messages"] if len(first) < 2 else []
+    )
+    assert [one["payload"] for one in first] == ["one", "two"]
+    settled = web.post(
+        "/v1/queues/work/settle",
+        json.dumps({"accepted": [first[0]["receipt"], "none"]}).encode(),
+        Content_Type="application/json",
+    )
+    assert settled.value == {"unknown": ["none"]}
+    (again,) = web.post("/v1/queues/work/receive?max=5&wait=20&ack=auto").value["messages"]
+    assert (again["payload"], again["delivery_count"]) == ("two", 2)
+    assert web.post("/v1/queues/work/receive?wait=0.3").value == {"messages": []}
+
+
+def test_who_waits_for_a_message_gets_it_when_it_comes(node: Node, web: Web) -> None:
+    other = Web(node)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(other.post, "/v1/queues/work/receive?wait=20&ack=auto")
+        assert web.post("/v1/queues/work", b"\xff").status == 204
+        (message,) = waiting.result(30).value["messages"]
+    assert (message["payload"], message["payload_encoding"]) == ("/w==", "base64")
+    other.close()
+
+
+def test_what_came_for_a_request_that_is_gone_comes_again(node: Node, web: Web) -> None:
+    head = b"POST /v1/queues/work/receive?wait=20&lease=60 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    raw(node, head).close()
+    assert web.post("/v1/queues/work", b"here").status == 204
+    (message,) = web.post("/v1/queues/work/receive?wait=20&ack=auto").value["messages"]
+    assert message["payload"] == "here"
+
+
+def test_a_request_is_answered_with_its_reply(node: Node, web: Web) -> None:
+    with (
+        blocking.connect(node.url) as client,
+        client.subscribe("ask/>") as requests,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        asked = pool.submit(web.post, "/v1/requests/ask/me?timeout=20", b"what", Angarium_Property_A="b")
+        request = requests.receive(timeout_s=20.0)
+        assert (request.payload, request.properties) == (b"what", {"A": "b"})
+        client.reply(request, b"\x00that", content_type="text/plain", properties={"C": "d"})
+        answer = asked.result(30)
+    assert (answer.status, answer.body) == (200, b"\x00that")
+    assert (answer.headers["Content-Type"], answer.headers["Angarium-Property-C"]) == ("text/plain", "d")
+    late = web.post("/v1/requests/ask/nobody?timeout=0.1")
+    assert (late.status, late.code) == (408, errors.TIMEOUT)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("/v1/queues/none/receive", b"", errors.UNKNOWN_ENDPOINT),
+        ("/v1/queues/work/receive?max=0", b"", errors.INVALID_ARGUMENT),
+        ("/v1/queues/work/receive?wait=9999", b"", errors.INVALID_ARGUMENT),
+        ("/v1/queues/work/receive?ack=no", b"", errors.INVALID_ARGUMENT),
+        ("/v1/queues/work/settle", b"", errors.INVALID_ARGUMENT),
+        ("/v1/queues/work/settle", b"{", errors.INVALID_ARGUMENT),
+        ("/v1/queues/work/settle", b'{"done":["a"]}', errors.INVALID_ARGUMENT),
+        ("/v1/queues/work/settle", b'{"failed":[5]}', errors.INVALID_ARGUMENT),
+        ("/v1/requests/a?timeout=x", b"", errors.INVALID_ARGUMENT),
+    ],
+)
+def test_what_cannot_be_asked_of_a_queue_is_refused(web: Web, path: str, body: bytes, code: int) -> None:
+    assert web.post(path, body, Content_Type="application/json").code == code
 
 
 def test_requests_of_one_user_are_one_client_with_its_rights(node: Node) -> None:
@@ -212,6 +284,13 @@ def test_the_examples_of_the_page_print_what_it_says(node: Node) -> None:
     text = (ROOT / "docs" / "http.md").read_text()
     blocks = [(kind, body) for kind, _, body in FENCE.findall(text) if kind in ("console", "text")]
     assert len(blocks) >= 6
+    with blocking.connect(node.url) as client:
+        client.subscribe("lights/state", lambda request: client.reply(request, b"bright"))
+        compare(node, blocks)
+
+
+def compare(node: Node, blocks: list[tuple[str, str]]) -> None:
+    """Type what the page types, and compare what is printed."""
     printed = ""
     for kind, body in blocks:
         if kind == "console":
@@ -224,7 +303,7 @@ def test_the_examples_of_the_page_print_what_it_says(node: Node) -> None:
 
 def typed(node: Node, line: str) -> str:
     """Type a line of the page at this node, and give what it prints."""
-    if line.startswith("angarium queue create"):
+    if line.startswith(("angarium queue create", "angarium reply")):
         return ""
     if line.startswith("angarium "):
         return node.run(*line.split()[1:])

@@ -9,12 +9,12 @@ import pytest
 
 from angarium import errors, wire
 from angarium.errors import AngariumError
-from angarium.message import Message
+from angarium.message import Message, Row
 from gateway.http.client import HttpClient, Stage
 from gateway.http.clients import CLIENTS_MAX, IDLE_S, LOGIN_S, Clients
 from gateway.http.credentials import Credentials, credentials_of
-from gateway.http.messages import Options
-from gateway.http.targets import Verb, target_of
+from gateway.http.messages import Options, headers_of, json_of
+from gateway.http.targets import Verb, take_number, target_of
 from tests.unit.gateway.wired_gateways import NodeOfGateways, WiredGateway
 from tests.unit.router.wired_node import snapshot
 
@@ -33,11 +33,14 @@ def code_of(call: Any, *arguments: Any) -> int:
         ("/v1/topics/a%2Fb/", Verb.PUBLISH, "a/b/"),
         ("/v1/topics/caf%C3%A9?delivery=direct", Verb.PUBLISH, "café"),
         ("/v1/queues/a%2Fb", Verb.SEND, "#P2P/QUE/a/b"),
+        ("/v1/queues/a%2Fb/receive?max=5", Verb.RECEIVE, "a/b"),
+        ("/v1/queues/a/settle", Verb.SETTLE, "a"),
+        ("/v1/requests/a/b", Verb.REQUEST, "a/b"),
     ],
 )
 def test_a_path_says_what_is_wanted(raw: str, verb: Verb, topic: str) -> None:
     target = target_of(raw)
-    assert (target.verb, target.topic) == (verb, topic)
+    assert (target.verb, target.name) == (verb, topic)
 
 
 @pytest.mark.parametrize(
@@ -233,3 +236,58 @@ def test_what_was_not_stored_is_told_when_the_client_is_over(world: World) -> No
 def test_one_client_more_than_there_may_be_is_refused(world: World) -> None:
     world.clients._all = dict.fromkeys(HttpClient({}) for _ in range(CLIENTS_MAX))
     assert code_of(world.find) == errors.TOO_MANY_CLIENTS
+
+
+def test_a_reply_is_for_who_has_its_correlation_id(world: World) -> None:
+    client = world.opened()
+    replies: list[Any] = []
+    requests: list[Row] = []
+
+    def row_of(inbox: str, correlation_id: str) -> Row:
+        requests.append(Message("ask", reply_to=inbox, correlation_id=correlation_id).row)
+        return requests[-1]
+
+    for _ in range(2):
+        client.request(row_of, lambda row, error: replies.append(row and row[5]))
+    world.gateway.settle()
+    asked = Options([], {}).row("x", b"", "me")
+    assert asked[1] == "x"
+    responder = world.gateway.open("responder")[0]
+    for at in (1, 0):
+        told = json_of(requests[at])
+        reply = Message(told["reply_to"], b"%d" % at, correlation_id=told["correlation_id"]).row
+        responder.publish(*reply[1:])
+        responder.publish(*Message(told["reply_to"], b"no", correlation_id="other").row[1:])
+    world.gateway.settle()
+    assert replies == [b"1", b"0"]
+    assert not len(client.replies)
+
+
+def test_a_request_that_may_not_be_published_waits_for_nothing(world: World) -> None:
+    client = world.opened()
+    assert (
+        code_of(client.request, lambda _inbox, _id: Message("#noexport/a").row, print)
+        == errors.RESERVED_TOPIC
+    )
+    assert not len(client.replies)
+
+
+def test_what_a_message_says_is_headers_or_json_as_far_as_they_can() -> None:
+    properties: dict[str, Any] = {"a": "b", "b\r\n": "c", "c": "x\r\ny", "d": 5, "e": b"\xff"}
+    row = Message("t", b"\xff", content_type="a\nb", reply_to="r", properties=properties).row
+    assert headers_of(row) == {"Angarium-Topic": "t", "Angarium-Reply-To": "r", "Angarium-Property-a": "b"}
+    told = json_of(row)
+    assert (told["payload"], told["payload_encoding"]) == ("/w==", "base64")
+    assert told["properties"] == properties
+    assert json_of((0, "t", 0, None, b"\xc1", b""))["payload"] == ""
+    odd = wire.pack({10: {5: "number", "ok": 1}})
+    assert json_of((0, "t", 0, None, odd, b""))["properties"]["ok"] == 1
+
+
+def test_a_number_of_the_query_is_in_its_bounds() -> None:
+    query = {"max": "5"}
+    assert take_number(query, "max", 1, 1, 10) == 5
+    assert not query
+    assert take_number(query, "max", 1, 1, 10) == 1
+    for text in ("0", "11", "x", "nan", "", "inf"):
+        assert code_of(take_number, {"max": text}, "max", 1, 1, 10) == errors.INVALID_ARGUMENT
