@@ -286,7 +286,14 @@ class Controller:
         others = sorted(
             place for place in self._board.peers if place[0] in (MQTT.name, HTTP.name, MANAGEMENT.name)
         )
-        self._board.forward("tls_reload", None, asker, now, others)
+        sections = [one for one in self._shown_config.values() if isinstance(one, dict)]
+        has_own = self._shown_config.get("router", {}).get("tls_cert_file")
+        if not has_own and any(one.get("tls_cert_file") for one in sections):
+            # The router would refuse, for it has none to read.
+            asked = {place: (place, "tls_reload", None) for place in others}
+            self._board.collect(asker, now, asked, lambda _: None)
+        else:
+            self._board.forward("tls_reload", None, asker, now, others)
         return self._board.taken()
 
     def event(self, event: Event) -> list[Effect]:

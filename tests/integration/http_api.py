@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from angarium_server.testing import Node
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -46,9 +47,17 @@ def basic(name: str, password: str = PASSWORD) -> str:
 class Api:
     """One operator at one node, over one connection."""
 
-    def __init__(self, url: str, operator: str = "admin", password: str = PASSWORD) -> None:
+    def __init__(
+        self,
+        url: str,
+        operator: str = "admin",
+        password: str = PASSWORD,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         self.place = urlsplit(url).netloc
         self._line = http.client.HTTPConnection(self.place, timeout=LIMIT_S)
+        if context is not None:
+            self._line = http.client.HTTPSConnection(self.place, timeout=LIMIT_S, context=context)
         self.authorization = basic(operator, password)
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
@@ -74,11 +83,13 @@ class Api:
 
 
 @contextmanager
-def managed_node(folder: Path, config: str = "", **more: Any) -> Iterator[Node]:
+def managed_node(
+    folder: Path, config: str = "", management: str = "http://127.0.0.1:0", **more: Any
+) -> Iterator[Node]:
     """Run a node with a management process, and an operator of each role whose name is the role's; admin as well."""
     file = folder / "node.toml"
     file.write_text(config)
-    with Node(folder / "data", workers=1, management="http://127.0.0.1:0", config=file, **more) as node:
+    with Node(folder / "data", workers=1, management=management, config=file, **more) as node:
         password = folder / "password"
         password.write_text(PASSWORD)
         password.chmod(0o600)

@@ -413,6 +413,18 @@ def test_a_damaged_certificate_of_operators_is_told_and_the_other_one_is_read(se
     assert requests(seen) == [("tls_reload", None)], "that of clients may be sound"
 
 
+def test_a_router_without_a_certificate_does_not_keep_others_from_reading_theirs(served: World) -> None:
+    served.hello("management", 0)
+    served.controller._shown_config = {
+        "router": {"tls_cert_file": ""},
+        "management": {"tls_cert_file": "node.pem"},
+    }
+    (reload,) = (one for one in served.call("keys.reload") if isinstance(one, c.ReloadCertificate))
+    seen = served.do(served.controller.reloaded(reload.number, "", served.now))
+    assert requests(seen) == [("tls_reload", None)]
+    assert replies(served.answer(seen, None)) == [None]
+
+
 def test_the_configuration_in_force_is_shown(world: World) -> None:
     assert world.ask("config.show") == {"node": {"name": "n"}}
 
