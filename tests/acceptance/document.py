@@ -46,8 +46,8 @@ CONTROL: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 OVERWRITTEN: Final = re.compile(r"[^\n]*\r(?!\n)")
 INTERRUPT: Final = "^C"
 FIRST_TERMINAL: Final = "Terminal 1"
-#: The default port of a node first; then those of further nodes in the documentation.
-PORTS: Final = ("55555", "55556", "8883", "8084")
+#: The default port of a node first; then the others in the documentation.
+PORTS: Final = ("55555", "55556", "8883", "8084", "8090")
 #: What one command may take; generous, for Spark starts slowly on a machine that is busy.
 COMMAND_TIMEOUT_S: Final = 240.0
 #: How long text that a program prints in the background may take to come.

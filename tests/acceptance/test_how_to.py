@@ -1,4 +1,4 @@
-"""The how-to pages whose commands need nothing but a node work as they are printed."""
+"""The how-to pages whose commands need nothing but a node work as they are printed, and that of the management API."""
 
 from __future__ import annotations
 
@@ -59,6 +59,12 @@ def test_a_node_is_secured_as_the_page_says(desk: Desk) -> None:
         page = blocks(HOW_TO / "secure.md")
         here = [replace(one, text=one.text.replace("0.0.0.0", "127.0.0.1")) for one in page]
         reader.read([start, *here, typed("angarium down")])
+
+
+def test_the_management_api_answers_as_its_page_says(desk: Desk) -> None:
+    with desk.reader() as reader:
+        page = blocks(ROOT / "docs" / "management.md")
+        reader.read([typed("source .venv/bin/activate"), *page, typed("angarium down")])
 
 
 def test_a_house_is_connected_as_the_page_says(desk: Desk, installation: Installation) -> None:
