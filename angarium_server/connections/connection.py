@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium.client.transport.zmtp import pack
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from angarium_server.connections.framing import Framing
 
+#: Addresses of which connections that come share what is known; many clients come from few.
+ADDRESSES_MAX: Final = 1_024
+_peer_at: Final = lru_cache(ADDRESSES_MAX)(Peer)
 #: Read at once, and so much of one connection before others get their turn.
 READ_BYTES: Final = 128 * 1024
 #: Sent with one system call: so many bytes, and of larger pieces so many; the system takes 1,024.
@@ -64,10 +68,10 @@ class Connection:
         """Greet the peer; a TLS handshake comes first if the socket is one of TLS."""
         #: By what it is known as long as the process lives.
         self.id = connection_id
+        #: The address of the peer with what he has shown in the handshake of TLS.
+        self.peer = _peer_at(address)
         #: IP address of the peer; empty for a socket of this host.
-        self.address = address
-        #: The same with what he has shown in the handshake of TLS.
-        self.peer = Peer(address)
+        self.address = self.peer.address
         #: The address of ours to which he came; the door says it.
         self.came_to = ""
         self.framing = framing

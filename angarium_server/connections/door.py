@@ -125,6 +125,8 @@ class Door:
             on_room: told that all has left for a connection, by its id, after its socket took no more or `await_room`.
         """
         self._watcher = watcher
+        #: `_serve`, one object for all connections.
+        self._signalled: Final = self._serve
         self._limits = limits
         self._on_message = on_message
         self._on_lost = on_lost
@@ -258,7 +260,7 @@ class Door:
         self._unauthenticated[connection] = now + self._limits.login_s
         self._networks[network] = self._networks.get(network, 0) + 1
         self._unflushed[connection] = None
-        self._watcher.add(connection.descriptor, partial(self._serve, connection))
+        self._watcher.add(connection.descriptor, partial(self._signalled, connection))
         if self._turns.may_serve:  # most have sent their login with their first bytes
             self._read(connection, connection.read)
 

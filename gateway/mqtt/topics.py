@@ -11,21 +11,26 @@ Refused as filters are those that would mean more to us than they say: a level t
 `>`, and a leading `!`. In topics these are ordinary characters, in both grammars. The other way round topics with a `+`
 or `#` in them cannot be said to clients of MQTT, nor can those of ours that start with the level `$P2P`.
 
-What is legal MQTT is the codec's business, which has looked at everything that comes here. No state.
+What is legal MQTT is the codec's business, which has looked at everything that comes here. No state but a cache of what
+depends only on its argument.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from angarium import errors
 from angarium.topic import POINT_TO_POINT_PREFIX, SHARE_PREFIX, parse_filter
 from gateway.mqtt.codec import topics
 
+#: Filters of which ours are remembered: each is asked for some times while its SUBSCRIBE is under way.
+KNOWN_MAX: Final = 256
 #: The first level of addresses as clients of MQTT write it.
 _ADDRESS: Final = "$P2P"
 
 
+@lru_cache(KNOWN_MAX)
 def filters_of(text: str) -> tuple[str, ...]:
     """Give the filters that together match what a filter of MQTT does, each topic by one of them.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -36,11 +37,11 @@ _NAMES: Final = {V3: "mqtt 3.1.1", V5: "mqtt 5"}
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What holds for a connection, from its CONNECT on.
+    """What holds for a connection, from its CONNECT on; clients that agreed on the same share one.
 
     Attributes:
         version: of the protocol.
-        client_id: as the client gave it; empty if the server is to give it one.
+        is_named: whether the client gave a client id; else the server is to give it one.
         keep_alive_s: what counts; it is another one than the client asked for if `is_keep_alive_told`.
         session_expiry_s: what the client asked for.
         packet_bytes_max: larger packets it does not take; 0 if it takes all.
@@ -52,7 +53,7 @@ class Terms(msgspec.Struct, frozen=True):
     """
 
     version: int
-    client_id: str
+    is_named: bool
     keep_alive_s: int
     is_keep_alive_told: bool
     session_expiry_s: int
@@ -66,8 +67,11 @@ class Terms(msgspec.Struct, frozen=True):
 
 #: A session expiry interval that says never (5.0 section 3.1.2.11.2).
 EXPIRY_FOR_EVER_S: Final = 0xFFFF_FFFF
+#: Terms that are shared with clients that come later.
+KNOWN_MAX: Final = 256
+_terms: Final = lru_cache(KNOWN_MAX)(Terms)
 #: Before a CONNECT.
-UNKNOWN: Final = Terms(0, "", 0, False, 0, 0, 0, 0, False, True, False)  # noqa: FBT003 - nothing is known yet
+UNKNOWN: Final = Terms(0, False, 0, False, 0, 0, 0, 0, False, True, False)  # noqa: FBT003 - nothing is known yet
 
 
 def terms_of(connect: Connect, settings: Settings) -> Terms:
@@ -76,9 +80,9 @@ def terms_of(connect: Connect, settings: Settings) -> Terms:
     keep_alive_s, longest = connect.keep_alive, settings.keepalive_max_s
     # 3.1.1 cannot be told another one.
     is_told = connect.version == V5 and bool(longest) and not 0 < keep_alive_s <= longest
-    return Terms(
+    return _terms(
         version=connect.version,
-        client_id=connect.client_id,
+        is_named=bool(connect.client_id),
         keep_alive_s=longest if is_told else keep_alive_s,
         is_keep_alive_told=is_told,
         session_expiry_s=_session_expiry_s(connect),
@@ -174,7 +178,7 @@ def _granted(terms: Terms, settings: Settings, welcome: AttachedWelcome, expiry_
         maximum_qos=can.qos_max if can.qos_max < 2 else None,
         retain_available=None if can.retain else 0,
         maximum_packet_size=min(settings.packet_bytes_max, welcome.max_message_bytes),
-        assigned_client_identifier=None if terms.client_id else welcome.client_name,
+        assigned_client_identifier=None if terms.is_named else welcome.client_name,
         topic_alias_maximum=settings.topic_alias_max or None,
         shared_subscription_available=None if can.shared_subscriptions and welcome.rights.may_share else 0,
         server_keep_alive=terms.keep_alive_s if terms.is_keep_alive_told else None,
