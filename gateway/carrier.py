@@ -183,7 +183,8 @@ class Carrier:
 
     def has_room(self) -> bool:
         """Tell whether another message of a client is taken."""
-        return self.gathering.has_room() and self._is_open
+        session = self._session
+        return session is not None and session.state is State.OPEN and self.gathering.has_room()
 
     def has_room_guaranteed(self) -> bool:
         """Tell whether another guaranteed message of a client is taken."""
@@ -251,8 +252,8 @@ class Carrier:
         self._send()
 
     def _send(self) -> None:
-        if self._line is not None and self._session is not None:
-            self._line.send(self._session.take_outgoing())
+        if self._line is not None and self._session is not None and (frames := self._session.take_outgoing()):
+            self._line.send(frames)
 
     def _send_rounds(self, session: GatewaySession) -> None:
         gathering = self.gathering
@@ -607,18 +608,18 @@ class Carrier:
 
     def _wake_at(self, now: float) -> float:
         """Give when `tick` is wanted."""
-        session, line = self._session, self._line
-        if self._ending or self.producing.has_settled():
+        session, line, producing = self._session, self._line, self.producing
+        if self._ending or producing.has_settled():
             return now
         if session is None or line is None:
             return min(self._time_at(now), self._open_at if self._is_wanted else _NEVER)
         wake = min(self._time_at(now), line.wake_at)
-        if not session.is_open:
+        if session.state is not State.OPEN:
             return wake
-        if self.gathering.rows or self.producing.rows:
-            if (self.gathering.rows or self.producing.can_send()) and session.can_publish():
+        if self.gathering.rows or producing.rows:
+            if (self.gathering.rows or producing.can_send()) and session.can_publish():
                 return now
-            wake = min(wake, self.producing.open_at())
+            wake = min(wake, producing.open_at())
         if not _has_room(session):
             return wake
         if self._waiting or self._asking or self.accepting or (self._leaving and self._may_dismiss()):

@@ -151,11 +151,13 @@ class Windows:
         """Take note that so many messages leave in a round; true if one waits for its end, or soon will."""
         gathered = self._gathered
         counted: dict[Windowed, int] = {}
+        is_awaited = False
         for _ in range(rows):
             client = gathered.popleft()
             counted[client] = counted.get(client, 0) + 1
+            is_awaited = is_awaited or client.unretired * 2 >= client.window
         self._rounds.append(_Round(number, counted))
-        return any(client.unretired * 2 >= client.window for client in counted)
+        return is_awaited
 
     def costly(self, number: int) -> bool:
         """Take note that something in a round is dear; false if that was no round of direct messages."""

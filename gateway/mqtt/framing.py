@@ -8,7 +8,7 @@ looked at before it is known what the client may send.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from angarium_server.connections.framing import MESSAGES_MAX, FramingError
 from gateway.mqtt.codec import Packet, PacketError, Parser, Sender
@@ -47,7 +47,7 @@ class MqttFraming:
         """
         parser = self._parser
         was_over = parser.fault is not None
-        packets: list[Packet | PacketError] = [*parser.feed(data, MESSAGES_MAX if self.is_open else 1)]
+        packets = cast("list[Packet | PacketError]", parser.feed(data, MESSAGES_MAX if self.is_open else 1))
         self.has_more = parser.has_more
         if parser.fault is not None and not was_over:
             if not parser.fault.version:

@@ -94,6 +94,10 @@ class Parser:
             if len(self._waiting) < self._wanted:
                 return found
             data = bytes(self._waiting)
+        elif not self._is_fresh:
+            at = publish.walk(data, 0, self.version, self._seen, self.packet_bytes_max, found, most)
+            if at == len(data):  # as nearly always
+                return found
         try:
             at = self._read_all(data, at, found, most)
         except PacketError as fault:
