@@ -18,10 +18,11 @@ README = ROOT / "README.md"
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # on a busy machine
 @pytest.mark.requirement("R274")
-def test_everything_in_the_readme_works_as_printed_also_the_second_time(desk: Desk) -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_everything_in_the_readme_works_as_printed(desk: Desk, times: int) -> None:
     page = blocks(README)
     assert [block for block in page if block.language == "console"], "README has no console block"
-    for _ in range(2):
+    for _ in range(times):
         with desk.reader() as reader:
             reader.read(page)
 

@@ -20,6 +20,14 @@ TUTORIAL = ROOT / "docs" / "tutorial"
 SPARK = "A stream into Spark"
 CLEAN_UP = "Clean up"
 
+IN_A_HURRY = (
+    "spark.ui.enabled false",
+    "spark.sql.adaptive.enabled false",
+    "spark.sql.codegen.wholeStage false",
+    "spark.sql.codegen.factoryMode NO_CODEGEN",
+    "spark.sql.shuffle.partitions 2",
+)
+
 #: An hour of a reader takes a minute here; more on a machine that is busy.
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("R274"), pytest.mark.timeout(500)]
 
@@ -33,6 +41,15 @@ def test_a_part_works_as_printed(desk: Desk, part: str, times: int) -> None:
             reader.read(page)
 
 
+@pytest.fixture
+def spark_in_a_hurry(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Spark interpret queries, as there are few rows; with --long it does what it always does."""
+    if not request.config.getoption("--long"):
+        (tmp_path / "spark-defaults.conf").write_text("\n".join(IN_A_HURRY), encoding="ascii")
+        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+
+
+@pytest.mark.usefixtures("spark_in_a_hurry")
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_the_mesh_and_the_stream_into_spark_work_as_printed(
     desk: Desk, installation: Installation, times: int

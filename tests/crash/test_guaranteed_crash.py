@@ -15,8 +15,8 @@ from tests.crash.campaign import campaign
 
 pytestmark = pytest.mark.slow
 
-#: Of each campaign; the publisher needs lines / rate = 12 s, and what was broken has to come back.
-LINES = 24_000
+#: Of each campaign; the publisher needs lines / rate = 8 s, and what was broken has to come back.
+LINES = 16_000
 SEED = int(os.environ.get("ANGARIUM_CRASH_SEED", "1"))
 
 
