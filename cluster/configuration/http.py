@@ -48,6 +48,12 @@ class HttpSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             1 << 20, 1 << 40, "Bytes of all bodies that are on their way in; with more, requests are refused."
         ),
     ] = 256 << 20
+    egress_memory_bytes: Annotated[
+        int,
+        within(
+            1 << 20, 1 << 40, "Bytes queued for all streams of events; above it the longest queues are ended."
+        ),
+    ] = 256 << 20
     max_connections: Annotated[
         int, within(1, 100_000, "Open connections; one more closes the one that is idle for longest.")
     ] = 2_000

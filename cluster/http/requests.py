@@ -14,6 +14,7 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.http import bodies
 from angarium_server.http.problems import RefusedError
+from cluster.http.events import Events
 from gateway.http.client import Stage
 from gateway.http.credentials import credentials_of
 from gateway.http.messages import Options, headers_of, json_of
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gateway.http.clients import Clients
     from gateway.http.credentials import Credentials
     from gateway.http.queues import Reader, Taken
+    from gateway.http.streams import Streams
 
 #: How long a message may wait for room, and for the node to store it; whether it is stored is not known then.
 PUBLISH_S: Final = 30.0
@@ -45,6 +47,14 @@ LEASE_MAX_S: Final = 3_600.0
 #: Says of a guaranteed message that nobody wanted it.
 UNROUTED: Final = {"Angarium-Unrouted": "true"}
 
+#: With every answer: it is for the program that asked, is kept by nobody, and is no page of anybody.
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Server": "angarium",
+    "X-Content-Type-Options": "nosniff",
+}
 #: What `GET /v1` answers.
 INDEX: Final = {
     "resources": [
@@ -61,6 +71,11 @@ INDEX: Final = {
             "summary": "take messages of a queue on lease",
         },
         {"method": "POST", "path": "/v1/queues/{name}/settle", "summary": "be done with messages on lease"},
+        {
+            "method": "GET",
+            "path": "/v1/events{?topic,queue}",
+            "summary": "a stream of messages, as Server-Sent Events",
+        },
     ]
 }
 
@@ -68,8 +83,11 @@ INDEX: Final = {
 class Requests:
     """The requests of a process."""
 
-    def __init__(self, runtime: HttpRuntime, clients: Clients, touched: Callable[[], None]) -> None:
+    def __init__(
+        self, runtime: HttpRuntime, clients: Clients, streams: Streams, touched: Callable[[], None]
+    ) -> None:
         """Do them by these clients; `touched` is called when there is something to send to the router."""
+        self._events = Events(clients, streams, touched)
         settings = runtime.settings
         self._bytes_max = min(settings.max_body_bytes, runtime.max_message_bytes)
         self._memory = settings.body_memory_bytes
@@ -91,10 +109,13 @@ class Requests:
         if target.verb is Verb.INDEX:
             return bodies.answer(request, INDEX)
         asked = _asked(target)
+        last = target.query.pop("last_event_id", "") or request.headers.get("Last-Event-ID", "")
         options = Options(request.headers.items(), target.query)
         credentials = credentials_of(request.headers.get("Authorization"), options.vpn, address)
         with self._client(credentials) as client:
             await self._enter(client)
+            if target.verb is Verb.EVENTS:
+                return await self._stream(request, client, credentials, target, last)
             if target.verb is Verb.RECEIVE:
                 return await self._receive(request, self._reader(client, credentials, target), asked)
             with self._room(request):
@@ -186,6 +207,14 @@ class Requests:
                 raise error_for(error.code, error.detail or repr(row[1]), error.advice) from None
             headers = UNROUTED
         return web.Response(status=204 if options.is_guaranteed else 202, headers=headers)
+
+    async def _stream(
+        self, request: BaseRequest, client: HttpClient, credentials: Credentials, target: Target, last: str
+    ) -> web.StreamResponse:
+        if target.name:
+            reader = self._reader(client, credentials, target)
+            return await self._events.of_queue(request, HEADERS, client, reader, last)
+        return await self._events.of_topics(request, HEADERS, client, target.topics)
 
     # -- requests and replies --------------------------------------------------------------------------------
 

@@ -19,6 +19,10 @@ METRICS: Final = Metrics(
      the router is there
     logins | counter | number | of clients at the router, each for the requests of a minute
     messages_in | counter | messages | of clients, given to the router
+    streams | gauge | number | streams of events that are open
+    streams_slow | counter | number | that were ended because their clients did not read
+    messages_out | counter | messages | of topics, given to streams
+    leases | gauge | messages | of queues, that requests and streams have got and not settled
     carriers | gauge | number | Message VPNs in which the process has a session with the router
     gathered_messages | gauge | messages | of clients, that wait for the router
     unacknowledged | gauge | messages | of clients, guaranteed ones that are not stored yet

@@ -27,10 +27,11 @@ from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.configuration.listening import url_of
 from cluster.http.config import HttpRuntime
-from cluster.http.requests import Requests
+from cluster.http.requests import HEADERS, Requests
 from cluster.relay.connection import Connection as RouterConnection
 from cluster.relay.names import Names
 from gateway.http.clients import Clients
+from gateway.http.streams import Streams
 from gateway.session import Identity
 from gateway.vpn_carriers import VpnCarriers
 
@@ -51,15 +52,8 @@ SEND_S: Final = 60.0
 STOP_S: Final = 3.0
 LEAVE_S: Final = 2.0
 LEAVE_LOOK_S: Final = 0.01
-
-#: With every answer: it is for the program that asked, is kept by nobody, and is no page of anybody.
-HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    "Server": "angarium",
-    "X-Content-Type-Options": "nosniff",
-}
+#: How often streams are looked at.
+LOOK_S: Final = 0.5
 
 _log = logging.getLogger(ROLE)
 
@@ -84,7 +78,9 @@ class HttpServer:
             random.Random(),  # noqa: S311 - pauses are no secret
         )
         self._clients = Clients(self._attach)
-        self._requests = Requests(runtime, self._clients, self._turns.soon)
+        self._streams = Streams(runtime.settings.egress_memory_bytes)
+        self._look_at = 0.0
+        self._requests = Requests(runtime, self._clients, self._streams, self._turns.soon)
         self._origins = Origins(runtime.settings.listen, runtime.settings.hosts)
         # A request whose client is gone waits for nothing.
         self._http = web.Server(self._handle, handler_cancellation=True)
@@ -127,7 +123,8 @@ class HttpServer:
         self._turns.soon()
         return self._carriers.attach(vpn, guest, login, now)
 
-    def _deliver(self, _vpn: str, _rows: list[Row], _now: float) -> bool:
+    def _deliver(self, vpn: str, rows: list[Row], now: float) -> bool:
+        self._streams.deliver(vpn, rows, now)
         return True
 
     # -- the process -----------------------------------------------------------------------------------------
@@ -138,6 +135,7 @@ class HttpServer:
         try:
             await self._turns.stopping()
             self._door.stop_listening()
+            self._streams.end_all(errors.error_for(errors.SHUTTING_DOWN))
             await self._http.shutdown(STOP_S)
             await self._leave()
         finally:
@@ -153,6 +151,9 @@ class HttpServer:
 
     def _tick(self, now: float) -> float:
         self._clients.tick(now)
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._streams.tick(now)
         return self._carriers.tick(now)
 
     def _request(self, operation: str, _arguments: Any) -> Any:
@@ -178,6 +179,10 @@ class HttpServer:
             "waiting": sum(one["waiting"] for one in carriers),
             "logins": self._clients.logins,
             "messages_in": sum(one["published"] for one in carriers),
+            "streams": len(self._streams),
+            "streams_slow": self._streams.slow,
+            "messages_out": self._streams.sent,
+            "leases": len(self._clients.receipts),
             "carriers": sum(one["is_open"] for one in carriers),
             "gathered_messages": sum(one["gathered_messages"] for one in carriers),
             "unacknowledged": sum(one["unacknowledged"] for one in carriers),

@@ -12,7 +12,7 @@ No I/O; who asks is told by callbacks, perhaps while it asks.
 from __future__ import annotations
 
 import enum
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from angarium import errors, wire
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gateway.attached import Attached
     from gateway.http.queues import Receipts
     from gateway.http.replies import Replied
+    from gateway.http.streams import Stream
     from gateway.session import Acknowledged, AttachedWelcome
 
 #: Messages of a client that wait for room, and requests that wait until it is let in; one more is refused.
@@ -64,6 +65,10 @@ class HttpClient:
         self.replies: Final = Replies()
         self.readers: Final[dict[str, Reader]] = {}
         self._inbox = ""
+        #: Its streams; the filters of all of them, each with their number; and who is told the answers of the node.
+        self.streams: Final[dict[Stream, None]] = {}
+        self._filters: Counter[str] = Counter()
+        self._answers: deque[Callable[[Sequence[int]], None]] = deque()
         self.attached: Attached
         self.stage = Stage.GREETING
         #: Why it is over.
@@ -135,7 +140,9 @@ class HttpClient:
         Raises:
             AngariumError: it cannot be published, or too many wait.
         """
-        self.replies.open(self.attached, self._inbox)
+        if not self.replies.inbox:
+            self._answers.append(lambda _codes: None)
+            self.replies.open(self.attached, self._inbox)
         correlation_id = self.replies.expect(done)
         try:
             row = row_of(self._inbox, correlation_id)
@@ -146,6 +153,27 @@ class HttpClient:
             raise
         self.publish(row, lambda error: None if error is None else self.replies.fail(correlation_id, error))
         return correlation_id
+
+    def subscribe(self, filters: Sequence[str], done: Done) -> None:
+        """Have what filters match come to the process; `unsubscribe` follows, also if one is refused."""
+        self._filters.update(filters)
+
+        def answered(codes: Sequence[int]) -> None:
+            found = next((at for at, code in enumerate(codes) if code), None)
+            done(None if found is None else error_for(codes[found], repr(filters[found])))
+
+        self._answers.append(answered)
+        self.attached.subscribe([(one, wire.SUBSCRIBE_DELIVER_ALWAYS) for one in filters])
+
+    def unsubscribe(self, filters: Sequence[str]) -> None:
+        """Have no more come of what no other stream wants."""
+        self._filters.subtract(filters)
+        gone = [one for one in filters if self._filters[one] <= 0]
+        for one in gone:
+            del self._filters[one]
+        if gone and self.stage is Stage.OPEN:
+            self._answers.append(lambda _codes: None)
+            self.attached.unsubscribe([(one, wire.SUBSCRIBE_DELIVER_ALWAYS) for one in gone])
 
     def reader(self, vpn: str, username: str, queue: str, receipts: Receipts) -> Reader:
         """Give what reads a queue."""
@@ -199,6 +227,8 @@ class HttpClient:
     def _end_reading(self, error: AngariumError) -> None:
         for reader in self.readers.values():
             reader.end(error)
+        for stream in [*self.streams]:
+            stream.end(error)
 
     def _let_in(self, error: AngariumError | None) -> None:
         entering, self._entering = self._entering, []
@@ -223,8 +253,9 @@ class HttpClient:
         """There is room for direct messages again."""
         self.go_on()
 
-    def answered(self, codes: Sequence[int], now: float) -> None:
-        """The inbox is subscribed to."""
+    def answered(self, codes: Sequence[int], _now: float) -> None:
+        """Filters are in force, or refused; in the order of asking."""
+        self._answers.popleft()(codes)
 
     def stored(self, event: Acknowledged, now: float) -> None:
         """It has no producer of its own."""

@@ -98,6 +98,12 @@ class Receipts:
         """Know a lease no more."""
         self._leases.pop(lease.receipt, None)
 
+    def extend(self, receipt: str, until: float) -> bool:
+        """Have a lease last until then; false if it is over."""
+        if lease := self._leases.get(receipt):
+            lease.until = until
+        return lease is not None
+
     def settle(self, receipt: str, outcome: int, now: float) -> None:
         """Be done with a message, if it is on lease."""
         if lease := self._leases.get(receipt):

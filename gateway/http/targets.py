@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from angarium import errors, wire
 
+EVENTS: Final = "/v1/events"
 #: Of the values behind a question mark.
 QUERY_MAX: Final = 50
 
@@ -29,10 +30,14 @@ class Verb(enum.Enum):
     REQUEST = "request"
     RECEIVE = "receive"
     SETTLE = "settle"
+    EVENTS = "events"
 
 
 #: What may be done, and with which method.
-METHODS: Final = dict.fromkeys(Verb, ("POST",)) | {Verb.INDEX: ("GET", "HEAD")}
+METHODS: Final = dict.fromkeys(Verb, ("POST",)) | {
+    Verb.INDEX: ("GET", "HEAD"),
+    Verb.EVENTS: ("GET",),
+}
 
 
 class Target(NamedTuple):
@@ -42,6 +47,8 @@ class Target(NamedTuple):
     #: The topic that is published to, or the name of the queue that is read.
     name: str
     query: dict[str, str]
+    #: Of a stream of events.
+    topics: tuple[str, ...] = ()
 
 
 def target_of(raw: str) -> Target:
@@ -63,6 +70,8 @@ def target_of(raw: str) -> Target:
     except ValueError as error:
         raise errors.invalid(f"the target of the request cannot be read: {error}") from None
     values = dict(pairs)
+    if path == EVENTS:
+        return _events(pairs)
     if len(values) < len(pairs):
         raise errors.invalid("a value is given twice behind the question mark")
     match pieces:
@@ -79,6 +88,22 @@ def target_of(raw: str) -> Target:
         case ["", "v1", "queues", name] if name:
             return Target(Verb.SEND, f"{wire.QUEUE_TOPIC_PREFIX}{name}", values)
     raise errors.error_for(errors.UNKNOWN_RESOURCE, repr(path[:200]), "GET /v1 lists those that there are")
+
+
+def _events(pairs: list[tuple[str, str]]) -> Target:
+    """Give what a stream is about: filters, each as `topic`, or one queue."""
+    topics = tuple(dict.fromkeys(value for name, value in pairs if name == "topic"))
+    others = [pair for pair in pairs if pair[0] != "topic"]
+    query = dict(others)
+    queue = query.pop("queue", "")
+    if len(query) + bool(queue) < len(others):
+        raise errors.invalid("a value is given twice behind the question mark")
+    if bool(queue) == bool(topics):
+        raise errors.invalid("a stream is of topics, or of a queue", "say ?topic=a/> or ?queue=NAME")
+    for one in topics:
+        if one.startswith(("!", "#share/", "#noexport/")):
+            raise errors.invalid(f"{one[:100]!r} is no filter of a stream")
+    return Target(Verb.EVENTS, queue, query, topics)
 
 
 def take_number(query: dict[str, str], name: str, default: float, least: float, most: float) -> float:

@@ -1,0 +1,243 @@
+"""Streams of events, as requests ask for them: of topics, and of a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import HttpVersion11, web
+
+from angarium import errors, wire
+from angarium.errors import error_for
+from gateway.http.queues import Receiver
+from gateway.http.streams import Stream, event_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiohttp.web import BaseRequest
+
+    from angarium.errors import AngariumError
+    from gateway.http.client import Done, HttpClient
+    from gateway.http.clients import Clients
+    from gateway.http.queues import Reader, Taken
+    from gateway.http.streams import Streams
+
+#: How long filters may take to be in force.
+SUBSCRIBE_S: Final = 10.0
+#: A stream of a queue ends after so many messages, or so long after its first one: who comes again has read them.
+QUEUE_MESSAGES_MAX: Final = 500
+QUEUE_S: Final = 60.0
+#: So long after its end what was sent is kept for who comes again; and so many streams are remembered.
+RESUME_S: Final = 30.0
+JOURNALS_MAX: Final = 10_000
+#: Messages that a stream asks for at once.
+ASKED: Final = 100
+
+Owner = tuple[str, str, str]
+
+
+class Connection:
+    """The connection of a stream; events are written to it without a wait, and bounded by who writes."""
+
+    def __init__(self, transport: asyncio.WriteTransport, *, is_chunked: bool) -> None:
+        """Write to this."""
+        self._transport = transport
+        self._is_chunked = is_chunked
+
+    def send(self, data: bytes) -> None:
+        """Have bytes leave soon."""
+        if not self._transport.is_closing():
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+
+    def unsent(self) -> int:
+        """Count the bytes that have not left."""
+        return self._transport.get_write_buffer_size()
+
+
+class Journal:
+    """What a stream of a queue has sent, in its order, and nobody has said that he has."""
+
+    def __init__(self, owner: Owner, stream: Stream) -> None:
+        """Nothing yet."""
+        self.name: Final = secrets.token_urlsafe(9)
+        self.owner: Final = owner
+        self.stream: Final = stream
+        self.sent: list[Taken] = []
+        #: When it is forgotten.
+        self.until = inf
+
+
+class Events:
+    """Those of a process."""
+
+    def __init__(self, clients: Clients, streams: Streams, touched: Callable[[], None]) -> None:
+        """Send by these streams."""
+        self._clients = clients
+        self._streams = streams
+        self._touched = touched
+        #: By name, the oldest first.
+        self._journals: dict[str, Journal] = {}
+
+    # -- topics ----------------------------------------------------------------------------------------------
+
+    async def of_topics(
+        self, request: BaseRequest, headers: dict[str, str], client: HttpClient, filters: Sequence[str]
+    ) -> web.StreamResponse:
+        """Send what some filters match, until one side goes."""
+        await self._in_force(partial(client.subscribe, filters))
+        try:
+            response, stream, over = await self._begin(request, headers, client, filters)
+            try:
+                await over
+            finally:
+                self._end(client, stream)
+        finally:
+            client.unsubscribe(filters)
+            self._touched()
+        response.force_close()
+        return response
+
+    async def _in_force(self, subscribe: Callable[[Done], None]) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        subscribe(lambda error: _tell(done, error))
+        self._touched()
+        try:
+            async with asyncio.timeout(SUBSCRIBE_S):
+                await done
+        except TimeoutError:
+            raise error_for(errors.TIMEOUT, "the filters are not in force") from None
+
+    async def _begin(
+        self, request: BaseRequest, headers: dict[str, str], client: HttpClient, filters: Sequence[str] = ()
+    ) -> tuple[web.StreamResponse, Stream, asyncio.Future[AngariumError]]:
+        """Send the head of an answer; gives its stream, and what is done when that is over."""
+        response = web.StreamResponse(headers={**headers, "Content-Type": "text/event-stream"})
+        is_chunked = request.version >= HttpVersion11
+        if is_chunked:
+            response.enable_chunked_encoding()
+        await response.prepare(request)
+        await response.write(b"retry: 500\n\n")
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError
+        over: asyncio.Future[AngariumError] = asyncio.get_running_loop().create_future()
+        connection = Connection(transport, is_chunked=is_chunked)
+        stream = Stream(client.attached.vpn, filters, connection, lambda error: _finish(over, error))
+        self._streams.add(stream, time.monotonic())
+        client.streams[stream] = None
+        return response, stream, over
+
+    def _end(self, client: HttpClient, stream: Stream) -> None:
+        client.streams.pop(stream, None)
+        self._streams.remove(stream)
+
+    # -- queues ----------------------------------------------------------------------------------------------
+
+    async def of_queue(
+        self, request: BaseRequest, headers: dict[str, str], client: HttpClient, reader: Reader, last: str
+    ) -> web.StreamResponse:
+        """Send messages of a queue, after those that were sent behind a last event; what came before it is accepted."""
+        unread = self._resume(last, reader.owner)
+        response, stream, over = await self._begin(request, headers, client)
+        journal = self._journals_add(Journal(reader.owner, stream))
+        try:
+            self._put(journal, unread)
+            async with asyncio.timeout(None) as limit:
+                while not over.done() and len(journal.sent) < QUEUE_MESSAGES_MAX:
+                    if journal.sent and limit.when() is None:
+                        limit.reschedule(asyncio.get_running_loop().time() + QUEUE_S)
+                    most = min(ASKED, QUEUE_MESSAGES_MAX - len(journal.sent))
+                    self._put(journal, await self._next(reader, most, over))
+        except TimeoutError:
+            pass
+        except errors.AngariumError as error:
+            stream.end(error)
+        finally:
+            self._end(client, stream)
+            self._keep(journal)
+        response.force_close()
+        return response
+
+    async def _next(self, reader: Reader, most: int, over: asyncio.Future[AngariumError]) -> Sequence[Taken]:
+        """Wait for messages, or for the end of the stream."""
+        if reader.is_full:
+            raise error_for(errors.CONTROL_RATE_EXCEEDED, "too many requests wait for messages of this queue")
+        came: asyncio.Future[Sequence[Taken]] = asyncio.get_running_loop().create_future()
+
+        def done(taken: Sequence[Taken], error: AngariumError | None) -> None:
+            if error is None:
+                came.set_result(taken)
+            else:
+                came.set_exception(error)
+
+        receiver = Receiver(most, inf, done)
+        reader.receive(receiver, time.monotonic())
+        self._touched()
+        try:
+            await asyncio.wait((came, over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            reader.give_up(receiver, time.monotonic())
+            if came.done() and over.done():
+                self._fail(came.result() if came.exception() is None else ())
+        return came.result() if came.done() and not over.done() else ()
+
+    def _fail(self, taken: Sequence[Taken]) -> None:
+        for one in taken:
+            self._clients.receipts.settle(one.receipt, wire.OUTCOME_FAILED, time.monotonic())
+
+    def _put(self, journal: Journal, taken: Sequence[Taken]) -> None:
+        now = time.monotonic()
+        for one in taken:
+            journal.sent.append(one)
+            name = f"{journal.name}.{len(journal.sent)}"
+            more: dict[str, Any] = {"delivery_count": one.attempts + 1, "stored_ms": one.stored_ms}
+            journal.stream.put(event_of(one.row, name, **more), now)
+
+    def _journals_add(self, journal: Journal) -> Journal:
+        now = time.monotonic()
+        for name in [name for name, one in self._journals.items() if one.until <= now]:
+            del self._journals[name]
+        if len(self._journals) >= JOURNALS_MAX:
+            del self._journals[next(iter(self._journals))]
+        self._journals[journal.name] = journal
+        return journal
+
+    def _keep(self, journal: Journal) -> None:
+        """Keep what was sent for who comes again; then it fails."""
+        journal.until = time.monotonic() + RESUME_S
+        for one in journal.sent:
+            self._clients.receipts.extend(one.receipt, journal.until)
+        self._touched()
+
+    def _resume(self, last: str, owner: Owner) -> list[Taken]:
+        """Accept what an event stands for, and give what was sent behind it; nothing if that stream is not known."""
+        name, _, number = last.rpartition(".")
+        journal = self._journals.get(name)
+        if journal is None or journal.owner != owner or not (number.isascii() and number.isdigit()):
+            return []
+        del self._journals[name]
+        journal.stream.end(error_for(errors.TAKEN_OVER, "its client has come again"))
+        read, unread = journal.sent[: int(number)], journal.sent[int(number) :]
+        journal.sent = []
+        for one in read:
+            self._clients.receipts.settle(one.receipt, wire.OUTCOME_ACCEPTED, time.monotonic())
+        return [one for one in unread if self._clients.receipts.extend(one.receipt, inf)]
+
+
+def _tell(future: asyncio.Future[None], error: AngariumError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _finish(over: asyncio.Future[AngariumError], error: AngariumError) -> None:
+    if not over.done():
+        over.set_result(error)

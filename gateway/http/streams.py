@@ -1,0 +1,170 @@
+"""Streams of events (Server-Sent Events): who of the streams of a process gets a message, written once for all of them.
+
+A message is one event, with the message as JSON; rows that came together are handed over together for each stream.
+What a connection has not taken is bounded, for each stream and for all together: who reads too slowly is told so behind
+what waits, and ended, and nobody else loses anything.
+
+No I/O; time is a parameter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from angarium import errors
+from angarium.errors import error_for
+from gateway.fanout import FanOut
+from gateway.http.messages import json_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from angarium.errors import AngariumError
+    from angarium.message import Row
+
+#: So much may wait for one stream.
+UNSENT_BYTES_MAX: Final = 1 << 20
+#: A stream that is quiet says something so often, which proxies and clients expect.
+QUIET_S: Final = 15.0
+COMMENT: Final = b":\n\n"
+#: What a plan takes, and more for each stream in it.
+_PLAN_BYTES: Final = 100
+_STREAM_BYTES: Final = 8
+
+_to_json = msgspec.json.Encoder().encode
+
+
+class Outlet(Protocol):
+    """The connection of a stream."""
+
+    def send(self, data: bytes, /) -> None:
+        """Have bytes leave soon."""
+
+    def unsent(self) -> int:
+        """Count the bytes that have not left."""
+
+
+def event_of(row: Row, name: str = "", **more: Any) -> bytes:
+    """Give a message as an event; one with a name says by that where to go on."""
+    head = f"id: {name}\n".encode() if name else b""
+    return b"%bdata: %b\n\n" % (head, _to_json(json_of(row) | more))
+
+
+def farewell_of(error: AngariumError) -> bytes:
+    """Give the last event of a stream: why there are no more."""
+    told = {"code": error.code, "title": error.text, "detail": error.detail, "advice": error.advice}
+    return b"event: end\ndata: %b\n\n" % _to_json(told)
+
+
+class Stream:
+    """One of them."""
+
+    def __init__(
+        self, vpn: str, filters: Sequence[str], outlet: Outlet, ended: Callable[[AngariumError], None]
+    ) -> None:
+        """Send to this outlet; `ended` is told when nothing more comes, once."""
+        self.vpn: Final = vpn
+        self.filters: Final = tuple(filters)
+        self._outlet = outlet
+        self._ended: Callable[[AngariumError], None] | None = ended
+        #: Since when nothing was said.
+        self.quiet_since = 0.0
+
+    def put(self, data: bytes, now: float) -> bool:
+        """Send something; false if its client reads too slowly, and the stream is over."""
+        if self._ended is None:
+            return True
+        self._outlet.send(data)
+        self.quiet_since = now
+        if self._outlet.unsent() <= UNSENT_BYTES_MAX:
+            return True
+        self.end(error_for(errors.EGRESS_BLOCKED, "the stream was not read fast enough"))
+        return False
+
+    def end(self, error: AngariumError) -> None:
+        """Tell why nothing more comes."""
+        if self._ended is not None:
+            ended, self._ended = self._ended, None
+            self._outlet.send(farewell_of(error))
+            ended(error)
+
+    @property
+    def unsent(self) -> int:
+        """Give what waits for its client."""
+        return 0 if self._ended is None else self._outlet.unsent()
+
+
+class Streams:
+    """Those of a process."""
+
+    def __init__(self, bytes_max: int) -> None:
+        """Have none; `bytes_max` is what may wait for all of them."""
+        self._bytes_max = bytes_max
+        self._fan_outs: dict[str, FanOut[Stream, tuple[Stream, ...]]] = {}
+        self._all: dict[Stream, None] = {}
+        #: Messages that streams were given, and streams that were ended because they were slow.
+        self.sent = self.slow = 0
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self._all)
+
+    def add(self, stream: Stream, now: float) -> None:
+        """Let a stream get what its filters match, from now on; without filters it gets nothing from here."""
+        stream.quiet_since = now
+        self._all[stream] = None
+        for pattern in stream.filters:
+            self._find(stream.vpn).add(pattern, stream)
+
+    def remove(self, stream: Stream) -> None:
+        """Let it get nothing more."""
+        del self._all[stream]
+        for pattern in stream.filters:
+            self._find(stream.vpn).remove(pattern, stream)
+
+    def _find(self, vpn: str) -> FanOut[Stream, tuple[Stream, ...]]:
+        found = self._fan_outs.get(vpn)
+        if found is None:
+            found = self._fan_outs[vpn] = FanOut(lambda _topic, streams: streams, _bytes_of)
+        return found
+
+    def deliver(self, vpn: str, rows: Iterable[Row], now: float) -> None:
+        """Send rows to all streams that want them."""
+        find = self._find(vpn).find
+        gathered: dict[Stream, list[bytes]] = {}
+        for row in rows:
+            streams = find(row[1])
+            data = event_of(row) if streams else b""
+            for stream in streams:
+                gathered.setdefault(stream, []).append(data)
+        for stream, events in gathered.items():
+            self.sent += len(events)
+            self.slow += not stream.put(events[0] if len(events) == 1 else b"".join(events), now)
+
+    def tick(self, now: float) -> None:
+        """Say something to those that were quiet, and end who has most when all together have too much."""
+        total = 0
+        for stream in self._all:
+            total += stream.unsent
+            if now - stream.quiet_since >= QUIET_S:
+                self.slow += not stream.put(COMMENT, now)
+        if total > self._bytes_max:
+            for stream in sorted(self._all, key=lambda one: -one.unsent):
+                total -= stream.unsent
+                stream.end(error_for(errors.EGRESS_BLOCKED, "too much waits for all streams"))
+                self.slow += 1
+                if total <= self._bytes_max:
+                    break
+        for fan_out in self._fan_outs.values():
+            fan_out.sweep(now)
+
+    def end_all(self, error: AngariumError) -> None:
+        """Tell all why nothing more comes."""
+        for stream in self._all:
+            stream.end(error)
+
+
+def _bytes_of(streams: tuple[Stream, ...]) -> int:
+    return _PLAN_BYTES + _STREAM_BYTES * len(streams)
