@@ -38,13 +38,16 @@ class Device:
         #: Identifiers between a PUBLISH that came and its PUBREL, and what came, without what was known to come again.
         self.held: set[int] = set()
         self.got: list[bytes] = []
-        #: Of this connection: messages that came and are not over.
+        #: Of this connection: messages that came and are not over, and all that came.
         self._at_a_time = 0
+        self._came: set[bytes] = set()
+        self.wrong: list[str] = []
 
     def connect(self, connection: Connection) -> None:
         self.connection = connection
         self.is_here = False
         self._at_a_time = 0
+        self._came.clear()
         given = Properties(session_expiry_interval=600, receive_maximum=RECEIVE_MAX)
         properties = given if self.version == V5 else NONE
         self._say(Connect(version=self.version, client_id="c", clean_start=False, properties=properties))
@@ -122,6 +125,9 @@ class Device:
             self._say(PubRel(packet.packet_id))
 
     def _comes(self, packet: Publish) -> None:
+        if packet.payload in self._came:
+            self.wrong.append(f"{packet.payload!r} came twice on one connection")  # [MQTT-4.4.0-1]
+        self._came.add(packet.payload)
         if packet.qos == 1:
             self.got.append(packet.payload)
             self._say(PubAck(packet.packet_id))

@@ -1,7 +1,8 @@
 """A gateway of the simulation: its clients come, want things, take each other's names and leave; and it dies at times.
 
-It keeps the rules that the router relies on: numbers rise, and a client has one request under way. It writes down what
-it is told, and what comes for its clients.
+It keeps the rules that the router relies on: numbers rise, and a client has one request under way. When its connection
+breaks off, those that were attached stay, and are attached again by the tokens that they were given. It writes down
+what it is told, and what comes for its clients.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from angarium import wire
+from angarium import errors, wire
 from tests.simulation.gateways.will_story import TOPIC
 from tests.simulation.simulated_network import Connection, Endpoint, Frames
 
@@ -39,10 +40,14 @@ class Guest:
         self.name = name
         #: The payload of his will, and for how long his session is kept; empty: he has none.
         self.will, self.kept_s = will, kept_s
+        #: The will as HELLO says it.
+        self.will_said: list[Any] | None = None
         self.is_attached = False
         #: He has left before he was attached.
         self.is_leaving = False
         self.rights: list[Any] = []
+        #: With which he is attached again when the connection has broken off; empty: he has not been attached.
+        self.token = b""
         #: Filters that are in force.
         self.held: set[str] = set()
         #: The request under way: its operation and filters.
@@ -65,6 +70,9 @@ class SimulatedGateway:
         self.is_busy = True
         self._incarnation, self._numbers, self._round, self._published = 1, 0, 0, 0
         self.guests: dict[int, Guest] = {}
+        #: Those that wait for the next connection, and how many were attached again.
+        self._away: list[Guest] = []
+        self.attached_again = 0
         #: Those that have said BYE and are not answered, and whether they are done.
         self._leaving: dict[int, tuple[Guest, bool]] = {}
         #: Payloads of wills that came, since they were last cleared.
@@ -105,6 +113,8 @@ class SimulatedGateway:
 
         def ended() -> None:
             if connection is not None and connection is self._connection:
+                away = [guest for guest in self.guests.values() if guest.token and not guest.is_leaving]
+                self._away += away
                 self._forget()
 
         self._sessions += 1
@@ -121,6 +131,8 @@ class SimulatedGateway:
     def _forget(self) -> None:
         self._connection, self.is_open, self._round = None, False, 0
         for guest in self.guests.values():
+            if guest in self._away:
+                continue
             self._story.lost(guest.will, guest.kept_s)
             if not guest.is_attached:
                 self._story.unknown.add(guest.will)
@@ -129,6 +141,9 @@ class SimulatedGateway:
 
     def die(self) -> None:
         """End without a word; another process comes."""
+        for guest in self._away:
+            self._story.lost(guest.will, guest.kept_s)
+        self._away = []
         if self._connection is not None:
             self._connection.close_near(is_noticed=self._rng.random() < 0.7)
         self._forget()
@@ -167,9 +182,22 @@ class SimulatedGateway:
         if rng.random() < 0.7:
             behalf["will"] = self._story.new(name, min(kept_s, rng.choice([0, 0, 1, 2, 5])), 0)
             will = behalf["will"][4]
-        self.guests[self._numbers] = Guest(name, will, kept_s)
+        guest = self.guests[self._numbers] = Guest(name, will, kept_s)
+        guest.will_said = behalf.get("will")
         login = {"username": USERNAMES[name], "password": PASSWORD, "client_name": name, "behalf": behalf}
         self._say(self._numbers, wire.HELLO, {"version": 1, **login})
+
+    def _attach_again(self) -> None:
+        away, self._away = self._away, []
+        for guest in away:
+            self._numbers += 1
+            guest.is_attached, guest.asked = False, None
+            self.guests[self._numbers] = guest
+            behalf: dict[str, Any] = {"secret": SECRET, "address": "127.0.0.1", "takes_over": False}
+            if guest.will:
+                behalf["will"] = guest.will_said
+            login = {"username": USERNAMES[guest.name], "client_name": guest.name, "token": guest.token}
+            self._say(self._numbers, wire.HELLO, {"version": 1, **login, "behalf": behalf})
 
     def _leave(self, number: int) -> None:
         guest = self.guests[number]
@@ -184,10 +212,13 @@ class SimulatedGateway:
             guest.is_leaving = True
 
     def _ask(self, number: int) -> None:
-        guest, rng = self.guests[number], self._rng
+        rng = self._rng
         operation = rng.choice([wire.SUBSCRIBE, wire.SUBSCRIBE, wire.UNSUBSCRIBE])
         texts = rng.choices(PLAIN + SHARED, k=rng.randint(1, 4))
-        guest.asked = operation, texts
+        self._want(number, operation, texts)
+
+    def _want(self, number: int, operation: bytes, texts: list[str]) -> None:
+        self.guests[number].asked = operation, texts
         self._say(number, operation, [1, [[text, wire.SUBSCRIBE_DELIVER_ALWAYS] for text in texts], None])
 
     def publish(self, topics: list[str]) -> list[int]:
@@ -206,6 +237,7 @@ class SimulatedGateway:
         operation = frames[0]
         if operation == wire.WELCOME:
             self.is_open = True
+            self._attach_again()
         elif operation == wire.CLOSED:
             assert self._connection is not None
             self._connection.close_near(is_noticed=True)
@@ -256,14 +288,22 @@ class SimulatedGateway:
     def _told(self, number: int, guest: Guest, frames: Frames) -> None:
         operation = frames[0]
         if operation == wire.CLOSED:
+            if guest.token and not guest.is_attached:
+                self._refused_again(guest, wire.unpack(frames[1])[0])
             self._story.lost(guest.will, guest.kept_s)
             if not guest.is_attached:
                 self._story.unknown.add(guest.will)
             del self.guests[number]
         elif operation == wire.WELCOME:
-            guest.is_attached, guest.rights = True, wire.unpack(frames[1])["rights"]
+            welcome = wire.unpack(frames[1])
+            guest.is_attached, guest.rights = True, welcome["rights"]
+            self.attached_again += bool(guest.token)
+            guest.token = welcome["token"]
             if guest.is_leaving:
                 self._leave(number)
+            elif guest.held:
+                self._want(number, wire.SUBSCRIBE, sorted(guest.held))
+                guest.held.clear()
         elif operation == wire.SUBACK:
             self._answered(guest, wire.unpack(frames[1])[1])
         elif operation == wire.DELIVER:
@@ -271,6 +311,13 @@ class SimulatedGateway:
                 for one in wire.unpack(batch):
                     publisher, _, message = wire.unpack(one[wire.ROW_PAYLOAD])
                     guest.messages.append((share, publisher << 32 | message))
+
+    def _refused_again(self, guest: Guest, code: int) -> None:
+        """Judge why a client was not attached again: somebody else has his name, or the router goes down."""
+        router = self._node.router
+        is_taken = router is not None and self._story.has_come(guest.name, router.shards.incarnation)
+        if code != errors.SHUTTING_DOWN and not is_taken:
+            self.broken.append(f"{guest.name} is not attached again: {code}")
 
     def _answered(self, guest: Guest, codes: list[Any]) -> None:
         assert guest.asked is not None

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from router.access.login import Authenticator
+from router.gateways.wills import Wills
 from tests.simulation.gateways.gateway_scenario import GatewayScenario
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SEEDS_DEFAULT = 60
 SEEDS_PER_TEST = 10
+#: A fault that is planted shows within so many seeds.
+SEEDS_OF_FAULTS = 100
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -26,3 +35,30 @@ def test_gateways_and_the_router_agree_after_every_disturbance(first_seed: int) 
         if found := GatewayScenario(f"gateways-{number}").play():
             broken[number] = found[:3]
     assert broken == {}
+
+
+# -- faults that are planted -------------------------------------------------------------------------------------
+
+
+def know_nobody_by_his_token(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Authenticator, "_may_resume", lambda *_: False)
+
+
+def forget_the_will_of_who_comes_again(patch: pytest.MonkeyPatch) -> None:
+    attached = Wills.attached
+
+    def without(wills: Wills, session: Any, behalf: Any, now: float) -> None:
+        attached(wills, session, behalf if behalf.takes_over else msgspec.structs.replace(behalf, will=None), now)
+
+    patch.setattr(Wills, "attached", without)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "plant", (know_nobody_by_his_token, forget_the_will_of_who_comes_again), ids=lambda fault: fault.__name__
+)
+def test_a_fault_that_is_planted_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    assert any(GatewayScenario(f"gateways-{number}").play() for number in range(SEEDS_OF_FAULTS))

@@ -55,7 +55,8 @@ class WillStory:
         self._loop = loop
         #: In the order in which the router let them in.
         self.admissions: list[Admission] = []
-        self.published: list[tuple[float, bytes]] = []
+        #: When, by which router, and the payload.
+        self.published: list[tuple[float, int, bytes]] = []
         #: Payload -> how its client ended; None: it said that all is well, and the router has heard it.
         self.ends: dict[bytes, End | None] = {}
         #: Those that it cannot be known of: the connection ended before the router answered.
@@ -79,7 +80,7 @@ class WillStory:
             attached(session, behalf, now)
 
         def give(will: Will, now: float) -> None:
-            self.published.append((self._loop.now, will.message.payload))
+            self.published.append((self._loop.now, incarnation, will.message.payload))
             publish(will, now)
 
         wills.attached, wills._publish = take, give  # type: ignore[method-assign]
@@ -92,15 +93,25 @@ class WillStory:
         """A client ended without that."""
         self.ends.setdefault(payload, End(self._loop.now, kept_s))
 
+    def has_come(self, name: str, incarnation: int) -> bool:
+        """Tell whether a router has let somebody in by a name."""
+        return any(one.name == name and one.incarnation == incarnation for one in self.admissions)
+
+    def _came_again(self, payload: bytes) -> bool:
+        return sum(one.payload == payload for one in self.admissions) > 1
+
     # -- judging ---------------------------------------------------------------------------------------------
 
     def broken(self, incarnation: int) -> Iterator[str]:
         """Say what became of wills that should not have; `incarnation` is that of the router that is there."""
         times: dict[bytes, float] = {}
-        for at, payload in self.published:
-            if payload in times:
+        publishers: set[tuple[bytes, int]] = set()
+        for at, publisher, payload in self.published:
+            # One that ended a client and died before he heard of it is not known to the one that he comes to again.
+            if (payload, publisher) in publishers or (payload in times and not self._came_again(payload)):
                 yield f"will {payload!r} is published at {times[payload]:.3f} and at {at:.3f}"
             times[payload] = at
+            publishers.add((payload, publisher))
         for place, one in enumerate(self.admissions):
             if one.payload:
                 end = self.ends.get(one.payload)
