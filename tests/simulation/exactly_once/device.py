@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tests.simulation.exactly_once.simulated_gateway import Connection
 
 RECEIVE_MAX = 3
+#: Packet identifiers with QoS 1 are from here on.
+IDS_1 = 100
 
 
 class Device:
@@ -29,9 +31,12 @@ class Device:
         self.is_here = False
         self.is_subscribed = False
         self._next_id = 1
-        self.published = 0
+        self.published = self.published_1 = 0
         #: By packet identifier, in order: the payload before PUBREC; after it None.
         self.out: dict[int, bytes | None] = {}
+        #: Those with QoS 1, by packet identifier, in order, and what PUBACK was said of.
+        self.out_1: dict[int, bytes] = {}
+        self.stored: list[bytes] = []
         #: What was answered by PUBREC, as taken or as refused.
         self.acknowledged: set[bytes] = set()
         self.refused: set[bytes] = set()
@@ -74,6 +79,14 @@ class Device:
         self._say(Publish("t", payload, qos=2, packet_id=self._next_id))
         return True
 
+    def publish_1(self) -> None:
+        """Publish a message with QoS 1, if there is an identifier for it."""
+        free = [one for one in range(IDS_1, IDS_1 + self.ids) if one not in self.out_1]
+        if self.is_here and free:
+            self.published_1 += 1
+            payload = self.out_1[free[0]] = b"1 %d" % self.published_1
+            self._say(Publish("t", payload, qos=1, packet_id=free[0]))
+
     def hear(self) -> bool:
         """Take what came."""
         connection = self.connection
@@ -89,6 +102,9 @@ class Device:
             self._begin(packet)
         elif isinstance(packet, PubRec):
             self._received(packet)
+        elif isinstance(packet, PubAck):
+            assert packet.code < 0x80
+            self.stored.append(self.out_1.pop(packet.packet_id))
         elif isinstance(packet, PubComp):
             self.out.pop(packet.packet_id, None)
         elif isinstance(packet, Publish):
@@ -109,6 +125,8 @@ class Device:
                 self._say(PubRel(packet_id))
             else:
                 self._say(Publish("t", payload, qos=2, packet_id=packet_id, dup=True))
+        for packet_id, payload in self.out_1.items():
+            self._say(Publish("t", payload, qos=1, packet_id=packet_id, dup=True))
         if not self.is_subscribed:
             self._say(Subscribe(999, (Subscription("in/#", 2),)))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from angarium.client.protocol.flow_window import FlowWindow
     from angarium.message import Row
-    from tests.simulation.exactly_once.simulated_gateway import SimulatedAttached
+    from tests.simulation.exactly_once.simulated_gateway import Carrier, SimulatedAttached
 
 REFUSAL = errors.SPOOL_OVER_QUOTA
 
@@ -129,10 +129,11 @@ class _Waiting(NamedTuple):
 
 
 class _Producer:
-    """A producer that is open."""
+    """A producer that is open: of a session, or of a gateway process."""
 
-    def __init__(self, name: str, session: SimulatedAttached) -> None:
+    def __init__(self, name: str, session: SimulatedAttached | Carrier, *, may_refuse: bool) -> None:
         self.name = name
+        self.may_refuse = may_refuse
         self.session = session
         self.is_over = False
         #: By home: the last sequence that it has or will have.
@@ -168,7 +169,7 @@ class ModelledNode:
         self.unanswered: list[list[_Waiting]] = [[], []]
         self.from_homes: list[deque[Callable[[], None]]] = [deque(), deque()]
         self.numbers = [0, 0]
-        self.producer: _Producer | None = None
+        self.producers: dict[str, _Producer] = {}
         self.window: FlowWindow | None = None
         self.given: set[int] = set()
 
@@ -237,9 +238,26 @@ class ModelledNode:
         self._tell_home(0, Keep(arguments["note"], arguments["done"]), lambda: self._answer(attached, None))
 
     def _producer_open(self, attached: SimulatedAttached, arguments: dict[str, Any]) -> None:
-        if self.producer is not None:
-            self.producer.is_over = True
-        producer = self.producer = _Producer(arguments["name"], attached)
+        name = arguments["name"]
+
+        def opened(last: int) -> None:
+            self._answer(attached, {"producer": 1, "name": name, "last_sequence": last, "window": 255})
+
+        self._open(_Producer(name, attached, may_refuse=True), opened)
+
+    def open_producer(self, carrier: Carrier) -> None:
+        """Open that of a gateway process, in the place of the process before it."""
+
+        def opened(last: int) -> None:
+            if carrier.is_known:
+                carrier.tell(lambda: carrier.opened(last))
+
+        self._open(_Producer(carrier.name, carrier, may_refuse=False), opened)
+
+    def _open(self, producer: _Producer, opened: Callable[[int], None]) -> None:
+        if producer.name in self.producers:
+            self.producers[producer.name].is_over = True
+        self.producers[producer.name] = producer
         missing = [0, 1]
 
         def gathered(home: int) -> None:
@@ -248,9 +266,7 @@ class ModelledNode:
             producer.lasts[home] = disk.last.get(producer.name, 0)
             producer.refused |= disk.refused.get(producer.name, set())
             if not missing:
-                highest = max(*producer.lasts, *producer.refused, 0)
-                value = {"producer": 1, "name": producer.name, "last_sequence": highest, "window": 255}
-                self._answer(attached, value)
+                opened(max(*producer.lasts, *producer.refused, 0))
 
         for home in (0, 1):
             self._tell_home(home, Ask(), partial(gathered, home))
@@ -268,10 +284,10 @@ class ModelledNode:
         if attached.is_known:
             self._tell_home(0, Settle([position]))
 
-    def publish(self, attached: SimulatedAttached, first: int, payloads: list[bytes]) -> None:
+    def publish(self, session: SimulatedAttached | Carrier, first: int, payloads: list[bytes]) -> None:
         """Take a round."""
-        producer = self.producer
-        if producer is None or producer.is_over or producer.session is not attached or not attached.is_known:
+        producer = next((one for one in self.producers.values() if one.session is session), None)
+        if producer is None or producer.is_over or not session.is_known:
             return
         rows = list(enumerate(payloads, first))
         nacks = [sequence for sequence, _ in rows if self._is_refused(producer, sequence)]
@@ -296,7 +312,7 @@ class ModelledNode:
     def _is_refused(self, producer: _Producer, sequence: int) -> bool:
         if sequence in producer.refused:
             return True
-        is_new = sequence > max(producer.lasts)
+        is_new = sequence > max(producer.lasts) and producer.may_refuse
         return is_new and self.refuses and self.random.random() < self.refusal_rate
 
     def _acknowledge(self, producer: _Producer) -> None:

@@ -33,7 +33,7 @@ class Scenario:
         self.random = Random(seed)
         self.now = 1_000.0
         self.node = ModelledNode(self.random)
-        self.gateways = [SimulatedGateway(lambda: self.now) for _ in range(2)]
+        self.gateways = [SimulatedGateway(lambda: self.now, f"g{number}") for number in range(2)]
         self.device = Device(self.random.choice((V3, V5)), self.random.choice((1, 2, 5)))
         #: Connections of which their gateway does not know that they are gone.
         self.dangling: list[Connection] = []
@@ -62,7 +62,7 @@ class Scenario:
         if self.random.random() < self.death_rate:
             self.random.choice(self._deaths())()
         else:
-            self.random.choice([self._publishes, self._puts, *self._moves()])()
+            self.random.choice([self._publishes, self._publishes_1, self._puts, *self._moves()])()
 
     def _moves(self) -> list[Callable[[], object]]:
         return [
@@ -94,6 +94,9 @@ class Scenario:
 
     def _publishes(self) -> None:
         self.device.publish()
+
+    def _publishes_1(self) -> None:
+        self.device.publish_1()
 
     def _puts(self) -> None:
         if self.device.is_subscribed and not self.is_calm:
@@ -193,7 +196,9 @@ class Scenario:
 
     def _is_over(self) -> bool:
         device, state = self.device, unpack(self.node.homes[0].disk.note)
-        is_quiet = not (device.out or device.held or state.received or self.node.homes[0].disk.queue)
+        is_quiet = not (
+            device.out or device.out_1 or device.held or state.received or self.node.homes[0].disk.queue
+        )
         return is_quiet and device.is_here
 
     def _judge(self) -> list[str]:
@@ -203,9 +208,14 @@ class Scenario:
             state = unpack(self.node.homes[0].disk.note)
             found.append(f"stuck: {device.out=} {device.held=} {state=} {[*self.node.homes[0].disk.queue]}")
         wanted = sorted({b"%d" % number for number in range(1, device.published + 1)} - device.refused)
+        wanted_1 = [b"1 %d" % number for number in range(1, device.published_1 + 1)]
         for number, home in enumerate(self.node.homes):
-            if sorted(home.disk.stored) != wanted:
-                found.append(f"home {number}: {_difference(home.disk.stored, wanted)}")
+            stored = [one for one in home.disk.stored if not one.startswith(b"1 ")]
+            stored_1 = list(dict.fromkeys(one for one in home.disk.stored if one.startswith(b"1 ")))
+            if sorted(stored) != wanted:
+                found.append(f"home {number}: {_difference(stored, wanted)}")
+            if stored_1 != wanted_1:
+                found.append(f"home {number}, QoS 1: {_difference(stored_1, wanted_1)}, or not in order")
         came = list(dict.fromkeys(device.got))
         once = [one for one in device.got if one not in self.at_least_once]
         wanted = [b"%d" % number for number in range(1, self.put + 1)]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import msgpack
 
-from angarium import errors
+from angarium import errors, slots
+from angarium.client.protocol.events import Welcome
+from angarium.slots import ROUND_ROWS_MAX
 from angarium_server.frames.gateways import Rights
 from gateway.mqtt.clients.client import Client, Stage
 from gateway.mqtt.clients.settings import Settings
 from gateway.mqtt.codec import Parser, Sender
 from gateway.mqtt.sessions.credit import Credit
+from gateway.producing import Producing
 from gateway.rights import KnownRights
-from gateway.session import AttachedWelcome
+from gateway.session import Acknowledged, AttachedWelcome, ProducerOpened
 from tests.simulation.exactly_once.modelled_node import closed, encoded, ending
 
 if TYPE_CHECKING:
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
     from angarium.client.protocol.flow_window import FlowWindow
     from angarium.message import Row
     from gateway.attached import Guest, Login
-    from gateway.session import Acknowledged
 
 RIGHTS = Rights(
     publish_allowed=True,
@@ -33,6 +36,27 @@ RIGHTS = Rights(
     may_share=True,
     may_send_guaranteed=True,
     may_receive_guaranteed=True,
+)
+
+
+#: What the router says to a process.
+WELCOME = Welcome(
+    session="g",
+    client_name="g",
+    vpn="default",
+    node="n",
+    token=b"",
+    resumed=False,
+    epoch=1,
+    slots=slots.slot_table(1),
+    workers=1,
+    rounds=100,
+    round_bytes=1 << 20,
+    keepalive_ms=1_000,
+    max_message_bytes=1 << 20,
+    max_batch_rows=10_000,
+    max_batch_bytes=16 << 20,
+    inbox="",
 )
 
 
@@ -102,7 +126,14 @@ class SimulatedAttached:
         return 0
 
     def has_room_guaranteed(self) -> bool:
-        return not self.is_away
+        return not self.is_away and self.gateway.producing.has_room()
+
+    def publish_guaranteed(
+        self, topic: str, flags: int, meta: Any, properties: bytes | None, payload: bytes, name: int
+    ) -> None:
+        if self.is_open:
+            self.gateway.producing.add(self, name, (0, topic, flags, meta, properties, payload))
+            self.gateway.produce()
 
     def count(self, name: str, amount: int = 1) -> None:
         self.counts[name] += amount
@@ -199,15 +230,36 @@ class Connection:
             self.client.lost("lost", self.gateway.now)
 
 
+class Carrier:
+    """The session of a process at a router, which brings what its clients publish with QoS 1."""
+
+    def __init__(self, gateway: SimulatedGateway, name: str) -> None:
+        self.gateway = gateway
+        self.name = name
+        self.is_known = self.is_open = True
+
+    def tell(self, what: Callable[[], None]) -> None:
+        self.gateway.from_router.append((self, what))
+
+    def opened(self, last_sequence: int) -> None:
+        self.gateway.hear_of_producer(ProducerOpened(1, last_sequence, ROUND_ROWS_MAX))
+
+    def stored(self, event: Acknowledged) -> None:
+        self.gateway.hear_of_producer(event)
+
+
 class SimulatedGateway:
     """One process, to its clients."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], name: str = "g") -> None:
         self._clock = clock
+        self._name = name
+        self.carrier: Carrier | None = None
+        self._begin_producing()
         self.credit = Credit()
         self.connections: dict[bytes, Connection] = {}
         self.to_router: deque[Callable[[Any], None]] = deque()
-        self.from_router: deque[tuple[SimulatedAttached, Callable[[], None]]] = deque()
+        self.from_router: deque[tuple[SimulatedAttached | Carrier, Callable[[], None]]] = deque()
 
     @property
     def now(self) -> float:
@@ -225,6 +277,37 @@ class SimulatedGateway:
             what()
         return True
 
+    def _begin_producing(self) -> None:
+        self.producing: Producing[SimulatedAttached] = Producing()
+        self.producing.limit(WELCOME)
+        self._begin_session()
+
+    def _begin_session(self) -> None:
+        if self.carrier is not None:
+            self.carrier.is_known = self.carrier.is_open = False
+        self.carrier = Carrier(self, self._name)
+
+    def produce(self) -> None:
+        """Have leave what may."""
+        producing, carrier = self.producing, self.carrier
+        assert carrier is not None
+        if producing.open_at() <= self.now:
+            producing.is_opening = True
+            self.say(lambda node: node.open_producer(carrier))
+        while producing.can_send():
+            first, made = producing.take()
+            rows = sorted(row for batch in made.batches for row in msgpack.decode(batch))
+            payloads = [row[5] for row in rows]
+            self.say(partial(_publish, carrier, first, payloads))
+        producing.validate()
+
+    def hear_of_producer(self, event: ProducerOpened | Acknowledged) -> None:
+        self.producing.hear(event, self.now)
+        for attached, settled in self.producing.settled().items():
+            if attached.is_open:
+                attached.guest.acknowledged(settled.answers, self.now)
+        self.produce()
+
     def die(self) -> list[SimulatedAttached]:
         """Be a new process; gives the clients of the old one."""
         gone = [one.client.attached for one in self.connections.values() if one.client.attached is not None]
@@ -234,6 +317,7 @@ class SimulatedGateway:
         self.to_router.clear()
         self.from_router.clear()
         self.credit = Credit()
+        self._begin_producing()
         for one in gone:
             one.is_open = False  # type: ignore[attr-defined]
         return gone  # type: ignore[return-value]
@@ -242,6 +326,9 @@ class SimulatedGateway:
         """All that are attached wait for another one, if they can."""
         self.to_router.clear()
         self.from_router.clear()
+        self.producing.lose()
+        self._begin_session()
+        self.produce()
         for connection in list(self.connections.values()):
             attached: Any = connection.client.attached
             if attached is not None and attached.is_open:
@@ -301,3 +388,7 @@ class SimulatedGateway:
         for connection in list(self.connections.values()):
             if connection.client.stage is Stage.HERE:
                 connection.client.tick(self.now)
+
+
+def _publish(carrier: Carrier, first: int, payloads: list[bytes], node: Any) -> None:
+    node.publish(carrier, first, payloads)

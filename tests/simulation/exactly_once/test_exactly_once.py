@@ -1,24 +1,31 @@
-"""Messages with QoS 2, both ways, disturbed as a seed says: each comes once, and what is planted is found."""
+"""Messages with QoS 1 and 2, both ways, disturbed as a seed says, and what is planted is found.
+
+With QoS 2 each comes once. What has QoS 1 comes at least once, and for the first time in the order in which it was
+published; what had its PUBACK is stored, and delivered until the client has said PUBACK.
+"""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from gateway.gathering import Gathering
 from gateway.mqtt.sessions import session
 from gateway.mqtt.sessions.note import Note, State
 from gateway.mqtt.sessions.outgoing import Outgoing
 from gateway.mqtt.sessions.received import Received, Stage
 from gateway.mqtt.sessions.storing import Own
+from gateway.producing import Producing
 from tests.simulation.exactly_once.modelled_node import Disk, Keep, Settle
 from tests.simulation.exactly_once.scenario import Scenario
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [pytest.mark.requirement("R236"), pytest.mark.slow]
+pytestmark = [pytest.mark.requirement("R235"), pytest.mark.requirement("R236"), pytest.mark.slow]
 
 SEEDS_DEFAULT = 60
 SEEDS_PER_TEST = 20
@@ -131,6 +138,41 @@ def forget_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Own, "away", forgets)
 
 
+def lose_what_is_under_way_of_all(patch: pytest.MonkeyPatch) -> None:
+    """What has QoS 1 and no PUBACK, when the router is replaced."""
+    patch.setattr(Gathering, "put_back", lambda *_: None)
+
+
+def begin_below_what_homes_know(patch: pytest.MonkeyPatch) -> None:
+    opened = Producing._opened
+    patch.setattr(
+        Producing,
+        "_opened",
+        lambda self, answer: opened(self, msgspec.structs.replace(answer, last_sequence=0)),
+    )
+
+
+def delete_before_puback(patch: pytest.MonkeyPatch) -> None:
+    send = Outgoing._send
+
+    def done(outgoing: Outgoing, came: Any) -> list[bytes]:
+        packets = send(outgoing, came)
+        outgoing._attached.accept(came.window, came.position)
+        return packets
+
+    patch.setattr(Outgoing, "_send", done)
+
+
+def take_what_came_last_first(patch: pytest.MonkeyPatch) -> None:
+    go_on = Outgoing.go_on
+
+    def reverse(outgoing: Outgoing, now: float) -> bool:
+        outgoing._held.reverse()
+        return go_on(outgoing, now)
+
+    patch.setattr(Outgoing, "go_on", reverse)
+
+
 FAULTS = (
     go_on_at_once,
     publish_before_it_is_noted,
@@ -141,6 +183,10 @@ FAULTS = (
     note_without_deleting,
     write_no_sequences,
     forget_what_is_under_way,
+    lose_what_is_under_way_of_all,
+    begin_below_what_homes_know,
+    delete_before_puback,
+    take_what_came_last_first,
 )
 
 

@@ -48,14 +48,16 @@ def forget_the_will_of_who_comes_again(patch: pytest.MonkeyPatch) -> None:
     attached = Wills.attached
 
     def without(wills: Wills, session: Any, behalf: Any, now: float) -> None:
-        attached(wills, session, behalf if behalf.takes_over else msgspec.structs.replace(behalf, will=None), now)
+        attached(
+            wills, session, behalf if behalf.takes_over else msgspec.structs.replace(behalf, will=None), now
+        )
 
     patch.setattr(Wills, "attached", without)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "plant", (know_nobody_by_his_token, forget_the_will_of_who_comes_again), ids=lambda fault: fault.__name__
+    "plant", [know_nobody_by_his_token, forget_the_will_of_who_comes_again], ids=lambda fault: fault.__name__
 )
 def test_a_fault_that_is_planted_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
