@@ -73,7 +73,7 @@ def test_a_house_is_connected_as_the_page_says(desk: Desk, installation: Install
         start = typed("source .venv/bin/activate", "mkdir house", "cd house")
         others = [
             Block("console", name, "$ cd house\n$ source ../.venv/bin/activate\n", "this test")
-            for name in ("Lamp", "Clock")
+            for name in ("Lamp", "Clock", "Meter")
         ]
         page = blocks(HOW_TO / "home-automation.md")
         here = [replace(one, text=one.text.replace("0.0.0.0", "127.0.0.1")) for one in page]
