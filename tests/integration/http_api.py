@@ -19,6 +19,29 @@ if TYPE_CHECKING:
 
 PASSWORD: Final = "of operators, for tests"
 LIMIT_S: Final = 20.0
+#: What an object of a kind needs beside its name, a change of it, and where it is.
+OBJECTS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "vpn": ("/vpns", "v1", {}, {"enabled": False}),
+    "profile": ("/vpns/default/profiles", "p1", {}, {"allow_guaranteed_send": False}),
+    "acl": ("/vpns/default/acls", "a1", {}, {"publish_topic_default": "allow"}),
+    "username": ("/vpns/default/usernames", "u1", {}, {"enabled": False}),
+    "template": ("/vpns/default/templates", "t1", {}, {"max_bind_count": 3}),
+    "queue": ("/vpns/default/queues", "q/1 ä", {}, {"max_spool_usage_mb": 7}),
+    "topic-endpoint": ("/vpns/default/topic-endpoints", "te/1", {}, {"max_spool_usage_mb": 7}),
+    "operator": ("/operators", "o1", {"role": "viewer"}, {"enabled": False}),
+    "link": ("/links", "n1", {"addresses": ["tcp://127.0.0.1:1"]}, {"enabled": False}),
+    "bridge": (
+        "/vpns/default/bridges",
+        "b1",
+        {
+            "addresses": ["tcp://127.0.0.1:1"],
+            "remote_vpn": "far",
+            "remote_subscriptions": ["a"],
+            "enabled": False,
+        },
+        {"remote_vpn": "other"},
+    ),
+}
 
 
 class Answer(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from angarium import errors
 from cluster.management.api.routes import ROUTES
 from cluster.objects import KINDS
-from tests.integration.http_api import Api, managed_node
+from tests.integration.http_api import OBJECTS, Api, managed_node
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -19,30 +19,6 @@ if TYPE_CHECKING:
     from angarium_server.testing import Node
 
 pytestmark = pytest.mark.slow
-
-#: What an object of a kind needs beside its name, a change of it, and where it is.
-OBJECTS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
-    "vpn": ("/vpns", "v1", {}, {"enabled": False}),
-    "profile": ("/vpns/default/profiles", "p1", {}, {"allow_guaranteed_send": False}),
-    "acl": ("/vpns/default/acls", "a1", {}, {"publish_topic_default": "allow"}),
-    "username": ("/vpns/default/usernames", "u1", {}, {"enabled": False}),
-    "template": ("/vpns/default/templates", "t1", {}, {"max_bind_count": 3}),
-    "queue": ("/vpns/default/queues", "q/1 ä", {}, {"max_spool_usage_mb": 7}),
-    "topic-endpoint": ("/vpns/default/topic-endpoints", "te/1", {}, {"max_spool_usage_mb": 7}),
-    "operator": ("/operators", "o1", {"role": "viewer"}, {"enabled": False}),
-    "link": ("/links", "n1", {"addresses": ["tcp://127.0.0.1:1"]}, {"enabled": False}),
-    "bridge": (
-        "/vpns/default/bridges",
-        "b1",
-        {
-            "addresses": ["tcp://127.0.0.1:1"],
-            "remote_vpn": "far",
-            "remote_subscriptions": ["a"],
-            "enabled": False,
-        },
-        {"remote_vpn": "other"},
-    ),
-}
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,9 @@ class _Document:
     """The document while it is made."""
 
     def __init__(self) -> None:
-        known = [one for row in OPERATIONS.values() for one in (row.arguments, row.answer)]
+        # Nobody who comes by HTTP may ask for those of the host.
+        operations = {name: row for name, row in OPERATIONS.items() if row.scope != "host"}
+        known = [one for row in operations.values() for one in (row.arguments, row.answer)]
         structs = [kind.struct for kind in KINDS.values()]
         structs += [kind.identity for kind in KINDS.values() if kind.identity is not None]
         types = [*known, *structs, Problem]
@@ -111,7 +113,7 @@ class _Document:
         schemas, self._schemas = msgspec.json.schema_components(types, ref_template=template)
         pairs = iter(schemas)
         #: Operation -> the schemas of its arguments and of its answer.
-        self._operations = {name: (next(pairs), next(pairs)) for name in OPERATIONS}
+        self._operations = {name: (next(pairs), next(pairs)) for name in operations}
         for kind in KINDS.values():
             self._add_kind(kind)
 
@@ -122,7 +124,7 @@ class _Document:
         }
         for route in ROUTES:
             paths.setdefault(f"{ROOT}{route.path}", {})[route.method.lower()] = self._of_route(route)
-        for name in OPERATIONS:
+        for name in self._operations:
             paths[f"{ROOT}/operations/{name}"] = {"post": self._of_operation(name)}
         return {
             "openapi": "3.1.0",
