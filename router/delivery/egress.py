@@ -280,7 +280,7 @@ class Egress:
             return
         number = self._random.randrange(1, 1 << 62)
         session.probe_at = session.out_bytes + unread_max // PROBES
-        session.probes.append((number, session.out_bytes, session.flow_out_bytes))
+        session.probes += ((number, session.out_bytes, session.flow_out_bytes),)
         self._outbox.send(session, [wire.PING, wire.pack([number])])
 
     def was_read(self, session: Session, number: int) -> bool:
@@ -288,7 +288,7 @@ class Egress:
         for place, (probe, read_bytes, flow_read_bytes) in enumerate(session.probes):
             if probe == number:
                 session.read_bytes, session.flow_read_bytes = read_bytes, flow_read_bytes
-                del session.probes[: place + 1]
+                session.probes = session.probes[place + 1 :]
                 self._probe(session)
                 return True
         return False

@@ -120,7 +120,7 @@ class Client(Named, Protocol):
     """A client, with limits of its own."""
 
     #: Events that operators were told and that are not over.
-    full: dict[str, None]
+    full: tuple[str, ...]
 
 
 class _VpnName(Protocol):
@@ -220,7 +220,7 @@ class Alarms:
     def client_is_full(self, watched: Watched, client: Client, limit: int) -> None:
         """A client was refused something because of a limit of its own; told once until it has few of them."""
         if watched.event not in client.full:
-            client.full[watched.event] = None
+            client.full += (watched.event,)
             name, fields = client.named()
             text = f"{name} has {limit} {watched.has}, all that its client profile allows"
             self._outbox.event(watched.event, text, severity="warning", **fields)
@@ -228,7 +228,7 @@ class Alarms:
     def client_has(self, watched: Watched, client: Client, value: int, limit: int) -> None:
         """A client has so many now: below the clear value its limit may be told again."""
         if watched.event in client.full and value * 100 < limit * DEFAULT_PERCENTS[1]:
-            del client.full[watched.event]
+            client.full = tuple([event for event in client.full if event != watched.event])
 
 
 class UsernameCounts:

@@ -77,6 +77,8 @@ class Permissions(NamedTuple):
             raise error_for(errors.SUBSCRIBE_DENIED, parsed.text)
 
 
+#: Nothing is ever put into it.
+_NOTHING_COUNTED: Final[dict[str, int]] = {}
 NOTHING_ALLOWED: Final = Permissions(
     shared_allowed=False,
     subscriptions_max=0,
@@ -281,9 +283,9 @@ class Session:
         #: What it was charged for what it makes the node keep.
         self.memory_bytes = 0
         #: Events about limits of its own that operators were told and that are not over.
-        self.full: dict[str, None] = {}
-        #: Totals for the operators, by name.
-        self.counters: dict[str, int] = {}
+        self.full: tuple[str, ...] = ()
+        #: Totals for the operators, by name; one dict for all of whom nothing was counted.
+        self.counters = _NOTHING_COUNTED
         self._begin_attached()
         self._begin_login()
         self._begin_credit()
@@ -339,7 +341,7 @@ class Session:
         #: The number of the effect that sends it a DELIVER to which more may be added (`router.ground.effects`).
         self.open_frame = SEALED
         #: PINGs that are not answered yet, the oldest first: number, and how much had been sent, of that on flows.
-        self.probes: list[tuple[int, int, int]] = []
+        self.probes: tuple[tuple[int, int, int], ...] = ()
         #: When so much was sent the next one leaves; 0 before anything was.
         self.probe_at = 0
         #: Everything sent to it, answers included, and how much of that it has shown to have read. Credit
@@ -365,6 +367,8 @@ class Session:
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to one of the session's own counters."""
+        if self.counters is _NOTHING_COUNTED:
+            self.counters = {}
         self.counters[name] = self.counters.get(name, 0) + amount
 
     @property
