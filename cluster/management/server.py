@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,13 +22,14 @@ from angarium_server.connections.addresses import host_and_port, is_tls
 from angarium_server.connections.tls import TlsFiles, make_context
 from angarium_server.http import bodies
 from angarium_server.http.door import Connection, Door
+from angarium_server.http.exposition import CONTENT_TYPE
 from angarium_server.http.origins import Origins
 from angarium_server.http.problems import RefusedError, refusal
 from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.configuration.listening import url_of
 from cluster.management.access.logins import Logins
-from cluster.management.api import openapi, resources
+from cluster.management.api import object_metrics, openapi, resources
 from cluster.management.api.routes import ROOT, ROUTES, Found, Target, find, target_of
 from cluster.management.config import ManagementRuntime
 from cluster.management.controller import DEFAULT_TIMEOUT_S, Controller
@@ -237,7 +239,20 @@ class ManagementServer:
                 case path:
                     if found := find(path):
                         return await self._resource(request, target, found, caller)
+        if target.path == ("metrics", "objects"):
+            _allow(request, "GET", "HEAD")
+            return await self._object_metrics(target, caller)
         raise errors.error_for(errors.UNKNOWN_RESOURCE, _shown(target))
+
+    async def _object_metrics(self, target: Target, caller: Caller) -> web.Response:
+        wanted = object_metrics.wanted_by(target.query)
+        asked = {"vpn": wanted.vpn, "name": wanted.name, "fields": object_metrics.FIELDS}
+        found = [
+            (kind, await self._controller.ask("endpoints.list", {**asked, "kind": kind}, caller))
+            for kind in wanted.kinds
+        ]
+        text = object_metrics.page(found, wanted.limit, time.time_ns() // 1_000_000)
+        return web.Response(text=text, headers={"Content-Type": CONTENT_TYPE})
 
     async def _do(self, request: BaseRequest, operation: str, caller: Caller) -> web.Response:
         """Do any operation, by its name."""

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from angarium_server.http.exposition import exposed
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
-from cluster.controller.health.metrics import exposed
 from cluster.controller.health.node_metrics import CLUSTER, NODE, PROCESS
 from cluster.data.node_file import read_node_file
 from cluster.roster.table import ROLES

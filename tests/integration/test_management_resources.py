@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 import pytest
 
-from angarium import errors
+from angarium import blocking, errors
+from angarium_server.http.exposition import CONTENT_TYPE
 from cluster.management.api.routes import ROUTES
 from cluster.objects import KINDS
 from tests.integration.http_api import OBJECTS, Api, managed_node
@@ -32,6 +33,26 @@ def api(node: Node) -> Iterator[Api]:
     made = Api(node.management_url)
     yield made
     made.close()
+
+
+@pytest.mark.requirement("R261")
+def test_prometheus_gets_figures_of_single_queues(node: Node, api: Api) -> None:
+    with blocking.connect(node.url) as client:
+        client.create_queue("figures/1", subscriptions=["figures/>"])
+        with client.producer() as producer:
+            for _ in range(3):
+                producer.publish("figures/a", b"x")
+    page = api.send("GET", "/metrics/objects?kind=queue&name=figures*")
+    assert page.headers["Content-Type"] == CONTENT_TYPE
+    lines = page.body.decode().splitlines()
+    assert 'angarium_queue_messages_spooled{vpn="default",name="figures/1"} 3' in lines
+    assert lines[-3:] == [
+        "# HELP angarium_objects_left_out Objects on this page; those that its limit left out",
+        "# TYPE angarium_objects_left_out gauge",
+        'angarium_objects_left_out{kind="queue"} 0',
+    ]
+    assert api.send("POST", "/metrics/objects").code == errors.METHOD_NOT_ALLOWED
+    assert api.send("GET", "/metrics/objects?colour=red").code == errors.INVALID_ARGUMENT
 
 
 def test_every_kind_of_object_has_an_example() -> None:

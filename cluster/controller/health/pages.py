@@ -14,10 +14,10 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from angarium_server.http.exposition import CONTENT_TYPE
 from angarium_server.visible import visible
 from cluster.controller.health.checks import passed
 from cluster.controller.health.http import Answer
-from cluster.controller.health.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

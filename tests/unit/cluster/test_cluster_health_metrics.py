@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from angarium_server.frames.metrics import Metrics
+from angarium_server.http.exposition import CONTENT_TYPE
 from cluster.bridge.role import BRIDGE
 from cluster.controller.health.checks import examine
 from cluster.controller.health.http import Request
-from cluster.controller.health.metrics import CONTENT_TYPE, Sample, metrics
+from cluster.controller.health.metrics import Sample, metrics
 from cluster.controller.health.pages import METRICS, page
 from cluster.controller.switchboard import effects
 from cluster.roles.role import Role
