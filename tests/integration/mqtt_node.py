@@ -120,3 +120,8 @@ def drained(node: Node, queue: str) -> list[str]:
                 found.append(bytes(flow.receive(1.0).payload).decode())
             except TimeoutExpiredError:
                 return found
+
+
+def events(node: Node) -> list[dict[str, Any]]:
+    """Give what operators were told."""
+    return [json.loads(line) for line in node.run("events", "--json").splitlines()]

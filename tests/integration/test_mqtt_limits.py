@@ -71,6 +71,7 @@ def ending(raw: Raw) -> int:
     return told.code
 
 
+@pytest.mark.requirement("R243")
 @pytest.mark.requirement("R242")
 @pytest.mark.usefixtures("others")
 def test_a_packet_has_a_largest_size_which_5_0_is_told(node: Node) -> None:

@@ -11,7 +11,15 @@ from angarium import blocking
 from gateway.mqtt.codec import ReasonCode
 from gateway.mqtt.codec.control import Disconnect
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw
-from tests.integration.mqtt_node import PASSWORD, clients, counted, expect_clients, mqtt_node, orders_url
+from tests.integration.mqtt_node import (
+    PASSWORD,
+    clients,
+    counted,
+    events,
+    expect_clients,
+    mqtt_node,
+    orders_url,
+)
 from tests.waiting import expect_value, wait_for
 
 if TYPE_CHECKING:
@@ -60,6 +68,10 @@ def test_an_operator_disconnects_one_and_the_others_stay(node: Node) -> None:
         assert told.code == ReasonCode.ADMINISTRATIVE_ACTION
         assert goes.next() is None
         expect_clients(node, "stays")
+        wait_for(
+            lambda: [row["event"] for row in events(node) if row.get("client") == "goes"],
+            lambda names: names == ["CLIENT_CONNECT", "CLIENT_DISCONNECT"],
+        )
         stays.subscribe("a")
         stays.publish("a", b"here")
         assert stays.receive().payload == b"here"
@@ -111,6 +123,7 @@ def test_nobody_is_a_process_of_the_node_by_its_username(node: Node, username: s
         assert stranger.next() is None
 
 
+@pytest.mark.requirement("R233")
 def test_a_changed_acl_profile_holds_for_clients_that_are_connected(node: Node) -> None:
     acl = ("acl", "update", "most", "--vpn", "orders", "--set")
     with alice(node, "publisher") as theirs, alice(node, "listener") as listener:
@@ -137,6 +150,7 @@ def denied_of(theirs: Paho, node: Node) -> int:
     return counted(node, "publisher", "publish-topic-acl", vpn="orders")
 
 
+@pytest.mark.requirement("R233")
 def test_a_username_that_is_disabled_ends_its_clients(node: Node) -> None:
     with Raw(orders_url(node)) as theirs, Paho(node.mqtt_url, "other") as other:
         assert theirs.connect("a", username="alice", password=PASSWORD.encode()).code == 0

@@ -132,6 +132,7 @@ def test_a_full_queue_refuses_and_the_others_are_answered_in_order(node: Node) -
     assert len(take(node, "small", stored)) == stored
 
 
+@pytest.mark.requirement("R235")
 def test_a_refusal_ends_a_connection_of_3_1_1_which_has_no_word_for_it(node: Node) -> None:
     with Raw(node.mqtt_url, V3) as client:
         client.connect("old")
@@ -140,6 +141,7 @@ def test_a_refusal_ends_a_connection_of_3_1_1_which_has_no_word_for_it(node: Nod
         assert client.next() is None
 
 
+@pytest.mark.requirement("R235")
 def test_refusals_have_reasons(node: Node) -> None:
     with Raw(orders_url(node)) as client:
         client.connect("alice-1", username="alice", password=PASSWORD.encode())
@@ -165,6 +167,7 @@ def test_a_client_whose_profile_forbids_it_is_refused(node: Node) -> None:
         assert answers(client, message(2, "nobody/1")) == [(2, R.NO_MATCHING_SUBSCRIBERS)]
 
 
+@pytest.mark.requirement("R236")
 @BOTH
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_qos_2_is_stored_once_however_often_it_comes(node: Node, version: int, *, is_clean: bool) -> None:
@@ -202,6 +205,7 @@ def published_twice(numbers: Iterable[int]) -> list[Publish]:
     return [Publish("nobody", b"", qos=2, packet_id=one) for one in numbers]
 
 
+@pytest.mark.requirement("R243")
 def test_5_0_may_have_receive_max_messages_before_their_pubcomp_and_one_more_ends_it(node: Node) -> None:
     """[MQTT-3.3.4-7]."""
     with Raw(node.mqtt_url) as client:
@@ -221,6 +225,7 @@ def test_5_0_may_have_receive_max_messages_before_their_pubcomp_and_one_more_end
         assert end.code == R.RECEIVE_MAXIMUM_EXCEEDED
 
 
+@pytest.mark.requirement("R243")
 @pytest.mark.parametrize("expiry_s", [0, 60])
 def test_a_client_has_as_many_messages_before_its_pubcomp_as_it_takes(node: Node, expiry_s: int) -> None:
     """[MQTT-3.3.4-9], [MQTT-4.9.0-1], [MQTT-4.9.0-3]: a PUBREC makes no room, and a ping is answered meanwhile."""
@@ -244,6 +249,7 @@ def test_a_client_has_as_many_messages_before_its_pubcomp_as_it_takes(node: Node
         assert [one.payload for one in (first, second, third, fourth)] == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.requirement("R236")
 def test_paho_gets_with_qos_2_what_paho_publishes_with_it(node: Node) -> None:
     with (
         Paho(node.mqtt_url, "exact-out", keeps=True, version=V3) as takes,
@@ -258,6 +264,7 @@ def test_paho_gets_with_qos_2_what_paho_publishes_with_it(node: Node) -> None:
         assert {one.qos for one in found} == {2}
 
 
+@pytest.mark.requirement("R232")
 def test_aiomqtt_publishes_and_waits(node: Node) -> None:
     create(node, "awaited", "awaited/>")
 

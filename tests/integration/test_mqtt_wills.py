@@ -20,7 +20,7 @@ from gateway.mqtt.codec.control import Disconnect
 from gateway.mqtt.codec.kinds import V3, V5
 from gateway.mqtt.codec.properties import Properties
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw, properties_of
-from tests.integration.mqtt_node import clients, expect_clients
+from tests.integration.mqtt_node import clients, events, expect_clients
 from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
@@ -294,10 +294,6 @@ def test_one_that_the_acl_profile_forbids_is_told_to_operators(node: Node) -> No
             ("guarded", "guarded", 40302)
         ]
         watcher.has_nothing()
-
-
-def events(node: Node) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in node.run("events", "--json").splitlines()]
 
 
 @pytest.mark.parametrize(("size", "code"), [(65_000, 0), (65_535, ReasonCode.PACKET_TOO_LARGE)])
