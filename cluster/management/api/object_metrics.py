@@ -37,7 +37,7 @@ _TABLE: Final = """
     messages_spooled | gauge | messages | that it holds, with those on their way to its homes
     spool_usage_bytes, quota_bytes | gauge | bytes | their spool size; its quota
     delivered_unacked | gauge | messages | delivered to consumers and not settled
-    bind_count | gauge | number | flows that are bound
+    bound_flows | gauge | number | flows that are bound, `bind_count` of lists
     oldest_message_age_s | gauge | s | since its oldest message was spooled; 0: it is empty
     ingress_enabled, egress_enabled | gauge | 0, 1 | whether it takes messages, and gives them
     discards | counter by reason | messages | what it refused or discarded, since the start of the router
@@ -108,5 +108,6 @@ def _values(row: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
         **row,
         "quota_bytes": row["max_spool_usage_mb"] * 1_000_000,
         "oldest_message_age_s": None if oldest is None else max(0, now_ms - oldest) / 1_000 if oldest else 0,
+        "bound_flows": row.get("bind_count"),
         "discards": row.get("counters"),
     }

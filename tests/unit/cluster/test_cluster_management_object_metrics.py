@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from typing import Any
 
 import pytest
@@ -39,7 +41,7 @@ def test_a_queue_is_there_with_all_that_is_known_of_it() -> None:
         f"angarium_queue_spool_usage_bytes{labels} 300",
         f"angarium_queue_quota_bytes{labels} 5000000",
         f"angarium_queue_delivered_unacked{labels} 1",
-        f"angarium_queue_bind_count{labels} 2",
+        f"angarium_queue_bound_flows{labels} 2",
         f"angarium_queue_oldest_message_age_seconds{labels} 10.5",
         f"angarium_queue_ingress_enabled{labels} 1",
         f"angarium_queue_egress_enabled{labels} 0",
@@ -61,6 +63,15 @@ def test_an_empty_queue_has_no_age_and_one_of_a_router_that_is_silent_no_figures
     ]
 
 
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool here")
+def test_the_linter_of_prometheus_finds_nothing() -> None:
+    text = page([(kind, [QUEUE]) for kind in KINDS], 10, 100_500)
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_a_clock_that_was_set_back_makes_no_age_below_zero() -> None:
     assert 'angarium_queue_oldest_message_age_seconds{vpn="default",name="orders"} 0.0' in lines(
         {**QUEUE, "oldest_stored_ms": 200_000}
@@ -69,9 +80,9 @@ def test_a_clock_that_was_set_back_makes_no_age_below_zero() -> None:
 
 def test_the_first_by_name_are_shown_and_the_others_counted() -> None:
     found = lines(*({**QUEUE, "name": name} for name in "cab"), limit=2)
-    assert [line for line in found if "bind_count" in line] == [
-        'angarium_queue_bind_count{vpn="default",name="a"} 2',
-        'angarium_queue_bind_count{vpn="default",name="b"} 2',
+    assert [line for line in found if "bound_flows" in line] == [
+        'angarium_queue_bound_flows{vpn="default",name="a"} 2',
+        'angarium_queue_bound_flows{vpn="default",name="b"} 2',
     ]
     assert found[-2:] == [
         'angarium_objects_shown{kind="queue"} 2',
@@ -80,7 +91,7 @@ def test_the_first_by_name_are_shown_and_the_others_counted() -> None:
 
 
 def test_names_are_escaped() -> None:
-    assert 'angarium_queue_bind_count{vpn="default",name="a\\"b\\\\"} 2' in lines({**QUEUE, "name": 'a"b\\'})
+    assert 'angarium_queue_bound_flows{vpn="default",name="a\\"b\\\\"} 2' in lines({**QUEUE, "name": 'a"b\\'})
 
 
 def test_a_scrape_says_what_it_wants() -> None:
