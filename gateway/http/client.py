@@ -76,6 +76,8 @@ class HttpClient:
         #: Requests that are at work with it, and since when there are none.
         self.users = 0
         self.idle_since = 0.0
+        #: Whether it serves no new requests: the inbox that it knows is that of a router that is gone.
+        self.is_last = False
         #: Requests that wait until it is let in; none when it is.
         self._entering: list[Done] = []
         self._held: deque[_Publication] = deque()
@@ -89,6 +91,11 @@ class HttpClient:
         """Tell when it is let in, or why not; only while it is GREETING."""
         assert self.stage is Stage.GREETING
         self._entering.append(done)
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether new requests may join it."""
+        return self.stage is not Stage.OVER and not self.is_last
 
     @property
     def is_full(self) -> bool:
@@ -140,6 +147,8 @@ class HttpClient:
         Raises:
             AngariumError: it cannot be published, or too many wait.
         """
+        if self.is_last:
+            raise error_for(errors.NOT_CONNECTED, "the router was lost")
         if not self.replies.inbox:
             self._answers.append(lambda _codes: None)
             self.replies.open(self.attached, self._inbox)
@@ -236,10 +245,11 @@ class HttpClient:
             done(error)
 
     def away(self, _now: float) -> bool:
-        """Wait for the next router with what was published, which then goes on; leases are over."""
-        self._end_reading(error_for(errors.NOT_CONNECTED, "the router was lost"))
-        if self.replies.inbox:
-            self.attached.subscribe_again(self.replies.filters, lambda _codes, _now: None)
+        """Wait for the next router with what was published, which then goes on; all else is over."""
+        self.is_last = True
+        error = error_for(errors.NOT_CONNECTED, "the router was lost")
+        self._end_reading(error)
+        self.replies.end(error)
         return True
 
     def acknowledged(self, answers: Sequence[tuple[int, int]], _now: float) -> None:

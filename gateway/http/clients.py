@@ -79,7 +79,7 @@ class Clients:
         """
         mark = self._mark(credentials)
         known = self._known.get(mark)
-        if known is not None and now < known.until and known.client.stage is not Stage.OVER:
+        if known is not None and now < known.until and known.client.is_joined:
             return known.client
         if len(self._all) >= CLIENTS_MAX:
             raise errors.error_for(errors.TOO_MANY_CLIENTS, f"{CLIENTS_MAX:,} clients of HTTP are here")

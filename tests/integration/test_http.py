@@ -80,6 +80,7 @@ def web(node: Node) -> Iterator[Web]:
     made.close()
 
 
+@pytest.mark.requirement("R250")
 def test_a_message_to_a_queue_is_stored_with_all_that_its_headers_say(node: Node, web: Web) -> None:
     told = {
         "Content_Type": "text/plain",
@@ -115,6 +116,7 @@ def test_a_direct_message_reaches_clients_of_the_node(node: Node, web: Web) -> N
         assert (message.topic, message.payload) == ("lights/kitchen", b"on")
 
 
+@pytest.mark.requirement("R252")
 def test_messages_of_a_queue_are_on_lease_until_they_are_settled(web: Web) -> None:
     for text in (b"one", b"two"):
         assert web.post("/v1/queues/work", text).status == 204
@@ -152,6 +154,7 @@ def test_what_came_for_a_request_that_is_gone_comes_again(node: Node, web: Web) 
     assert message["payload"] == "here"
 
 
+@pytest.mark.requirement("R251")
 def test_a_request_is_answered_with_its_reply(node: Node, web: Web) -> None:
     with (
         blocking.connect(node.url) as client,
@@ -187,6 +190,7 @@ def test_what_cannot_be_asked_of_a_queue_is_refused(web: Web, path: str, body: b
     assert web.post(path, body, Content_Type="application/json").code == code
 
 
+@pytest.mark.requirement("R255")
 def test_requests_of_one_user_are_one_client_with_its_rights(node: Node) -> None:
     anna = Web(node, "anna", "right")
     others = [Web(node, "anna", "right") for _ in range(3)]
@@ -278,6 +282,13 @@ def test_a_killed_process_is_replaced_and_stored_messages_are_there(node: Node, 
 
     wait_until(works)
     assert node.run("consume", "orders/eu", "--count", "1").strip().endswith(" kept")
+
+
+def test_what_was_published_is_stored_although_the_router_dies(node: Node, web: Web) -> None:
+    node.kill("router")
+    answer = web.post("/v1/queues/orders%2Feu", b"over")
+    assert answer.status == 204, answer
+    assert node.run("consume", "orders/eu", "--count", "1").strip().endswith(" over")
 
 
 def test_the_examples_of_the_page_print_what_it_says(node: Node) -> None:

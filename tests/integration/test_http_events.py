@@ -81,6 +81,7 @@ def test_a_stream_that_may_not_be_is_refused_before_it_begins(node: Node) -> Non
         source.close()
 
 
+@pytest.mark.requirement("R253")
 def test_a_queue_goes_on_behind_the_last_event_that_was_read(node: Node) -> None:
     with blocking.connect(node.url) as client:
         for number in range(5):

@@ -233,6 +233,21 @@ def test_what_was_not_stored_is_told_when_the_client_is_over(world: World) -> No
     assert client.is_idle
 
 
+def test_a_client_that_lost_its_router_serves_no_new_requests(world: World) -> None:
+    client = world.opened()
+    replies: list[AngariumError | None] = []
+    client.request(
+        lambda inbox, name: Message("a", reply_to=inbox, correlation_id=name).row,
+        lambda _row, error: replies.append(error),
+    )
+    client.publish(Message("a", mode="persistent").row, world.done)
+    assert client.away(world.node.now)
+    assert [error.code for error in replies if error] == [errors.NOT_CONNECTED]
+    assert not client.is_idle, "what was published goes on"
+    assert code_of(client.request, lambda _inbox, _name: Message("a").row, print) == errors.NOT_CONNECTED
+    assert world.find() is not client
+
+
 def test_one_client_more_than_there_may_be_is_refused(world: World) -> None:
     world.clients._all = dict.fromkeys(HttpClient({}) for _ in range(CLIENTS_MAX))
     assert code_of(world.find) == errors.TOO_MANY_CLIENTS
