@@ -16,7 +16,7 @@ from angarium import __version__, errors
 from angarium_server.http.bodies import JSON, MSGPACK
 from angarium_server.http.problems import CONTENT_TYPE, RETRY_AFTER_S, Problem, problem_of
 from cluster.admin.operations import OPERATIONS
-from cluster.management.api import pages
+from cluster.management.api import object_metrics, pages
 from cluster.management.api.routes import COMPARING, JOBS_PATTERN, ROUTES, Body, Shape
 from cluster.objects import KINDS
 
@@ -121,6 +121,7 @@ class _Document:
         paths: dict[str, Schema] = {
             ROOT: {"get": _fixed("index", "List every path with its methods")},
             f"{ROOT}/openapi.json": {"get": _fixed("openapi", "Describe the API")},
+            "/metrics/objects": {"get": _object_metrics()},
         }
         for route in ROUTES:
             paths.setdefault(f"{ROOT}{route.path}", {})[route.method.lower()] = self._of_route(route)
@@ -285,6 +286,28 @@ def _fixed(name: str, summary: str) -> Schema:
         "summary": summary,
         "tags": ["api"],
         "responses": {"200": done, **_refusals(_ALWAYS)},
+    }
+
+
+def _object_metrics() -> Schema:
+    """Describe the page for Prometheus."""
+    kinds: Schema = {"type": "array", "items": {"enum": list(object_metrics.KINDS)}, "minItems": 1}
+    number: Schema = {"type": "integer", "minimum": 1, "maximum": object_metrics.LIMIT_MAX}
+    return {
+        **_fixed("metrics.objects", "Give figures of single queues and topic endpoints"),
+        "parameters": [
+            _query("kind", kinds, "Of these kinds; of all without it."),
+            _query("vpn", _TEXT, "Of this Message VPN."),
+            _query("name", _TEXT, "Whose name is like this pattern with * and ?."),
+            _query("limit", number, "So many of each kind."),
+        ],
+        "responses": {
+            "200": {
+                "description": "The text format of Prometheus.",
+                "content": {"text/plain": {"schema": _TEXT}},
+            },
+            **_refusals(_ALWAYS),
+        },
     }
 
 
