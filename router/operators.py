@@ -20,7 +20,7 @@ from router.guaranteed.endpoints import KINDS as ENDPOINT_KINDS
 from router.subscriptions.subscriptions import describe_subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from router.access.bridges import BridgeGate
     from router.guaranteed.endpoints import Endpoints
@@ -236,15 +236,17 @@ class Operators:
             for subscription in session.subscriptions.values()
         ]
 
-    def endpoints(self, vpn: str | None, kind: str | None, name: str | None) -> list[dict[str, Any]]:
-        """List the metrics of endpoints whose names match (with * and ?)."""
+    def endpoints(
+        self, vpn: str | None, kind: str | None, name: str | None, columns: Collection[str] = ()
+    ) -> list[dict[str, Any]]:
+        """List the metrics of endpoints whose names match (with * and ?), all or these columns."""
         pattern = (name or "*").replace("[", "[[]")
         return [
-            endpoint.describe()
+            endpoint.describe(columns)
             for endpoint in self._endpoints
             if vpn in (None, endpoint.vpn.name)
             and kind in (None, endpoint.kind)
-            and fnmatch.fnmatchcase(endpoint.name, pattern)
+            and (pattern == "*" or fnmatch.fnmatchcase(endpoint.name, pattern))
         ]
 
     def disconnect(self, vpn: str, name: str, now: float) -> None:

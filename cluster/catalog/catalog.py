@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
@@ -22,7 +23,7 @@ from cluster.security import passwords
 from storage.config_store import Change, Counter, Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 #: Objects of a node; each is pushed to the router at its start.
 MAX_OBJECTS: Final = 100_000
@@ -137,17 +138,20 @@ class Catalog:
         key = self._key(kind, vpn, name)
         return objects.shown(*key, self._get(key))
 
-    def find(self, kind: str, vpn: str | None, pattern: str) -> list[dict[str, Any]]:
+    def find(
+        self, kind: str, vpn: str | None, pattern: str, fields: Collection[str] = ()
+    ) -> list[dict[str, Any]]:
         """Give the objects of a kind whose name matches; vpn None means those of all Message VPNs.
 
-        In the pattern * and ? stand for characters, and nothing else does.
+        In the pattern * and ? stand for characters, and nothing else does. With `fields` only these attributes are
+        given, beside what tells an object from others: copies of all of them are most of the cost of a long list.
         """
         pattern = pattern.replace("[", "[[]")
         found = self.of_kind(kind, vpn if objects.kind_of(kind).in_vpn else None)
         return [
-            objects.shown(kind, *key, attributes)
-            for key, attributes in sorted(found.items(), key=lambda item: item[0])
-            if fnmatch.fnmatchcase(key[1], pattern)
+            objects.shown(kind, *key, _those(attributes, fields))
+            for key, attributes in sorted(found.items(), key=itemgetter(0))
+            if pattern == "*" or fnmatch.fnmatchcase(key[1], pattern)
         ]
 
     def get(self, kind: str, vpn: str, name: str) -> objects.Attributes | None:
@@ -618,6 +622,11 @@ def _retained_queue(vpn: str, attributes: objects.Attributes) -> list[_Queue]:
 def _lanes(endpoint: objects.Attributes) -> int:
     """Give how many lanes an endpoint has: one per partition, or one."""
     return max(1, int(endpoint.get("partition_count", 0)))
+
+
+def _those(attributes: objects.Attributes, fields: Collection[str]) -> objects.Attributes:
+    """Give some of the attributes, or all of them without fields."""
+    return {name: attributes[name] for name in fields if name in attributes} if fields else attributes
 
 
 def _built_ins(vpn: str) -> list[Change]:

@@ -16,6 +16,7 @@ Attributes: docs/attributes.md; the hidden ones the router reads are `id`, `gene
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from msgspec.structs import replace
@@ -29,7 +30,7 @@ from router.guaranteed.lanes import Lane, Lanes
 from router.matching.shards import Confirmation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from angarium_server.frames.homes import LaneTotals
     from router.guaranteed.endpoint_filters import FilterName
@@ -223,9 +224,8 @@ class Endpoint:
     @property
     def creator(self) -> str:
         """Give the username whose clients created it, empty if an operator did."""
-        return (
-            self.created_by.removeprefix(_CLIENT_PREFIX) if self.created_by.startswith(_CLIENT_PREFIX) else ""
-        )
+        is_of_client = self.created_by.startswith(_CLIENT_PREFIX)
+        return self.created_by.removeprefix(_CLIENT_PREFIX) if is_of_client else ""
 
     @property
     def address(self) -> str:
@@ -282,11 +282,6 @@ class Endpoint:
         """Tell whether it keeps only the newest message, which a quota of 0 means."""
         return int(self.attributes["max_spool_usage_mb"]) == 0
 
-    @property
-    def username(self) -> str:
-        """Give the username of the client that made it, or nothing if an operator did."""
-        return self.created_by.removeprefix("client:") if self.created_by.startswith("client:") else ""
-
     def all_lanes(self) -> list[LaneUsage]:
         """Give its lanes, also those above the partition count."""
         return self.lanes + self.retiring if self.retiring else self.lanes
@@ -303,34 +298,43 @@ class Endpoint:
         """Add to one of its counters."""
         self.counters[name] = self.counters.get(name, 0) + amount
 
-    def describe(self) -> dict[str, Any]:
-        """Give what `angarium queue list` and `show` say of it; sizes in bytes, times in wall ms."""
-        stored = [lane.oldest_stored_ms for lane in self.all_lanes() if lane.oldest_stored_ms]
-        groups = dict.fromkeys(lane.reader_group for lane in self.all_lanes() if lane.reader_group)
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "vpn": self.vpn.name,
-            "name": self.name,
-            "durable": self.durable,
-            "created_by": self.created_by,
-            "client": self.client,
-            "messages": self.messages,
-            "bytes": self.bytes,
-            "unacked": self.unacked,
-            "oldest_stored_ms": min(stored, default=0),
-            "bind_count": len(self.flows),
-            "reader_group": ", ".join(groups),
-            "reader_username": self.reader[0] if groups else "",
-            "reader_client": self.reader[1] if groups else "",
-            "lanes": [lane.describe() for lane in self.all_lanes() if self._is_seen(lane)],
-            "counters": dict(self.counters),
-        }
+    @property
+    def oldest_stored_ms(self) -> int:
+        """Give the wall time in ms at which its oldest message was spooled; 0: it is empty."""
+        return min((lane.oldest_stored_ms for lane in self.all_lanes() if lane.oldest_stored_ms), default=0)
 
-    def _is_seen(self, lane: LaneUsage) -> bool:
-        """Tell whether operators are told of a lane: it is empty and closed otherwise."""
-        is_empty = lane.is_reported and lane.is_complete and not lane.held_messages
-        return not is_empty or lane.partition < len(self.lanes)
+    @property
+    def reader_group(self) -> str:
+        """Give the reader groups that have leased its lanes."""
+        return ", ".join(dict.fromkeys(lane.reader_group for lane in self.all_lanes() if lane.reader_group))
+
+    def describe(self, columns: Collection[str] = ()) -> dict[str, Any]:
+        """Give what `angarium queue list` and `show` say of it, or these columns of that."""
+        return {name: _COLUMNS[name](self) for name in columns or _COLUMNS}
+
+    def seen_lanes(self) -> list[dict[str, Any]]:
+        """Give what operators are told of its lanes: of all but those that are empty and closed."""
+        return [
+            lane.describe()
+            for lane in self.all_lanes()
+            if lane.partition < len(self.lanes)
+            or lane.held_messages
+            or not (lane.is_reported and lane.is_complete)
+        ]
+
+
+#: Columns that are attributes of it.
+_PLAIN: Final = ("id", "kind", "name", "durable", "created_by", "client", "messages", "bytes", "unacked")
+#: What operators are told of an endpoint; sizes in bytes, times in wall ms.
+_COLUMNS: Final[dict[str, Callable[[Endpoint], Any]]] = {
+    **{name: attrgetter(name) for name in (*_PLAIN, "oldest_stored_ms", "reader_group")},
+    "vpn": lambda one: one.vpn.name,
+    "bind_count": lambda one: len(one.flows),
+    "reader_username": lambda one: one.reader[0] if one.reader_group else "",
+    "reader_client": lambda one: one.reader[1] if one.reader_group else "",
+    "lanes": Endpoint.seen_lanes,
+    "counters": lambda one: dict(one.counters),
+}
 
 
 class EndpointListener(Protocol):

@@ -144,7 +144,7 @@ def demand_creator(session: Session, endpoint: Endpoint) -> None:
     """
     if endpoint.durable:
         return
-    if endpoint.client != session.client_name or endpoint.username != session.username:
+    if endpoint.client != session.client_name or endpoint.creator != session.username:
         raise error_for(
             errors.PERMISSION_DENIED, f"{endpoint.name} is a temporary endpoint of another client"
         )

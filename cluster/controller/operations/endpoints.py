@@ -6,7 +6,8 @@ An operation that would take long is a job of the homes: it answers at once with
 
     operation           arguments                                              answer
     endpoints.list      kind="queue", vpn="default" (None: all), name="*",     objects with their metrics
-                        fields=[] (all)
+                        fields=[] (all; else these beside
+                        kind, vpn and name)
     endpoints.show      kind, name, vpn                                        one, with flows and partitions
     endpoints.purge     kind, name, vpn                                        {"purged": messages}
     endpoints.release   kind, name, vpn                                        {"groups": [name], "partitions": n}
@@ -78,14 +79,13 @@ class EndpointOperations:
     # -- metrics ---------------------------------------------------------------------------------------------
 
     def _list(self, request: arguments.EndpointListArguments, asker: Asker, now: float) -> None:
-        asked = {"vpn": request.vpn, "kind": request.kind, "name": request.name}
-        found = self._catalog.find(request.kind, request.vpn, request.name)
+        asked: dict[str, Any] = {"vpn": request.vpn, "kind": request.kind, "name": request.name}
+        found = self._catalog.find(request.kind, request.vpn, request.name, request.fields)
+        if request.fields:
+            asked["fields"] = metrics.asked_of_router(request.fields)
 
         def finish(answers: dict[Place, Any]) -> list[Attributes]:
-            rows = metrics.endpoints(found, answers.get(ROUTER) or [])
-            if not request.fields:
-                return rows
-            return [{name: row[name] for name in request.fields if name in row} for row in rows]
+            return metrics.endpoints(found, answers.get(ROUTER) or [], request.fields)
 
         self._board.collect_view(asker, now, {ROUTER: (ROUTER, "endpoints", asked)}, finish)
 

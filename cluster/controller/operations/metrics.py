@@ -24,24 +24,39 @@ _ROUTER_NAMES: Final = {
     "reader_username": "reader_username",
     "reader_client": "reader_client",
 }
+#: A column that the router tells in bytes.
+_MB: Final = "spool_usage_mb"
+#: Each column that the router tells, and under which name.
+_SOURCES: Final = {new: name for name, new in _ROUTER_NAMES.items()} | {
+    _MB: "bytes",
+    "counters": "counters",
+    "lanes": "lanes",
+}
+#: What is known of an endpoint of which the router tells nothing.
+_UNTOLD: Final[Row] = {"counters": {}, "lanes": []}
 #: Sizes of the spool that are shown in the unit of quotas too.
 _IN_MB: Final = {"usage_bytes": "usage_mb", "quota_bytes": "quota_mb", "disk_bytes": "disk_mb"}
 #: States of a job, the most urgent first.
 _JOB_STATES: Final = ("failed", "running", "done")
 
 
-def endpoints(objects: list[Row], told: list[Row]) -> list[Row]:
-    """Give objects with what the router tells of each; without its answer the metrics are None."""
+def asked_of_router(fields: list[str]) -> list[str]:
+    """Give what the router has to tell of endpoints for these columns."""
+    return ["vpn", "name", *dict.fromkeys(_SOURCES[name] for name in fields if name in _SOURCES)]
+
+
+def endpoints(objects: list[Row], told: list[Row], fields: list[str] | None = None) -> list[Row]:
+    """Give objects with what the router tells of each, or these columns of that; without its answer they are None."""
     by_name = {(row["vpn"], row["name"]): row for row in told}
-    return [{**found, **_metrics(by_name.get((found["vpn"], found["name"])))} for found in objects]
-
-
-def _metrics(row: Row | None) -> Row:
-    if row is None:
-        return {**dict.fromkeys(_ROUTER_NAMES.values()), "spool_usage_mb": None, "counters": {}, "lanes": []}
-    shown = {new: row.get(name) for name, new in _ROUTER_NAMES.items()}
-    shown["spool_usage_mb"] = megabytes(row.get("bytes", 0))
-    return {**shown, "counters": row.get("counters", {}), "lanes": row.get("lanes", [])}
+    shown = [(name, source) for name, source in _SOURCES.items() if not fields or name in fields]
+    rows = []
+    for found in objects:
+        row = by_name.get((found["vpn"], found["name"]), _UNTOLD)
+        rows.append({**found, **{name: row.get(source) for name, source in shown}})
+    if not fields or _MB in fields:
+        for one in rows:
+            one[_MB] = None if one[_MB] is None else megabytes(one[_MB])
+    return rows
 
 
 def lanes(stats: list[Row]) -> Row:

@@ -13,6 +13,7 @@ Pure. A cursor is the place of a row in the order, not its number: rows that com
 from __future__ import annotations
 
 import base64
+import bisect
 import fnmatch
 import operator
 import re
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 #: A value in an order that has all values: numbers, texts, the rest.
 _Place = tuple[int, Any]
+#: A row with its place, and what tells it from others.
+_Placed = tuple[_Place, str, Row]
 
 LIMIT_DEFAULT: Final = 100
 LIMIT_MAX: Final = 1_000
@@ -138,15 +141,24 @@ def page_of(rows: Sequence[Row], wanted: Wanted) -> Page:
         InvalidRequestError: its cursor is none, or is of another order (40018).
     """
     fitting = [row for row in rows if _fits(row, wanted)]
-    placed = sorted(((_place(row, wanted), row) for row in fitting), key=operator.itemgetter(0))
+    placed = _in_order(fitting, wanted)
     begin = 0
     if wanted.after:
         last = _place_of_cursor(wanted.after, wanted)
-        begin = sum(1 for place, _ in placed if not last < place)
+        begin = bisect.bisect_right(placed, last, key=lambda one: _ordered(one[0], one[1], wanted))
     chosen = placed[begin : begin + wanted.limit]
     is_last = begin + len(chosen) >= len(placed)
-    cursor = "" if is_last or not chosen else _cursor(chosen[-1][0], wanted)
-    return Page([_with_fields(row, wanted.fields) for _, row in chosen], len(fitting), cursor)
+    cursor = "" if is_last or not chosen else _cursor(chosen[-1], wanted)
+    return Page([_with_fields(row, wanted.fields) for _, _, row in chosen], len(fitting), cursor)
+
+
+def _in_order(rows: Sequence[Row], wanted: Wanted) -> list[_Placed]:
+    """Give the rows as `_ordered` says, by passes over plain values: places that are reversed compare far slower."""
+    places = (_comparable(value_of(row, wanted.column) if wanted.column else None) for row in rows)
+    placed = sorted(zip(places, map(identity_of, rows), rows, strict=True), key=operator.itemgetter(1))
+    placed.sort(key=operator.itemgetter(0), reverse=wanted.is_descending)
+    there = [one for one in placed if one[0][0] != _MISSING]
+    return there + [one for one in placed if one[0][0] == _MISSING]
 
 
 def _fits(row: Row, wanted: Wanted) -> bool:
@@ -197,13 +209,8 @@ class _Reversed:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _place(row: Row, wanted: Wanted) -> tuple[Any, ...]:
-    """Give where a row stands: by the column, then by what tells it from others."""
-    value = value_of(row, wanted.column) if wanted.column else None
-    return _ordered(_comparable(value), identity_of(row), wanted)
-
-
 def _ordered(place: _Place, identity: str, wanted: Wanted) -> tuple[Any, ...]:
+    """Give where a row stands: by the column, then by what tells it from others."""
     is_missing = place[0] == _MISSING
     return (is_missing, _Reversed(place) if wanted.is_descending else place, identity)
 
@@ -226,10 +233,9 @@ def identity_of(row: Row) -> str:
     return msgspec.json.encode(row).decode()
 
 
-def _cursor(place: tuple[Any, ...], wanted: Wanted) -> str:
-    _, ordered, identity = place
-    plain = ordered.place if isinstance(ordered, _Reversed) else ordered
-    told = [wanted.column, wanted.is_descending, *plain, identity]
+def _cursor(placed: _Placed, wanted: Wanted) -> str:
+    place, identity, _ = placed
+    told = [wanted.column, wanted.is_descending, *place, identity]
     return base64.urlsafe_b64encode(msgspec.json.encode(told)).decode().rstrip("=")
 
 

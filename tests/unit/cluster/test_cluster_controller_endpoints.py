@@ -68,9 +68,11 @@ def test_a_list_has_the_figures_of_the_router(served: World) -> None:
 
 def test_a_list_has_the_columns_that_were_asked_for(served: World) -> None:
     told = [{"vpn": "default", "name": "q", "messages": 3}]
-    fields = ["name", "messages_spooled", "nothing"]
-    (rows,) = replies(served.answer(served.call("endpoints.list", name="q", fields=fields), told))
-    assert rows == [{"name": "q", "messages_spooled": 3}]
+    fields = ["name", "max_ttl_s", "messages_spooled", "nothing"]
+    seen = served.call("endpoints.list", name="q", fields=fields)
+    assert requests(seen)[0][1]["fields"] == ["vpn", "name", "messages"]
+    (rows,) = replies(served.answer(seen, told))
+    assert rows == [{"kind": "queue", "vpn": "default", "name": "q", "max_ttl_s": 0, "messages_spooled": 3}]
 
 
 def test_a_list_without_the_router_still_comes(served: World) -> None:

@@ -295,8 +295,8 @@ def test_operators_find_endpoints_by_pattern() -> None:
     node = make_flow_node(1, queue_row("orders/a", 2), queue_row("orders/b", 3), queue_row("[x]", 4))
     endpoints = node.router.operators.endpoints
 
-    def names(*query: str | None) -> list[str]:
-        return [row["name"] for row in endpoints(*query)]
+    def names(vpn: str | None, kind: str | None, name: str | None) -> list[str]:
+        return [row["name"] for row in endpoints(vpn, kind, name)]
 
     assert names("default", "queue", "orders/*") == ["orders/a", "orders/b"]
     assert names(None, None, "orders/?") == ["orders/a", "orders/b"]

@@ -262,6 +262,7 @@ def test_an_endpoint_counts_what_its_homes_report_and_what_is_on_its_way(make_ri
     described = endpoint.describe()
     assert (described["messages"], described["oldest_stored_ms"]) == (8, 999)
     assert [lane["home"] for lane in described["lanes"]] == [0, 1]
+    assert endpoint.describe(["messages", "vpn"]) == {"vpn": "default", "messages": 8}
     second.inflight_messages = second.inflight_bytes = 0
 
 
