@@ -70,6 +70,6 @@ def refusal(error: AngariumError, headers: Mapping[str, str] | None = None) -> w
     if status in RETRY_AFTER_S:
         told["Retry-After"] = str(RETRY_AFTER_S[status])
     if status == 401:
-        told["WWW-Authenticate"] = CHALLENGE
+        told.setdefault("WWW-Authenticate", CHALLENGE)
     body = msgspec.json.encode(problem_of(error))
     return web.Response(body=body, status=status, content_type=CONTENT_TYPE, headers=told)

@@ -18,6 +18,7 @@ METRICS: Final = Metrics(
     logins | counter | number | of operators whose password was compared, and fits
     logins_failed | counter | number | of anybody, with a name and a password that do not belong together
     logins_put_off | counter | number | that were refused unseen, because too many had failed
+    sessions | gauge | number | of browsers, also those that are over and not yet forgotten
     waiting | gauge | number | requests that the controller has not answered
     in_use_bytes | gauge | bytes | memory that objects of the process have
     """,

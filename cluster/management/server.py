@@ -28,6 +28,7 @@ from angarium_server.http.problems import RefusedError, refusal
 from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.configuration.listening import url_of
+from cluster.management.access.browsers import Browsers
 from cluster.management.access.logins import Logins
 from cluster.management.api import object_metrics, openapi, resources
 from cluster.management.api.routes import ROOT, ROUTES, Found, Target, find, target_of
@@ -88,6 +89,7 @@ class ManagementServer:
         self._turn: asyncio.Handle | None = None
         self._controller = Controller(process, self._touched)
         self._logins = Logins(self._controller.ask)
+        self._browsers = Browsers(self._logins)
         self._origins = Origins(runtime.settings.listen, runtime.settings.hosts)
         self._http = web.Server(self._handle)
         self._door = Door(runtime.settings, self._http)
@@ -167,6 +169,7 @@ class ManagementServer:
                     "logins": self._logins.counts["logins"],
                     "logins_failed": self._logins.counts["logins_failed"],
                     "logins_put_off": self._logins.counts["logins_put_off"],
+                    "sessions": len(self._browsers.sessions),
                     "waiting": self._controller.waiting,
                     "in_use_bytes": in_use_bytes(),
                 }
@@ -224,7 +227,9 @@ class ManagementServer:
     async def _answered(self, request: BaseRequest, connection: Connection) -> web.Response:
         self._origins.check(request, is_encrypted=connection.is_encrypted)
         target = target_of(request.raw_path)
-        caller = await self._logins.caller(request.headers.get("Authorization"), connection.address)
+        if target.path == (*ROOT, "login"):
+            return await self._login(request, connection)
+        caller = await self._caller(request, connection)
         if target.path[: len(ROOT)] == ROOT:
             match target.path[len(ROOT) :]:
                 case () | ("",):
@@ -233,6 +238,9 @@ class ManagementServer:
                 case ("openapi.json",):
                     _allow(request, "GET", "HEAD")
                     return web.Response(body=openapi.document(), content_type=bodies.JSON)
+                case ("logout",):
+                    _allow(request, "POST")
+                    return self._browsers.log_out(request, connection)
                 case ("operations", name):
                     _allow(request, "POST")
                     return await self._do(request, name, caller)
@@ -253,6 +261,20 @@ class ManagementServer:
         ]
         text = object_metrics.page(found, wanted.limit, time.time_ns() // 1_000_000)
         return web.Response(text=text, headers={"Content-Type": CONTENT_TYPE})
+
+    async def _login(self, request: BaseRequest, connection: Connection) -> web.Response:
+        """Begin the session of a browser, or show it."""
+        _allow(request, "GET", "HEAD", "POST")
+        if request.method == "POST":
+            return await self._browsers.log_in(request, await self._body(request), connection)
+        return await self._browsers.show(request, connection)
+
+    async def _caller(self, request: BaseRequest, connection: Connection) -> Caller:
+        """Give who asks: name and password count before a session."""
+        authorization = request.headers.get("Authorization")
+        if authorization is None and (caller := await self._browsers.caller(request, connection)):
+            return caller
+        return await self._logins.caller(authorization, connection.address)
 
     async def _do(self, request: BaseRequest, operation: str, caller: Caller) -> web.Response:
         """Do any operation, by its name."""

@@ -168,6 +168,23 @@ class Logins:
             raise errors.error_for(errors.UNAUTHORIZED, _FAILED, _ADVICE)
         return Caller(given.name, address)
 
+    async def log_in(self, given: Given, address: str) -> str:
+        """Compare name and password, and give the hash that is stored.
+
+        Raises:
+            UnauthorizedError: they do not belong together (40101).
+            RateLimitError: too many attempts have failed (42901).
+        """
+        known = await self._ask("operators.credentials", {"name": given.name})
+        stored = str(known["password"])
+        await self._log_in(given, address, stored, is_enabled=bool(known["enabled"]))
+        return stored
+
+    async def stands(self, name: str, stored: str) -> bool:
+        """Tell whether a login of an operator still counts: enabled, and with the password of then."""
+        known = await self._ask("operators.credentials", {"name": name})
+        return bool(known["enabled"]) and str(known["password"]) == stored
+
     async def _log_in(self, given: Given, address: str, stored: str, *, is_enabled: bool) -> None:
         network, now = network_of(address), time.monotonic()
         if not (self._of_addresses.take(network, now) and self._of_names.take(given.name, now)):

@@ -1,0 +1,148 @@
+"""Browsers over HTTP: logging in and out, the cookie of a session, and the token that a change has to bring.
+
+The cookie goes to no page of another site (SameSite) and to no script (HttpOnly). Cookies do not tell ports apart, so
+its name does: several nodes of one host each have their own.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import errors
+from angarium_server.http import bodies
+from angarium_server.http.problems import RefusedError
+from cluster.management.access.logins import NAME_MAX, Caller, Given
+from cluster.management.access.sessions import IDLE_S, LIFETIME_S, Session, Sessions
+
+if TYPE_CHECKING:
+    from aiohttp import web
+    from aiohttp.web import BaseRequest
+
+    from angarium_server.http.door import Connection
+    from cluster.management.access.logins import Logins
+
+#: Of a change by a page: the token that its login was answered with.
+SAID_WITH_CHANGES: Final = "Angarium-Token"
+#: A challenge that browsers do not know: with Basic they would ask for the password in a window of their own.
+CHALLENGE: Final = {"WWW-Authenticate": 'Session realm="angarium"'}
+
+
+class Browsers:
+    """Tells who asks, if it is a page with a session."""
+
+    def __init__(self, logins: Logins) -> None:
+        """Compare passwords by these logins."""
+        self._logins = logins
+        self.sessions = Sessions()
+
+    async def log_in(
+        self, request: BaseRequest, body: dict[str, Any], connection: Connection
+    ) -> web.Response:
+        """Begin a session with name and password, and end the one that the browser had.
+
+        Raises:
+            InvalidRequestError: the body has no name and password (40018).
+            RefusedError: they do not belong together (40101).
+            RateLimitError: too many attempts have failed (42901).
+        """
+        given = _given(body)
+        try:
+            stored = await self._logins.log_in(given, connection.address)
+        except errors.UnauthorizedError as error:
+            raise RefusedError(error, CHALLENGE) from None
+        return self.begin(request, given.name, stored, connection)
+
+    def begin(self, request: BaseRequest, operator: str, stored: str, connection: Connection) -> web.Response:
+        """Begin a session of somebody who is known, and give the answer with its cookie."""
+        cookie = _cookie(request, connection)
+        self.sessions.end(request.cookies.get(cookie, ""))
+        name, session = self.sessions.begin(operator, stored, time.monotonic())
+        response = bodies.answer(request, _shown(session))
+        _set_cookie(response, cookie, name, connection)
+        return response
+
+    async def caller(self, request: BaseRequest, connection: Connection) -> Caller | None:
+        """Give the operator whose page asks; None if the request has no session.
+
+        Raises:
+            RefusedError: the session is over (40101).
+            ForbiddenError: a change without the token of the session (40328).
+        """
+        if _cookie(request, connection) not in request.cookies:
+            return None
+        session = await self.session(request, connection)
+        if request.method not in ("GET", "HEAD") and not session.allows_change(
+            request.headers.get(SAID_WITH_CHANGES, "")
+        ):
+            detail = f"a change by a session needs its token in the header {SAID_WITH_CHANGES}"
+            raise errors.error_for(errors.CROSS_ORIGIN, detail)
+        return Caller(session.operator, connection.address)
+
+    async def session(self, request: BaseRequest, connection: Connection) -> Session:
+        """Give the session of a request.
+
+        Raises:
+            RefusedError: there is none, or it is over (40101).
+        """
+        name = request.cookies.get(_cookie(request, connection), "")
+        session = self.sessions.use(name, time.monotonic())
+        if session is None:
+            raise _over()
+        if not await self._logins.stands(session.operator, session.stored):
+            self.sessions.end(name)
+            raise _over()
+        return session
+
+    async def show(self, request: BaseRequest, connection: Connection) -> web.Response:
+        """Give the session, so that a page that was loaded again knows its token."""
+        return bodies.answer(request, _shown(await self.session(request, connection)))
+
+    def log_out(self, request: BaseRequest, connection: Connection) -> web.Response:
+        """End the session."""
+        cookie = _cookie(request, connection)
+        self.sessions.end(request.cookies.get(cookie, ""))
+        response = bodies.answer(request, None)
+        _set_cookie(response, cookie, "", connection, max_age=0)
+        return response
+
+
+def _given(body: dict[str, Any]) -> Given:
+    name, password = body.get("name"), body.get("password")
+    if not (isinstance(name, str) and isinstance(password, str) and 0 < len(name) <= NAME_MAX):
+        raise errors.invalid("a login is name and password", 'send {"name": "anna", "password": "..."}')
+    return Given(name, password)
+
+
+def _shown(session: Session) -> dict[str, Any]:
+    return {
+        "operator": session.operator,
+        "token": session.token,
+        "idle_s": int(IDLE_S),
+        "lifetime_s": int(LIFETIME_S),
+    }
+
+
+def _over() -> RefusedError:
+    error = errors.error_for(errors.UNAUTHORIZED, "there is no session, or it is over", "log in again")
+    return RefusedError(error, CHALLENGE)
+
+
+def _cookie(request: BaseRequest, connection: Connection) -> str:
+    port = request.headers["Host"].rpartition(":")[2]
+    name = f"angarium-{port}" if port.isdecimal() else "angarium"
+    return f"__Host-{name}" if connection.is_encrypted else name
+
+
+def _set_cookie(
+    response: web.Response, cookie: str, name: str, connection: Connection, max_age: int | None = None
+) -> None:
+    response.set_cookie(
+        cookie,
+        name,
+        max_age=max_age,
+        path="/",
+        secure=connection.is_encrypted,
+        httponly=True,
+        samesite="Strict",
+    )
