@@ -37,7 +37,7 @@ class Session(NamedTuple):
 
     def allows_change(self, token: str) -> bool:
         """Tell whether a change comes from the page that logged in."""
-        return hmac.compare_digest(self.token.encode(), token.encode())
+        return hmac.compare_digest(self.token.encode(), token.encode("utf-8", "surrogateescape"))
 
 
 class Sessions:
@@ -82,4 +82,4 @@ class Sessions:
 
 
 def _key(name: str) -> bytes:
-    return hashlib.blake2b(name.encode(), digest_size=32).digest()
+    return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=32).digest()
