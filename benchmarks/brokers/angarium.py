@@ -21,6 +21,8 @@ class Angarium(Broker):
     """A node with some workers."""
 
     client_module = "benchmarks.clients.angarium"
+    #: The role that has the connections of clients.
+    struck = "router"
 
     def __init__(self, directory: Path, workers: int = 1, name: str = "") -> None:
         """Describe a node; nodes of one directory need names."""
@@ -72,8 +74,8 @@ class Angarium(Broker):
         return []
 
     def strike(self) -> None:
-        """Kill the router (SIGKILL); the supervisor starts another one, which `roles` does not name."""
-        for process in self.roles()["router"]:
+        """Kill what clients are connected to (SIGKILL); `roles` does not name the process that follows."""
+        for process in self.roles()[self.struck]:
             process.send_signal(signal.SIGKILL)
 
     def roles(self) -> dict[str, list[psutil.Process]]:
@@ -92,6 +94,8 @@ class Angarium(Broker):
 class AngariumMqtt(Angarium):
     """A node whose clients are of MQTT: those that its peers are measured with."""
 
+    #: Clients stay connected when the router dies.
+    struck = "mqtt"
     install = PEER_CLIENTS_INSTALL
 
     def missing(self) -> str:
