@@ -13,15 +13,9 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import web
-
 from angarium import errors
 from angarium.errors import AngariumError
-from angarium_server.connections.addresses import host_and_port, is_tls
-from angarium_server.connections.tls import make_context
-from angarium_server.http.door import Connection, Door
-from angarium_server.http.origins import Origins
-from angarium_server.http.problems import RefusedError, refusal
+from angarium_server.http.site import Site
 from angarium_server.http.turns import Turns
 from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
@@ -36,18 +30,16 @@ from gateway.session import Identity
 from gateway.vpn_carriers import VpnCarriers
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
 
     from aiohttp.web import BaseRequest, StreamResponse
 
     from angarium.message import Row
+    from angarium_server.http.door import Connection
     from gateway.attached import Attached, Guest, Login
     from gateway.line import Line
 
 ROLE: Final = "http"
-#: How long an answer may take to leave: who reads slower than that is not there.
-SEND_S: Final = 60.0
 #: What is being answered when the process stops may take so long to end, and then the session with the router.
 STOP_S: Final = 3.0
 LEAVE_S: Final = 2.0
@@ -81,32 +73,13 @@ class HttpServer:
         self._streams = Streams(runtime.settings.egress_memory_bytes)
         self._look_at = 0.0
         self._requests = Requests(runtime, self._clients, self._streams, self._turns.soon)
-        self._origins = Origins(runtime.settings.listen, runtime.settings.hosts)
-        # A request whose client is gone waits for nothing.
-        self._http = web.Server(self._handle, handler_cancellation=True)
-        self._door = Door(runtime.settings, self._http)
-        self._count = 0
-        #: Code -> requests that were refused with it.
-        self._refused: Counter[int] = Counter()
-        #: What encrypts; a reload changes it, for connections that come then.
-        self._context: ssl.SSLContext | None = None
+        self._site = Site(
+            ROLE, runtime.settings, runtime.tls, HEADERS, self._answer, ends_with_its_client=True
+        )
         for entry in runtime.settings.listen:
-            self._listen(entry)
+            self._site.listen(entry, url_of(entry))
         process.on_request(self._request)
         process.ready({"urls": runtime.settings.listen})
-
-    def _listen(self, entry: str) -> None:
-        url = url_of(entry)
-        place = host_and_port(url)
-        assert place is not None, "the supervisor holds the port"
-        if is_tls(url) and self._context is None:
-            self._context = make_context(self._runtime.tls)
-        try:
-            self._door.listen(*place, self._context if is_tls(url) else None)
-        except OSError as error:
-            detail = f"http.listen: {entry}: {error.strerror or error}"
-            advice = "end what listens there, or listen elsewhere: --http, or http.listen in the file"
-            raise errors.error_for(errors.INVALID_CONFIGURATION, detail, advice) from None
 
     # -- the router ------------------------------------------------------------------------------------------
 
@@ -134,9 +107,9 @@ class HttpServer:
         self._turns.begin()
         try:
             await self._turns.stopping()
-            self._door.stop_listening()
+            self._site.door.stop_listening()
             self._streams.end_all(errors.error_for(errors.SHUTTING_DOWN))
-            await self._http.shutdown(STOP_S)
+            await self._site.shutdown(STOP_S)
             await self._leave()
         finally:
             self._turns.end()
@@ -156,13 +129,16 @@ class HttpServer:
             self._streams.tick(now)
         return self._carriers.tick(now)
 
+    async def _answer(self, request: BaseRequest, connection: Connection) -> StreamResponse:
+        return await self._requests.answer(request, connection.address)
+
     def _request(self, operation: str, _arguments: Any) -> Any:
         """Answer the controller."""
         match operation:
             case "stats":
                 return self._stats()
             case "tls_reload":
-                return self._reload_certificate()
+                return self._site.reload_certificate()
         raise errors.error_for(errors.UNKNOWN_OPERATION, operation)
 
     def _stats(self) -> dict[str, Any]:
@@ -171,10 +147,7 @@ class HttpServer:
         for one in carriers:
             refused.update(one["refused"])
         return {
-            "connections": self._door.connections,
-            "connections_refused": self._door.refused,
-            "requests": self._count,
-            "refused": {str(code): count for code, count in sorted(self._refused.items())},
+            **self._site.counts(),
             "clients": sum(one["clients"] for one in carriers),
             "waiting": sum(one["waiting"] for one in carriers),
             "logins": self._clients.logins,
@@ -190,53 +163,6 @@ class HttpServer:
             "body_bytes": self._requests.body_bytes,
             "in_use_bytes": in_use_bytes(),
         }
-
-    def _reload_certificate(self) -> None:
-        """Have who comes from now on see the certificate that is in the file now.
-
-        Raises:
-            InvalidRequestError: it cannot be used (40017); the one before stays.
-        """
-        if self._context is not None:
-            files = self._runtime.tls
-            make_context(files)
-            self._context.load_cert_chain(files.cert_file, files.key_file or None, password=lambda: b"")
-
-    # -- requests --------------------------------------------------------------------------------------------
-
-    async def _handle(self, request: BaseRequest) -> StreamResponse:
-        """Answer a request, whatever it is."""
-        connection = request.protocol
-        assert isinstance(connection, Connection)
-        self._count += 1
-        with self._door.at_work(connection):
-            try:
-                self._origins.check(request, is_encrypted=connection.is_encrypted)
-                response = await self._requests.answer(request, connection.address)
-            except AngariumError as error:
-                response = self._refuse(error)
-            except RefusedError as refused:
-                response = self._refuse(refused.error, dict(refused.headers))
-            except Exception:  # noqa: BLE001 - a fault of ours that one request provokes costs that request only
-                _log.exception("a request led to a fault of the gateway")
-                response = self._refuse(errors.error_for(errors.INTERNAL))
-            for name, value in HEADERS.items():
-                response.headers.setdefault(name, value)
-            await self._send(request, response, connection)
-        return response
-
-    def _refuse(self, error: AngariumError, headers: dict[str, str] | None = None) -> web.Response:
-        self._refused[error.code] += 1
-        return refusal(error, headers)
-
-    async def _send(self, request: BaseRequest, response: StreamResponse, connection: Connection) -> None:
-        """Send an answer while the request still counts as one at work."""
-        try:
-            async with asyncio.timeout(SEND_S):
-                await response.prepare(request)
-                await response.write_eof()
-        except TimeoutError:
-            connection.drop()
 
 
 async def _serve(process: Process) -> None:

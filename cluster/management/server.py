@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
+import math
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
 from angarium import errors
 from angarium.errors import AngariumError
-from angarium_server.connections.addresses import host_and_port, is_tls
-from angarium_server.connections.tls import TlsFiles, make_context
 from angarium_server.http import bodies
-from angarium_server.http.door import Connection, Door
 from angarium_server.http.exposition import CONTENT_TYPE
-from angarium_server.http.origins import Origins
-from angarium_server.http.problems import RefusedError, refusal
+from angarium_server.http.problems import RefusedError
+from angarium_server.http.site import Site
+from angarium_server.http.turns import Turns
 from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.configuration.listening import url_of
@@ -36,18 +33,16 @@ from cluster.management.config import ManagementRuntime
 from cluster.management.controller import DEFAULT_TIMEOUT_S, Controller
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Awaitable
 
-    from aiohttp.web import BaseRequest, StreamResponse
+    from aiohttp.web import BaseRequest
 
+    from angarium_server.http.door import Connection
     from cluster.management.access.logins import Caller
 
 ROLE: Final = "management"
 #: The longest that a request may ask to be waited for (`Prefer: wait=SECONDS`).
 WAIT_MAX_S: Final = 600.0
-#: How long an answer may take to leave: who reads slower than that is not there.
-SEND_S: Final = 60.0
 #: What is being answered when the process stops may take so long to end.
 STOP_S: Final = 3.0
 
@@ -84,88 +79,34 @@ class ManagementServer:
         self._process = process
         self._runtime = runtime
         self._settings = runtime.settings
-        self._loop = asyncio.get_running_loop()
-        self._stopped = asyncio.Event()
-        self._turn: asyncio.Handle | None = None
-        self._controller = Controller(process, self._touched)
+        self._turns = Turns(process, lambda _: math.inf)
+        self._controller = Controller(process, self._turns.soon)
         self._logins = Logins(self._controller.ask)
         self._browsers = Browsers(self._logins)
-        self._origins = Origins(runtime.settings.listen, runtime.settings.hosts)
-        self._http = web.Server(self._handle)
-        self._door = Door(runtime.settings, self._http)
-        self._counts: Counter[str] = Counter()
-        #: Code -> requests that were refused with it.
-        self._refused: Counter[int] = Counter()
-        #: What encrypts; a reload changes it, for connections that come then.
-        self._context: ssl.SSLContext | None = None
+        self._site = Site(ROLE, runtime.settings, runtime.tls, HEADERS, self._answered)
         for entry in runtime.settings.listen:
-            self._listen(entry)
+            self._site.listen(entry, url_of(entry))
         process.on_request(self._request)
         process.ready({"urls": runtime.settings.listen})
-
-    def _listen(self, entry: str) -> None:
-        url = url_of(entry)
-        place = host_and_port(url)
-        assert place is not None, "the supervisor holds the port"
-        context = self._encryption() if is_tls(url) else None
-        try:
-            self._door.listen(*place, context)
-        except OSError as error:
-            detail = f"management.listen: {entry}: {error.strerror or error}"
-            advice = (
-                "end what listens there, or listen elsewhere: --management, or management.listen in the file"
-            )
-            raise errors.error_for(errors.INVALID_CONFIGURATION, detail, advice) from None
-
-    def _encryption(self) -> ssl.SSLContext:
-        if self._context is None:
-            self._context = make_context(self._runtime.tls)
-        return self._context
 
     # -- the process -----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Work until the process is asked to stop."""
-        self._loop.add_reader(self._process.descriptor, self._take_turn)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._begin_stopping)
-        self._take_turn()
+        self._turns.begin()
         try:
-            await self._stopped.wait()
-            self._door.stop_listening()
-            await self._http.shutdown(STOP_S)
+            await self._turns.stopping()
+            await self._site.shutdown(STOP_S)
         finally:
-            self._loop.remove_reader(self._process.descriptor)
-            if self._turn is not None:
-                self._turn.cancel()
+            self._turns.end()
             self._logins.close()
-
-    def _take_turn(self) -> None:
-        if self._turn is not None:
-            self._turn.cancel()
-        self._turn = self._loop.call_later(self._process.turn(), self._take_turn)
-        if self._process.stopping:
-            self._stopped.set()
-
-    def _touched(self) -> None:
-        """Have a turn soon: something was sent, and its answer may be there without a signal."""
-        if self._turn is not None:
-            self._turn.cancel()
-        self._turn = self._loop.call_soon(self._take_turn)
-
-    def _begin_stopping(self) -> None:
-        self._process.stopping = True
-        self._take_turn()
 
     def _request(self, operation: str, _arguments: Any) -> Any:
         """Answer the controller."""
         match operation:
             case "stats":
                 return {
-                    "connections": self._door.connections,
-                    "connections_refused": self._door.refused,
-                    "requests": self._counts["requests"],
-                    "refused": {str(code): count for code, count in self._refused.items()},
+                    **self._site.counts(),
                     "logins": self._logins.counts["logins"],
                     "logins_failed": self._logins.counts["logins_failed"],
                     "logins_put_off": self._logins.counts["logins_put_off"],
@@ -174,58 +115,12 @@ class ManagementServer:
                     "in_use_bytes": in_use_bytes(),
                 }
             case "tls_reload":
-                return self._reload_certificate()
+                return self._site.reload_certificate()
         raise errors.error_for(errors.UNKNOWN_OPERATION, operation)
-
-    def _reload_certificate(self) -> None:
-        """Have who comes from now on see the certificate that is in the file now.
-
-        Raises:
-            InvalidRequestError: it cannot be used (40017); the one before stays.
-        """
-        if self._context is None:
-            return
-        files: TlsFiles = self._runtime.tls
-        make_context(files)
-        self._context.load_cert_chain(files.cert_file, files.key_file or None, password=lambda: b"")
 
     # -- requests --------------------------------------------------------------------------------------------
 
-    async def _handle(self, request: BaseRequest) -> StreamResponse:
-        """Answer a request, whatever it is."""
-        connection = request.protocol
-        assert isinstance(connection, Connection)
-        self._counts["requests"] += 1
-        with self._door.at_work(connection):
-            try:
-                response = await self._answered(request, connection)
-            except AngariumError as error:
-                response = self._refuse(error)
-            except RefusedError as refused:
-                response = self._refuse(refused.error, dict(refused.headers))
-            except Exception:  # noqa: BLE001 - a fault of ours that one request provokes costs that request only
-                _log.exception("a request led to a fault of the management process")
-                response = self._refuse(errors.error_for(errors.INTERNAL))
-            for name, value in HEADERS.items():
-                response.headers.setdefault(name, value)
-            await self._send(request, response, connection)
-        return response
-
-    def _refuse(self, error: AngariumError, headers: dict[str, str] | None = None) -> web.Response:
-        self._refused[error.code] += 1
-        return refusal(error, headers)
-
-    async def _send(self, request: BaseRequest, response: StreamResponse, connection: Connection) -> None:
-        """Send an answer while the request still counts as one at work."""
-        try:
-            async with asyncio.timeout(SEND_S):
-                await response.prepare(request)
-                await response.write_eof()
-        except TimeoutError:
-            connection.drop()
-
     async def _answered(self, request: BaseRequest, connection: Connection) -> web.Response:
-        self._origins.check(request, is_encrypted=connection.is_encrypted)
         target = target_of(request.raw_path)
         if target.path == (*ROOT, "login"):
             return await self._login(request, connection)

@@ -1,0 +1,162 @@
+"""What HTTP servers of a node have in common: listeners, encryption, and an answer to each request, whatever it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Final, Protocol
+
+from aiohttp import web
+
+from angarium import errors
+from angarium.errors import AngariumError
+from angarium_server.connections.addresses import host_and_port, is_tls
+from angarium_server.connections.tls import make_context
+from angarium_server.http.door import Connection, Door, Limits
+from angarium_server.http.origins import Origins
+from angarium_server.http.problems import RefusedError, refusal
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from aiohttp.web import BaseRequest, StreamResponse
+
+    from angarium_server.connections.tls import TlsFiles
+
+#: How long an answer may take to leave: who reads slower than that is not there.
+SEND_S: Final = 60.0
+
+_log = logging.getLogger("http")
+
+
+class Settings(Limits, Protocol):
+    """Where a server listens, and what its clients may cost; a section of the configuration has it."""
+
+    @property
+    def listen(self) -> Sequence[str]:
+        """Give its addresses, http:// or https://."""
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """Give more names by which clients may ask for them."""
+
+
+class Site:
+    """One HTTP server of a process."""
+
+    def __init__(
+        self,
+        part: str,
+        settings: Settings,
+        tls: TlsFiles,
+        headers: Mapping[str, str],
+        answer: Callable[[BaseRequest, Connection], Awaitable[StreamResponse]],
+        *,
+        ends_with_its_client: bool = False,
+    ) -> None:
+        """Listen nowhere yet.
+
+        Args:
+            part: the section of the configuration, and the option of the command, for what is said of a fault.
+            settings: that section.
+            tls: the files of https:// addresses.
+            headers: those that each answer has, unless it has others.
+            answer: answers a request; a refusal is raised.
+            ends_with_its_client: a request whose client is gone is given up.
+        """
+        self._part = part
+        self._tls = tls
+        self._headers = headers
+        self._answer = answer
+        self._origins = Origins(settings.listen, settings.hosts)
+        self._http = web.Server(self._handle, handler_cancellation=ends_with_its_client)
+        self.door = Door(settings, self._http)
+        #: What encrypts; a reload changes it, for connections that come then.
+        self._context: ssl.SSLContext | None = None
+        self.requests = 0
+        #: Code -> requests that were refused with it.
+        self._refused: Counter[int] = Counter()
+
+    # -- listening -------------------------------------------------------------------------------------------
+
+    def listen(self, entry: str, url: str) -> None:
+        """Listen at an address: an entry of the configuration, and the same as tcp:// or tls://.
+
+        Raises:
+            InvalidRequestError: the address or the certificate cannot be used (40017).
+        """
+        place = host_and_port(url)
+        assert place is not None, "the supervisor holds the port"
+        if is_tls(url) and self._context is None:
+            self._context = make_context(self._tls)
+        try:
+            self.door.listen(*place, self._context if is_tls(url) else None)
+        except OSError as error:
+            detail = f"{self._part}.listen: {entry}: {error.strerror or error}"
+            advice = f"end what listens there, or listen elsewhere: --{self._part}, or {self._part}.listen in the file"
+            raise errors.error_for(errors.INVALID_CONFIGURATION, detail, advice) from None
+
+    def reload_certificate(self) -> None:
+        """Have who comes from now on see the certificate that is in the file now.
+
+        Raises:
+            InvalidRequestError: it cannot be used (40017); the one before stays.
+        """
+        if self._context is not None:
+            make_context(self._tls)
+            self._context.load_cert_chain(
+                self._tls.cert_file, self._tls.key_file or None, password=lambda: b""
+            )
+
+    async def shutdown(self, timeout_s: float) -> None:
+        """End; what is being answered may take so long."""
+        self.door.stop_listening()
+        await self._http.shutdown(timeout_s)
+
+    def counts(self) -> dict[str, object]:
+        """Give what happened so far, by the names of metrics."""
+        return {
+            "connections": self.door.connections,
+            "connections_refused": self.door.refused,
+            "requests": self.requests,
+            "refused": {str(code): count for code, count in sorted(self._refused.items())},
+        }
+
+    # -- requests --------------------------------------------------------------------------------------------
+
+    async def _handle(self, request: BaseRequest) -> StreamResponse:
+        """Answer a request, whatever it is."""
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        self.requests += 1
+        with self.door.at_work(connection):
+            try:
+                self._origins.check(request, is_encrypted=connection.is_encrypted)
+                response = await self._answer(request, connection)
+            except AngariumError as error:
+                response = self._refuse(error)
+            except RefusedError as refused:
+                response = self._refuse(refused.error, refused.headers)
+            except Exception:  # noqa: BLE001 - a fault of ours that one request provokes costs that request only
+                _log.exception("a request led to a fault of the process")
+                response = self._refuse(errors.error_for(errors.INTERNAL))
+            for name, value in self._headers.items():
+                response.headers.setdefault(name, value)
+            await _send(request, response, connection)
+        return response
+
+    def _refuse(self, error: AngariumError, headers: Mapping[str, str] | None = None) -> web.Response:
+        self._refused[error.code] += 1
+        return refusal(error, headers)
+
+
+async def _send(request: BaseRequest, response: StreamResponse, connection: Connection) -> None:
+    """Send an answer while the request still counts as one at work."""
+    try:
+        async with asyncio.timeout(SEND_S):
+            await response.prepare(request)
+            await response.write_eof()
+    except TimeoutError:
+        connection.drop()
