@@ -23,7 +23,6 @@ import pty
 import re
 import select
 import signal
-import socket
 import struct
 import subprocess
 import termios
@@ -34,6 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from tests.acceptance.installation import ROOT, clean_environment
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -295,7 +295,7 @@ class Desk:
             "XDG_RUNTIME_DIR": str(folder),
         }
         # The ports in the documentation belong to those who read it; a test takes some that are free.
-        self._instead = {port: str(_free_port()) for port in PORTS}
+        self._instead = {port: str(free_port()) for port in PORTS}
         self.use(binaries)
 
     def use(self, binaries: Path) -> None:
@@ -319,10 +319,3 @@ class Desk:
         for file in self._folder.glob("**/node.json"):
             command = [str(self._binaries / "angarium"), "down", "--data", str(file.parent)]
             subprocess.run(command, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -22,6 +21,7 @@ from cluster.controller.health.node_metrics import CLUSTER, NODE, PROCESS
 from cluster.data.node_file import read_node_file
 from cluster.roster.table import ROLES
 from router.ground.metrics import LINK, ROUTER, SPOOL
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,9 +85,7 @@ class Prometheus:
     """A Prometheus that scrapes one node each second."""
 
     def __init__(self, folder: Path, deploy: Path, target: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         shutil.copy(deploy / "prometheus" / "angarium.rules.yml", folder)
         scrape = {"job_name": "angarium", "static_configs": [{"targets": [target]}]}
         interval = {"scrape_interval": "1s", "evaluation_interval": "1s"}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +21,7 @@ from cluster.data.node_file import read_node_file
 from cluster.join import stored, tokens
 from cluster.join.client import JoinOptions, join
 from cluster.security.authority import create_certificate
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -38,11 +38,6 @@ listen = ["tcp://127.0.0.1:0", "tls://127.0.0.1:{port}"]
 {more}
 """
 Row = dict[str, Any]
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as held:
-        return int(held.getsockname()[1])
 
 
 def are_up(others: set[str], links: dict[str, Row]) -> bool:
