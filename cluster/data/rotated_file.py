@@ -34,7 +34,7 @@ class RotatedFile:
         Raises:
             OSError: it cannot be written; for want of room `storage.headroom.NO_ROOM` has its number.
         """
-        with open(self._path, "ab", buffering=0, opener=_private) as file:
+        with open(self._path, "ab", buffering=0, opener=private) as file:
             size = file.tell()
             if file.write(line) < len(line):
                 file.truncate(size)
@@ -71,5 +71,6 @@ class RotatedFile:
         return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
 
 
-def _private(path: str, flags: int) -> int:
+def private(path: str, flags: int) -> int:
+    """Open a file that nobody else reads: an `opener`."""
     return os.open(path, flags, 0o600)

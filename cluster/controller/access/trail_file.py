@@ -1,7 +1,8 @@
 """The files of the trail, `<data>/audit/audit.jsonl` and its predecessors, and a reserve for a disk that is full.
 
-A line that finds no room gets that of the reserve, so that the change that it is about, and those that make room, are
-written down; everything else is refused from then on, until the reserve is there again.
+A line that finds no room is written into the reserve, over zeros that are on the disk already, so that the change that
+it is about, and those that make room, are written down; everything else is refused until its lines are in the log.
+(A reserve that was deleted for its room lost it to whoever wrote next, and then nobody could delete anything.)
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import contextlib
 import json
 import logging
 import os
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
 from cluster.controller.access.trail import ENTRIES_BYTES_MAX, ENTRIES_MAX, Entry, Room, moment_of
 from cluster.data.data_dir import AUDIT_FOLDER
-from cluster.data.rotated_file import RotatedFile
+from cluster.data.rotated_file import RotatedFile, private
 from storage.headroom import NO_ROOM
 
 if TYPE_CHECKING:
@@ -40,10 +42,10 @@ class TrailFile:
         with contextlib.suppress(OSError):  # without room, or a right: the first line finds out
             self._directory.mkdir(mode=0o700, exist_ok=True)
         self._file = RotatedFile(self._directory / FILE_NAME, bytes_max, files_max)
-        #: Lines that found no room, in order, with the reserve used up.
+        self._reserve = Reserve(self._directory / RESERVE_NAME)
+        #: Lines that found no room in the reserve either, in order.
         self._waiting: list[bytes] = []
         self._file.end_last_line()
-        self._has_reserve = self._make_reserve()
 
     def load(self) -> list[Entry]:
         """Give the newest entries of earlier runs, oldest first, without lines that are damaged."""
@@ -55,6 +57,7 @@ class TrailFile:
             size += sum(map(len, lines))
             if len(found) >= ENTRIES_MAX or size >= ENTRIES_BYTES_MAX:
                 break
+        found += [entry for line in self._reserve.lines if (entry := _read(self._reserve.path, line))]
         rising: list[Entry] = []
         for entry in found[-ENTRIES_MAX:]:
             if not rising or entry["number"] > rising[-1]["number"]:
@@ -66,10 +69,10 @@ class TrailFile:
         """What there is for lines that come."""
         if self._waiting:
             return "none"
-        return "plenty" if self._has_reserve else "low"
+        return "plenty" if self._reserve.is_whole else "low"
 
     def append(self, line: bytes) -> None:
-        """Write a line, from the reserve if need be; what finds no room at all waits for some."""
+        """Write a line, into the reserve if need be; what finds no room at all waits for some."""
         if not self._waiting and self._written(line):
             return
         if len(self._waiting) < WAITING_MAX:
@@ -78,21 +81,19 @@ class TrailFile:
             _log.error("the audit log has no room; this is lost: %s", line.decode().rstrip())
 
     def look(self) -> None:
-        """Write what waits and make the reserve again, if there is room by now."""
+        """Bring the lines of the reserve into the log and write what waits, if there is room by now."""
+        for line in list(self._reserve.lines):
+            if not self._is_appended(line):
+                return
+            self._reserve.lines.popleft()
+        if not self._reserve.is_whole:
+            self._reserve.fill()
         while self._waiting and self._written(self._waiting[0]):
             del self._waiting[0]
-        if not self._waiting and not self._has_reserve:
-            self._has_reserve = self._make_reserve()
 
     def _written(self, line: bytes) -> bool:
-        if self._is_appended(line):
-            return True
-        if not self._has_reserve:
-            return False
-        self._has_reserve = False
-        with contextlib.suppress(OSError):
-            (self._directory / RESERVE_NAME).unlink()
-        return self._is_appended(line)
+        is_next = not self._reserve.lines
+        return (is_next and self._is_appended(line)) or self._reserve.take(line)
 
     def _is_appended(self, line: bytes) -> bool:
         try:
@@ -103,16 +104,57 @@ class TrailFile:
             return False
         return True
 
-    def _make_reserve(self) -> bool:
-        path = self._directory / RESERVE_NAME
+
+class Reserve:
+    """A file of zeros that lines overwrite from its start: they need no room that is not theirs already."""
+
+    def __init__(self, path: Path) -> None:
+        """Take over the lines that an earlier run left, or fill the file."""
+        self.path = path
+        #: Lines that are here and not in the log, in order.
+        self.lines: deque[bytes] = deque()
+        self.is_whole = False
+        self._used = RESERVE_BYTES
+        with contextlib.suppress(OSError):
+            content = path.read_bytes()
+            written = content.split(b"\0", 1)[0]
+            self.lines.extend(line for line in written.splitlines(keepends=True) if line.endswith(b"\n"))
+            if len(content) == RESERVE_BYTES:
+                self._used = sum(map(len, self.lines))
+        if not self.lines:
+            self.fill()
+
+    def fill(self) -> None:
+        """Make it zeros again, if there is room."""
         try:
-            with path.open("ab") as file:
+            with open(self.path, "r+b" if self.path.exists() else "wb", opener=private) as file:
                 os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+                file.write(bytes(RESERVE_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             with contextlib.suppress(OSError):
-                path.unlink()
+                self.path.unlink()
             # Some file systems do not allocate ahead: there a full disk shows with the first line that finds no room.
-            return error.errno not in NO_ROOM and self._directory.is_dir()
+            self.is_whole = error.errno not in NO_ROOM and self.path.parent.is_dir()
+        else:
+            self.is_whole, self._used = True, 0
+
+    def take(self, line: bytes) -> bool:
+        """Write a line behind the others; whether it had a place."""
+        self.is_whole = False
+        if self._used + len(line) > RESERVE_BYTES:
+            return False
+        try:
+            with self.path.open("r+b") as file:
+                file.seek(self._used)
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            return False
+        self._used += len(line)
+        self.lines.append(line)
         return True
 
 

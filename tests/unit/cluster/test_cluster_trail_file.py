@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cluster.controller.access.trail import Trail
-from cluster.controller.access.trail_file import RESERVE_NAME, WAITING_MAX, TrailFile
+from cluster.controller.access.trail_file import RESERVE_BYTES, RESERVE_NAME, WAITING_MAX, TrailFile
 from cluster.data.rotated_file import RotatedFile
 
 if TYPE_CHECKING:
@@ -33,17 +33,16 @@ def room(file: TrailFile) -> str:
 
 
 class Disk:
-    """A disk that takes no more lines when a test says so."""
+    """A disk that takes no more lines when a test says so, and gives no room for a file that is deleted."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
-        #: Lines that it takes; None: as many as there are. One more if the reserve is gone.
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        #: Lines that it takes; None: as many as there are.
         self.takes: int | None = None
-        self._reserve = directory / "audit" / RESERVE_NAME
         append, allocate = RotatedFile.append, os.posix_fallocate
 
         def limited(file: RotatedFile, line: bytes, *, is_synced: bool = False) -> None:
             if self.takes is not None:
-                if self.takes <= 0 or self._reserve.exists():
+                if self.takes <= 0:
                     raise OSError(errno.ENOSPC, "full")
                 self.takes -= 1
             append(file, line, is_synced=is_synced)
@@ -96,30 +95,55 @@ def test_a_damaged_line_costs_no_other(tmp_path: Path, damage: bytes) -> None:
 def test_a_full_disk_leaves_room_for_the_line_that_finds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk, file = Disk(monkeypatch, tmp_path), TrailFile(tmp_path, 100_000, 4)
+    disk, file = Disk(monkeypatch), TrailFile(tmp_path, 100_000, 4)
     assert room(file) == "plenty"
-    disk.takes = 2
+    disk.takes = 0
     file.append(line(1))
     assert (room(file), numbers(tmp_path)) == ("low", [1])
-    file.append(line(2))
-    file.append(line(3))
-    file.append(line(4))
-    assert (room(file), numbers(tmp_path)) == ("none", [1, 2])
+    half = "x" * (RESERVE_BYTES // 2)
+    for number in (2, 3, 4):
+        file.append(line(number, text=half if number > 2 else ""))
+    assert (room(file), numbers(tmp_path)) == ("none", [1, 2, 3]), "a reserve has an end"
     file.look()
     assert room(file) == "none"
     disk.takes = None
     file.look()
     assert (room(file), numbers(tmp_path)) == ("plenty", [1, 2, 3, 4]), "what waited is written in order"
+    assert not (tmp_path / "audit" / RESERVE_NAME).read_bytes().strip(b"\0")
+
+
+def test_lines_of_the_reserve_outlive_a_controller_and_come_into_the_log_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, file = Disk(monkeypatch), TrailFile(tmp_path, 100_000, 4)
+    disk.takes = 0
+    file.append(line(1))
+    file.append(line(2))
+    with (tmp_path / "audit" / RESERVE_NAME).open("r+b") as raw:
+        raw.seek(2 * len(line(1)))
+        raw.write(b'{"number": 3, "a crash cut')
+    later = TrailFile(tmp_path, 100_000, 4)
+    assert room(later) == "low"
+    later.append(line(4))
+    assert numbers(tmp_path) == [1, 2, 4]
+    disk.takes = 1  # and a crash: line 1 is in both
+    later.look()
+    assert numbers(tmp_path) == [1, 2, 4]
+    disk.takes = None
+    last = TrailFile(tmp_path, 100_000, 4)
+    last.look()
+    assert (room(last), numbers(tmp_path)) == ("plenty", [1, 2, 4])
 
 
 def test_only_so_many_lines_wait_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, file = Disk(monkeypatch, tmp_path), TrailFile(tmp_path, 10_000_000, 4)
+    disk, file = Disk(monkeypatch), TrailFile(tmp_path, 10_000_000, 4)
     disk.takes = 0
-    for number in range(1, WAITING_MAX + 11):
-        file.append(line(number))
+    file.append(line(1, text="x" * (RESERVE_BYTES - 100)))
+    for number in range(2, WAITING_MAX + 12):
+        file.append(line(number, text="x" * 100))
     disk.takes = None
     file.look()
-    assert numbers(tmp_path)[-1] == WAITING_MAX
+    assert numbers(tmp_path)[-1] == WAITING_MAX + 1
 
 
 def test_a_directory_that_cannot_be_written_is_as_good_as_a_full_disk(tmp_path: Path) -> None:
