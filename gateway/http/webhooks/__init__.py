@@ -1,0 +1,1 @@
+"""Webhooks: what decides about them."""

@@ -1,0 +1,31 @@
+"""Which addresses a webhook may reach: those of the public network, and those that the operator allows.
+
+Who may configure a webhook may not be somebody who may reach what the node can: its own ports, its neighbours, the
+metadata service of a cloud. So the address is judged that is connected to, after its name was resolved.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: 64:ff9b::/96: what a translator (NAT64) sends on to the IPv4 address in the last 32 bits.
+TRANSLATED: Final = ip_network("64:ff9b::/96")
+
+
+def may_reach(address: str, allowed: Iterable[IPv4Network | IPv6Network]) -> bool:
+    """Whether a webhook may connect to this address, which is a number and not a name."""
+    target = behind(ip_address(address))
+    return (target.is_global and not target.is_multicast) or any(target in network for network in allowed)
+
+
+def behind(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """The IPv4 address that one of IPv6 stands for, or itself."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address in TRANSLATED:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
