@@ -1,0 +1,114 @@
+"""POSTs of webhooks to a real server: what it answers, what it does not, and what is never reached."""
+
+from __future__ import annotations
+
+import asyncio
+from ipaddress import ip_network
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+
+from cluster.http.posting import Poster
+from gateway.http.webhooks.attempts import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from ipaddress import IPv4Network, IPv6Network
+
+LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
+
+
+class Sink:
+    """A server that answers as the path says."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, bytes, str]] = []
+        self._runner = web.AppRunner(self._app(), shutdown_timeout=0.1)
+        self.port = 0
+
+    def _app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post("/{what}", self._answer)
+        return app
+
+    async def start(self) -> None:
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        what = request.match_info["what"]
+        self.got.append((what, await request.read(), request.headers.get("webhook-id", "")))
+        if what == "hang":
+            await asyncio.sleep(30)
+        if what == "busy":
+            return web.Response(status=503, headers={"Retry-After": "7"})
+        if what == "redirect":
+            return web.Response(status=307, headers={"Location": "/ok"})
+        if what == "endless":
+            return await self._endless(request)
+        return web.Response(status=204)
+
+    @staticmethod
+    async def _endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(bytes(1000))
+            await asyncio.sleep(0.01)
+
+
+async def attempt(
+    what: str,
+    *,
+    host: str = "127.0.0.1",
+    allowed: Sequence[IPv4Network | IPv6Network] = LOOPBACK,
+    up: bool = True,
+) -> tuple[Answer, Sink]:
+    sink = Sink()
+    await sink.start()
+    if not up:
+        await sink.stop()
+    poster = Poster(f"http://{host}:{sink.port}/{what}", window=1, timeout_s=0.5, allowed=allowed)
+    try:
+        return await asyncio.wait_for(poster.post(b"body", {"webhook-id": "one"}), 20), sink
+    finally:
+        await poster.close()
+        await sink.stop()
+
+
+@pytest.mark.parametrize(
+    ("what", "answer"),
+    [
+        ("ok", Answer(204)),
+        ("busy", Answer(503, "7")),
+        ("redirect", Answer(307)),
+        ("hang", Answer(None)),
+        ("endless", Answer(200)),
+    ],
+)
+def test_what_a_server_answers_and_each_attempt_comes_once(what: str, answer: Answer) -> None:
+    got, sink = asyncio.run(attempt(what))
+    assert got == answer
+    assert sink.got == [(what, b"body", "one")]
+
+
+def test_a_server_that_is_gone_is_no_answer() -> None:
+    assert asyncio.run(attempt("ok", up=False))[0] == Answer(None)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]", "2130706433"])
+def test_what_is_not_allowed_is_never_connected_to(host: str) -> None:
+    got, sink = asyncio.run(attempt("ok", host=host, allowed=()))
+    assert got == Answer(None)
+    assert sink.got == []
+
+
+def test_a_name_is_judged_by_what_it_is_resolved_to() -> None:
+    got, sink = asyncio.run(attempt("ok", host="localhost"))
+    assert (got, len(sink.got)) == (Answer(204), 1)
