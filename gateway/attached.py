@@ -71,6 +71,8 @@ class Login(NamedTuple):
     is_clean: bool = False
     takes_over: bool = True
     password_may_be_token: bool = True
+    #: Whether it shows who it is; false if operators have said as whom it comes.
+    needs_password: bool = True
     #: That the node gave it when it let it in the last time, so that it needs no password.
     token: bytes | None = None
 
@@ -81,6 +83,7 @@ class Login(NamedTuple):
             "address": self.address,
             "takes_over": self.takes_over,
             "password_may_be_token": self.password_may_be_token,
+            "needs_password": self.needs_password,
         }
         if self.certificate is not None:
             behalf["certificate"] = self.certificate

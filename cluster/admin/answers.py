@@ -317,6 +317,16 @@ class BridgeState(OfVpn, kw_only=True):
     error: str
 
 
+class WebhookState(OfVpn, kw_only=True):
+    """A webhook: the object, and how it does."""
+
+    enabled: bool
+    queue: str
+    url: str
+    state: str
+    error: str
+
+
 class LinkState(msgspec.Struct, kw_only=True):
     """A link: the object, and how it does."""
 

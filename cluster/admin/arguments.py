@@ -181,7 +181,7 @@ class AdoptArguments(AsideArguments, forbid_unknown_fields=True):
 
 
 class NamesArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `sinks.list` and `bridges.list`; name is a pattern with * and ?, vpn None means all Message VPNs."""
+    """Of lists of sinks, bridges and webhooks; name is a pattern with * and ?, vpn None means all Message VPNs."""
 
     name: str = "*"
     vpn: str | None = None
@@ -196,7 +196,7 @@ class SinkArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NameArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `clients.show`, `clients.disconnect` and `bridges.show`."""
+    """Of `clients.show`, `clients.disconnect`, `bridges.show` and `webhooks.show`."""
 
     name: str
     vpn: str = "default"

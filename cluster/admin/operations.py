@@ -188,6 +188,12 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "bridges.show": Operation(
         VIEWER, "vpn", arguments.NameArguments, answers.BridgeState, "Show how a bridge does"
     ),
+    "webhooks.list": Operation(
+        VIEWER, "vpns", arguments.NamesArguments, list[answers.WebhookState], "List webhooks and how they do"
+    ),
+    "webhooks.show": Operation(
+        VIEWER, "vpn", arguments.NameArguments, answers.WebhookState, "Show how a webhook does"
+    ),
     "links.list": Operation(
         VIEWER, "node", arguments.LinkListArguments, list[answers.LinkState], "List links and how they do"
     ),

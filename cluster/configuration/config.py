@@ -56,6 +56,7 @@ _ISSUERS: Final = "issuers"
 _LIST_SECTIONS: Final = {
     "links": ("link", "node"),
     "bridges": ("bridge", "name"),
+    "webhooks": ("webhook", "name"),
     "operators": ("operator", "name"),
 }
 #: Kinds whose objects may name a password_file.
@@ -592,6 +593,12 @@ _OBJECTS_SAMPLE: Final = """# Objects can be declared too; 'angarium config expo
 # vpn = "orders"
 # remote_vpn = "sales"
 # remote_subscriptions = ["sold/>"]
+# [[webhooks]]
+# name = "to-billing"
+# vpn = "orders"
+# queue = "in/eu"
+# username = "alice"
+# url = "https://billing.example.com/orders"
 # [[operators]]
 # name = "anna"
 # role = "administrator"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -63,8 +64,27 @@ class HttpSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     request_timeout_ms: Annotated[
         int, within(100, 600_000, "Time for a TLS handshake, and for a whole request to arrive.")
     ] = 10_000
+    webhook_networks: Annotated[
+        list[str],
+        about(
+            "Networks that webhooks may reach beside public addresses, as 10.0.0.0/8: without them none reaches this"
+            " host, or its neighbours."
+        ),
+    ] = []
 
 
 def faults_of(section: HttpSection, router: RouterConfig) -> list[str]:
     """Give what is wrong with the section, as sentences."""
-    return listening.faults_of("http", section, router)
+    return listening.faults_of("http", section, router) + [
+        f"http.webhook_networks: {text!r} is no network: write 10.0.0.0/8 or 2001:db8::/32"
+        for text in section.webhook_networks
+        if not _is_network(text)
+    ]
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True

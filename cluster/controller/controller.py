@@ -64,6 +64,7 @@ from cluster.controller.operations.objects import ObjectOperations
 from cluster.controller.operations.operators import OperatorOperations
 from cluster.controller.operations.spool import SpoolOperations
 from cluster.controller.operations.stages import StageOperations
+from cluster.controller.operations.webhooks import WebhookOperations
 from cluster.controller.remote.operators import Operators
 from cluster.controller.samples import Samples
 from cluster.controller.switchboard.changes import Changes
@@ -93,6 +94,7 @@ from cluster.management.role import MANAGEMENT
 from cluster.mqtt.role import MQTT
 from cluster.roles.role import Indices
 from cluster.roster.table import CONTROLLER, ROLES, WORKER
+from cluster.webhook.role import WEBHOOK
 from storage.config_store import Counter
 
 if TYPE_CHECKING:
@@ -173,6 +175,7 @@ class Controller:
         self._links = LinkOperations(board, catalog, identity.node, view, self._processes[LINK.name])
         self._mesh = MeshOperations(board, catalog, self._links, view)
         self._bridges = BridgeOperations(board, catalog, self._processes[BRIDGE.name])
+        self._webhooks = WebhookOperations(board, catalog, self._processes[WEBHOOK.name])
         self._blames = Blames(board, catalog, self._changes)
         #: Number of a `ReloadCertificate` -> who waits for it.
         self._reloading: dict[int, AdminAsker] = {}
@@ -209,6 +212,7 @@ class Controller:
             **self._mesh.operations,
             **self.joining.operations,
             **self._bridges.operations,
+            **self._webhooks.operations,
             **OperatorOperations(board, self.callers).operations,
             "clients.list": board.forwarding("clients"),
             "clients.show": board.forwarding("client"),

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_type_hints
 import msgspec
 
 from angarium import errors, topic, wire
-from cluster.objects import access, bridges, endpoints, links, operators
+from cluster.objects import access, bridges, endpoints, links, operators, webhooks
 from cluster.objects.attributes import (
     DEFAULT_NAME,
     MAX_NAME_BYTES,
@@ -139,6 +139,7 @@ KINDS: Final[dict[str, ObjectKind]] = {
             "MsgVpnBridge",
             identity=bridges.BridgeIdentity,
         ),
+        ObjectKind("webhook", webhooks.Webhook, webhooks.WEBHOOK_NAME, webhooks.WEBHOOK_RULE, ""),
         ObjectKind(
             "operator",
             operators.Operator,
@@ -162,6 +163,8 @@ _LISTS: Final = (
     "addresses",
     "remote_subscriptions",
     "remote_deliver_always_subscriptions",
+    "headers",
+    "permanent_codes",
 )
 #: What of an identity a backup holds: ids and homes belong to the node that gave them.
 _RESTORED: Final = ("created_by", "client_subscriptions", "session", "topic", "selector")
@@ -304,6 +307,8 @@ def check_together(kind_name: str, attributes: Attributes) -> None:
         links.check_link(attributes)
     if kind_name == "bridge":
         bridges.check_bridge(attributes)
+    if kind_name == "webhook":
+        webhooks.check_webhook(attributes)
     if kind_name in (*ENDPOINT_KINDS, "template"):
         endpoints.check_endpoint(kind_name, attributes)
 
@@ -486,6 +491,10 @@ _CHECKS: Final[dict[str, Callable[[str, str], None]]] = {
     "remote_subscriptions": bridges.check_remote_filter,
     "remote_deliver_always_subscriptions": bridges.check_remote_filter,
     "remote_password_file": bridges.check_password_file,
+    "url": webhooks.check_url,
+    "headers": webhooks.check_header,
+    "secret_file": bridges.check_password_file,
+    "authorization_file": bridges.check_password_file,
 }
 _TYPES: Final[dict[str, dict[str, Any]]] = {kind.name: _types(kind.struct) for kind in KINDS.values()}
 _NAMES: Final = {name: frozenset(types) for name, types in _TYPES.items()}

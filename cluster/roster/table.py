@@ -15,6 +15,7 @@ from cluster.management.role import MANAGEMENT
 from cluster.mqtt.role import MQTT
 from cluster.roles.role import Indices, Role
 from cluster.roster import runtime
+from cluster.webhook.role import WEBHOOK
 from node import metrics
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ WORKER: Final = Role(
 )
 
 ROLES: Final = {
-    role.name: role for role in (CONTROLLER, ROUTER, WORKER, LINK, BRIDGE, MQTT, HTTP, MANAGEMENT)
+    role.name: role for role in (CONTROLLER, ROUTER, WORKER, LINK, BRIDGE, MQTT, HTTP, WEBHOOK, MANAGEMENT)
 }
 #: The shut-down list, read from left to right: stop accepting and drain, then persist, then who reports on it.
 STOP_ORDER: Final = tuple(sorted(ROLES, key=lambda name: ROLES[name].stop_turn))

@@ -125,7 +125,8 @@ class Authenticator:
         username = ticket.username
         if not username.password and not is_this_host(address):
             raise error_for(errors.UNAUTHORIZED, "a username without password is for this host only")
-        if ticket.resumed or not username.password:
+        is_named = hello.behalf is not None and not hello.behalf.needs_password
+        if ticket.resumed or is_named or not username.password:
             self.check_again(ticket, connected)
             return ticket, None
         self._check_node(ticket, connected)

@@ -39,6 +39,8 @@ class Behalf(msgspec.Struct, frozen=True):
     takes_over: bool = False
     #: Whether `password` is taken for a token if an issuer that the node trusts has made it.
     password_may_be_token: bool = False
+    #: Whether its username is asked for its password; false if operators have said as whom the process consumes.
+    needs_password: bool = True
     #: What is published when the client ends without a word.
     will: gateways.Will | None = None
     #: Whether it begins a new session, so that its last one ends.

@@ -55,6 +55,11 @@ NO_VPN: Final = ""
 #: Kinds of objects that belong to none.
 KINDS_WITHOUT_VPN: Final = ("vpn", "link", "operator")
 _KINDS_WITH_PASSWORD: Final = ("username", "operator")
+#: Attributes that are paths on the node's host, where the command mostly runs.
+_PATHS: Final = {
+    "bridge": ("remote_password_file",),
+    "webhook": ("authorization_file", "secret_file"),
+}
 _KINDS_WITH_MESSAGES: Final = ("queue", "topic-endpoint")
 
 
@@ -178,8 +183,8 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
         **files: Path | None,
     ) -> None:
         print_hints(attribute_hints(attributes), quiet=quiet)
-        if kind == "bridge" and attributes.get("remote_password_file"):
-            attributes["remote_password_file"] = str(Path(attributes["remote_password_file"]).absolute())
+        for name_of_file in [one for one in _PATHS.get(kind, ()) if attributes.get(one)]:
+            attributes[name_of_file] = str(Path(attributes[name_of_file]).absolute())
         ca_file = files.get("remote_ca_file")
         if ca_file is not None:
             from cluster.configuration.config import read_pem

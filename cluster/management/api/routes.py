@@ -189,6 +189,7 @@ def _table() -> Iterator[Route]:
     yield Route("GET", client, "clients.show", "Show a client")
     yield Route("DELETE", client, "clients.disconnect", "Disconnect a client", Shape.NOTHING)
     yield Route("GET", "/vpns/{vpn}/bridges/{name}/status", "bridges.show", "Show how a bridge does")
+    yield Route("GET", "/vpns/{vpn}/webhooks/{name}/status", "webhooks.show", "Show how a webhook does")
     yield Route("GET", "/links/{name}/status", "links.show", "Show how a link does")
     yield Route("GET", "/status", "status", "Show the node")
     yield Route("GET", "/health", "health", "Show whether the node is alive, started and ready")

@@ -33,6 +33,8 @@ class Rules(NamedTuple):
     first_delay_s: float = 1.0
     longest_delay_s: float = 300.0
     permanent: frozenset[int] = frozenset({GONE})
+    #: 0: as many as it takes.
+    attempts_max: int = 0
 
 
 class Answer(NamedTuple):
@@ -40,15 +42,19 @@ class Answer(NamedTuple):
 
     code: int | None
     retry_after: str = ""
+    #: Why there was none, in a few words: it is shown, so it holds nothing of URL and answer.
+    failure: str = ""
+
+    def __str__(self) -> str:
+        return self.failure if self.code is None else f"answered {self.code}"
 
 
-def verdict_of(rules: Rules, answer: Answer) -> Verdict:
+def verdict_of(rules: Rules, answer: Answer, attempts: int = 1) -> Verdict:
     """No answer is no refusal: the target may have taken the message, so it is tried again with the same id."""
-    if answer.code is None:
-        return Verdict.RETRY
-    if 200 <= answer.code < 300:
+    if answer.code is not None and 200 <= answer.code < 300:
         return Verdict.ACCEPT
-    return Verdict.REJECT if answer.code in rules.permanent else Verdict.RETRY
+    is_last = 0 < rules.attempts_max <= attempts
+    return Verdict.REJECT if is_last or answer.code in rules.permanent else Verdict.RETRY
 
 
 def delay_of(rules: Rules, failures: int, answer: Answer, now: float, chance: float) -> float:

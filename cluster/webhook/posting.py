@@ -1,0 +1,124 @@
+"""POSTs of webhooks, by aiohttp: one attempt, its deadline, and an address that is judged when it is connected to.
+
+Nothing of an answer is kept but its code and `Retry-After`: a body may be endless, and may hold what is secret.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import aiohttp
+
+from gateway.http.messages import headers_of
+from gateway.http.webhooks.addresses import may_reach
+from gateway.http.webhooks.attempts import Answer
+from gateway.http.webhooks.signing import secrets_of, signed_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from ipaddress import IPv4Network, IPv6Network
+
+    from cluster.webhook.config import WebhookConfig
+    from gateway.http.webhooks.webhook import Held
+
+#: Of a file with a secret.
+SECRET_FILE_BYTES_MAX: Final = 16_384
+
+
+class _ForbiddenAddressError(OSError):
+    """A webhook may not reach this address."""
+
+
+class _UnusableFileError(Exception):
+    """A file with a secret cannot be used; the text says which attribute has it."""
+
+
+class Poster:
+    """The connections of one webhook: a target that hangs holds up no other. Made within a running loop."""
+
+    def __init__(self, config: WebhookConfig, allowed: Sequence[IPv4Network | IPv6Network] = ()) -> None:
+        self._config = config
+        self._allowed = allowed
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=config.window, socket_factory=self._socket_of),
+            timeout=aiohttp.ClientTimeout(total=config.timeout_ms / 1_000),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+        )
+
+    async def post(self, held: Held) -> Answer:
+        """Make one attempt; no answer within the deadline, or none at all, has no code.
+
+        A connection with a body that has not all come is closed by aiohttp, and used again otherwise.
+        """
+        try:
+            headers, body = self._headers(held), held.row[5]
+            async with self._session.post(
+                self._config.url, data=body, headers=headers, allow_redirects=False
+            ) as response:
+                return Answer(response.status, response.headers.get("Retry-After", ""))
+        except _UnusableFileError as error:
+            return Answer(None, failure=str(error))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            return Answer(None, failure=_failure_of(error))
+
+    async def close(self) -> None:
+        """End the connections; what is under way has no answer."""
+        await self._session.close()
+
+    def _headers(self, held: Held) -> dict[str, str]:
+        """Give the headers of an attempt: of the message, as configured, and those that show who sends it."""
+        config = self._config
+        told = {name.lower(): value for name, value in headers_of(held.row).items()} | {
+            "user-agent": "angarium"
+        }
+        for text in config.headers:
+            name, _, value = text.partition(":")
+            told[name.lower()] = value.strip()
+        if config.authorization_file:
+            told["authorization"] = (
+                _read("authorization_file", config.authorization_file).split("\n")[0].strip()
+            )
+        secrets: list[bytes] = []
+        if config.secret_file:
+            try:
+                secrets = secrets_of(_read("secret_file", config.secret_file))
+            except ValueError:
+                raise _UnusableFileError("secret_file: it holds no secret") from None
+        return told | signed_headers(secrets, held.message_id, time.time(), held.row[5])
+
+    def _socket_of(self, address: tuple[Any, ...]) -> socket.socket:
+        """The socket for an address that a name was resolved to, or that stood in the URL: no way leads around it."""
+        family, kind, protocol, _, target = address
+        if not may_reach(target[0], self._allowed):
+            raise _ForbiddenAddressError("a webhook may not reach this address")
+        return socket.socket(family, kind, protocol)
+
+
+def _read(attribute: str, path: str) -> str:
+    try:
+        with Path(path).open(encoding="ascii") as file:
+            return file.read(SECRET_FILE_BYTES_MAX)
+    except (OSError, ValueError):
+        raise _UnusableFileError(f"{attribute}: it cannot be read") from None
+
+
+def _failure_of(error: Exception) -> str:
+    """Say why there was no answer, by its kind: texts of errors may hold what is secret."""
+    match error:
+        case TimeoutError():
+            return "no answer in time"
+        case aiohttp.ClientConnectorDNSError():
+            return "the name of the host was not found"
+        case aiohttp.ClientConnectorCertificateError():
+            return "the certificate of the target is not valid"
+        case aiohttp.ClientSSLError():
+            return "TLS failed"
+        case aiohttp.ClientConnectorError(os_error=_ForbiddenAddressError()):
+            return "its address is not public: http.webhook_networks allows others"
+        case aiohttp.ClientConnectorError():
+            return "no connection"
+    return "the connection failed"
