@@ -194,7 +194,7 @@ class WebhookServer:
         self._process.emit_event(
             {
                 "severity": "notice" if is_up else "warning",
-                "name": "VPN_WEBHOOK_UP" if is_up else "VPN_WEBHOOK_DOWN",
+                "event": "VPN_WEBHOOK_UP" if is_up else "VPN_WEBHOOK_DOWN",
                 "scope": "VPN",
                 "vpn": vpn,
                 "webhook": name,

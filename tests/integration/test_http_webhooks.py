@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
-from cluster.http.posting import Poster
 
+from cluster.webhook.posting import Poster
 from gateway.http.webhooks.attempts import Answer
 
 if TYPE_CHECKING:

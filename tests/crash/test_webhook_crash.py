@@ -1,0 +1,83 @@
+"""What is killed while webhooks post to a target that fails at random: no message that was stored is lost, and a message
+that is posted twice has the same id, by which a receiver drops it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+from angarium import blocking
+from angarium_server.testing import Node
+from tests.integration.webhook_sink import Attempt, Sink
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.slow, pytest.mark.requirement("R254")]
+
+MESSAGES = 1_500
+#: Of requests: those that fail, and those that are taken and never answered.
+FAILS, SILENT = 0.1, 0.05
+LIMIT_S = 90.0
+
+
+def settle(node: Node) -> int:
+    found = json.loads(node.run("queue", "show", "q", "--json"))
+    return int(found["messages_spooled"])
+
+
+@pytest.mark.parametrize("roles", [("webhook",), ("router",), ("worker",), ("webhook", "router", "webhook")])
+def test_a_stored_message_is_posted_until_it_is_accepted(tmp_path: Path, roles: tuple[str, ...]) -> None:
+    chance = random.Random(f"webhooks {roles}")
+    taken: set[bytes] = set()
+
+    def answer(_n: int, came: Attempt) -> int | float:
+        thrown = chance.random()
+        if thrown < FAILS:
+            return 503
+        taken.add(came.body)
+        return 0.4 if thrown < FAILS + SILENT else 204
+
+    config = tmp_path / "node.toml"
+    config.write_text('[http]\nwebhook_networks = ["127.0.0.1"]\n')
+    with Sink(q=answer) as sink, Node(tmp_path / "data", workers=1, config=config) as node:
+        node.run("queue", "create", "q", "--set", "owner=default", "--set", "subscriptions=q")
+        hook = {"queue": "q", "url": sink.url("q"), "window": 20, "timeout_ms": 200}
+        hook |= {"retry_delay_initial_ms": 10, "retry_delay_max_ms": 50}
+        given = [word for name, value in hook.items() for word in ("--set", f"{name}={value}")]
+        node.run("webhook", "create", "q", *given)
+        stored = {b"%d" % n for n in range(MESSAGES)}
+        with blocking.connect(node.url) as client, client.producer() as producer:
+            for body in sorted(stored):
+                producer.publish("q", body)
+            producer.flush()
+        for at, role in enumerate(roles):
+            share = MESSAGES * (at + 1) // (len(roles) + 2)
+            wait_until(lambda share=share: len(taken) >= share, f"{share} are taken", LIMIT_S)  # type: ignore[misc]
+            node.kill(role)
+        assert len(taken) < MESSAGES, "it was killed too late"
+        wait_until(lambda: settle(node) == 0, "the queue is empty", LIMIT_S)
+        judge(sink.got["q"], stored, taken)
+        before = len(sink.got["q"])
+        time.sleep(0.5)
+        assert len(sink.got["q"]) == before, "what was accepted is posted again"
+
+
+def judge(got: list[Attempt], stored: set[bytes], taken: set[bytes]) -> None:
+    """Compare the sets: what was stored, attempted, and accepted; and the ids of attempts."""
+    ids = defaultdict(set)
+    for one in got:
+        ids[one.body].add(one.message_id)
+    assert set(ids) == stored, "attempted is what was stored, and nothing else"
+    assert taken == stored, f"lost: {len(stored - taken)}"
+    assert all(len(of_one) == 1 for of_one in ids.values()), "each attempt of a message has one id"
+    assert len({name for of_one in ids.values() for name in of_one}) == len(stored), (
+        "and no other message has it"
+    )
