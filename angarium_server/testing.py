@@ -185,6 +185,8 @@ class Node:
     def kill(self, role: str, index: int = 0, number: int = signal.SIGKILL) -> int:
         """Send a signal to the process of a role, as it is now, and give its pid."""
         pid = self.process(role, index)["pid"]
+        if not pid:  # that would be the caller, with its group
+            raise self._failure(f"there is no process {role}.{index} now")
         os.kill(pid, number)
         return int(pid)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from aiohttp import web
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
     from types import TracebackType
 
     #: Says how the n-th request of a path is answered (0: the first): a code, or seconds of silence.
