@@ -41,6 +41,12 @@ OBJECTS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         },
         {"remote_vpn": "other"},
     ),
+    "webhook": (
+        "/vpns/default/webhooks",
+        "w1",
+        {"queue": "q", "url": "https://example.com/", "enabled": False},
+        {"window": 2},
+    ),
 }
 
 

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from aiohttp import web
 
+from angarium.client.protocol.flow_window import FlowWindow
+from cluster.webhook.config import WebhookConfig
 from cluster.webhook.posting import Poster
 from gateway.http.webhooks.attempts import Answer
+from gateway.http.webhooks.webhook import Held
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,9 +77,11 @@ async def attempt(
     await sink.start()
     if not up:
         await sink.stop()
-    poster = Poster(f"http://{host}:{sink.port}/{what}", window=1, timeout_s=0.5, allowed=allowed)
+    url = f"http://{host}:{sink.port}/{what}"
+    poster = Poster(WebhookConfig(name="w", vpn="v", url=url, window=1, timeout_ms=500), allowed)
+    held = Held(FlowWindow(1, 1), 0, 1, (0, "a", 0, None, None, b"body"), "one")
     try:
-        return await asyncio.wait_for(poster.post(b"body", {"webhook-id": "one"}), 20), sink
+        return await asyncio.wait_for(poster.post(held), 20), sink
     finally:
         await poster.close()
         await sink.stop()
@@ -88,7 +93,7 @@ async def attempt(
         ("ok", Answer(204)),
         ("busy", Answer(503, "7")),
         ("redirect", Answer(307)),
-        ("hang", Answer(None)),
+        ("hang", Answer(None, failure="no answer in time")),
         ("endless", Answer(200)),
     ],
 )
@@ -99,13 +104,14 @@ def test_what_a_server_answers_and_each_attempt_comes_once(what: str, answer: An
 
 
 def test_a_server_that_is_gone_is_no_answer() -> None:
-    assert asyncio.run(attempt("ok", up=False))[0] == Answer(None)
+    assert asyncio.run(attempt("ok", up=False))[0] == Answer(None, failure="no connection")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]", "2130706433"])
 def test_what_is_not_allowed_is_never_connected_to(host: str) -> None:
     got, sink = asyncio.run(attempt("ok", host=host, allowed=()))
-    assert got == Answer(None)
+    assert got.code is None
+    assert got.failure
     assert sink.got == []
 
 

@@ -45,6 +45,7 @@ topic-endpoint list --json
 template list
 link list
 bridge list
+webhook list
 operator list
 operator show admin --json
 client list

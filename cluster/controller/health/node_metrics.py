@@ -18,7 +18,8 @@ NODE: Final = Metrics(
 PROCESS: Final = Metrics(
     "process",
     """
-    role | | | `supervisor`, `controller`, `router`, `worker`, `link`, `bridge`, `mqtt`, `http`, `management`
+    role | | | `supervisor`, `controller`, `router`, `worker`, `link`, `bridge`, `mqtt`, `http`,
+     `webhook`, `management`
     index | | | place among the processes of its role
     incarnation | | | number of this start; not for the supervisor
     pid | | | process id; 0 while there is none

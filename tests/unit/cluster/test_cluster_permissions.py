@@ -123,7 +123,7 @@ def test_objects_in_a_message_vpn_take_the_role_of_their_kind(
 ) -> None:
     role = KINDS[kind].see if operation == "objects.show" else KINDS[kind].change
     enough = list(ROLES[ROLES.index(role) :])
-    of_node = kind == "bridge" and operation == "objects.create"
+    of_node = kind in permissions.NODE_ATTRIBUTES and operation == "objects.create"
     for vpn in ("own", "other", "missing", "", None):
         assert roles_that(world, "", operation, kind=kind, vpn=vpn) == enough
         inside = enough if vpn == "own" and not of_node else []
@@ -148,17 +148,22 @@ def test_an_operator_sees_his_own_message_vpn_and_does_not_change_it(world: Worl
         assert roles_that(world, "own", "objects.update", kind="vpn", name=name) == []
 
 
-@pytest.mark.parametrize("attribute", sorted(permissions.NODE_ATTRIBUTES["bridge"]))
-def test_where_a_bridge_goes_is_said_by_administrators_of_the_node(world: World, attribute: str) -> None:
-    """It may go to the node itself, past the scope; and its password is in a file of the host."""
-    given: dict[str, Any] = {"kind": "bridge", "vpn": "own"}
+@pytest.mark.parametrize(
+    ("kind", "attribute"),
+    [(kind, name) for kind, names in permissions.NODE_ATTRIBUTES.items() for name in sorted(names)],
+)
+def test_where_bridges_and_webhooks_go_is_said_by_administrators_of_the_node(
+    world: World, kind: str, attribute: str
+) -> None:
+    """It may be the node itself, past the scope; and what they show there is in a file of the host."""
+    given: dict[str, Any] = {"kind": kind, "vpn": "own"}
     changed = {attribute: ""}
     assert roles_that(world, "own", "objects.update", **given, attributes=changed) == []
     assert roles_that(world, "", "objects.update", **given, attributes=changed) == ["administrator"]
     assert roles_that(world, "own", "objects.update", **given, attributes={"enabled": False}) == [
         "administrator"
     ]
-    declared = [["bridge", "own", "b", {}]]
+    declared = [[kind, "own", "b", {}]]
     assert roles_that(world, "own", "config.apply", objects=declared) == []
 
 
