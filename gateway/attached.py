@@ -83,12 +83,13 @@ class Login(NamedTuple):
             "address": self.address,
             "takes_over": self.takes_over,
             "password_may_be_token": self.password_may_be_token,
-            "needs_password": self.needs_password,
         }
         if self.certificate is not None:
             behalf["certificate"] = self.certificate
         if self.will is not None:
             behalf["will"] = msgspec.structs.astuple(self.will)
+        if not self.needs_password:
+            behalf["needs_password"] = False
         if self.is_clean:
             behalf["clean"] = True
         more = {"sdk": self.sdk, "behalf": behalf}

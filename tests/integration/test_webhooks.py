@@ -6,6 +6,9 @@ import base64
 import hashlib
 import hmac
 import json
+import re
+import shlex
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +16,9 @@ from aiohttp import web
 
 from angarium import blocking
 from angarium_server.testing import Node
+from cluster.admin.client import Admin
+from tests.acceptance.document import FENCE
+from tests.acceptance.installation import ROOT
 from tests.integration.webhook_sink import HANG, Attempt, Sink
 from tests.waiting import wait_until
 
@@ -205,3 +211,41 @@ def test_what_is_not_allowed_is_not_reached(tmp_path: Path, sink: Sink) -> None:
         publish(closed, "q/inside", b"inside")
         wait_until(lambda: "not public" in show(closed, "inside")["error"], "it is refused")
     assert b"inside" not in sink.bodies("ok")
+
+
+def test_the_examples_of_the_page_print_what_it_says(node: Node, sink: Sink) -> None:
+    text = (
+        (ROOT / "docs" / "webhooks.md")
+        .read_text()
+        .replace("https://billing.example.com/orders", sink.url("ok"))
+    )
+    (commands,) = [body for kind, _, body in FENCE.findall(text) if kind == "console"]
+    (told,) = [body for kind, _, body in FENCE.findall(text) if kind == "text"]
+    *lines, last = [shlex.split(line[2:])[1:] for line in commands.splitlines()]
+    for line in lines:
+        node.run(*line)
+    wait_until(lambda: show(node, "to-billing")["accepted"] == 1, "it is posted")
+    pattern = r"\s+".join(re.escape(word) for word in told.split()[:-1])
+    assert re.search(f"^{pattern}\\s", node.run(*last), re.MULTILINE)
+
+
+def test_operators_are_told_and_the_metrics_say_the_same(node: Node, sink: Sink) -> None:
+    make(node, "told", sink.url("never"))
+    publish(node, "q/told", b"told")
+    wait_until(
+        lambda: "webhook 'told' does not get through: answered 500" in node.run("events"), "it is told"
+    )
+    with Admin(node.data) as admin:
+        seen = admin.call("events", limit=1000)
+    mine = [one for one in seen if one.get("webhook") == "told"]
+    assert {(one["event"], one["vpn"]) for one in mine} == {
+        ("VPN_WEBHOOK_UP", "default"),
+        ("VPN_WEBHOOK_DOWN", "default"),
+    }
+    health = json.loads((node.data / "node.json").read_text())["health"]
+    page = urllib.request.urlopen(f"{health}/metrics", timeout=10).read().decode()
+    found = dict(
+        re.findall(r'^angarium_webhook_(\w+)\{.*webhook="default/told".*\} (\S+)$', page, re.MULTILINE)
+    )
+    assert float(found["up"]) == 0
+    assert float(found["failed_total"]) >= 1

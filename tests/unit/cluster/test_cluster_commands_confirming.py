@@ -26,6 +26,7 @@ DESTROYING = (
     ("template", "delete", "t"),
     ("link", "delete", "l"),
     ("bridge", "delete", "b"),
+    ("webhook", "delete", "w"),
     ("message", "delete", "q", "1", "2"),
     ("client", "disconnect", "a", "b"),
     ("stage", "abort", "1"),

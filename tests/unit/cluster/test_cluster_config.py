@@ -423,6 +423,21 @@ remote_queue = "q"
     assert config.parse_objects(elsewhere)[0][1] == "default"
 
 
+def test_webhooks_are_declared_with_files_beside_the_configuration_and_exported(tmp_path: Path) -> None:
+    text = """
+[[webhooks]]
+name = "w"
+queue = "q"
+url = "https://example.com"
+secret_file = "secret"
+permanent_codes = [422]
+"""
+    (declared,) = config.parse_objects(text, tmp_path)
+    given = {"queue": "q", "url": "https://example.com", "permanent_codes": [422]}
+    assert declared == ["webhook", "default", "w", given | {"secret_file": str(tmp_path / "secret")}]
+    assert config.parse_objects(config.export_config([declared])) == [declared]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

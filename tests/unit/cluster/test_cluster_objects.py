@@ -33,7 +33,7 @@ def test_every_attribute_says_what_it_is() -> None:
     for kind in objects.KINDS:
         for attribute in objects.attributes_of(kind):
             assert attribute.sentence.endswith("."), attribute
-            if kind != "operator":  # the reference keeps accounts of operators elsewhere
+            if kind not in ("operator", "webhook"):  # the reference has others, or none
                 assert attribute.reference or attribute.name in OURS, attribute
             assert attribute.range_text, attribute
             assert attribute.name == attribute.name.lower()
@@ -119,6 +119,24 @@ def test_a_program_sends_values_of_the_attributes_type() -> None:
         ("acl", "subscribe_share_name_exceptions", "a/b", "share name"),
         ("acl", "publish_topic_exceptions", '["a"', "truncated"),
         ("bridge", "ca_pem", "\u00e4", "no certificate"),
+        ("webhook", "url", "ftp://a/b", "no URL"),
+        ("webhook", "url", "https://", "no URL"),
+        ("webhook", "url", "https://a:0/", "no URL"),
+        ("webhook", "url", "https://a:99999/", "no URL"),
+        ("webhook", "url", "https://a/b c", "no URL"),
+        ("webhook", "url", "https://a/\n", "no URL"),
+        ("webhook", "url", "https://anna:secret@a/b", "authorization_file"),
+        ("webhook", "url", "https://a/b#c", "never sent"),
+        ("webhook", "headers", "X-A", "NAME: VALUE"),
+        ("webhook", "headers", "X A: b", "NAME: VALUE"),
+        ("webhook", "headers", '["X-A: b\\r\\nX-B: c"]', "NAME: VALUE"),
+        ("webhook", "headers", "Webhook-Id: 1", "set by the webhook"),
+        ("webhook", "headers", "angarium-topic: 1", "set by the webhook"),
+        ("webhook", "headers", "Content-Length: 1", "set by the webhook"),
+        ("webhook", "headers", "authorization: Bearer x", "authorization_file"),
+        ("webhook", "secret_file", "secret", "from / on"),
+        ("webhook", "permanent_codes", "200", "permanent_codes"),
+        ("webhook", "window", "0", "1..1000"),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_the_range(kind: str, name: str, value: str, told: str) -> None:
@@ -220,3 +238,19 @@ def test_only_the_default_vpn_has_a_username_without_being_asked() -> None:
 def test_a_backup_names_only_what_differs_from_the_defaults() -> None:
     attributes = objects.complete("profile", {"eliding": True})
     assert objects.differing("profile", attributes) == {"eliding": True}
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"queue": ""}, "set queue"),
+        ({"url": ""}, "set url"),
+        ({"retry_delay_max_ms": 50}, "at least"),
+        ({"authorization_file": "/token"}, "https:// alone"),
+    ],
+)
+def test_a_webhook_has_what_it_needs_and_tells_no_secret(changed: dict[str, Any], told: str) -> None:
+    sound = {"queue": "q", "url": "http://example.com/a?b=c", "headers": ["X-A: b, c"]}
+    objects.check_together("webhook", objects.complete("webhook", sound))
+    with pytest.raises(errors.InvalidRequestError, match=told):
+        objects.check_together("webhook", objects.complete("webhook", sound | changed))

@@ -1,0 +1,276 @@
+"""A webhook as a state machine: what it asks of the node and of the network, and what becomes of each message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from angarium import errors, wire
+from angarium.client.protocol.answers import FlowBound
+from angarium.client.protocol.events import Arrived, Indicated
+from angarium.client.protocol.flow_window import spool_size
+from angarium.client.protocol.messages import GuaranteedDelivery
+from gateway.attached import Stage
+from gateway.http.webhooks.attempts import Answer, Rules
+from gateway.http.webhooks.webhook import PAUSE_FIRST_S, PAUSE_MAX_S, TELL_S, Held, Settings, Webhook
+
+if TYPE_CHECKING:
+    from angarium.client.protocol.flow_window import FlowWindow
+    from gateway.attached import Attached, Done, Guest, Login
+
+NODE = "0f3a"
+
+
+class Client:
+    """An attached client as a webhook uses it; what it settled is in `settled`."""
+
+    def __init__(self, login: Login) -> None:
+        self.login = login
+        self.stage = Stage.GREETING
+        self.bound: list[tuple[FlowWindow, dict[str, Any], Done]] = []
+        self.settled: list[tuple[int, int, int]] = []
+
+    def bind(self, window: FlowWindow, arguments: dict[str, Any], done: Done) -> None:
+        self.bound.append((window, arguments, done))
+
+    def settle(self, _window: FlowWindow, partition: int, position: int, outcome: int) -> None:
+        self.settled.append((partition, position, outcome))
+
+    def renew(self, window: FlowWindow) -> None:
+        window.renew()
+
+    def leave(self) -> None:
+        self.stage = Stage.OVER
+
+
+class World:
+    """A webhook, with its hands."""
+
+    def __init__(self, window: int = 2, rules: Rules | None = None) -> None:
+        self.clients: list[Client] = []
+        self.posts: list[Held] = []
+        self.now = 100.0
+        rules = rules or Rules(first_delay_s=1.0, longest_delay_s=8.0)
+        self.webhook = Webhook(Settings("v", "hook", "q", "anna", window, rules), NODE, self)
+
+    def attach(self, _guest: Guest, login: Login, vpn: str, _now: float) -> Attached:
+        assert vpn == "v"
+        self.clients.append(Client(login))
+        return cast("Attached", self.clients[-1])
+
+    def post(self, held: Held) -> None:
+        self.posts.append(held)
+
+    def chance(self) -> float:
+        return 1.0
+
+    @property
+    def client(self) -> Client:
+        return self.clients[-1]
+
+    def tick(self, later_s: float = 0.0) -> float:
+        self.now += later_s
+        wake = self.webhook.tick(self.now)
+        self.webhook.validate()
+        return wake
+
+    def begin(self) -> World:
+        """Have it log in and bind."""
+        self.tick()
+        self.client.stage = Stage.OPEN
+        self.webhook.welcomed(cast("Any", None), self.now)
+        self.tick()
+        return self.bound()
+
+    def bound(self, endpoint_id: int = 7) -> World:
+        _, arguments, done = self.client.bound[-1]
+        assert arguments == {"name": "q"}
+        done(FlowBound(1, "q", endpoint_id, True, [], "exclusive"), None, self.now)
+        return self
+
+    def come(self, *positions: int, partition: int = 0) -> None:
+        window = self.client.bound[-1][0]
+        rows = [(0, "a", 0, None, None, b"%d" % position) for position in positions]
+        size = spool_size(rows)
+        window.receive(len(rows), size)
+        runs = [(position, 1) for position in positions]
+        delivery = GuaranteedDelivery(window, partition, rows, runs, None, 0, None, size)
+        self.webhook.spooled(Arrived(window, [delivery]), self.now)
+        self.tick()
+
+    def answer(self, code: int | None, retry_after: str = "", at: int = 0) -> None:
+        answer = Answer(code, retry_after, "" if code else "no connection")
+        self.webhook.posted(self.posts.pop(at), answer, self.now, 0.0)
+        self.tick()
+
+
+def test_it_logs_in_as_its_username_and_binds_its_queue() -> None:
+    world = World().begin()
+    login = world.client.login
+    assert (login.username, login.password, login.needs_password) == ("anna", None, False)
+    assert login.client_name == "#webhook/hook"
+    assert world.webhook.is_up
+
+
+def test_never_more_than_the_window_is_posted_at_once() -> None:
+    world = World(window=2).begin()
+    world.come(1, 2, 3)
+    assert [held.position for held in world.posts] == [1, 2]
+    world.answer(200)
+    assert [held.position for held in world.posts] == [2, 3]
+
+
+def test_2xx_accepts_and_gone_rejects() -> None:
+    world = World(window=2).begin()
+    world.come(1, 2)
+    world.answer(200)
+    world.answer(410)
+    assert world.client.settled == [(0, 1, wire.OUTCOME_ACCEPTED), (0, 2, wire.OUTCOME_REJECTED)]
+    assert (world.webhook.is_up, world.webhook.error) == (False, "answered 410")
+
+
+def test_a_failure_is_posted_again_when_it_is_due_with_the_same_id() -> None:
+    world = World(window=1).begin()
+    world.come(1)
+    first = world.posts[0].message_id
+    for delay_s in (1, 2, 4, 8, 8):
+        world.answer(503)
+        world.tick(delay_s - 0.1)
+        assert world.posts == []
+        world.tick(0.1)
+        assert [held.message_id for held in world.posts] == [first]
+    assert world.client.settled == []
+    assert first == f"{NODE}-7-0-1"
+
+
+def test_too_many_attempts_reject() -> None:
+    world = World(window=1, rules=Rules(first_delay_s=1, attempts_max=2)).begin()
+    world.come(1)
+    world.answer(None)
+    world.tick(1)
+    world.answer(None)
+    assert world.client.settled == [(0, 1, wire.OUTCOME_REJECTED)]
+    told = world.webhook.describe(world.now)
+    assert (told["attempts"], told["failed"], told["rejected"], told["accepted"]) == (2, 1, 1, 0)
+
+
+def test_an_answer_for_a_flow_that_is_over_settles_nothing_and_frees_its_place() -> None:
+    world = World(window=1).begin()
+    world.come(1)
+    window = world.client.bound[-1][0]
+    closed = Indicated(window, wire.FLOW_CLOSED, errors.HOME_NOT_READY, "", [])
+    world.webhook.indicated(closed, world.now)
+    assert not world.webhook.is_up
+    world.tick(PAUSE_FIRST_S)
+    world.bound()
+    world.come(1)
+    assert len(world.posts) == 1, "the attempt before has its place yet"
+    world.answer(200)
+    assert world.client.settled == []
+    world.answer(200)
+    assert world.client.settled == [(0, 1, wire.OUTCOME_ACCEPTED)]
+
+
+def test_a_lost_router_is_waited_for_and_the_queue_bound_again() -> None:
+    world = World().begin()
+    world.come(1)
+    assert world.webhook.away(world.now)
+    world.client.stage = Stage.WAITING
+    world.tick(PAUSE_MAX_S)
+    assert len(world.client.bound) == 1
+    world.client.stage = Stage.OPEN
+    world.webhook.may_go_on(world.now)
+    world.tick()
+    assert len(world.client.bound) == 2
+
+
+def test_a_refusal_is_shown_and_tried_again_after_longer_and_longer_pauses() -> None:
+    world = World()
+    pause_s = PAUSE_FIRST_S
+    for times in range(1, 8):
+        world.tick()
+        assert len(world.clients) == times
+        world.webhook.refused(errors.error_for(errors.UNAUTHORIZED), world.now)
+        assert "40101" in world.webhook.error
+        world.tick(pause_s - 0.01)
+        assert len(world.clients) == times
+        world.now += 0.01
+        pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+
+def test_a_flow_that_is_refused_is_asked_for_again_by_the_same_client() -> None:
+    world = World()
+    world.tick()
+    world.client.stage = Stage.OPEN
+    world.webhook.welcomed(cast("Any", None), world.now)
+    world.tick()
+    world.client.bound[-1][2](None, errors.error_for(errors.PERMISSION_DENIED), world.now)
+    assert "40315" in world.webhook.error
+    world.tick(PAUSE_FIRST_S)
+    assert (len(world.clients), len(world.client.bound)) == (1, 2)
+
+
+def test_what_waits_of_a_partition_that_is_lost_is_for_others() -> None:
+    world = World(window=1).begin()
+    world.come(1, partition=0)
+    world.come(1, 2, partition=1)
+    window = world.client.bound[-1][0]
+    world.webhook.indicated(Indicated(window, wire.FLOW_PARTITIONS, 0, "", [0]), world.now)
+    world.answer(200)
+    assert world.posts == []
+    assert window.held_messages == 0
+
+
+def test_one_that_is_stopped_leaves_when_its_attempts_have_answers() -> None:
+    world = World(window=1).begin()
+    world.come(1, 2)
+    world.webhook.stop()
+    world.tick()
+    assert not world.webhook.is_over
+    world.answer(200)
+    assert world.posts == []
+    assert world.client.settled == [(0, 1, wire.OUTCOME_ACCEPTED)]
+    assert (world.webhook.is_over, world.client.stage) == (True, Stage.OVER)
+
+
+def test_a_change_of_its_state_is_told_once_and_not_too_often() -> None:
+    world = World(window=1).begin()
+    webhook = world.webhook
+    assert [webhook.news(world.now), webhook.news(world.now)] == [True, False]
+    world.come(1)
+    world.answer(500)
+    assert not webhook.news(world.now), "it was told a moment ago"
+    assert webhook.news(world.now + TELL_S)
+    world.tick(1)
+    world.answer(200)
+    assert (webhook.is_up, webhook.describe(world.now)["last_failure"]) == (True, "answered 500")
+
+
+ANSWERS = st.sampled_from([200, 204, 410, 500, 302, None])
+
+
+@pytest.mark.parametrize("window", [1, 3])
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 2), ANSWERS), max_size=80))
+def test_each_message_is_settled_once_whatever_the_target_answers(
+    window: int, steps: list[tuple[int, int | None]]
+) -> None:
+    world = World(window=window).begin()
+    came = 0
+    for at, code in steps:
+        flow = world.client.bound[-1][0]
+        if flow.granted_messages > flow.received_messages:
+            came += 1
+            world.come(came)
+        assert len(world.posts) <= window
+        if world.posts:
+            world.answer(code, at=at % len(world.posts))
+        world.tick(0.5)
+    for _ in range(came * 4):
+        while world.posts:
+            world.answer(200)
+        world.tick(8)
+    assert sorted(position for _, position, _ in world.client.settled) == list(range(1, came + 1))
