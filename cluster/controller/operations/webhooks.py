@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 #: All are in one process.
 _PLACE: Final = (WEBHOOK.name, 0)
+#: Of one that is not there.
+_NOTHING: Final[Row] = {
+    "state": "down",
+    "error": "",
+    "last_failure": "",
+    "last_failure_s": None,
+    **dict.fromkeys(("attempts", "accepted", "failed", "rejected", "under_way", "waiting"), 0),
+}
 
 
 class WebhookOperations:
@@ -52,5 +60,5 @@ class WebhookOperations:
 def describe(webhook: Row, told: Row | None) -> Row:
     """Give a webhook object with its state and what its process says."""
     if not webhook["enabled"]:
-        return {**webhook, "state": "disabled", "error": ""}
-    return {**webhook, "state": "down", "error": "its process is not there yet", **(told or {})}
+        return {**webhook, **_NOTHING, "state": "disabled"}
+    return {**webhook, **(told or {**_NOTHING, "error": "its process is not there yet"})}

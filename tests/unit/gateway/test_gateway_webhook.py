@@ -19,6 +19,7 @@ from gateway.http.webhooks.webhook import PAUSE_FIRST_S, PAUSE_MAX_S, TELL_S, He
 
 if TYPE_CHECKING:
     from angarium.client.protocol.flow_window import FlowWindow
+    from angarium.message import Row
     from gateway.attached import Attached, Done, Guest, Login
 
 NODE = "0f3a"
@@ -93,7 +94,7 @@ class World:
 
     def come(self, *positions: int, partition: int = 0) -> None:
         window = self.client.bound[-1][0]
-        rows = [(0, "a", 0, None, None, b"%d" % position) for position in positions]
+        rows: list[Row] = [(0, "a", 0, None, None, b"%d" % position) for position in positions]
         size = spool_size(rows)
         window.receive(len(rows), size)
         runs = [(position, 1) for position in positions]

@@ -426,3 +426,26 @@ def test_what_a_client_says_wrong_ends_it_alone(gateway: FakeGateway, frames: li
     assert client.closed_with() == code
     assert other.subscribe("t", deliver_always=True) == [None]
     assert gateway.closed_with() is None
+
+
+def test_whom_operators_have_named_needs_no_password(node: WiredNode, gateway: FakeGateway) -> None:
+    named = {"needs_password": False}
+    assert refused(gateway.client(), address="127.0.0.1", username="alice") == errors.UNAUTHORIZED
+    assert gateway.attach("127.0.0.1", behalf=named, username="alice", client_name="c")
+    assert [one["username"] for one in node.router.operators.clients(None, node.now)] == ["alice"]
+    for username in (
+        "nobody",
+        "near",
+    ):  # all else is judged as ever: it exists, and its ACL lets it in from there
+        assert refused(gateway.client(), address="127.0.0.1", behalf=named, username=username) == (
+            errors.UNAUTHORIZED
+        )
+
+
+@pytest.mark.parametrize("secret", ["guessed", ""])
+@pytest.mark.parametrize("address", ["", FAR])
+def test_nobody_else_comes_without_a_password(node: WiredNode, secret: str, address: str) -> None:
+    client = node.connection(address)
+    behalf = {"secret": secret, "address": "127.0.0.1", "needs_password": False}
+    client.send(wire.HELLO, {"version": 1, "username": "alice", "behalf": behalf})
+    assert client.closed_with() == errors.UNAUTHORIZED
