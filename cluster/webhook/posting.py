@@ -5,6 +5,8 @@ Nothing of an answer is kept but its code and `Retry-After`: a body may be endle
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import time
 from pathlib import Path
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 #: Of a file with a secret.
 SECRET_FILE_BYTES_MAX: Final = 16_384
+#: The body of an answer is thrown away: so much of it, and within such a time; more ends the connection.
+BODY_BYTES_MAX: Final = 65_536
+BODY_S: Final = 0.5
 
 
 class _ForbiddenAddressError(OSError):
@@ -52,14 +57,16 @@ class Poster:
     async def post(self, held: Held) -> Answer:
         """Make one attempt; no answer within the deadline, or none at all, has no code.
 
-        A connection with a body that has not all come is closed by aiohttp, and used again otherwise.
+        A connection is used again when a short body has come, and closed by aiohttp otherwise.
         """
         try:
             headers, body = self._headers(held), held.row[5]
             async with self._session.post(
                 self._config.url, data=body, headers=headers, allow_redirects=False
             ) as response:
-                return Answer(response.status, response.headers.get("Retry-After", ""))
+                answer = Answer(response.status, response.headers.get("Retry-After", ""))
+                await _drain(response.content)
+                return answer
         except _UnusableFileError as error:
             return Answer(None, failure=str(error))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -79,9 +86,10 @@ class Poster:
             name, _, value = text.partition(":")
             told[name.lower()] = value.strip()
         if config.authorization_file:
-            told["authorization"] = (
-                _read("authorization_file", config.authorization_file).split("\n")[0].strip()
-            )
+            lines = _read("authorization_file", config.authorization_file).splitlines()
+            if not lines or not lines[0].strip() or not lines[0].isprintable():
+                raise _UnusableFileError("authorization_file: its first line is no value of a header")
+            told["authorization"] = lines[0].strip()
         secrets: list[bytes] = []
         if config.secret_file:
             try:
@@ -96,6 +104,15 @@ class Poster:
         if not may_reach(target[0], self._allowed):
             raise _ForbiddenAddressError("a webhook may not reach this address")
         return socket.socket(family, kind, protocol)
+
+
+async def _drain(content: aiohttp.StreamReader) -> None:
+    """Let the rest of an answer come, if it is short: a new connection, with TLS, costs more than the wait."""
+    left = BODY_BYTES_MAX
+    with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
+        async with asyncio.timeout(BODY_S):
+            while left > 0 and (piece := await content.readany()):
+                left -= len(piece)
 
 
 def _read(attribute: str, path: str) -> str:

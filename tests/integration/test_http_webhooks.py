@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from ipaddress import ip_network
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -18,6 +19,7 @@ from gateway.http.webhooks.webhook import Held
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from ipaddress import IPv4Network, IPv6Network
+    from pathlib import Path
 
 LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
@@ -27,6 +29,7 @@ class Sink:
 
     def __init__(self) -> None:
         self.got: list[tuple[str, bytes, str]] = []
+        self.peers: set[object] = set()
         self._runner = web.AppRunner(self._app(), shutdown_timeout=0.1)
         self.port = 0
 
@@ -46,6 +49,7 @@ class Sink:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         what = request.match_info["what"]
+        self.peers.add(request.transport.get_extra_info("peername") if request.transport else None)
         self.got.append((what, await request.read(), request.headers.get("webhook-id", "")))
         if what == "hang":
             await asyncio.sleep(30)
@@ -53,6 +57,12 @@ class Sink:
             return web.Response(status=503, headers={"Retry-After": "7"})
         if what == "redirect":
             return web.Response(status=307, headers={"Location": "/ok"})
+        if what == "late":
+            response = web.StreamResponse(headers={"Content-Length": "4"})
+            await response.prepare(request)
+            await asyncio.sleep(0.01)
+            await response.write(b"body")
+            return response
         if what == "endless":
             return await self._endless(request)
         return web.Response(status=204)
@@ -118,3 +128,52 @@ def test_what_is_not_allowed_is_never_connected_to(host: str) -> None:
 def test_a_name_is_judged_by_what_it_is_resolved_to() -> None:
     got, sink = asyncio.run(attempt("ok", host="localhost"))
     assert (got, len(sink.got)) == (Answer(204), 1)
+
+
+def posting(what: str, times: int = 1, **given: Any) -> tuple[list[Answer], Sink]:
+    """Post so often with one poster."""
+
+    async def test() -> tuple[list[Answer], Sink]:
+        sink = Sink()
+        await sink.start()
+        told = {"name": "w", "vpn": "v", "url": f"http://127.0.0.1:{sink.port}/{what}", **given}
+        poster = Poster(msgspec.convert(told, WebhookConfig), LOOPBACK)
+        held = Held(FlowWindow(1, 1), 0, 1, (0, "a", 0, None, None, b"body"), "one")
+        try:
+            return [await poster.post(held) for _ in range(times)], sink
+        finally:
+            await poster.close()
+            await sink.stop()
+
+    return asyncio.run(test())
+
+
+@pytest.mark.parametrize(("what", "connections"), [("ok", 1), ("late", 1), ("endless", 3)])
+def test_a_connection_is_used_again_unless_an_answer_goes_on_and_on(what: str, connections: int) -> None:
+    answers, sink = posting(what, times=3)
+    assert all(one.code in (200, 204) for one in answers)
+    assert len(sink.peers) == connections
+
+
+@pytest.mark.parametrize(
+    ("attribute", "content", "told"),
+    [
+        ("secret_file", None, "cannot be read"),
+        ("secret_file", "", "no secret"),
+        ("secret_file", "whsec_c2hvcnQ=", "no secret"),
+        ("secret_file", "A" * 40 + "\n" + "B" * 40 + "\n" + "C" * 40, "no secret"),
+        ("authorization_file", None, "cannot be read"),
+        ("authorization_file", "\nBearer x", "no value"),
+        ("authorization_file", "Bearer \x01", "no value"),
+    ],
+)
+def test_without_what_it_shows_nothing_is_posted(
+    tmp_path: Path, attribute: str, content: str | None, told: str
+) -> None:
+    file = tmp_path / "file"
+    if content is not None:
+        file.write_text(content)
+    (answer,), sink = posting("ok", **{attribute: str(file)})
+    assert answer.failure.startswith(f"{attribute}: ")
+    assert told in answer.failure
+    assert sink.got == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.http.webhooks.addresses import may_reach
 from gateway.http.webhooks.attempts import Answer, Rules, Verdict, asked_for, delay_of, verdict_of
-from gateway.http.webhooks.signing import signed_headers
+from gateway.http.webhooks.signing import secrets_of, signed_headers
 
 NOW = 1_700_000_000.0
 
@@ -113,3 +113,20 @@ def test_public_addresses_are_reached_and_a_network_allows_no_other() -> None:
     assert may_reach("2606:4700::1111", [])
     assert may_reach("::ffff:127.0.0.1", [ip_network("127.0.0.0/8")])
     assert not may_reach("10.0.0.1", [ip_network("127.0.0.0/8")])
+
+
+def test_two_secrets_sign_both_so_that_receivers_can_change_to_the_next_one() -> None:
+    first, second = b"1" * 24, b"2" * 24
+    text = f"whsec_{base64.b64encode(first).decode()}\n\n  {base64.b64encode(second).decode()}\n"
+    assert secrets_of(text) == [first, second]
+    both = signed_headers([first, second], "id", NOW, b"body")["webhook-signature"]
+    alone = [signed_headers([one], "id", NOW, b"body")["webhook-signature"] for one in (first, second)]
+    assert both == " ".join(alone)
+    assert "webhook-signature" not in signed_headers([], "id", NOW, b"body")
+
+
+def test_the_last_attempt_rejects() -> None:
+    rules = Rules(attempts_max=3)
+    verdicts = [verdict_of(rules, Answer(500), attempts) for attempts in (1, 2, 3)]
+    assert verdicts == [Verdict.RETRY, Verdict.RETRY, Verdict.REJECT]
+    assert verdict_of(rules, Answer(200), 3) is Verdict.ACCEPT
