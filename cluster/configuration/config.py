@@ -494,7 +494,7 @@ def _listed_objects(section: str, table: Any, directory: Path) -> tuple[list[Dec
         try:
             objects.check_name(objects.kind_of(kind), name)
             objects.check_name(objects.kind_of("vpn"), vpn or objects.DEFAULT_NAME)
-            if kind == "bridge" and (ca_file := given.pop("ca_file", "")):
+            if kind in ("bridge", "webhook") and (ca_file := given.pop("ca_file", "")):
                 given["ca_pem"] = read_pem(ca_file)
             declared.append([kind, vpn, name, _declared_attributes(kind, name, given, directory)])
         except errors.AngariumError as error:

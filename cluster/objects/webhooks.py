@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from angarium import errors
 from cluster.objects.attributes import DEFAULT_NAME, Text, level_pattern, level_rule, own
+from cluster.objects.bridges import CA_CHARACTERS_MAX
 
 #: A level of the name of its client.
 WEBHOOK_NAME: Final = level_pattern(32)
@@ -63,6 +64,11 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         str,
         Meta(max_length=URL_CHARACTERS_MAX),
         own("Where messages are posted: https:// or http://; everybody who may see the webhook sees it."),
+    ] = ""
+    ca_pem: Annotated[
+        str,
+        Meta(max_length=CA_CHARACTERS_MAX),
+        own("Authorities (PEM) that sign the certificate of the target; empty: those of the node's host."),
     ] = ""
     headers: Annotated[
         list[Text],

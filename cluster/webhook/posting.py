@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -48,7 +49,9 @@ class Poster:
         self._config = config
         self._allowed = allowed
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=config.window, socket_factory=self._socket_of),
+            connector=aiohttp.TCPConnector(
+                limit=config.window, socket_factory=self._socket_of, ssl=_trust(config.ca_pem)
+            ),
             timeout=aiohttp.ClientTimeout(total=config.timeout_ms / 1_000),
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
@@ -104,6 +107,11 @@ class Poster:
         if not may_reach(target[0], self._allowed):
             raise _ForbiddenAddressError("a webhook may not reach this address")
         return socket.socket(family, kind, protocol)
+
+
+def _trust(ca_pem: str) -> ssl.SSLContext | bool:
+    """Give whom to trust: these authorities, or those of the host."""
+    return ssl.create_default_context(cadata=ca_pem) if ca_pem else True
 
 
 async def _drain(content: aiohttp.StreamReader) -> None:

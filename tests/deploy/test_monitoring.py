@@ -123,7 +123,7 @@ class Prometheus:
 
 @pytest.fixture
 def prometheus(tmp_path: Path, deploy: Path) -> Iterator[Prometheus]:
-    """Give one with a node that has a gateway and a bridge."""
+    """Give one with a node that has a gateway, a bridge and a webhook."""
     if shutil.which("prometheus") is None or shutil.which("promtool") is None:
         pytest.skip("needs prometheus and promtool: apt install prometheus")
     with Node(tmp_path / "data", workers=1, mqtt="tcp://127.0.0.1:0") as node:
@@ -136,10 +136,14 @@ def prometheus(tmp_path: Path, deploy: Path) -> Iterator[Prometheus]:
             admin.call("objects.create", kind="username", name="default", vpn="sales")
             attributes = {"remote_vpn": "sales", "remote_subscriptions": ["sold/>"]}
             admin.call("objects.create", kind="bridge", name="b", attributes=attributes)
+            admin.call("objects.create", kind="queue", name="q", attributes={"owner": "default"})
+            attributes = {"queue": "q", "url": "https://example.com"}
+            admin.call("objects.create", kind="webhook", name="w", attributes=attributes)
         target = read_node_file(node.data).health.removeprefix("http://")
         server = Prometheus(tmp_path, deploy, target)
         try:
             server.wait_for("angarium_bridge_up == 1 and angarium_bridge_lag_seconds > 0")
+            server.wait_for("angarium_webhook_up == 1")
             server.wait_for("rate(angarium_router_messages_in_total[1m])")
             yield server
         finally:

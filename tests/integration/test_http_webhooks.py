@@ -15,8 +15,10 @@ from cluster.webhook.config import WebhookConfig
 from cluster.webhook.posting import Poster
 from gateway.http.webhooks.attempts import Answer
 from gateway.http.webhooks.webhook import Held
+from tests.integration.certificates import Authority
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Sequence
     from ipaddress import IPv4Network, IPv6Network
     from pathlib import Path
@@ -27,7 +29,8 @@ LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 class Sink:
     """A server that answers as the path says."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        self._context = context
         self.got: list[tuple[str, bytes, str]] = []
         self.peers: set[object] = set()
         self._runner = web.AppRunner(self._app(), shutdown_timeout=0.1)
@@ -40,7 +43,7 @@ class Sink:
 
     async def start(self) -> None:
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self._context)
         await site.start()
         self.port = self._runner.addresses[0][1]
 
@@ -130,13 +133,16 @@ def test_a_name_is_judged_by_what_it_is_resolved_to() -> None:
     assert (got, len(sink.got)) == (Answer(204), 1)
 
 
-def posting(what: str, times: int = 1, **given: Any) -> tuple[list[Answer], Sink]:
+def posting(
+    what: str, times: int = 1, context: ssl.SSLContext | None = None, **given: Any
+) -> tuple[list[Answer], Sink]:
     """Post so often with one poster."""
 
     async def test() -> tuple[list[Answer], Sink]:
-        sink = Sink()
+        sink = Sink(context)
         await sink.start()
-        told = {"name": "w", "vpn": "v", "url": f"http://127.0.0.1:{sink.port}/{what}", **given}
+        url = f"{'https' if context else 'http'}://127.0.0.1:{sink.port}/{what}"
+        told = {"name": "w", "vpn": "v", "url": url, **given}
         poster = Poster(msgspec.convert(told, WebhookConfig), LOOPBACK)
         held = Held(FlowWindow(1, 1), 0, 1, (0, "a", 0, None, None, b"body"), "one")
         try:
@@ -173,7 +179,26 @@ def test_without_what_it_shows_nothing_is_posted(
     file = tmp_path / "file"
     if content is not None:
         file.write_text(content)
-    (answer,), sink = posting("ok", **{attribute: str(file)})
+    given: dict[str, Any] = {attribute: str(file)}
+    (answer,), sink = posting("ok", **given)
     assert answer.failure.startswith(f"{attribute}: ")
     assert told in answer.failure
     assert sink.got == []
+
+
+def test_a_target_shows_a_certificate_that_is_good_for_its_name(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    ca_pem = authority.cert.read_text()
+    good = authority.issue("sink").server_context()
+    other = authority.issue("other", "DNS:elsewhere.example").server_context()
+    (answer,), sink = posting("ok", context=good, ca_pem=ca_pem)
+    assert (answer, len(sink.got)) == (Answer(204), 1)
+    for context, trusted in ((good, ""), (other, ca_pem)):
+        (answer,), sink = posting("ok", context=context, ca_pem=trusted)
+        assert (answer.failure, sink.got) == ("the certificate of the target is not valid", [])
+
+
+def test_a_name_that_there_is_not_is_no_answer() -> None:
+    assert posting("", url="https://sink.invalid/a")[0] == [
+        Answer(None, failure="the name of the host was not found")
+    ]
