@@ -185,7 +185,7 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
         print_hints(attribute_hints(attributes), quiet=quiet)
         for name_of_file in [one for one in _PATHS.get(kind, ()) if attributes.get(one)]:
             attributes[name_of_file] = str(Path(attributes[name_of_file]).absolute())
-        ca_file = files.get("remote_ca_file") or files.get("ca_file")
+        ca_file = files.get("remote_ca_file") or files.get("target_ca_file")
         if ca_file is not None:
             from cluster.configuration.config import read_pem
 
@@ -211,7 +211,7 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
     if kind == "webhook":
         change.params.append(
             click.Option(
-                ["--ca-file"],
+                ["--target-ca-file"],
                 type=FILE,
                 help="File with the authorities of the target (PEM), to be read into ca_pem.",
             )
