@@ -23,7 +23,7 @@ NO_AREA: Final = "-"
 #: A note that begins so gives the reason.
 NOTHING_TO_TEST: Final = "nothing to test here: "
 #: Areas of which nothing, or not all, is built yet.
-OWED_AREAS: Final = frozenset({"front", "mqtt", "http", "management", "standby", "limits"})
+OWED_AREAS: Final = frozenset({"front", "mqtt", "management", "standby", "limits"})
 
 
 def numbered(*ranges: range) -> frozenset[str]:

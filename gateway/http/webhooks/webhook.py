@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.session import Acknowledged, AttachedWelcome
 
 #: What is taken of a queue and not settled, in bytes; one more message always fits.
-HELD_BYTES_MAX: Final = 16 << 20
+HELD_BYTES_MAX: Final = 4 << 20
 #: Pauses before it logs in or binds again, the first and the longest.
 PAUSE_FIRST_S: Final = 0.5
 PAUSE_MAX_S: Final = 10.0
