@@ -12,18 +12,20 @@ import fnmatch
 import math
 from collections import deque
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
 from angarium.errors import AngariumError, error_for
 from router.guaranteed.endpoints import KINDS as ENDPOINT_KINDS
+from router.guaranteed.endpoints import NO_TRAFFIC
 from router.subscriptions.subscriptions import describe_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from router.access.bridges import BridgeGate
-    from router.guaranteed.endpoints import Endpoints
+    from router.guaranteed.endpoints import Endpoint, Endpoints, LaneUsage
     from router.guaranteed.lanes import Lanes
     from router.links.links import Links
     from router.sessions.directory import Directory, Vpn
@@ -33,6 +35,76 @@ if TYPE_CHECKING:
 
 #: Sessions that are reviewed in one step: 1 to 2 ms.
 REVIEWS_PER_STEP: Final = 400
+
+
+def describe_endpoint(endpoint: Endpoint, now: float, columns: Collection[str] = ()) -> dict[str, Any]:
+    """Give what `angarium queue list` and `show` say of an endpoint, or these columns of that."""
+    found = {name: _COLUMNS[name](endpoint) for name in columns or _COLUMNS if name in _COLUMNS}
+    if asked := [name for name in TRAFFIC if not columns or name in columns]:
+        traffic = _traffic(endpoint, now)
+        found |= {name: traffic[name] for name in asked}
+    return found
+
+
+def _traffic(endpoint: Endpoint, now: float) -> dict[str, float]:
+    """Give what came and went of all lanes together, since the router began and each second."""
+    lanes = [lane.traffic for lane in endpoint.all_lanes()]
+    counts = map(sum, zip(NO_TRAFFIC, *(lane.counts for lane in lanes), strict=True))
+    rates = (
+        round(sum(each), 1) for each in zip(NO_TRAFFIC, *(lane.rates(now) for lane in lanes), strict=True)
+    )
+    return dict(zip(TRAFFIC, (*counts, *rates), strict=True))
+
+
+def _seen_lanes(endpoint: Endpoint) -> list[dict[str, Any]]:
+    """Give what operators are told of the lanes of an endpoint: of all but those that are empty and closed."""
+    return [
+        _describe_lane(lane)
+        for lane in endpoint.all_lanes()
+        if lane.partition < len(endpoint.lanes)
+        or lane.held_messages
+        or not (lane.is_reported and lane.is_complete)
+    ]
+
+
+def _describe_lane(lane: LaneUsage) -> dict[str, Any]:
+    return {
+        "lane_id": lane.lane_id,
+        "partition": lane.partition,
+        "home": lane.home,
+        "messages": lane.held_messages,
+        "bytes": lane.held_bytes,
+        "unacked": lane.unacked,
+        "oldest_stored_ms": lane.oldest_stored_ms,
+        "reader_group": lane.reader_group,
+    }
+
+
+def _oldest_stored_ms(endpoint: Endpoint) -> int:
+    """Give when the oldest message of an endpoint was spooled; 0: it is empty."""
+    return min((lane.oldest_stored_ms for lane in endpoint.all_lanes() if lane.oldest_stored_ms), default=0)
+
+
+#: What came into an endpoint and left it for good, since the router began and in the last seconds.
+TRAFFIC: Final = tuple(
+    f"{what}_{way}{unit}"
+    for unit in ("", "_per_s")
+    for way in ("in", "out")
+    for what in ("messages", "bytes")
+)
+#: Columns that are attributes of an endpoint.
+_PLAIN: Final = ("id", "kind", "name", "durable", "created_by", "client", "messages", "bytes", "unacked")
+#: What operators are told of an endpoint beside its traffic; sizes in bytes, times in wall ms.
+_COLUMNS: Final[dict[str, Callable[[Endpoint], Any]]] = {
+    **{name: attrgetter(name) for name in (*_PLAIN, "reader_group")},
+    "oldest_stored_ms": _oldest_stored_ms,
+    "vpn": lambda one: one.vpn.name,
+    "bind_count": lambda one: len(one.flows),
+    "reader_username": lambda one: one.reader[0] if one.reader_group else "",
+    "reader_client": lambda one: one.reader[1] if one.reader_group else "",
+    "lanes": _seen_lanes,
+    "counters": lambda one: dict(one.counters),
+}
 
 
 def _nothing() -> None:
@@ -237,12 +309,17 @@ class Operators:
         ]
 
     def endpoints(
-        self, vpn: str | None, kind: str | None, name: str | None, columns: Collection[str] = ()
+        self,
+        vpn: str | None,
+        kind: str | None,
+        name: str | None,
+        now: float,
+        columns: Collection[str] = (),
     ) -> list[dict[str, Any]]:
         """List the metrics of endpoints whose names match (with * and ?), all or these columns."""
         pattern = (name or "*").replace("[", "[[]")
         return [
-            endpoint.describe(columns)
+            describe_endpoint(endpoint, now, columns)
             for endpoint in self._endpoints
             if vpn in (None, endpoint.vpn.name)
             and kind in (None, endpoint.kind)

@@ -405,7 +405,7 @@ class RouterServer:
                 case "subscriptions":
                     return router.operators.subscriptions(arguments.get("vpn"), arguments.get("client"))
                 case "endpoints":
-                    return router.operators.endpoints(*_three(arguments), arguments.get("fields", ()))
+                    return router.operators.endpoints(*_three(arguments), now, arguments.get("fields", ()))
                 case "flows":
                     return router.flows.describe(*_three(arguments))
                 case "remote_subscriptions":

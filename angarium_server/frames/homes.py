@@ -81,6 +81,7 @@ class LaneTotals(Record):
     complete: bool = True
     moving: tuple[int, int, int] | None = None
     reader_group: str = ""
+    traffic: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 class SpoolFigures(Record):
@@ -106,7 +107,8 @@ _TOTALS = about(
     "the wall "
     "time at which the oldest message was spooled. `complete` is false if the figures are not "
     "[complete](#endpoints-and-the-number-of-workers); `moving` is `[first, messages, bytes]` of a [MOVE](#moves) "
-    "that is under way and still in them; `reader_group` has [leased](#leases) the lane"
+    "that is under way and still in them; `reader_group` has [leased](#leases) the lane; `traffic` counts what came in "
+    "and what left it for good, since the home has the lane: messages in, spool bytes in, messages out, bytes out"
 )
 _SPOOL = about(
     "the [spool files](#store) that are in use now, and those that are not any more, of those that changed "

@@ -326,7 +326,7 @@ class Streams:
         self._stream(shard.index).is_up = False
         self._have_retried()
 
-    def home_reported(self, shard: Shard, home: HomeFrame) -> dict[Account, None]:
+    def home_reported(self, shard: Shard, home: HomeFrame, now: float) -> dict[Account, None]:
         """A home is there and has stored up to a number: send it what is above. Gives the accounts that changed."""
         stream, usage = self._stream(shard.index), self.usage
         stored, spool = home.stored, home.spool
@@ -340,7 +340,8 @@ class Streams:
         stream.kept.clear()
         usage.files_freed(shard.index, [file for file in usage.home(shard.index).files if file not in files])
         usage.files.go_on(shard.index, max(files, default=0), spool.newest_bytes)
-        changed = usage.report(shard.index, home.totals, spool)
+        usage.home_began(home.totals)
+        changed = usage.report(shard.index, home.totals, spool, now)
         self._have_retried()
         stream.is_up = stream.is_reported = True
         stream.accepted = stored
@@ -353,7 +354,7 @@ class Streams:
             self.resent += 1
         return changed
 
-    def committed(self, shard: Shard, frame: CommittedFrame) -> dict[Account, None]:
+    def committed(self, shard: Shard, frame: CommittedFrame, now: float) -> dict[Account, None]:
         """A home has accepted and stored up to these numbers; gives the accounts that changed."""
         stream = self._stream(shard.index)
         if not stream.is_up:
@@ -361,7 +362,7 @@ class Streams:
         self.usage.files_used(shard.index, numbers_of(frame.spool.used))
         self._advance(stream, shard.index, frame.accepted, frame.stored)
         self._have_retried()
-        return self.usage.report(shard.index, frame.totals, frame.spool)
+        return self.usage.report(shard.index, frame.totals, frame.spool, now)
 
     def _advance(self, stream: _Stream, index: int, accepted: int, stored: int) -> None:
         while stream.kept and stream.kept[0].number <= stored:

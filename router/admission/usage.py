@@ -370,7 +370,15 @@ class Usage:
 
     # -- reports ---------------------------------------------------------------------------------------------
 
-    def report(self, index: int, totals: Sequence[LaneTotals], spool: SpoolFigures) -> dict[Account, None]:
+    def home_began(self, totals: Sequence[LaneTotals]) -> None:
+        """Take note that a home that is new to this router counts its traffic from these figures on."""
+        for entry in totals:
+            if found := self._endpoints.lane(entry.lane):
+                found[1].traffic.go_on(entry.traffic)
+
+    def report(
+        self, index: int, totals: Sequence[LaneTotals], spool: SpoolFigures, now: float
+    ) -> dict[Account, None]:
         """Take what a home reports of lanes, and of itself; gives the accounts that changed."""
         before: dict[LaneUsage, tuple[Account, int, int, bool]] = {}
         for entry in totals:
@@ -378,7 +386,7 @@ class Usage:
             if found is not None and found[1].home == index:
                 endpoint, lane = found
                 before[lane] = self.account(endpoint), lane.held_messages, lane.held_bytes, lane.is_complete
-        self._endpoints.report(index, totals)
+                lane.report(entry, now)
         is_completed = False
         for lane, (account, messages, size, was_complete) in before.items():
             self.freed += lane.held_bytes < size or lane.held_messages < messages

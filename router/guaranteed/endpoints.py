@@ -16,7 +16,8 @@ Attributes: docs/attributes.md; the hidden ones the router reads are `id`, `gene
 
 from __future__ import annotations
 
-from operator import attrgetter
+import math
+import operator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from msgspec.structs import replace
@@ -30,7 +31,7 @@ from router.guaranteed.lanes import Lane, Lanes
 from router.matching.shards import Confirmation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from angarium_server.frames.homes import LaneTotals
     from router.guaranteed.endpoint_filters import FilterName
@@ -47,9 +48,52 @@ _CLIENT_PREFIX: Final = "client:"
 SUBSCRIPTIONS: Final = "subscriptions"
 CLIENT_SUBSCRIPTIONS: Final = "client_subscriptions"
 _LISTS: Final = (SUBSCRIPTIONS, CLIENT_SUBSCRIPTIONS)
+#: What rates are of: this span or two of them. It shows what is going on, and is calm enough to be read.
+RATE_SPAN_S: Final = 5.0
+NO_TRAFFIC: Final = (0, 0, 0, 0)
+
+Counts: TypeAlias = tuple[int, int, int, int]
 
 
 OnSubscriptions: TypeAlias = "Callable[[Endpoint, Iterable[str] | None, Iterable[str]], None]"
+
+
+class Traffic:
+    """What comes into a lane and leaves it: messages in, bytes in, messages out, bytes out.
+
+    A home counts since it has the lane; the differences of its reports are added up. A rate needs what the counts were
+    a while ago: they are noted once in a span, by the report that comes then, so a lane without traffic costs nothing.
+    """
+
+    __slots__ = ("_early", "_late", "_told", "counts")
+
+    def __init__(self) -> None:
+        #: Since this router began.
+        self.counts = NO_TRAFFIC
+        #: What the home told last.
+        self._told = NO_TRAFFIC
+        #: When the counts were noted, and what they were; the second at least a span after the first.
+        self._early = self._late = (-math.inf, NO_TRAFFIC)
+
+    def go_on(self, told: Counts) -> None:
+        """Count from here on: before this, another home or another router did."""
+        self._told = told
+
+    def report(self, told: Counts, now: float) -> None:
+        """Take what its home tells."""
+        if now - self._late[0] >= RATE_SPAN_S:
+            self._early, self._late = self._late, (now, self.counts)
+        differences = map(operator.sub, told, self._told)
+        self.counts = cast("Counts", tuple(map(operator.add, self.counts, differences)))
+        self._told = told
+
+    def rates(self, now: float) -> tuple[float, ...]:
+        """Give what came and went each second, in the last span or two."""
+        for at, counts in (self._early, self._late):
+            if now - at < 2 * RATE_SPAN_S:
+                passed = max(now - at, RATE_SPAN_S)
+                return tuple((new - old) / passed for new, old in zip(self.counts, counts, strict=True))
+        return NO_TRAFFIC
 
 
 class LaneUsage:
@@ -74,6 +118,7 @@ class LaneUsage:
         "messages",
         "oldest_stored_ms",
         "reader_group",
+        "traffic",
         "unacked",
     )
 
@@ -87,6 +132,8 @@ class LaneUsage:
         self.oldest_stored_ms = 0
         #: The reader group that has leased it; empty: none has.
         self.reader_group = ""
+        #: What came and went since this router began.
+        self.traffic = Traffic()
         #: Admitted, and not in any report yet.
         self.inflight_messages = self.inflight_bytes = 0
         #: False until the home reported anything of it since it was told of the lane.
@@ -120,8 +167,12 @@ class LaneUsage:
         self.messages = self.bytes = self.unacked = 0
         self.is_complete = self.is_reported = False
 
-    def report(self, totals: LaneTotals) -> None:
+    def report(self, totals: LaneTotals, now: float) -> None:
         """Take what its home tells."""
+        if totals.complete and self.is_complete:
+            self.traffic.report(totals.traffic, now)
+        else:
+            self.traffic.go_on(totals.traffic)  # what comes from another spool is no traffic
         self.messages, self.bytes, self.unacked = totals.messages, totals.bytes, totals.unacked
         self.oldest_stored_ms = totals.oldest_ms or 0
         self.is_reported = True
@@ -132,19 +183,6 @@ class LaneUsage:
         elif self.is_complete:
             self.is_known = False
         self.is_complete = totals.complete
-
-    def describe(self) -> dict[str, Any]:
-        """Give what `angarium queue show` says of it; sizes in bytes, times in wall ms."""
-        return {
-            "lane_id": self.lane_id,
-            "partition": self.partition,
-            "home": self.home,
-            "messages": self.held_messages,
-            "bytes": self.held_bytes,
-            "unacked": self.unacked,
-            "oldest_stored_ms": self.oldest_stored_ms,
-            "reader_group": self.reader_group,
-        }
 
 
 class Endpoint:
@@ -299,42 +337,9 @@ class Endpoint:
         self.counters[name] = self.counters.get(name, 0) + amount
 
     @property
-    def oldest_stored_ms(self) -> int:
-        """Give the wall time in ms at which its oldest message was spooled; 0: it is empty."""
-        return min((lane.oldest_stored_ms for lane in self.all_lanes() if lane.oldest_stored_ms), default=0)
-
-    @property
     def reader_group(self) -> str:
         """Give the reader groups that have leased its lanes."""
         return ", ".join(dict.fromkeys(lane.reader_group for lane in self.all_lanes() if lane.reader_group))
-
-    def describe(self, columns: Collection[str] = ()) -> dict[str, Any]:
-        """Give what `angarium queue list` and `show` say of it, or these columns of that."""
-        return {name: _COLUMNS[name](self) for name in columns or _COLUMNS}
-
-    def seen_lanes(self) -> list[dict[str, Any]]:
-        """Give what operators are told of its lanes: of all but those that are empty and closed."""
-        return [
-            lane.describe()
-            for lane in self.all_lanes()
-            if lane.partition < len(self.lanes)
-            or lane.held_messages
-            or not (lane.is_reported and lane.is_complete)
-        ]
-
-
-#: Columns that are attributes of it.
-_PLAIN: Final = ("id", "kind", "name", "durable", "created_by", "client", "messages", "bytes", "unacked")
-#: What operators are told of an endpoint; sizes in bytes, times in wall ms.
-_COLUMNS: Final[dict[str, Callable[[Endpoint], Any]]] = {
-    **{name: attrgetter(name) for name in (*_PLAIN, "oldest_stored_ms", "reader_group")},
-    "vpn": lambda one: one.vpn.name,
-    "bind_count": lambda one: len(one.flows),
-    "reader_username": lambda one: one.reader[0] if one.reader_group else "",
-    "reader_client": lambda one: one.reader[1] if one.reader_group else "",
-    "lanes": Endpoint.seen_lanes,
-    "counters": lambda one: dict(one.counters),
-}
 
 
 class EndpointListener(Protocol):
@@ -554,14 +559,6 @@ class Endpoints:
         self._cost(endpoint, PARTITION_BYTES * made)
         if before and (before != count or self.handovers != handovers):
             self.on_rearrange(endpoint, homes_before)
-
-    def report(self, home: int, totals: Sequence[LaneTotals]) -> None:
-        """Take what a home tells of its lanes."""
-        for entry in totals:
-            found = self._lanes.get(entry.lane)
-            if found is None or found[1].home != home:
-                continue
-            found[1].report(entry)
 
     # -- filters ---------------------------------------------------------------------------------------------
 

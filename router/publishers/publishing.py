@@ -174,7 +174,7 @@ class GuaranteedPublishing:
 
     def home_reported(self, home: HomeFrame, shard: Shard, now: float) -> None:
         """Take HOME."""
-        changed = self.streams.home_reported(shard, home)
+        changed = self.streams.home_reported(shard, home, now)
         self.stages.held(list(home.spool.stages))
         self.allowances.home_ready(shard.index)
         self.gathering.home_ready(shard.index)
@@ -194,7 +194,7 @@ class GuaranteedPublishing:
     def committed(self, frame: CommittedFrame, shard: Shard, now: float) -> None:
         """Take COMMITTED."""
         had_unknown = bool(self.usage.unknown)
-        self._look(self.streams.committed(shard, frame), now)
+        self._look(self.streams.committed(shard, frame, now), now)
         if frame.spool.wanted or not self.allowances.is_level:
             self.allowances.reported(shard.index)
         if had_unknown:

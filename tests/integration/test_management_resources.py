@@ -147,6 +147,31 @@ def test_a_list_is_paged_sorted_and_filtered(node: Node, api: Api) -> None:
         assert api.send("GET", f"{base}?{bad}").code == errors.INVALID_ARGUMENT
 
 
+@pytest.mark.requirement("R263")
+def test_queues_are_sorted_by_what_comes_in_and_what_leaves_them(node: Node, api: Api) -> None:
+    """Figures of a queue that nobody reads, of one that is read, and of one in which nothing happens."""
+    with blocking.connect(node.url) as client:
+        for name in ("rate/kept", "rate/read", "rate/still"):
+            client.create_queue(name, subscriptions=[f"{name}/x"])
+        with client.producer() as producer, client.consume("rate/read", ack="manual") as flow:
+            for _ in range(20):
+                producer.publish("rate/kept/x", b"x")
+            for _ in range(10):
+                producer.publish("rate/read/x", b"x")
+            for _ in range(10):
+                flow.accept(flow.receive(timeout_s=10))
+            base = "/api/v1/vpns/default/queues?name=rate*&fields=name,messages_in,messages_out"
+            totals = [["rate/kept", 20, 0], ["rate/read", 10, 10], ["rate/still", 0, 0]]
+            wait_for(
+                lambda: [list(row.values()) for row in api.send("GET", base).value],
+                lambda seen: seen == totals,
+            )
+            for column, first in (("messages_in", "rate/kept"), ("bytes_out", "rate/read")):
+                rows = api.send("GET", f"{base},{column}_per_s&sort=-{column}_per_s").value
+                assert rows[0]["name"] == first
+                assert rows[0][f"{column}_per_s"] > 0 == rows[-1][f"{column}_per_s"]
+
+
 def test_every_resource_that_is_read_answers(api: Api) -> None:
     given = {"{vpn}": "default", "{name}": "none", "{jobs}": "0-1", "{position}": "1", "{id}": "none"}
     for route in ROUTES:

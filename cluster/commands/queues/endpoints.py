@@ -52,10 +52,20 @@ COLUMNS: Final = (
     "spool_usage_bytes",
     "delivered_unacked",
     "bind_count",
+    "messages_in_per_s",
+    "messages_out_per_s",
     "access_type",
 )
 #: What `-o wide` shows besides.
-WIDE_COLUMNS: Final = ("oldest_stored_ms", "owner", "permission", "max_spool_usage_mb", "dead_message_queue")
+WIDE_COLUMNS: Final = (
+    "bytes_in_per_s",
+    "bytes_out_per_s",
+    "oldest_stored_ms",
+    "owner",
+    "permission",
+    "max_spool_usage_mb",
+    "dead_message_queue",
+)
 #: What of a view has a table of its own.
 _TABLES: Final = ("flows", "lanes", "counters")
 

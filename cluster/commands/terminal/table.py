@@ -45,6 +45,8 @@ _TITLES: Final = {
     "max_connection_count": "max connections",
     "max_spool_usage_mb": "max size",
     "max_subscription_count": "max subscriptions",
+    "messages_in_per_s": "in",
+    "messages_out_per_s": "out",
     "messages_spooled": "messages",
     "publish_topic_default": "publish",
     "queued_messages": "queued",

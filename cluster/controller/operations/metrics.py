@@ -24,10 +24,18 @@ _ROUTER_NAMES: Final = {
     "reader_username": "reader_username",
     "reader_client": "reader_client",
 }
+#: What came into an endpoint and left it, so far and each second: the router calls it the same.
+TRAFFIC: Final = tuple(
+    f"{what}_{way}{unit}"
+    for unit in ("", "_per_s")
+    for way in ("in", "out")
+    for what in ("messages", "bytes")
+)
 #: A column that the router tells in bytes.
 _MB: Final = "spool_usage_mb"
 #: Each column that the router tells, and under which name.
 _SOURCES: Final = {new: name for name, new in _ROUTER_NAMES.items()} | {
+    **dict(zip(TRAFFIC, TRAFFIC, strict=True)),
     _MB: "bytes",
     "counters": "counters",
     "lanes": "lanes",

@@ -32,6 +32,10 @@ FIELDS: Final = [
     "ingress_enabled",
     "egress_enabled",
     "counters",
+    "messages_in",
+    "bytes_in",
+    "messages_out",
+    "bytes_out",
 ]
 _TABLE: Final = """
     messages_spooled | gauge | messages | that it holds, with those on their way to its homes
@@ -40,6 +44,8 @@ _TABLE: Final = """
     bound_flows | gauge | number | flows that are bound, `bind_count` of lists
     oldest_message_age_s | gauge | s | since its oldest message was spooled; 0: it is empty
     ingress_enabled, egress_enabled | gauge | 0, 1 | whether it takes messages, and gives them
+    messages_in, bytes_in | counter | messages, bytes | that came in, since the start of the router
+    messages_out, bytes_out | counter | messages, bytes | that left it for good since then
     discards | counter by reason | messages | what it refused or discarded, since the start of the router
     """
 ENDPOINT: Final = Metrics("endpoint", _TABLE)

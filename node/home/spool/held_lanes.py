@@ -271,7 +271,7 @@ class HeldLane:
         lease = lane.lease
         group = "" if lease is None else lease.group
         figures = (messages, size, lane.oldest_stored_ms, lane.unacked)
-        return LaneTotals(self.lane_id, *figures, is_complete, self.moving, group)
+        return LaneTotals(self.lane_id, *figures, is_complete, self.moving, group, (*self.added, *self.lost))
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""

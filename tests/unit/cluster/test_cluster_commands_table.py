@@ -98,7 +98,8 @@ def test_a_number_has_the_unit_in_its_name(name: str, value: float, text: str) -
         ("rss_bytes", "memory"),
         ("uptime_s", "uptime"),
         ("cpu_percent", "cpu"),
-        ("messages_in_per_s", "messages in"),
+        ("bytes_in_per_s", "bytes in"),
+        ("messages_in_per_s", "in"),
         ("published", "published"),
     ],
 )

@@ -75,6 +75,14 @@ def test_a_list_has_the_columns_that_were_asked_for(served: World) -> None:
     assert rows == [{"kind": "queue", "vpn": "default", "name": "q", "max_ttl_s": 0, "messages_spooled": 3}]
 
 
+def test_the_router_is_asked_for_the_traffic_that_is_wanted(served: World) -> None:
+    seen = served.call("endpoints.list", name="q", fields=["messages_in_per_s", "bytes_out"])
+    assert requests(seen)[0][1]["fields"] == ["vpn", "name", "messages_in_per_s", "bytes_out"]
+    told = [{"vpn": "default", "name": "q", "messages_in_per_s": 2.5, "bytes_out": 9}]
+    ((row,),) = replies(served.answer(seen, told))
+    assert (row["messages_in_per_s"], row["bytes_out"]) == (2.5, 9)
+
+
 def test_a_list_without_the_router_still_comes(served: World) -> None:
     served.news(router="hung")
     (rows,) = replies(served.call("endpoints.list"))

@@ -23,10 +23,14 @@ QUEUE = {
     "ingress_enabled": True,
     "egress_enabled": False,
     "counters": {"quota_discard": 4},
+    "messages_in": 8,
+    "bytes_in": 800,
+    "messages_out": 5,
+    "bytes_out": 500,
 }
-UNKNOWN: dict[str, Any] = dict.fromkeys(
-    ("messages_spooled", "spool_usage_bytes", "delivered_unacked", "bind_count", "oldest_stored_ms"), None
-)
+TOLD_BY_ROUTER = """messages_spooled spool_usage_bytes delivered_unacked bind_count oldest_stored_ms
+    messages_in bytes_in messages_out bytes_out"""
+UNKNOWN: dict[str, Any] = dict.fromkeys(TOLD_BY_ROUTER.split())
 
 
 def lines(*rows: dict[str, Any], limit: int = 10) -> list[str]:
@@ -45,6 +49,10 @@ def test_a_queue_is_there_with_all_that_is_known_of_it() -> None:
         f"angarium_queue_oldest_message_age_seconds{labels} 10.5",
         f"angarium_queue_ingress_enabled{labels} 1",
         f"angarium_queue_egress_enabled{labels} 0",
+        f"angarium_queue_messages_in_total{labels} 8",
+        f"angarium_queue_bytes_in_total{labels} 800",
+        f"angarium_queue_messages_out_total{labels} 5",
+        f"angarium_queue_bytes_out_total{labels} 500",
         'angarium_queue_discards_total{vpn="default",name="orders",reason="quota_discard"} 4',
         'angarium_objects_shown{kind="queue"} 1',
         'angarium_objects_left_out{kind="queue"} 0',

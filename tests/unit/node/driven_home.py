@@ -101,6 +101,8 @@ class DrivenHome:
         self.moves: list[tuple[list[Any], list[Row]]] = []
         self.delivered: dict[int, Delivered] = {}
         self.totals: dict[int, list[int]] = {}
+        #: Messages and spool bytes that came into each lane, and that left it.
+        self.traffic: dict[int, tuple[int, int, int, int]] = {}
         self.files: set[int] = set()
         self.disk_bytes = 0
         self.told: list[dict[str, Any]] = []
@@ -366,6 +368,7 @@ class DrivenHome:
         self._read_spool(spool)
         self.committed.append(header[1:])
         self.totals.update((one[0], _told(one)) for one in totals)
+        self.traffic.update((one[0], tuple(one[8])) for one in totals)
 
     def _read_home(self, header: list[Any]) -> None:
         _, router, number, stored, totals, spool = header
@@ -375,6 +378,7 @@ class DrivenHome:
         self.homes.append(header[1:])
         self.accepted = self.stored = stored
         self.totals = {one[0]: _told(one) for one in totals}
+        self.traffic = {one[0]: tuple(one[8]) for one in totals}
         self.allow(self.allowance)
 
     def _read_spool(self, spool: list[Any]) -> None:
@@ -394,8 +398,8 @@ class DrivenHome:
 
 
 def _told(totals: list[Any]) -> list[Any]:
-    """Give what is said of a lane, without what is as usual at its end: complete, not moving, not leased."""
-    figures = totals[1:]
+    """Give what is said of a lane, without its traffic and what is as usual at its end (complete, not leased)."""
+    figures = totals[1:8]
     for usual in ("", None, True):
         if len(figures) == 4 or figures[-1] != usual:
             break

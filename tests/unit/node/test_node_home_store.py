@@ -290,6 +290,7 @@ def test_settled_messages_are_told_when_their_end_is_durable() -> None:
     assert driven.totals[LANE] == [3, 3 * 66, driven.wall_ms - 109, 1]
     driven.settle_down(0.02)
     assert driven.totals[LANE][:2] == [1, 66]
+    assert driven.traffic[LANE] == (3, 3 * 66, 2, 2 * 66)
     driven.settle(flow, (3, 3))
     driven.tick()
     driven.pass_time(0.03)
@@ -300,6 +301,7 @@ def test_settled_messages_are_told_when_their_end_is_durable() -> None:
     driven.end_write()
     driven.settle_down(0.02)
     assert (driven.totals[LANE][0], driven.files) == (0, set())
+    assert driven.traffic[LANE] == (3, 3 * 66, 3, 3 * 66), "in, and out when it is durable"
 
 
 def test_totals_that_were_told_are_never_exceeded_after_a_kill() -> None:

@@ -35,6 +35,9 @@ from router.sessions.session import Permissions, Session
 from tests.unit.router.real_home import Disk, RealHome
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from angarium_server.frames.homes import LaneTotals
     from router.guaranteed.endpoints import Endpoint
     from router.matching.shards import Shard
 
@@ -354,13 +357,18 @@ class Rig:
             decode, act = self._of_homes[frames[0]]
             act(decode(frames[1]), shard, frames[2:], self.now)
 
-    def _home_reported(self, frame: HomeFrame, shard: Shard, _batches: list[bytes], _now: float) -> None:
-        self.endpoints.report(shard.index, frame.totals)
+    def _home_reported(self, frame: HomeFrame, shard: Shard, _batches: list[bytes], now: float) -> None:
+        self._take(frame.totals, now)
         self.consumers.home(shard, frame.number)
         self.homes[shard.index].take([wire.ALLOWANCE, wire.pack([INCARNATION, BIG])])
 
-    def _committed(self, frame: CommittedFrame, shard: Shard, _batches: list[bytes], _now: float) -> None:
-        self.endpoints.report(shard.index, frame.totals)
+    def _committed(self, frame: CommittedFrame, shard: Shard, _batches: list[bytes], now: float) -> None:
+        self._take(frame.totals, now)
+
+    def _take(self, totals: Sequence[LaneTotals], now: float) -> None:
+        for entry in totals:
+            if found := self.endpoints.lane(entry.lane):
+                found[1].report(entry, now)
 
     def client(self, name: str = "", username: str = "default", **rights: Any) -> FakeClient:
         """Log a client in; `rights` are attributes of its username."""

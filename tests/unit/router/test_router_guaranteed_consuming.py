@@ -296,7 +296,7 @@ def test_operators_find_endpoints_by_pattern() -> None:
     endpoints = node.router.operators.endpoints
 
     def names(vpn: str | None, kind: str | None, name: str | None) -> list[str]:
-        return [row["name"] for row in endpoints(vpn, kind, name)]
+        return [row["name"] for row in endpoints(vpn, kind, name, 1.0)]
 
     assert names("default", "queue", "orders/*") == ["orders/a", "orders/b"]
     assert names(None, None, "orders/?") == ["orders/a", "orders/b"]

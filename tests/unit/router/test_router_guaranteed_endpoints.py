@@ -14,6 +14,7 @@ from cluster import objects
 from router.asking.requests import REQUESTS_MAX
 from router.ground.ground import TokenBucket
 from router.guaranteed import endpoint_filters
+from router.operators import describe_endpoint
 from router.sessions.directory import AclProfile
 
 if TYPE_CHECKING:
@@ -253,23 +254,22 @@ def test_an_endpoint_counts_what_its_homes_report_and_what_is_on_its_way(make_ri
     rig = make_rig(2)
     endpoint = rig.controller.put("q", access_type="non-exclusive", partition_count=2, homes=[0, 1])
     first, second = endpoint.lanes
-    rig.endpoints.report(0, [LaneTotals(first.lane_id, 5, 500, 1234, 2)])
-    rig.endpoints.report(
-        1, [LaneTotals(second.lane_id, 1, 100, 999, 0), LaneTotals(first.lane_id, 77, 77, 77, 77)]
-    )
+    first.report(LaneTotals(first.lane_id, 5, 500, 1234, 2), rig.now)
+    second.report(LaneTotals(second.lane_id, 1, 100, 999, 0), rig.now)
     second.inflight_messages, second.inflight_bytes = 2, 200
     assert (endpoint.messages, endpoint.bytes, endpoint.unacked) == (8, 800, 2)
-    described = endpoint.describe()
+    described = describe_endpoint(endpoint, rig.now)
     assert (described["messages"], described["oldest_stored_ms"]) == (8, 999)
     assert [lane["home"] for lane in described["lanes"]] == [0, 1]
-    assert endpoint.describe(["messages", "vpn"]) == {"vpn": "default", "messages": 8}
+    assert describe_endpoint(endpoint, rig.now, ["messages", "vpn"]) == {"vpn": "default", "messages": 8}
     second.inflight_messages = second.inflight_bytes = 0
 
 
 def test_lanes_above_a_lowered_partition_count_stay_and_are_seen_until_they_are_empty(rig: Rig) -> None:
     """They know what producers published to them, which is asked when it is sent again."""
     endpoint = rig.controller.put("q", access_type="non-exclusive", partition_count=3)
-    rig.endpoints.report(0, [LaneTotals(lane.lane_id, 4, 400, 1, 0) for lane in endpoint.lanes])
+    for lane in endpoint.lanes:
+        lane.report(LaneTotals(lane.lane_id, 4, 400, 1, 0), rig.now)
     kept = endpoint.lanes[0]
     rig.controller.put("q", partition_count=1)
     assert endpoint.lanes == [kept], "the usage of a lane stays one object"
@@ -277,9 +277,9 @@ def test_lanes_above_a_lowered_partition_count_stay_and_are_seen_until_they_are_
     assert endpoint.messages == 12
     told = {lane_id & 1023: one["partitions"] for lane_id, (_, one) in rig.homes[0].lanes.items()}
     assert told == {0: 1, 1: 1, 2: 1}, "the homes of the others move their messages"
-    rig.endpoints.report(0, [LaneTotals(endpoint.retiring[1].lane_id, 0, 0, 0, 0)])
+    endpoint.retiring[1].report(LaneTotals(endpoint.retiring[1].lane_id, 0, 0, 0, 0), rig.now)
     rig.settle()
-    assert [lane["partition"] for lane in endpoint.describe()["lanes"]] == [0, 1]
+    assert [lane["partition"] for lane in describe_endpoint(endpoint, rig.now)["lanes"]] == [0, 1]
     assert [lane_id & 1023 for lane_id in rig.homes[0].lanes] == [0, 1, 2]
     again = endpoint.retiring[1]
     rig.controller.put("q", partition_count=3)
