@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tests.simulation.standby.pair.member import LEASE_S
-from tests.simulation.standby.pair.outside import (
+from cluster.standby.member import LEASE_S
+from cluster.standby.outside import (
     Answer,
     Holder,
     Read,

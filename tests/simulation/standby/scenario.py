@@ -6,10 +6,10 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from cluster.standby.member import Role
 from storage.spool import Table
 from tests.simulation.simulated_network import Loop
 from tests.simulation.standby.outside_store import OutsideStore
-from tests.simulation.standby.pair.member import Role
 from tests.simulation.standby.simulated_home import Message
 from tests.simulation.standby.simulated_host import HOMES, SimulatedHost
 from tests.simulation.standby.wire import Cuts

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from storage.shipping.groups import GroupLog
+from storage.shipping.receiving import Receiving, Replace
+from storage.shipping.shipping import Copy, Shipping
 from storage.spool import Table
 from tests.simulation.simulated_disk import SimulatedDisk
-from tests.simulation.standby.pair.groups import GroupLog
-from tests.simulation.standby.pair.receiving import Receiving, Replace
-from tests.simulation.standby.pair.shipping import Copy, Shipping
 from tests.simulation.standby.wire import ALIVE_S, SILENT_S, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from storage.shipping.receiving import Job
     from storage.spool import Change
-    from tests.simulation.standby.pair.receiving import Job
     from tests.simulation.standby.simulated_host import SimulatedHost
 
 #: A consumer that has not settled by then gets a message again.

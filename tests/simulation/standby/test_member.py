@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.standby.pair.member import (
+from cluster.standby.member import (
     ANSWER_S,
     DISK_S,
     DRIFT,
@@ -18,7 +18,7 @@ from tests.simulation.standby.pair.member import (
     Require,
     Role,
 )
-from tests.simulation.standby.pair.outside import (
+from cluster.standby.outside import (
     Answer,
     Holder,
     Read,

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from storage.shipping.groups import KEYS_OF, Begun, GroupLog, Past
+from storage.shipping.receiving import Receiving, Replace, Write
+from storage.shipping.shipping import Copy, Here, Shipping, Synced, TellTouched, TellTouchedBy
 from storage.spool import Table, open_spool
 from tests.simulation.simulated_disk import SimulatedDisk
-from tests.simulation.standby.pair.groups import KEYS_OF, Begun, GroupLog, Past
-from tests.simulation.standby.pair.receiving import Receiving, Replace, Write
-from tests.simulation.standby.pair.shipping import Copy, Here, Shipping, Synced, TellTouched, TellTouchedBy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from storage.shipping.shipping import ToStandby
     from storage.spool import Spool
-    from tests.simulation.standby.pair.shipping import ToStandby
 
 MAP_BYTES = 64 << 20
 

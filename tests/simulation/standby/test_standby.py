@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.simulation.standby.pair import member
-from tests.simulation.standby.pair.groups import GroupLog
-from tests.simulation.standby.pair.member import ActUntil, Member, Release
-from tests.simulation.standby.pair.outside import Take
-from tests.simulation.standby.pair.shipping import Shipping
+from cluster.standby import member
+from cluster.standby.member import ActUntil, Member, Release
+from cluster.standby.outside import Take
+from storage.shipping.groups import GroupLog
+from storage.shipping.shipping import Shipping
 from tests.simulation.standby.scenario import Scenario
 from tests.simulation.standby.simulated_host import SimulatedHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.simulation.standby.pair.outside import Seen
+    from cluster.standby.outside import Seen
     from tests.simulation.standby.simulated_home import SimulatedHome
 
 SEEDS_DEFAULT = 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from tests.simulation.standby.pair.groups import Group, GroupLog, Patch
-from tests.simulation.standby.pair.shipping import (
+from storage.shipping.groups import Group, GroupLog, Patch
+from storage.shipping.shipping import (
     Copy,
     FromStandby,
     Here,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from tests.simulation.standby.pair.groups import Group, GroupLog, Past, Patch, Touched
+from storage.shipping.groups import Group, GroupLog, Past, Patch, Touched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,10 +12,10 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from tests.simulation.standby.pair.outside import Holder, Read, Renew, Seen, Standing, Swap, Take
+from cluster.standby.outside import Holder, Read, Renew, Seen, Standing, Swap, Take
 
 if TYPE_CHECKING:
-    from tests.simulation.standby.pair.outside import Answer, Request
+    from cluster.standby.outside import Answer, Request
 
 LEASE_S: Final = 5.0
 #: Of the lease: what its holder does not use, for clocks that run at different rates.
