@@ -27,6 +27,7 @@ METRICS: Final = Metrics(
     gathered_messages | gauge | messages | of clients, that wait for the router
     unacknowledged | gauge | messages | of clients, guaranteed ones that are not stored yet
     refused_messages | counter by code | messages | of clients, direct ones that the router refused
+    malformed_contexts | counter | messages | of which a malformed traceparent or tracestate was left out
     body_bytes | gauge | bytes | room that bodies have which are on their way in
     in_use_bytes | gauge | bytes | memory that objects of the process have
     """,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
 from angarium.errors import AngariumError
+from angarium.trace_context import CONTEXTS
 from angarium_server.http.site import Site
 from angarium_server.http.turns import Turns
 from angarium_server.memory import in_use_bytes
@@ -160,6 +161,7 @@ class HttpServer:
             "gathered_messages": sum(one["gathered_messages"] for one in carriers),
             "unacknowledged": sum(one["unacknowledged"] for one in carriers),
             "refused_messages": dict(refused),
+            "malformed_contexts": CONTEXTS.dropped,
             "body_bytes": self._requests.body_bytes,
             "in_use_bytes": in_use_bytes(),
         }

@@ -27,6 +27,7 @@ METRICS: Final = Metrics(
     refused_messages | counter by code | messages | of clients, refused by the router
     discarded | counter | messages | for clients, discarded by the router because the process was slow
     lost | counter | messages | of clients, that may be lost because the router was
+    malformed_contexts | counter | messages | of which a malformed traceparent or tracestate was left out
     queued_bytes | gauge | bytes | that wait for slow clients
     in_use_bytes | gauge | bytes | memory that objects of the process have
     """,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
 from angarium.errors import error_for
+from angarium.trace_context import CONTEXTS
 from angarium_server.connections.addresses import is_tls
 from angarium_server.connections.descriptors import raise_descriptors
 from angarium_server.connections.door import Door, DoorLimits, Refusal
@@ -368,6 +369,7 @@ class MqttServer:
             "refused_messages": dict(refused),
             "discarded": sum(one["discarded"] for one in carriers),
             "lost": sum(one["lost"] for one in carriers),
+            "malformed_contexts": CONTEXTS.dropped,
             "queued_bytes": self._egress.bytes,
             "in_use_bytes": in_use_bytes(),
         }

@@ -18,6 +18,7 @@ METRICS: Final = Metrics(
     rejected | counter by webhook | number | of them, the last ones of a message: it is rejected, by its queue's rules
     under_way | gauge by webhook | number | requests without an answer yet
     waiting | gauge by webhook | messages | taken, and posted later
+    malformed_contexts | counter | messages | of which a malformed traceparent or tracestate was left out
     in_use_bytes | gauge | bytes | memory that objects of the process have
     """,
 )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium import errors
+from angarium.trace_context import CONTEXTS
 from angarium_server.http.turns import Turns
 from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
@@ -224,7 +225,7 @@ class WebhookServer:
             one["up"] = int(one["state"] == "up")
         by_webhook = [metric.name for metric in METRICS if metric.label]
         figures = {name: {key: one[name] for key, one in told.items()} for name in by_webhook}
-        return {**figures, "in_use_bytes": in_use_bytes()}
+        return {**figures, "malformed_contexts": CONTEXTS.dropped, "in_use_bytes": in_use_bytes()}
 
 
 def settings_of(config: WebhookConfig) -> Settings:

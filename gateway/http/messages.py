@@ -3,6 +3,7 @@
     Angarium-Ttl-Ms: 5000             ?ttl_ms=5000        time to live
     Angarium-Property-Colour: red                         the application's property Colour
     Content-Type: application/json                        the content type
+    traceparent: 00-...-01                                the trace that it belongs to: a property of that name
 
 An option that is given in both ways, or that is not known, is refused: it would be a mistake that nobody sees.
 """
@@ -17,6 +18,7 @@ import msgspec
 
 from angarium import errors
 from angarium.message import Delivery, Message, ReceivedMessage
+from angarium.trace_context import CONTEXTS, TRACEPARENT, TRACESTATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -63,6 +65,8 @@ _OF_MESSAGES: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
 }
 #: Of HTTP, and what a message calls them.
 _OF_HTTP: Final = {"content-type": "content_type", "content-encoding": "content_encoding"}
+#: Of Trace Context, and of the same name among the properties of a message.
+_OF_TRACES: Final = (TRACEPARENT, TRACESTATE)
 
 
 class Options:
@@ -78,6 +82,8 @@ class Options:
         self._given: dict[str, str] = dict(query)
         self._fields: dict[str, Any] = {}
         self._properties: dict[str, str] = {}
+        #: Of the request; a property of the same name is about the message, and counts instead.
+        self._context: dict[str, str] = {}
         for name, value in headers:
             self._take(name, value)
         #: The Message VPN, and how the message travels.
@@ -94,6 +100,9 @@ class Options:
             self._fields[_OF_HTTP[low]] = value
         elif low.startswith(PROPERTY_PREFIX):
             self._properties[name[len(PROPERTY_PREFIX) :]] = value
+        elif low in _OF_TRACES:
+            # Lines of a tracestate are one list; a second traceparent makes it malformed.
+            self._context[low] = f"{self._context[low]},{value}" if low in self._context else value
         elif low.startswith(PREFIX):
             option = low[len(PREFIX) :].replace("-", "_")
             if option in self._given:
@@ -122,12 +131,14 @@ class Options:
             InvalidRequestError: no message can be like this (40010, 40018).
         """
         fields = {"mode": _MODES[self.delivery], **self._fields, **more}
-        return Message(topic, payload, sender_id=sender, properties=self._properties or None, **fields).row
+        properties = CONTEXTS.cleaned(self._context | self._properties)
+        return Message(topic, payload, sender_id=sender, properties=properties or None, **fields).row
 
 
 def headers_of(row: Row) -> dict[str, str]:
     """Give what a message says besides its payload as headers; what they cannot say is left out."""
     message = _message(row)
+    properties = CONTEXTS.cleaned(message.properties)
     told: dict[str, Any] = {
         "Content-Type": message.content_type or "application/octet-stream",
         "Content-Encoding": message.content_encoding,
@@ -139,8 +150,8 @@ def headers_of(row: Row) -> dict[str, str]:
         "Angarium-Message-Type": message.application_message_type,
     }
     told |= {
-        f"Angarium-Property-{name}": value
-        for name, value in message.properties.items()
+        name if name in _OF_TRACES else f"Angarium-Property-{name}": value
+        for name, value in properties.items()
         if isinstance(name, str) and _NAME.fullmatch(name)
     }
     return {name: value for name, value in told.items() if _is_value(value)}
@@ -168,7 +179,7 @@ def json_of(row: Row) -> dict[str, Any]:
         "content_type": message.content_type,
         "content_encoding": message.content_encoding,
         "priority": message.priority,
-        "properties": _plain(message.properties) or None,
+        "properties": _plain(CONTEXTS.cleaned(message.properties)) or None,
     }
     return {name: value for name, value in told.items() if value is not None}
 

@@ -6,7 +6,7 @@
 | message expiry interval | time to live, whole seconds; 0 is one millisecond, because no time to live is for ever |
 | correlation data | property 1 if it is text |
 | response topic, content type | properties 2, 8 |
-| user properties | property 10; a name that comes repeatedly has an array |
+| user properties | property 10; a name that comes repeatedly has an array. A malformed traceparent is dropped |
 | who sent it, which MQTT does not say | property 3, the client name |
 | what only MQTT can say | property 11, a map |
 
@@ -26,6 +26,7 @@ import msgspec
 
 from angarium import wire
 from angarium.message import HEADER_KEYS, MQTT_KEY, USER_PROPERTIES_KEY, pack_fields, unpack_properties
+from angarium.trace_context import CONTEXTS
 from gateway.mqtt.codec.fields import FIELD_BYTES_MAX
 from gateway.mqtt.codec.kinds import PacketType
 from gateway.mqtt.codec.properties import NONE, Pairs, Properties, write_section
@@ -96,9 +97,15 @@ def _fields_of(given: Properties, qos: int, sender: str) -> dict[int, Any]:
     if given.content_type is not None:
         fields[_CONTENT_TYPE] = given.content_type
     if given.user_properties:
-        fields[USER_PROPERTIES_KEY] = together = _together(given.user_properties)
-        if _apart(together) != given.user_properties:
-            only_mqtt[_PAIRS] = given.user_properties
+        pairs = given.user_properties
+        together = _together(pairs)
+        clean = CONTEXTS.cleaned(together)
+        if clean is not together:
+            pairs = tuple([pair for pair in pairs if pair[0] in clean])
+        if clean:
+            fields[USER_PROPERTIES_KEY] = clean
+        if _apart(clean) != pairs:
+            only_mqtt[_PAIRS] = pairs
     if only_mqtt:
         fields[MQTT_KEY] = only_mqtt
     return fields

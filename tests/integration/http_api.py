@@ -1,4 +1,4 @@
-"""A client of the management API for tests: requests as they are, and connections by hand."""
+"""Clients of the management API and of the HTTP gateway for tests: requests as they are, and connections by hand."""
 
 from __future__ import annotations
 
@@ -109,6 +109,21 @@ class Api:
 
     def close(self) -> None:
         self._line.close()
+
+
+class Web(Api):
+    """A client of the gateway for HTTP, over one connection."""
+
+    def __init__(self, node: Node, user: str = "", password: str = "") -> None:
+        super().__init__(node.http_url)
+        self.user = basic(user, password) if user else ""
+
+    def post(self, path: str, body: bytes = b"", **headers: str) -> Answer:
+        told = {"Authorization": self.user} if self.user else {}
+        told |= {name.replace("_", "-"): value for name, value in headers.items()}
+        self._line.request("POST", path, body, told)
+        came = self._line.getresponse()
+        return Answer(came.status, came.headers, came.read())
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from angarium import blocking, errors
 from angarium_server.testing import Node
 from tests.acceptance.document import FENCE
 from tests.acceptance.installation import ROOT
-from tests.integration.http_api import Answer, Api, basic, received
+from tests.integration.http_api import Web, basic, received
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -56,21 +56,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         for name in ("orders", "orders/eu", "work"):
             running.run("queue", "create", name, "--set", "owner=default")
         yield running
-
-
-class Web(Api):
-    """A client of HTTP, over one connection."""
-
-    def __init__(self, node: Node, user: str = "", password: str = "") -> None:
-        super().__init__(node.http_url)
-        self.user = basic(user, password) if user else ""
-
-    def post(self, path: str, body: bytes = b"", **headers: str) -> Answer:
-        told = {"Authorization": self.user} if self.user else {}
-        told |= {name.replace("_", "-"): value for name, value in headers.items()}
-        self._line.request("POST", path, body, told)
-        came = self._line.getresponse()
-        return Answer(came.status, came.headers, came.read())
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from angarium import errors, wire
 from angarium.errors import AngariumError
 from angarium.message import Message, Row
+from angarium.trace_context import CONTEXTS
 from gateway.http.client import HttpClient, Stage
 from gateway.http.clients import CLIENTS_MAX, IDLE_S, LOGIN_S, Clients
 from gateway.http.credentials import Credentials, credentials_of
@@ -297,6 +298,50 @@ def test_what_a_message_says_is_headers_or_json_as_far_as_they_can() -> None:
     assert json_of((0, "t", 0, None, b"\xc1", b""))["payload"] == ""
     odd = wire.pack({10: {5: "number", "ok": 1}})
     assert json_of((0, "t", 0, None, odd, b""))["properties"]["ok"] == 1
+
+
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+OTHER = "00-4bf92f3577b34da6a3ce929d0e0e4737-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ([("Traceparent", TRACEPARENT)], {"traceparent": TRACEPARENT}),
+        (
+            [("traceparent", TRACEPARENT), ("tracestate", "a=b"), ("TraceState", "c=d")],
+            {"traceparent": TRACEPARENT, "tracestate": "a=b,c=d"},
+        ),
+        # What is said of the message counts, and not what is said of the request.
+        (
+            [("Angarium-Property-traceparent", OTHER), ("traceparent", TRACEPARENT)],
+            {"traceparent": OTHER},
+        ),
+        ([("traceparent", TRACEPARENT), ("traceparent", OTHER), ("tracestate", "a=b")], {}),
+        ([("traceparent", "none"), ("Angarium-Property-a", "b")], {"a": "b"}),
+        ([("tracestate", "a=b")], {}),
+    ],
+)
+def test_the_trace_context_of_a_request_is_that_of_its_message(
+    headers: list[tuple[str, str]], expected: dict[str, str]
+) -> None:
+    before = CONTEXTS.dropped
+    row = Options(headers, {}).row("a", b"", "me")
+    assert json_of(row).get("properties", {}) == expected
+    is_kept = "traceparent" in expected
+    assert CONTEXTS.dropped - before == (not is_kept)
+    told = headers_of(row)
+    assert told.get("traceparent") == expected.get("traceparent")
+    assert told.get("tracestate") == expected.get("tracestate")
+    assert "Angarium-Property-traceparent" not in told
+
+
+def test_what_a_native_client_calls_its_trace_context_becomes_no_header_if_it_is_none() -> None:
+    before = CONTEXTS.dropped
+    row = Message("t", properties={"traceparent": "a\r\nb", "tracestate": 7, "a": "b"}).row
+    assert headers_of(row).keys() == {"Content-Type", "Angarium-Topic", "Angarium-Property-a"}
+    assert json_of(row)["properties"] == {"a": "b"}
+    assert CONTEXTS.dropped - before == 2
 
 
 def test_a_number_of_the_query_is_in_its_bounds() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from angarium import Message, wire
 from angarium.message import MQTT_KEY, Row, unpack_properties
+from angarium.trace_context import CONTEXTS
 from gateway.mqtt.codec.kinds import V5, PacketType, Sender
 from gateway.mqtt.codec.properties import NONE, Properties, write_section
 from gateway.mqtt.codec.publish import Publish
@@ -235,3 +236,25 @@ def test_a_message_that_says_nothing_has_its_sender_only() -> None:
     row = row_from(Publish("t", b"p"))
     assert publish_properties(row) == NONE
     assert publish_section(row) == b""
+
+
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize(
+    ("given_", "kept"),
+    [
+        ((("traceparent", TRACEPARENT), ("tracestate", "a=b")), None),
+        ((("a", "1"), ("traceparent", TRACEPARENT), ("a", "2")), None),
+        ((("a", "1"), ("traceparent", "?"), ("tracestate", "a=b"), ("a", "2")), (("a", "1"), ("a", "2"))),
+        ((("traceparent", TRACEPARENT), ("traceparent", TRACEPARENT)), ()),
+        ((("traceparent", TRACEPARENT), ("tracestate", "?")), (("traceparent", TRACEPARENT),)),
+    ],
+)
+def test_the_trace_context_of_user_properties_is_carried_unless_it_is_malformed(
+    given_: tuple[tuple[str, str], ...], kept: tuple[tuple[str, str], ...] | None
+) -> None:
+    before = CONTEXTS.dropped
+    row = row_from(Publish("t", properties=Properties(user_properties=given_)))
+    assert publish_properties(row).user_properties == (given_ if kept is None else kept)
+    assert CONTEXTS.dropped - before == (kept is not None)
