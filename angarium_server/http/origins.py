@@ -2,12 +2,16 @@
 
 A page of another site may have a name of its own lead to 127.0.0.1 (DNS rebinding). It then asks here by that name, so
 plain HTTP, which only this host reaches, answers to names of this host alone. Over TLS the certificate sees to it.
+
+Behind a proxy that ends TLS a browser knows another address than the one that is listened at: `public_url` says which,
+and pages of it are ours.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from angarium import errors
 
@@ -16,14 +20,19 @@ if TYPE_CHECKING:
 
     from aiohttp.web import BaseRequest
 
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
 
 class Origins:
     """The names of this node."""
 
-    def __init__(self, listen: Iterable[str], hosts: Iterable[str]) -> None:
-        """Know the addresses that are listened at, and more names by which clients may ask."""
+    def __init__(self, listen: Iterable[str], hosts: Iterable[str], public_url: str = "") -> None:
+        """Know the addresses that are listened at, more names by which clients may ask, and the address of browsers."""
         ours = [_host_of(entry.partition("://")[2]) for entry in listen]
-        self._names = frozenset(name.lower() for name in ("localhost", *ours, *hosts))
+        #: Of pages that browsers get by a proxy; empty: there is none.
+        self._public = origin_of(public_url) if public_url else ""
+        public = [_host_of(self._public.partition("://")[2])] if public_url else []
+        self._names = frozenset(name.lower() for name in ("localhost", *ours, *hosts, *public))
 
     def check(self, request: BaseRequest, *, is_encrypted: bool) -> None:
         """Refuse a request that means somebody else, or that somebody else's page sent.
@@ -37,9 +46,9 @@ class Origins:
             raise errors.invalid(f"it has {len(hosts)} headers Host", "send one")
         if not is_encrypted and not self._is_ours(_host_of(hosts[0])):
             raise errors.error_for(errors.MISDIRECTED_REQUEST, f"{hosts[0][:200]!r} is no name of this node")
+        ours = (f"{'https' if is_encrypted else 'http'}://{hosts[0]}".lower(), self._public)
         for origin in request.headers.getall("Origin", []):
-            ours = f"{'https' if is_encrypted else 'http'}://{hosts[0]}"
-            if origin.lower() != ours.lower():
+            if not origin or origin.lower() not in ours:
                 raise errors.error_for(errors.CROSS_ORIGIN, f"it was sent by a page of {origin[:200]!r}")
 
     def _is_ours(self, host: str) -> bool:
@@ -49,6 +58,22 @@ class Origins:
             return ipaddress.ip_address(host).is_loopback
         except ValueError:
             return False
+
+
+def origin_of(url: str) -> str:
+    """Give what browsers say of a page at an address: in small letters, without the port that its scheme has anyway.
+
+    Raises:
+        ValueError: it is none of http:// or https:// without a path.
+    """
+    place = urlsplit(url)
+    host, port = place.hostname, place.port
+    if place.scheme not in _DEFAULT_PORTS or not host or not url.isprintable() or "@" in place.netloc:
+        raise ValueError("write https://HOST or https://HOST:PORT")
+    if place.path not in ("", "/") or "?" in url or "#" in url:
+        raise ValueError("write it without a path")
+    named = f"[{host}]" if ":" in host else host
+    return f"{place.scheme}://{named}" + ("" if port in (None, _DEFAULT_PORTS[place.scheme]) else f":{port}")
 
 
 def _host_of(place: str) -> str:

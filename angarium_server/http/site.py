@@ -54,6 +54,7 @@ class Site:
         headers: Mapping[str, str],
         answer: Callable[[BaseRequest, Connection], Awaitable[StreamResponse]],
         *,
+        public_url: str = "",
         ends_with_its_client: bool = False,
     ) -> None:
         """Listen nowhere yet.
@@ -64,13 +65,14 @@ class Site:
             tls: the files of https:// addresses.
             headers: those that each answer has, unless it has others.
             answer: answers a request; a refusal is raised.
+            public_url: the address of browsers, if a proxy passes their requests on.
             ends_with_its_client: a request whose client is gone is given up.
         """
         self._part = part
         self._tls = tls
         self._headers = headers
         self._answer = answer
-        self._origins = Origins(settings.listen, settings.hosts)
+        self._origins = Origins(settings.listen, settings.hosts, public_url)
         self._http = web.Server(self._handle, handler_cancellation=ends_with_its_client)
         self.door = Door(settings, self._http)
         #: What encrypts; a reload changes it, for connections that come then.

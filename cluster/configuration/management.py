@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 
+from angarium_server.connections.addresses import is_loopback
+from angarium_server.http.origins import origin_of
+from angarium_server.http.proxies import Proxies
 from cluster.configuration import listening
 from cluster.configuration.keys import about, within
 
@@ -36,6 +40,19 @@ class ManagementSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             " proxy, for instance."
         ),
     ] = []
+    public_url: Annotated[
+        str,
+        about(
+            "Address by which browsers come, if a proxy passes them on and ends TLS: https://HOST or https://HOST:PORT."
+        ),
+    ] = ""
+    proxies: Annotated[
+        list[str],
+        about(
+            "Addresses or networks of proxies that say in X-Forwarded-For where a request comes from; others are not"
+            " believed."
+        ),
+    ] = []
     max_body_bytes: Annotated[int, within(1024, 64 << 20, "Largest body of a request.")] = 8 << 20
     max_connections: Annotated[
         int, within(1, 100_000, "Open connections; one more closes the one that is idle for longest.")
@@ -50,4 +67,24 @@ class ManagementSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 def faults_of(section: ManagementSection, router: RouterConfig) -> list[str]:
     """Give what is wrong with the section, as sentences."""
-    return listening.faults_of("management", section, router)
+    faults = listening.faults_of("management", section, router)
+    if section.public_url and (fault := _public_fault(section.public_url)):
+        faults.append(f"management.public_url: {section.public_url!r}: {fault}")
+    for one in section.proxies:
+        try:
+            Proxies([one])
+        except ValueError as error:
+            faults.append(f"management.proxies: {error}")
+    return faults
+
+
+def _public_fault(url: str) -> str:
+    try:
+        origin = origin_of(url)
+    except ValueError as error:
+        return str(error)
+    scheme, _, place = origin.partition("://")
+    port = "" if urlsplit(origin).port else ":80"
+    if scheme == "http" and not is_loopback(f"tcp://{place}{port}"):
+        return "passwords would go there in the clear: write https://"
+    return ""

@@ -334,6 +334,7 @@ class Controller:
         """End what waited long enough, take a sample of the router's totals, and forget idle producers."""
         self._board.expire(now)
         self._board.tell_left_out(now)
+        self._board.tell_repeats()
         for processes in self._processes.values():
             processes.tick(now)
         self._mesh.tick(now)
@@ -387,6 +388,7 @@ class Controller:
 
     def stopped(self) -> list[Effect]:
         """The node was stopped in order, without an operation: by its owner, or by the system."""
+        self._board.tell_repeats(is_end=True)
         if not self._is_stopping:
             who = self.callers.who(LOCAL)
             self._board.write_down(AdminAsker(b"", 0, who, Deed(who, "down", {})), DONE)

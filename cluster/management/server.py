@@ -17,9 +17,11 @@ from aiohttp import web
 
 from angarium import errors
 from angarium.errors import AngariumError
+from angarium_server.connections.tls import Peer
 from angarium_server.http import bodies
 from angarium_server.http.exposition import CONTENT_TYPE
 from angarium_server.http.problems import RefusedError
+from angarium_server.http.proxies import FORWARDED_FOR, Proxies
 from angarium_server.http.site import Site
 from angarium_server.http.turns import Turns
 from angarium_server.memory import in_use_bytes
@@ -29,7 +31,7 @@ from cluster.management.access.browsers import Browsers
 from cluster.management.access.logins import Logins
 from cluster.management.api import object_metrics, openapi, resources
 from cluster.management.api.routes import ROOT, ROUTES, Found, Target, find, target_of
-from cluster.management.config import ManagementRuntime
+from cluster.management.config import ManagementRuntime, public_of
 from cluster.management.controller import DEFAULT_TIMEOUT_S, Controller
 
 if TYPE_CHECKING:
@@ -83,7 +85,16 @@ class ManagementServer:
         self._controller = Controller(process, self._turns.soon)
         self._logins = Logins(self._controller.ask)
         self._browsers = Browsers(self._logins)
-        self._site = Site(ROLE, runtime.settings, runtime.tls, HEADERS, self._answered)
+        self._public = public_of(runtime.settings.public_url)
+        self._proxies = Proxies(runtime.settings.proxies)
+        self._site = Site(
+            ROLE,
+            runtime.settings,
+            runtime.tls,
+            {**HEADERS, **self._public.headers},
+            self._answered,
+            public_url=runtime.settings.public_url,
+        )
         for entry in runtime.settings.listen:
             self._site.listen(entry, url_of(entry))
         process.on_request(self._request)
@@ -120,11 +131,18 @@ class ManagementServer:
 
     # -- requests --------------------------------------------------------------------------------------------
 
+    def _peer(self, request: BaseRequest, connection: Connection) -> Peer:
+        """Give where a request comes from: a proxy says it of those that it passes on."""
+        forwarded = request.headers.getall(FORWARDED_FOR, [])
+        address = self._proxies.address_of(connection.address, forwarded)
+        return Peer(address, is_encrypted=connection.is_encrypted or self._public.is_encrypted)
+
     async def _answered(self, request: BaseRequest, connection: Connection) -> web.Response:
+        peer = self._peer(request, connection)
         target = target_of(request.raw_path)
         if target.path == (*ROOT, "login"):
-            return await self._login(request, connection)
-        caller = await self._caller(request, connection)
+            return await self._login(request, peer)
+        caller = await self._caller(request, peer)
         if target.path[: len(ROOT)] == ROOT:
             match target.path[len(ROOT) :]:
                 case () | ("",):
@@ -135,7 +153,7 @@ class ManagementServer:
                     return web.Response(body=openapi.document(), content_type=bodies.JSON)
                 case ("logout",):
                     _allow(request, "POST")
-                    return self._browsers.log_out(request, connection)
+                    return self._browsers.log_out(request, peer)
                 case ("operations", name):
                     _allow(request, "POST")
                     return await self._do(request, name, caller)
@@ -157,19 +175,19 @@ class ManagementServer:
         text = object_metrics.page(found, wanted.limit, time.time_ns() // 1_000_000)
         return web.Response(text=text, headers={"Content-Type": CONTENT_TYPE})
 
-    async def _login(self, request: BaseRequest, connection: Connection) -> web.Response:
+    async def _login(self, request: BaseRequest, peer: Peer) -> web.Response:
         """Begin the session of a browser, or show it."""
         _allow(request, "GET", "HEAD", "POST")
         if request.method == "POST":
-            return await self._browsers.log_in(request, await self._body(request), connection)
-        return await self._browsers.show(request, connection)
+            return await self._browsers.log_in(request, await self._body(request), peer)
+        return await self._browsers.show(request, peer)
 
-    async def _caller(self, request: BaseRequest, connection: Connection) -> Caller:
+    async def _caller(self, request: BaseRequest, peer: Peer) -> Caller:
         """Give who asks: name and password count before a session."""
         authorization = request.headers.get("Authorization")
-        if authorization is None and (caller := await self._browsers.caller(request, connection)):
+        if authorization is None and (caller := await self._browsers.caller(request, peer)):
             return caller
-        return await self._logins.caller(authorization, connection.address)
+        return await self._logins.caller(authorization, peer.address)
 
     async def _do(self, request: BaseRequest, operation: str, caller: Caller) -> web.Response:
         """Do any operation, by its name."""

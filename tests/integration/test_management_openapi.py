@@ -89,7 +89,9 @@ def test_objects_come_with_their_etags_and_passwords_never_come_back(described: 
 def test_nothing_of_it_is_answered_to_who_does_not_log_in(node: Node, described: dict[str, Any]) -> None:
     api = Api(node.management_url)
     for path, methods in described["paths"].items():
-        for method in methods:
+        for method, about in methods.items():
+            if about.get("security") == []:
+                continue  # to log in
             refused = api.send(method.upper(), path.replace("{", "").replace("}", ""), Authorization="")
             assert (refused.status, refused.code) == (401, errors.UNAUTHORIZED), (method, path)
     api.close()

@@ -26,6 +26,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node behind a proxy of this host, by which browsers come to https://broker.example."""
+    config = '[management]\npublic_url = "https://broker.example"\nproxies = ["127.0.0.1"]\n'
+    with managed_node(tmp_path_factory.mktemp("proxied"), config) as running:
+        yield running
+
+
 class Browser(Api):
     """Keeps the cookie and the token of its session."""
 
@@ -35,7 +43,7 @@ class Browser(Api):
 
     def send(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
         # Without name and password, which `Api` always says.
-        self._line.putrequest(method, path)
+        self._line.putrequest(method, path, skip_host="Host" in headers)
         told = self.kept | {name.replace("_", "-"): value for name, value in headers.items()}
         return self._finish(told, body)
 
@@ -98,3 +106,25 @@ def test_an_operator_who_is_disabled_has_no_session_any_more(node: Node, browser
     assert browser.get("/me").status == 200
     node.run("operator", "update", "operator", "--set", "enabled=false")
     assert browser.get("/me").code == errors.UNAUTHORIZED
+
+
+@pytest.mark.parametrize("host", ["broker.example", "127.0.0.1:8090"])
+def test_behind_a_proxy_that_ends_tls_a_page_logs_in_and_changes(proxied: Node, host: str) -> None:
+    browser = Browser(proxied.management_url)
+    passed_on = {"Host": host, "Origin": "https://broker.example", "X_Forwarded_For": "192.0.2.7"}
+    login = {"name": "viewer", "password": PASSWORD}
+    answer = browser.send("POST", "/api/v1/login", login, **passed_on)
+    cookie = answer.headers["Set-Cookie"]
+    assert cookie.startswith("__Host-angarium")
+    assert all(part in cookie for part in ("Secure", "HttpOnly", "SameSite=Strict", "Path=/"))
+    assert "Domain" not in cookie
+    assert answer.headers["Strict-Transport-Security"] == "max-age=31536000"
+    browser.kept = {"Cookie": cookie.partition(";")[0], "Angarium-Token": answer.value["token"]}
+    assert browser.send("POST", STATUS, {}, **passed_on).status == 200
+    foreign = {**passed_on, "Origin": "https://evil.example"}
+    assert browser.send("POST", STATUS, {}, **foreign).code == errors.CROSS_ORIGIN
+    entries = json.loads("[" + ",".join(proxied.run("audit", "--json").splitlines()) + "]")
+    assert [one["address"] for one in entries if one["operation"] == "login"][-1] == "192.0.2.7"
+    out = browser.send("POST", "/api/v1/logout", **passed_on)
+    assert (out.status, "Max-Age=0" in out.headers["Set-Cookie"]) == (200, True)
+    browser.close()

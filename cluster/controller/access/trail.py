@@ -7,9 +7,10 @@
      "outcome": "done"}
 
 A change of objects is written when it is durable, everything else when it is answered; the answer waits for that. Reads
-are not written: a page that refreshes itself would hide everything else. Of a request only arguments that are known to
-hold no secret are kept, and of an object what the catalog knows, with `(changed)` instead of secrets; so a secret does
-not get here by a misspelt name either. Each text, list and line has a limit.
+are not written: a page that refreshes itself would hide everything else; and refusals that repeat are counted
+(`repeats`). Of a request only arguments that are known to hold no secret are kept, and of an object what the catalog
+knows, with `(changed)` instead of secrets; so a secret does not get here by a misspelt name either. Each text, list
+and line has a limit.
 
 Pure: `TrailFile` keeps the lines. The newest are here too, for who asks for them.
 """
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from angarium import errors
 from cluster import objects
+from cluster.controller.access.repeats import Repeats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -149,6 +151,7 @@ class Trail:
         self._next = 1
         #: As the file said last.
         self.room: Room = "plenty"
+        self._repeats = Repeats()
         for entry in earlier:
             self._keep(entry, len(_line(entry)))
 
@@ -170,6 +173,8 @@ class Trail:
         if deed.is_written or not (is_told or (deed.is_change and outcome != errors.DISK_FULL)):
             return []
         deed.is_written = True
+        if outcome in _REFUSALS:
+            return self._refusal({"time": time, **_head(deed), "outcome": outcome}, time)
         told = [one for one in map(_told, changed[:OBJECTS_MAX]) if one]
         left_out = max(0, len(changed) - OBJECTS_MAX)
         parts = [told[at : at + OBJECTS_OF_LINE_MAX] for at in range(0, len(told), OBJECTS_OF_LINE_MAX)] or [
@@ -182,6 +187,26 @@ class Trail:
                 entry["objects_left_out"] = left_out
             found.append(self._added({name: value for name, value in entry.items() if value != []}))
         return found
+
+    def _refusal(self, entry: Entry, time: str) -> list[bytes]:
+        """Give what is to be written of a refusal: nothing if it repeats one that was written."""
+        time_s = moment_of(time).timestamp()
+        is_folded = self._repeats.folds(entry, time_s)
+        lines = [] if is_folded else [self._added({"number": self._next, **entry})]
+        return lines + self._lines(self._repeats.due(time_s))
+
+    def repeats(self, time: str) -> list[bytes]:
+        """Give what is to be written by this time of refusals that were counted."""
+        if not self._repeats.is_counting:
+            return []
+        return self._lines(self._repeats.due(moment_of(time).timestamp()))
+
+    def end(self) -> list[bytes]:
+        """Give what is to be written of all refusals that were counted: this is the end."""
+        return self._lines(self._repeats.all())
+
+    def _lines(self, entries: Iterable[Entry]) -> list[bytes]:
+        return [self._added({"number": self._next, **entry}) for entry in entries]
 
     def _added(self, entry: Entry) -> bytes:
         line = _line(entry)
@@ -220,6 +245,7 @@ class Trail:
         numbers = [entry["number"] for entry, _ in self._entries]
         assert numbers == sorted(set(numbers)), "numbers rise strictly"
         assert not numbers or numbers[-1] < self._next, "the next number is new"
+        self._repeats.validate()
         assert self._bytes == sum(size for _, size in self._entries), "the bytes are miscounted"
 
 

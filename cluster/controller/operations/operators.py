@@ -70,7 +70,8 @@ class OperatorOperations:
                 f"operator {request.name!r} could not log in by {request.method} from {request.address}: "
                 f"{request.outcome}"
             )
-            self._board.record_system("warning", "SYSTEM_OPERATOR_LOGIN_FAILED", text)
+            source = ("address", "", request.address)
+            self._board.record_system("warning", "SYSTEM_OPERATOR_LOGIN_FAILED", text, source)
         known = self._callers.operator(request.name) or {}
         who = Who(request.name, known.get("role", ""), known.get("vpn", ""), "management", request.address)
         login = Deed(who, LOGIN, {"method": request.method})

@@ -112,7 +112,7 @@ def _summary(source: Source, left_out: Counter[str]) -> dict[str, Any]:
     elif field == "clients":
         who = f"clients of Message VPN {vpn!r}"
     else:
-        who = f"{field} {name!r} in Message VPN {vpn!r}"
+        who = f"{field} {name!r}" + (f" in Message VPN {vpn!r}" if vpn else "")
     kinds = ", ".join(f"{count} x {kind}" for kind, count in left_out.most_common(KINDS_MAX))
     return {
         "severity": "warning",

@@ -181,6 +181,11 @@ class Switchboard:
             for line in self.trail.lines(deed, outcome, self._wall_time(), changed):
                 self.emit(WriteDown(line))
 
+    def tell_repeats(self, *, is_end: bool = False) -> None:
+        """Have it written down how often refusals have repeated whose minute is over; at the end of all."""
+        for line in self.trail.end() if is_end else self.trail.repeats(self._wall_time()):
+            self.emit(WriteDown(line))
+
     def taken(self) -> list[Effect]:
         """Give all effects, once."""
         effects, self._effects = self._effects, []

@@ -7,7 +7,10 @@ its name does: several nodes of one host each have their own.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
 
 from angarium import errors
 from angarium_server.http import bodies
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from aiohttp import web
     from aiohttp.web import BaseRequest
 
-    from angarium_server.http.door import Connection
+    from angarium_server.connections.tls import Peer
     from cluster.management.access.logins import Logins
 
 #: Of a change by a page: the token that its login was answered with.
@@ -36,9 +39,7 @@ class Browsers:
         self._logins = logins
         self.sessions = Sessions()
 
-    async def log_in(
-        self, request: BaseRequest, body: dict[str, Any], connection: Connection
-    ) -> web.Response:
+    async def log_in(self, request: BaseRequest, body: dict[str, Any], peer: Peer) -> web.Response:
         """Begin a session with name and password, and end the one that the browser had.
 
         Raises:
@@ -48,44 +49,44 @@ class Browsers:
         """
         given = _given(body)
         try:
-            stored = await self._logins.log_in(given, connection.address)
+            stored = await self._logins.log_in(given, peer.address)
         except errors.UnauthorizedError as error:
             raise RefusedError(error, CHALLENGE) from None
-        return self.begin(request, given.name, stored, connection)
+        return self.begin(request, given.name, stored, peer)
 
-    def begin(self, request: BaseRequest, operator: str, stored: str, connection: Connection) -> web.Response:
+    def begin(self, request: BaseRequest, operator: str, stored: str, peer: Peer) -> web.Response:
         """Begin a session of somebody who is known, and give the answer with its cookie."""
-        cookie = _cookie(request, connection)
+        cookie = _cookie(request, peer)
         self.sessions.end(request.cookies.get(cookie, ""))
         name, session = self.sessions.begin(operator, stored, time.monotonic())
         response = bodies.answer(request, _shown(session))
-        _set_cookie(response, cookie, name, connection)
+        _set_cookie(response, cookie, name, peer)
         return response
 
-    async def caller(self, request: BaseRequest, connection: Connection) -> Caller | None:
+    async def caller(self, request: BaseRequest, peer: Peer) -> Caller | None:
         """Give the operator whose page asks; None if the request has no session.
 
         Raises:
             RefusedError: the session is over (40101).
             ForbiddenError: a change without the token of the session (40328).
         """
-        if _cookie(request, connection) not in request.cookies:
+        if _cookie(request, peer) not in request.cookies:
             return None
-        session = await self.session(request, connection)
+        session = await self.session(request, peer)
         if request.method not in ("GET", "HEAD") and not session.allows_change(
             request.headers.get(SAID_WITH_CHANGES, "")
         ):
             detail = f"a change by a session needs its token in the header {SAID_WITH_CHANGES}"
             raise errors.error_for(errors.CROSS_ORIGIN, detail)
-        return Caller(session.operator, connection.address)
+        return Caller(session.operator, peer.address)
 
-    async def session(self, request: BaseRequest, connection: Connection) -> Session:
+    async def session(self, request: BaseRequest, peer: Peer) -> Session:
         """Give the session of a request.
 
         Raises:
             RefusedError: there is none, or it is over (40101).
         """
-        name = request.cookies.get(_cookie(request, connection), "")
+        name = request.cookies.get(_cookie(request, peer), "")
         session = self.sessions.use(name, time.monotonic())
         if session is None:
             raise _over()
@@ -94,33 +95,49 @@ class Browsers:
             raise _over()
         return session
 
-    async def show(self, request: BaseRequest, connection: Connection) -> web.Response:
+    async def show(self, request: BaseRequest, peer: Peer) -> web.Response:
         """Give the session, so that a page that was loaded again knows its token."""
-        return bodies.answer(request, _shown(await self.session(request, connection)))
+        return bodies.answer(request, _shown(await self.session(request, peer)))
 
-    def log_out(self, request: BaseRequest, connection: Connection) -> web.Response:
+    def log_out(self, request: BaseRequest, peer: Peer) -> web.Response:
         """End the session."""
-        cookie = _cookie(request, connection)
+        cookie = _cookie(request, peer)
         self.sessions.end(request.cookies.get(cookie, ""))
         response = bodies.answer(request, None)
-        _set_cookie(response, cookie, "", connection, max_age=0)
+        _set_cookie(response, cookie, "", peer, max_age=0)
         return response
 
 
+class LoginArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a page sends to log in."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
+    password: str
+
+
+class ShownSession(msgspec.Struct, frozen=True):
+    """What a page is told of its session."""
+
+    operator: str
+    #: Said with each change, in the header Angarium-Token.
+    token: str
+    #: It ends after so long without a request, and so long after the login.
+    idle_s: int
+    lifetime_s: int
+
+
 def _given(body: dict[str, Any]) -> Given:
-    name, password = body.get("name"), body.get("password")
-    if not (isinstance(name, str) and isinstance(password, str) and 0 < len(name) <= NAME_MAX):
-        raise errors.invalid("a login is name and password", 'send {"name": "anna", "password": "..."}')
-    return Given(name, password)
+    try:
+        asked = msgspec.convert(body, LoginArguments)
+    except msgspec.ValidationError:
+        advice = 'send {"name": "anna", "password": "..."}'
+        raise errors.invalid("a login is name and password", advice) from None
+    return Given(asked.name, asked.password)
 
 
 def _shown(session: Session) -> dict[str, Any]:
-    return {
-        "operator": session.operator,
-        "token": session.token,
-        "idle_s": int(IDLE_S),
-        "lifetime_s": int(LIFETIME_S),
-    }
+    shown = ShownSession(session.operator, session.token, int(IDLE_S), int(LIFETIME_S))
+    return msgspec.structs.asdict(shown)
 
 
 def _over() -> RefusedError:
@@ -128,21 +145,21 @@ def _over() -> RefusedError:
     return RefusedError(error, CHALLENGE)
 
 
-def _cookie(request: BaseRequest, connection: Connection) -> str:
+def _cookie(request: BaseRequest, peer: Peer) -> str:
     port = request.headers["Host"].rpartition(":")[2]
     name = f"angarium-{port}" if port.isdecimal() else "angarium"
-    return f"__Host-{name}" if connection.is_encrypted else name
+    return f"__Host-{name}" if peer.is_encrypted else name
 
 
 def _set_cookie(
-    response: web.Response, cookie: str, name: str, connection: Connection, max_age: int | None = None
+    response: web.Response, cookie: str, name: str, peer: Peer, max_age: int | None = None
 ) -> None:
     response.set_cookie(
         cookie,
         name,
         max_age=max_age,
         path="/",
-        secure=connection.is_encrypted,
+        secure=peer.is_encrypted,
         httponly=True,
         samesite="Strict",
     )

@@ -4,8 +4,8 @@ To compare takes tens of milliseconds of a core, on purpose, so it is done in a 
 remembered for a minute: as a keyed hash of it together with the stored hash, under a key that nobody has beside this
 process. The stored hash is asked for each time, so a password that was changed is refused at once.
 
-Who guesses is put off, by address and by name. An attempt counts before it is compared, or many at once would be
-free; one that fits is given back.
+Who guesses is put off: see `attempts`. How many passwords are compared at once is bounded as well; one more is
+refused, which is no failure of whoever sent it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 from angarium_server.access import network_of
+from cluster.management.access.attempts import Attempts
 from cluster.security import passwords
-from router.ground.ground import TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,17 +31,10 @@ if TYPE_CHECKING:
 #: How long a password that fitted is known, and how many are.
 REMEMBERED_S: Final = 60.0
 REMEMBERED_MAX: Final = 1_000
-#: Attempts that fail: from one network, and with one name from anywhere. A name has more, or strangers could shut its
-#: owner out by failing in its name.
-ADDRESS_BURST: Final = 10
-ADDRESS_PER_S: Final = 0.2
-NAME_BURST: Final = 50
-NAME_PER_S: Final = 1.0
-#: Networks and names that are known; with more, the one that was quiet for longest is forgotten.
-WATCHED_MAX: Final = 10_000
-#: Comparisons at once, and those that may wait for one.
+#: Comparisons at once; those that may wait for one; and more of them for names from where they have logged in before.
 THREADS: Final = 2
-COMPARED_MAX: Final = 32
+STRANGERS_MAX: Final = 24
+FOR_KNOWN: Final = 8
 #: Of a header with name and password; and of a name, more than any operator has.
 CREDENTIALS_BYTES_MAX: Final = 2_048
 NAME_MAX: Final = 256
@@ -58,31 +51,6 @@ class Caller(NamedTuple):
     address: str
 
 
-class Failures:
-    """How often each of some keys may fail; time is a parameter."""
-
-    def __init__(self, burst: float, per_s: float) -> None:
-        """Nobody has failed."""
-        self._burst, self._per_s = burst, per_s
-        #: Those that failed lately, the last one at the end.
-        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
-
-    def take(self, key: str, now: float) -> bool:
-        """Count an attempt; false if there were too many."""
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            if len(self._buckets) >= WATCHED_MAX:
-                self._buckets.popitem(last=False)
-            bucket = self._buckets[key] = TokenBucket(self._per_s, self._burst, now)
-        self._buckets.move_to_end(key)
-        return bucket.take(now)
-
-    def give_back(self, key: str) -> None:
-        """Count one less: it did not fail."""
-        if bucket := self._buckets.get(key):
-            bucket.level = min(bucket.burst, bucket.level + 1.0)
-
-
 class Remembered:
     """Passwords that fitted, for a while; time is a parameter."""
 
@@ -92,17 +60,20 @@ class Remembered:
         #: Keyed hash -> until when it counts, the oldest first.
         self._until: OrderedDict[bytes, float] = OrderedDict()
 
-    def _mark(self, stored: str, password: str) -> bytes:
-        data = f"{stored}\0{password}".encode()
+    def _mark(self, *parts: str) -> bytes:
+        data = "\0".join(parts).encode()
         return hashlib.blake2b(data, key=self._key, digest_size=32).digest()
 
-    def has(self, stored: str, password: str, now: float) -> bool:
-        """Tell whether a password fitted this stored hash lately."""
-        return self._until.get(self._mark(stored, password), 0.0) > now
+    def has(self, stored: str, password: str, network: str, now: float) -> bool:
+        """Tell whether a password that came from a network fitted this stored hash lately.
 
-    def add(self, stored: str, password: str, now: float) -> None:
+        For others it is to be compared: this costs nothing, so who guesses would not be slowed down.
+        """
+        return self._until.get(self._mark(stored, password, network), 0.0) > now
+
+    def add(self, stored: str, password: str, network: str, now: float) -> None:
         """Know that it fits."""
-        mark = self._mark(stored, password)
+        mark = self._mark(stored, password, network)
         self._until.pop(mark, None)
         if len(self._until) >= REMEMBERED_MAX:
             self._until.popitem(last=False)
@@ -147,8 +118,7 @@ class Logins:
         self._threads = ThreadPoolExecutor(THREADS, "password")
         self._comparing = 0
         self._remembered = Remembered()
-        self._of_addresses = Failures(ADDRESS_BURST, ADDRESS_PER_S)
-        self._of_names = Failures(NAME_BURST, NAME_PER_S)
+        self._attempts = Attempts()
         #: Name of a metric -> how often.
         self.counts: Counter[str] = Counter()
 
@@ -162,7 +132,7 @@ class Logins:
         given = basic(authorization)
         known = await self._ask("operators.credentials", {"name": given.name})
         stored, is_enabled = str(known["password"]), bool(known["enabled"])
-        if not self._remembered.has(stored, given.password, time.monotonic()):
+        if not self._remembered.has(stored, given.password, network_of(address), time.monotonic()):
             await self._log_in(given, address, stored, is_enabled=is_enabled)
         elif not is_enabled:
             raise errors.error_for(errors.UNAUTHORIZED, _FAILED, _ADVICE)
@@ -186,25 +156,39 @@ class Logins:
         return bool(known["enabled"]) and str(known["password"]) == stored
 
     async def _log_in(self, given: Given, address: str, stored: str, *, is_enabled: bool) -> None:
-        network, now = network_of(address), time.monotonic()
-        if not (self._of_addresses.take(network, now) and self._of_names.take(given.name, now)):
+        network = network_of(address)
+        taken = self._attempts.take(network, given.name, time.monotonic())
+        if taken is None:
             self.counts["logins_put_off"] += 1
             detail = "too many logins from this address, or with this name, have failed"
             raise errors.error_for(errors.CONNECT_RATE_EXCEEDED, detail, "wait a minute, and try again")
-        fits = await self._fits(stored, given.password) and is_enabled
-        self.counts["logins" if fits else "logins_failed"] += 1
-        outcome: str | int = "done" if fits else errors.UNAUTHORIZED
-        told = {"name": given.name, "address": address, "method": "password", "outcome": outcome}
-        await self._ask("operators.logged_in", told)
-        if not fits:
-            raise errors.error_for(errors.UNAUTHORIZED, _FAILED, _ADVICE)
-        self._of_addresses.give_back(network)
-        self._of_names.give_back(given.name)
-        self._remembered.add(stored, given.password, time.monotonic())
+        try:
+            at_once_max = STRANGERS_MAX + FOR_KNOWN * self._attempts.knows(network, given.name)
+            fits = await self._fits(stored, given.password, at_once_max) and is_enabled
+        except errors.RateLimitError:
+            self._attempts.give_back(taken)
+            self.counts["logins_put_off"] += 1
+            raise
+        await self._tell(given.name, address, "password", is_good=fits)
+        self._attempts.fitted(network, given.name, taken)
+        self._remembered.add(stored, given.password, network, time.monotonic())
 
-    async def _fits(self, stored: str, password: str) -> bool:
-        if self._comparing >= COMPARED_MAX:
-            detail = f"{COMPARED_MAX} passwords are being compared"
+    async def _tell(self, name: str, address: str, method: str, *, is_good: bool) -> None:
+        """Have it written down how a login ended.
+
+        Raises:
+            UnauthorizedError: it failed (40101).
+        """
+        self.counts["logins" if is_good else "logins_failed"] += 1
+        outcome: str | int = "done" if is_good else errors.UNAUTHORIZED
+        told = {"name": name, "address": address, "method": method, "outcome": outcome}
+        await self._ask("operators.logged_in", told)
+        if not is_good:
+            raise errors.error_for(errors.UNAUTHORIZED, _FAILED, _ADVICE)
+
+    async def _fits(self, stored: str, password: str, at_once_max: int) -> bool:
+        if self._comparing >= at_once_max:
+            detail = f"{self._comparing} passwords are being compared"
             raise errors.error_for(errors.CONNECT_RATE_EXCEEDED, detail, "try again in a second")
         self._comparing += 1
         try:

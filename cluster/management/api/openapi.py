@@ -16,6 +16,7 @@ from angarium import __version__, errors
 from angarium_server.http.bodies import JSON, MSGPACK
 from angarium_server.http.problems import CONTENT_TYPE, RETRY_AFTER_S, Problem, problem_of
 from cluster.admin.operations import OPERATIONS
+from cluster.management.access.browsers import SAID_WITH_CHANGES, LoginArguments, ShownSession
 from cluster.management.api import object_metrics, pages
 from cluster.management.api.routes import COMPARING, JOBS_PATTERN, ROUTES, Body, Shape
 from cluster.objects import KINDS
@@ -108,7 +109,7 @@ class _Document:
         known = [one for row in operations.values() for one in (row.arguments, row.answer)]
         structs = [kind.struct for kind in KINDS.values()]
         structs += [kind.identity for kind in KINDS.values() if kind.identity is not None]
-        types = [*known, *structs, Problem]
+        types = [*known, *structs, LoginArguments, ShownSession, Problem]
         template = "#/components/schemas/{name}"
         schemas, self._schemas = msgspec.json.schema_components(types, ref_template=template)
         pairs = iter(schemas)
@@ -122,6 +123,7 @@ class _Document:
             ROOT: {"get": _fixed("index", "List every path with its methods")},
             f"{ROOT}/openapi.json": {"get": _fixed("openapi", "Describe the API")},
             "/metrics/objects": {"get": _object_metrics()},
+            **_logins(),
         }
         for route in ROUTES:
             paths.setdefault(f"{ROOT}{route.path}", {})[route.method.lower()] = self._of_route(route)
@@ -286,6 +288,35 @@ def _fixed(name: str, summary: str) -> Schema:
         "summary": summary,
         "tags": ["api"],
         "responses": {"200": done, **_refusals(_ALWAYS)},
+    }
+
+
+def _logins() -> dict[str, Schema]:
+    """Describe the sessions of browsers."""
+    shown = {"200": {"description": "Done.", "content": _content(_reference(ShownSession.__name__))}}
+    given = {"required": True, "content": _content(_reference(LoginArguments.__name__))}
+    said = "Of a session: the token that its login was answered with."
+    token = {"name": SAID_WITH_CHANGES, "in": "header", "description": said, "schema": _TEXT}
+    nothing = {"200": {"description": "Done.", "content": _content({"type": "null"})}}
+    return {
+        f"{ROOT}/login": {
+            "get": {**_fixed("login", "Show the session"), "responses": {**shown, **_refusals(_ALWAYS)}},
+            "post": {
+                **_fixed(
+                    "log_in", "Begin a session with name and password; its cookie comes with the answer"
+                ),
+                "security": [],
+                "requestBody": given,
+                "responses": {**shown, **_refusals({**_ALWAYS, **_WITH_BODY})},
+            },
+        },
+        f"{ROOT}/logout": {
+            "post": {
+                **_fixed("log_out", "End the session"),
+                "parameters": [token],
+                "responses": {**nothing, **_refusals(_ALWAYS)},
+            }
+        },
     }
 
 

@@ -14,17 +14,17 @@ from angarium_server.http.bodies import NESTED_MAX, is_deep
 from angarium_server.http.problems import BAD_GATEWAY, problem_of, status_of
 from cluster.configuration.listening import url_of, with_port
 from cluster.configuration.management import ManagementSection, faults_of
+from cluster.management.access.attempts import ADDRESS_BURST
 from cluster.management.access.logins import (
-    ADDRESS_BURST,
-    ADDRESS_PER_S,
     REMEMBERED_S,
-    Failures,
+    STRANGERS_MAX,
     Given,
     Logins,
     Remembered,
     basic,
 )
 from cluster.management.api.routes import target_of
+from cluster.management.config import public_of
 from cluster.security import passwords
 from router.ground.config import RouterConfig
 
@@ -84,6 +84,40 @@ def test_an_address_that_cannot_be_is_refused_with_what_to_do(section: dict[str,
     (fault,) = faults_of(msgspec.convert(section, ManagementSection), RouterConfig())
     assert fault.startswith("management.")
     assert told in fault
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://broker.example", ""),
+        ("https://broker.example:8443/", ""),
+        ("https://[2001:db8::1]", ""),
+        ("http://localhost:8090", ""),
+        ("http://127.0.0.1", ""),
+        ("http://broker.example", "in the clear"),
+        ("http://[2001:db8::1]:80", "in the clear"),
+        ("https://broker.example/angarium", "without a path"),
+        ("https://broker.example/?a", "without a path"),
+        ("https://anna@broker.example", "write https://HOST"),
+        ("broker.example", "write https://HOST"),
+        ("https://broker.example:99999", "out of range"),
+    ],
+)
+def test_the_address_of_browsers_is_one_of_tls_without_a_path(url: str, told: str) -> None:
+    section = ManagementSection(public_url=url)
+    assert [told in fault for fault in faults_of(section, RouterConfig())] == ([True] if told else [])
+
+
+def test_a_proxy_is_an_address_or_a_network() -> None:
+    section = ManagementSection(proxies=["127.0.0.1", "10.0.0.0/8", "nginx"])
+    (fault,) = faults_of(section, RouterConfig())
+    assert fault.startswith("management.proxies: 'nginx'")
+
+
+def test_a_browser_is_told_to_come_by_tls_alone_where_nothing_else_is() -> None:
+    assert public_of("https://broker.example").headers
+    assert not public_of("https://broker.example:8443").headers, "it would count for all ports of that host"
+    assert not public_of("").is_encrypted
 
 
 def test_an_entry_is_bound_as_an_address_and_gets_its_port() -> None:
@@ -167,7 +201,7 @@ def test_who_fails_too_often_is_put_off_and_who_is_known_is_not(monkeypatch: pyt
     login(known, "anna:right")
     for _ in range(ADDRESS_BURST):
         assert code_of(lambda: login(known, "anna:wrong")) == errors.UNAUTHORIZED
-    assert code_of(lambda: login(known, "bob:wrong")) == errors.CONNECT_RATE_EXCEEDED
+    assert code_of(lambda: login(known, "anna:wrong")) == errors.CONNECT_RATE_EXCEEDED
     assert login(known, "anna:right") == "anna"
     assert code_of(lambda: login(known, "anna:wrong", "10.0.0.8")) == errors.UNAUTHORIZED
     assert known.counts == {"logins": 1, "logins_failed": ADDRESS_BURST + 1, "logins_put_off": 1}
@@ -185,23 +219,50 @@ def test_many_wrong_passwords_at_once_are_not_free(monkeypatch: pytest.MonkeyPat
     assert codes.count(errors.UNAUTHORIZED) == ADDRESS_BURST
 
 
-def test_failures_are_forgiven_with_time_and_given_back() -> None:
-    failures = Failures(2, ADDRESS_PER_S)
-    assert [failures.take("a", 0.0) for _ in range(3)] == [True, True, False]
-    assert failures.take("b", 0.0)
-    assert failures.take("a", 1 / ADDRESS_PER_S)
-    failures.give_back("a")
-    failures.give_back("nobody")
-    assert failures.take("a", 1 / ADDRESS_PER_S)
+def test_a_password_that_was_not_compared_for_load_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passwords, "fits", lambda _stored, password: password == "right")
+    node = Node()
+    known = Logins(node.ask)
+    known._comparing = STRANGERS_MAX  # as if others were being compared
+    for _ in range(3 * ADDRESS_BURST):
+        assert code_of(lambda: login(known, "anna:right")) == errors.CONNECT_RATE_EXCEEDED
+    assert node.told == []
+    known._comparing = 0
+    assert login(known, "anna:right") == "anna"
+    assert known.counts == {"logins": 1, "logins_put_off": 3 * ADDRESS_BURST}
+    known._comparing = STRANGERS_MAX
+    known._remembered = Remembered()
+    assert login(known, "anna:right") == "anna", "who has logged in from there has places of its own"
+
+
+def test_strangers_in_many_networks_shut_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passwords, "fits", lambda _stored, password: password == "right")
+    known = Logins(Node().ask)
+    assert login(known, "anna:right", "192.0.2.1") == "anna"
+    known._remembered = Remembered()
+
+    async def from_everywhere() -> list[Any]:
+        tries = [
+            known.caller(header("anna:wrong"), f"10.{network}.0.1")
+            for network in range(20)
+            for _ in range(ADDRESS_BURST)
+        ]
+        return await asyncio.gather(*tries, return_exceptions=True)
+
+    codes = [error.code for error in asyncio.run(from_everywhere())]
+    assert codes.count(errors.CONNECT_RATE_EXCEEDED) > 100, "they are slowed down together"
+    assert login(known, "anna:right", "192.0.2.1") == "anna", "where she has been before"
+    assert login(known, "anna:right", "198.51.100.1") == "anna", "and where she is for the first time"
 
 
 def test_a_password_is_remembered_for_a_while_for_its_hash_alone() -> None:
     known = Remembered()
-    known.add("hash", "right", 0.0)
-    assert known.has("hash", "right", REMEMBERED_S - 1)
-    assert not known.has("hash", "right", REMEMBERED_S)
-    assert not known.has("other", "right", 0.0)
-    assert not Remembered().has("hash", "right", 0.0)
+    known.add("hash", "right", "10.0.0.7", 0.0)
+    assert known.has("hash", "right", "10.0.0.7", REMEMBERED_S - 1)
+    assert not known.has("hash", "right", "10.0.0.7", REMEMBERED_S)
+    assert not known.has("other", "right", "10.0.0.7", 0.0)
+    assert not known.has("hash", "right", "10.0.0.8", 0.0), "who guesses elsewhere is slowed down"
+    assert not Remembered().has("hash", "right", "10.0.0.7", 0.0)
 
 
 @pytest.mark.parametrize(

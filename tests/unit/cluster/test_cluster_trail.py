@@ -14,7 +14,8 @@ from cluster import objects
 from cluster.admin.operations import OPERATIONS
 from cluster.controller.access import trail as module
 from cluster.controller.access.callers import LOCAL, Claim, Who
-from cluster.controller.access.trail import CHANGES, RELIEVING, Changed, Deed, Trail
+from cluster.controller.access.repeats import DISTINCT_MAX, OPEN_MAX
+from cluster.controller.access.trail import CHANGES, LOGIN, RELIEVING, Changed, Deed, Trail
 from cluster.controller.switchboard import effects as c
 from tests.unit.cluster.controller_world import ASKER, OWNER, World
 
@@ -339,3 +340,70 @@ def test_without_room_reads_go_on_and_only_what_makes_room_is_changed(world: Wor
 def test_what_clients_and_the_node_change_is_not_of_an_operator(world: World) -> None:
     world.do(world.controller.event({"event": "E", "scope": "SYSTEM", "text": "t", "newest_endpoint": 50}))
     assert entries(world) == []
+
+
+def refusal_lines(trail: Trail, times: int, at: str = TIME, **changed: Any) -> list[dict[str, Any]]:
+    """Refuse so often, and give what was written."""
+    who = WHO._replace(**{name: changed[name] for name in changed.keys() & {"name", "address"}})
+    lines = []
+    for _ in range(times):
+        deed = Deed(who, "config.export", {"name": changed.get("asked", "q")})
+        lines += trail.lines(deed, changed.get("outcome", errors.OPERATOR_DENIED), at)
+    trail.validate()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.requirement("R259")
+def test_refusals_that_repeat_are_counted_for_a_minute() -> None:
+    trail = Trail()
+    (first,) = refusal_lines(trail, 1_000)
+    assert (first["number"], "repeated" in first) == (1, False)
+    assert len(refusal_lines(trail, 5, address="10.0.0.8")) == 1, "another address"
+    assert len(refusal_lines(trail, 5, name="ben")) == 1, "somebody else"
+    assert len(refusal_lines(trail, 5, outcome=errors.UNAUTHORIZED)) == 1
+    assert trail.repeats(TIME.replace("10:00:00", "10:00:59")) == []
+    later = TIME.replace("10:00:00", "10:01:00")
+    told = [json.loads(line) for line in trail.repeats(later)]
+    assert [one["repeated"] for one in told] == [999, 4, 4, 4]
+    assert told[0] == {**first, "number": 5, "time": TIME, "repeated": 999, "since": TIME}
+    assert trail.repeats(later) == []
+    assert len(refusal_lines(trail, 5, at=later)) == 1, "the next minute begins with a line"
+    assert [json.loads(line)["repeated"] for line in trail.end()] == [4]
+    assert trail.end() == []
+    assert [entry["number"] for entry in trail.find(None, "", 100)] == list(range(1, 11))
+
+
+def test_very_many_different_refusals_of_an_address_are_one() -> None:
+    trail = Trail()
+    written = [one for number in range(100) for one in refusal_lines(trail, 1, asked=f"q{number}")]
+    assert len(written) == DISTINCT_MAX + 1
+    assert refusal_lines(trail, 1, asked="q", address="10.0.0.8"), "others are told apart as before"
+    (told,) = [json.loads(line) for line in trail.end()]
+    assert (told["repeated"], told["is_various"]) == (100 - DISTINCT_MAX - 1, True)
+
+
+def test_a_clock_that_is_set_back_ends_a_minute_and_too_many_end_the_oldest() -> None:
+    trail = Trail()
+    refusal_lines(trail, 3)
+    assert len(trail.repeats(TIME.replace("10:00:00", "09:59:00"))) == 1
+    refusal_lines(trail, 3)
+    told = [one for number in range(OPEN_MAX) for one in refusal_lines(trail, 1, address=f"address {number}")]
+    assert [one for one in told if "repeated" in one] == [one for one in told if one.get("repeated") == 2]
+    assert len(told) == OPEN_MAX + 1
+
+
+def test_logins_and_changes_are_never_counted_instead_of_written() -> None:
+    trail = Trail()
+    for operation, outcome in ((LOGIN, "done"), ("objects.create", "done"), ("objects.create", 40901)):
+        assert all(trail.lines(Deed(WHO, operation, {}), outcome, TIME) for _ in range(5))
+    assert trail.end() == []
+
+
+@pytest.mark.requirement("R259")
+def test_the_controller_writes_the_count_of_refusals_when_their_minute_is_over(world: World) -> None:
+    for _ in range(4):
+        refused(world, ANNA, "config.export")
+    (entry,) = entries(world)
+    world.do(world.controller.stopped())
+    counted = entries(world)[1]
+    assert (counted["operation"], counted["repeated"]) == (entry["operation"], 3)
