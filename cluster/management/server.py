@@ -32,6 +32,7 @@ from cluster.management.access.logins import Logins
 from cluster.management.api import object_metrics, openapi, resources
 from cluster.management.api.routes import ROOT, ROUTES, Found, Target, find, target_of
 from cluster.management.config import ManagementRuntime, public_of
+from cluster.management.console import files
 from cluster.management.controller import DEFAULT_TIMEOUT_S, Controller
 
 if TYPE_CHECKING:
@@ -140,6 +141,9 @@ class ManagementServer:
     async def _answered(self, request: BaseRequest, connection: Connection) -> web.Response:
         peer = self._peer(request, connection)
         target = target_of(request.raw_path)
+        if file := files.find(target.path):
+            _allow(request, "GET", "HEAD")
+            return files.answer(request, file)
         if target.path == (*ROOT, "login"):
             return await self._login(request, peer)
         caller = await self._caller(request, peer)

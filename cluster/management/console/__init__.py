@@ -1,0 +1,1 @@
+"""The console: the page for operators, as files that the management process gives to browsers."""

@@ -1,0 +1,122 @@
+// The messages of an endpoint: browsing takes nothing from it. Positions are those of a partition.
+
+import { html, useState } from "../vendor/preact-htm.js";
+import { change, get } from "../node/api.js";
+import { usePolling } from "../node/polling.js";
+import { may } from "../node/rights.js";
+import { Badge, Button, Facts, Field, Panel } from "../parts/controls.js";
+import { Dialog, Question } from "../parts/dialog.js";
+import { count, counted, payload, size, text, time } from "../parts/format.js";
+import { Loading, Refusal, notify } from "../parts/notices.js";
+import { Search } from "../parts/list.js";
+import { Table } from "../parts/table.js";
+
+const PAGE_ROWS = 25;
+
+export function Messages({ me, vpn, name, pieces, partitions }) {
+  const [selector, setSelector] = useState("");
+  const [partition, setPartition] = useState("0");
+  const [cursors, setCursors] = useState([0]);
+  const [chosen, setChosen] = useState(new Set());
+  const [shown, setShown] = useState(null);
+  const [isDeleting, setDeleting] = useState(false);
+  const query = { limit: PAGE_ROWS, after: cursors.at(-1), selector, partition: partitions ? partition : "" };
+  const { value, problem, again } = usePolling(JSON.stringify([pieces, query]), (signal) => get([...pieces, "messages"], query, { signal }), 5_000);
+  const works = may(me, "operator", vpn);
+  const rows = value?.messages ?? [];
+  const elsewhere = (change) => {
+    setCursors([0]);
+    setChosen(new Set());
+    change();
+  };
+  const choose = (position) => {
+    const next = new Set(chosen);
+    if (!next.delete(position)) next.add(position);
+    setChosen(next);
+  };
+  async function remove() {
+    const { deleted } = await change("POST", [...pieces, "messages", "delete"], { positions: [...chosen], ...(partitions ? { partition: Number(partition) } : {}) });
+    notify(`${counted(deleted, "message")} deleted from ${name}`);
+    setChosen(new Set());
+    again();
+  }
+  const actions = works && html`<${Button} kind="danger" disabled=${!chosen.size} onClick=${() => setDeleting(true)}>Delete ${chosen.size ? counted(chosen.size, "message") : "chosen"}<//>`;
+  return html`<${Panel} id="messages" title="Messages" actions=${actions}>
+    <div class="filters">
+      <${Search} label="Selector" value=${selector} onChange=${(next) => elsewhere(() => setSelector(next))} placeholder="colour = 'red' AND priority > 3" />
+      ${partitions > 0 && html`<${Field} type="select" label="Partition" value=${partition} onInput=${(next) => elsewhere(() => setPartition(next))}
+        options=${Array.from({ length: partitions }, (_, index) => [String(index), String(index)])} />`}
+    </div>
+    <${Refusal} problem=${problem} />
+    ${value ? html`
+      <${Table} caption=${`Messages of ${name}, the oldest first`} columns=${columnsOf({ works, chosen, choose, setShown })} rows=${rows} keyOf=${(row) => row.position} empty="No messages." />
+      <div class="pages">
+        <p aria-live="polite">${counted(rows.length, "message")} on this page, the oldest first</p>
+        <${Button} disabled=${cursors.length < 2} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous<//>
+        <${Button} disabled=${rows.length < PAGE_ROWS} onClick=${() => setCursors([...cursors, rows.at(-1).position])}>Next<//>
+      </div>` : !problem && html`<${Loading} />`}
+    ${shown !== null && html`<${Message} ...${{ pieces, position: shown, partition: partitions ? partition : "" }} onClose=${() => setShown(null)} />`}
+    ${isDeleting && html`<${Question} title=${`Delete ${counted(chosen.size, "message")}?`} action=${`Delete ${counted(chosen.size, "message")}`} onSubmit=${remove} onClose=${() => setDeleting(false)}>
+      <p>${counted(chosen.size, "message")} of <strong>${name}</strong> ${chosen.size === 1 ? "is" : "are"} deleted for good: position ${[...chosen].sort((one, other) => one - other).join(", ")}.</p>
+    <//>`}
+  <//>`;
+}
+
+function columnsOf({ works, chosen, choose, setShown }) {
+  const box = { name: "box", title: html`<span class="unseen">Chosen</span>`, show: (row) => html`<input type="checkbox" aria-label=${`Choose message ${row.position}`} checked=${chosen.has(row.position)} onChange=${() => choose(row.position)} />` };
+  const position = (row) => (works ? html`<button type="button" class="link" aria-label=${`Show message ${row.position}`} onClick=${() => setShown(row.position)}>${count(row.position)}</button>` : count(row.position));
+  return [
+    ...(works ? [box] : []),
+    { name: "position", title: "Position", number: true, main: true, show: position },
+    { name: "topic", title: "Topic", show: (row) => html`<code>${row.topic}</code>` },
+    { name: "size", title: "Size", number: true, show: (row) => size(row.size_bytes) },
+    { name: "stored", title: "Stored", show: (row) => time(row.stored_ms) },
+    { name: "state", title: "State", show: (row) => html`<${Badge}>${row.state}<//>` },
+    { name: "redeliveries", title: "Redelivered", number: true, minor: true, show: (row) => count(row.redeliveries) },
+    { name: "priority", title: "Priority", number: true, minor: true, show: (row) => count(row.priority) },
+    { name: "expires", title: "Expires", minor: true, show: (row) => (row.expires_ms ? time(row.expires_ms) : "–") },
+    { name: "origin", title: "Came from", minor: true, show: (row) => originOf(row.origin) },
+  ];
+}
+
+/** Of a message that was moved: from where. */
+export function originOf(origin) {
+  if (!origin) return "–";
+  return Array.isArray(origin) ? origin.filter((one) => typeof one === "string").join(" ") : text(origin.name ?? origin);
+}
+
+function Message({ pieces, position, partition, onClose }) {
+  const { value, problem } = usePolling(`${position}`, (signal) => get([...pieces, "messages", String(position)], { partition }, { signal }), 0);
+  return html`<${Dialog} title=${`Message ${position}`} onClose=${onClose} wide>
+    <${Refusal} problem=${problem} />
+    ${value ? html`<${Content} message=${value} />` : !problem && html`<${Loading} />`}
+    <footer><${Button} onClick=${onClose}>Close<//></footer>
+  <//>`;
+}
+
+export function Content({ message }) {
+  const { text: body, isText, bytes } = payload(message.payload);
+  const carried = message.properties ?? {};
+  const rows = [
+    ["Topic", html`<code>${message.topic}</code>`],
+    ["Stored", time(message.stored_ms)],
+    ["State", message.state],
+    ["Priority", count(message.priority)],
+    ["Redelivered", count(message.redeliveries)],
+    ["Expires", message.expires_ms ? time(message.expires_ms) : null],
+    ["Came from", message.origin ? originOf(message.origin) : null],
+    ...Object.entries(carried).map(([name, value]) => [name, html`<code>${text(value)}</code>`]),
+  ];
+  return html`<${Facts} rows=${rows} />
+    <h3>Payload <span class="quiet">${size(bytes)}${isText ? "" : ", no UTF-8: its bytes"}</span></h3>
+    <pre tabindex="0" aria-label="Payload">${pretty(body, isText)}</pre>`;
+}
+
+function pretty(body, isText) {
+  if (!isText || !/^\s*[[{]/.test(body)) return body;
+  try {
+    return JSON.stringify(JSON.parse(body), null, 2);
+  } catch {
+    return body;
+  }
+}

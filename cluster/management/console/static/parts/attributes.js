@@ -1,0 +1,80 @@
+// The attributes of an object, and a form that changes them: only what was changed is sent, and only if nobody else has
+// changed the object meanwhile (If-Match).
+
+import { html, useState } from "../vendor/preact-htm.js";
+import { at, send } from "../node/api.js";
+import { usePolling } from "../node/polling.js";
+import { Button, Facts, Field, Panel } from "./controls.js";
+import { FormDialog } from "./dialog.js";
+import { text, words } from "./format.js";
+import { Loading, Refusal, notify } from "./notices.js";
+
+/** What the node sets, or what names the object. */
+const FIXED = new Set([
+  "kind", "vpn", "name", "id", "generation", "created_by", "durable", "client", "homes", "client_subscriptions", "session", "topic", "selector",
+  "password_set",
+]);
+
+async function objectAt(pieces, signal) {
+  const response = await send("GET", at(pieces), { signal });
+  return { etag: response.headers.get("ETag"), object: await response.json() };
+}
+
+export function Attributes({ pieces, mayChange, title, onChange }) {
+  const [editing, setEditing] = useState(null);
+  const { value, problem, again } = usePolling(pieces.join("\n"), (signal) => objectAt(pieces, signal), 10_000);
+  const shown = value ? Object.entries(value.object).filter(([name]) => !FIXED.has(name)) : [];
+  const close = () => {
+    setEditing(null);
+    again();
+    onChange?.();
+  };
+  return html`<${Panel} id="attributes" title=${title} actions=${mayChange && value && html`<${Button} onClick=${() => setEditing(value)}>Change<//>`}>
+    <${Refusal} problem=${problem} />
+    ${value ? html`<details open=${shown.length < 16}><summary>${shown.length} attributes</summary><${Facts} rows=${shown.map(([name, one]) => [html`<code>${name}</code>`, shownOf(one)])} /></details>` : !problem && html`<${Loading} />`}
+    ${editing && html`<${Change} pieces=${pieces} ...${editing} onClose=${close} />`}
+  <//>`;
+}
+
+function shownOf(value) {
+  if (Array.isArray(value)) return value.length ? html`<ul class="plain">${value.map((one) => html`<li key=${text(one)}><code>${text(one)}</code></li>`)}</ul>` : html`<span class="quiet">none</span>`;
+  return value === "" ? html`<span class="quiet">empty</span>` : text(value);
+}
+
+const isPlain = (value) => ["string", "number", "boolean"].includes(typeof value) || (Array.isArray(value) && value.every((one) => typeof one === "string"));
+
+function Change({ pieces, object, etag, onClose }) {
+  const names = Object.keys(object).filter((name) => !FIXED.has(name) && isPlain(object[name]));
+  const [values, setValues] = useState(Object.fromEntries(names.map((name) => [name, inForm(object[name])])));
+  const [find, setFind] = useState("");
+  const changed = names.filter((name) => values[name] !== inForm(object[name]));
+  const shown = names.filter((name) => name.includes(find.trim().replaceAll(" ", "_").toLowerCase()) || changed.includes(name));
+  async function save() {
+    const body = Object.fromEntries(changed.map((name) => [name, outOfForm(values[name], object[name])]));
+    await send("PATCH", at(pieces), { body, headers: { "If-Match": etag } });
+    notify(`${object.name}: ${changed.join(", ")} changed`);
+  }
+  return html`<${FormDialog} title=${`Change ${object.name}`} action=${changed.length ? `Change ${changed.length}` : "Change"} ready=${changed.length > 0} onSubmit=${save} onClose=${onClose} wide>
+    ${names.length > 8 && html`<${Field} type="search" label="Find an attribute" value=${find} onInput=${setFind} />`}
+    <div class="attributes">
+      ${shown.map((name) => html`<${Attribute} key=${name} name=${name} was=${object[name]} value=${values[name]} onInput=${(value) => setValues({ ...values, [name]: value })} />`)}
+    </div>
+  <//>`;
+}
+
+function Attribute({ name, was, value, onInput }) {
+  if (typeof was === "boolean") return html`<${Field} type="checkbox" label=${words(name)} value=${value} onInput=${onInput} />`;
+  if (Array.isArray(was)) return html`<${Field} type="textarea" rows="4" label=${words(name)} value=${value} onInput=${onInput} hint="One a line" wide />`;
+  return html`<${Field} type=${typeof was === "number" ? "number" : "text"} label=${words(name)} value=${value} onInput=${onInput} autocomplete="off" />`;
+}
+
+function inForm(value) {
+  if (typeof value === "boolean") return value;
+  return Array.isArray(value) ? value.join("\n") : String(value);
+}
+
+function outOfForm(value, was) {
+  if (typeof was === "number") return Number(value);
+  if (Array.isArray(was)) return value.split("\n").map((line) => line.trim()).filter(Boolean);
+  return value;
+}

@@ -1,0 +1,105 @@
+// Small things that pages are made of: buttons, fields, badges, figures, and what looks after a request of a form.
+
+import { html, useEffect, useRef, useState } from "../vendor/preact-htm.js";
+
+let fields = 0;
+
+/** Give an id that no other element has. */
+export function useId() {
+  const id = useRef("");
+  if (!id.current) {
+    fields += 1;
+    id.current = `field-${fields}`;
+  }
+  return id.current;
+}
+
+/** A field with its label; `type` is that of an input, or "textarea" or "select" with `options` [value, label]. */
+export function Field({ label, hint, type = "text", value, onInput, options, wide, hideLabel, ...more }) {
+  const id = useId();
+  const told = { id, value, ...more, ...(hint ? { "aria-describedby": `${id}-hint` } : {}) };
+  const changed = (event) => onInput(type === "checkbox" ? event.currentTarget.checked : event.currentTarget.value);
+  let control;
+  if (type === "select") {
+    control = html`<select ...${told} onChange=${changed}>
+      ${options.map(([one, text]) => html`<option key=${one} value=${one} selected=${one === value}>${text}</option>`)}
+    </select>`;
+  } else if (type === "textarea") {
+    control = html`<textarea ...${told} spellcheck="false" onInput=${changed}></textarea>`;
+  } else if (type === "checkbox") {
+    return html`<div class="field check">
+      <input ...${told} type="checkbox" value="on" checked=${value} onChange=${changed} /><label for=${id}>${label}</label>
+    </div>`;
+  } else {
+    control = html`<input ...${told} type=${type} spellcheck="false" autocapitalize="off" onInput=${changed} />`;
+  }
+  return html`<div class=${`field${wide ? " wide" : ""}`}>
+    <label for=${id} class=${hideLabel ? "unseen" : ""}>${label}</label>${control}
+    ${hint && html`<p class="hint" id=${`${id}-hint`}>${hint}</p>`}
+  </div>`;
+}
+
+export function Button({ kind = "", children, ...more }) {
+  return html`<button type="button" class=${kind} ...${more}>${children}</button>`;
+}
+
+/** Say in one word how something does; `mood` is good, bad, warn or quiet. */
+export function Badge({ mood = "quiet", children }) {
+  return html`<span class=${`badge ${mood}`}>${children}</span>`;
+}
+
+/** A figure with what it is. */
+export function Figure({ label, value, note, mood = "", children }) {
+  return html`<div class=${`figure ${mood}`}>
+    <dt>${label}</dt>
+    <dd>${value}${note && html`<span class="note">${note}</span>`}</dd>
+    ${children}
+  </div>`;
+}
+
+/** Names and values, one row each; values that are null are left out. */
+export function Facts({ rows }) {
+  return html`<dl class="facts">
+    ${rows.filter(([, value]) => value !== null && value !== undefined).map(
+      ([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`,
+    )}
+  </dl>`;
+}
+
+export function Panel({ title, actions, children, id, wide }) {
+  return html`<section class=${`panel${wide ? " wide" : ""}`} aria-labelledby=${id}>
+    <header><h2 id=${id}>${title}</h2>${actions && html`<div class="actions">${actions}</div>`}</header>
+    ${children}
+  </section>`;
+}
+
+/** The head of a page: its title, which has the focus after a change of the page, and what can be done. */
+export function Head({ title, note, actions, children }) {
+  const heading = useRef(null);
+  useEffect(() => {
+    document.title = `${title} – Angarium`;
+  }, [title]);
+  return html`<div class="head">
+    <div><h1 ref=${heading} tabindex="-1">${title}</h1>${note && html`<p class="quiet">${note}</p>`}</div>
+    ${actions && html`<div class="actions">${actions}</div>`}
+    ${children}
+  </div>`;
+}
+
+/** What a form does: {busy, problem, run}; `run(work)` does it unless something is being done. */
+export function useWork() {
+  const [state, setState] = useState({ busy: false, problem: null });
+  async function run(work) {
+    if (state.busy) return false;
+    setState({ busy: true, problem: null });
+    try {
+      await work();
+      setState({ busy: false, problem: null });
+      return true;
+    } catch (problem) {
+      setState({ busy: false, problem });
+      return false;
+    }
+  }
+  return { ...state, run };
+}

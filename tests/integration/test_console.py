@@ -1,0 +1,206 @@
+"""The console in a real browser, at a real node: what operators find, do, and may not do.
+
+It needs Chromium, as Debian's package of that name; without one these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from angarium import blocking
+from angarium_server.http.problems import CONTENT_TYPE
+from tests.integration.browser import Browser, program
+from tests.integration.http_api import PASSWORD, Api, managed_node
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from angarium_server.testing import Node
+
+pytestmark = pytest.mark.slow
+
+#: What must stay text: it would be markup, and a script, in a page that puts it in as it is.
+MARKUP: Final = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
+QUEUES: Final = ("calm", "grows", "other")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with managed_node(tmp_path_factory.mktemp("console")) as running:
+        api = Api(running.management_url)
+        for name in QUEUES:
+            assert api.send("POST", "/api/v1/vpns/default/queues", {"name": name}).status == 201
+        api.close()
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if program() is None:
+        pytest.skip("there is no Chromium here: install the package chromium")
+    with Browser(tmp_path_factory.mktemp("chromium")) as made:
+        yield made
+
+
+@pytest.fixture
+def browser(node: Node, chromium: Browser) -> Iterator[Browser]:
+    """Give a browser without a session; all that it asked for, and complained about, is looked at in the end."""
+    chromium.do("Network.clearBrowserCookies")
+    chromium.requested.clear()
+    chromium.complaints.clear()
+    chromium.open(f"{node.management_url}/?visit={next(VISITS)}")
+    chromium.sees("Password")
+    yield chromium
+    foreign = [url for url in chromium.requested if not url.startswith(node.management_url)]
+    assert foreign == []
+    # A browser notes each refusal, also those that the page expects.
+    complaints = [one for one in chromium.complaints if "the server responded with a status" not in one]
+    assert complaints == []
+
+
+VISITS: Final = iter(range(1_000))
+
+
+@pytest.fixture
+def api(node: Node) -> Iterator[Api]:
+    made = Api(node.management_url)
+    yield made
+    made.close()
+
+
+def log_in(browser: Browser, name: str = "admin") -> None:
+    browser.fill("Operator", name)
+    browser.fill("Password", PASSWORD)
+    browser.press("Enter")
+    browser.sees("Log out")
+
+
+def held(api: Api, name: str) -> int:
+    return int(api.get(f"/vpns/default/queues/{name}/status").value["messages_spooled"])
+
+
+def fill(node: Node, api: Api, name: str, payloads: list[bytes]) -> None:
+    before = held(api, name)
+    with blocking.connect(node.url) as client, client.producer() as producer:
+        for payload in payloads:
+            producer.publish(f"#P2P/QUE/{name}", payload)
+        producer.flush()
+    wait_until(lambda: held(api, name) == before + len(payloads), f"{name} has its messages")
+
+
+def test_the_page_and_its_files_come_without_a_login_and_nothing_else_does(api: Api) -> None:
+    api.authorization = ""
+    page = api.send("GET", "/")
+    policy = page.headers["Content-Security-Policy"]
+    assert "frame-ancestors 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    for address in re.findall(r'(?:href|src)="([^"]*)"', page.body.decode()):
+        file = api.send("GET", address)
+        assert (file.status, file.headers["X-Content-Type-Options"]) == (200, "nosniff"), address
+        head = api.send("HEAD", address)
+        assert (head.status, head.headers["Content-Length"]) == (200, str(len(file.body)))
+        assert api.send("GET", address, If_None_Match=file.headers["ETag"]).status == 304
+    assert api.send("POST", "/", {}).status == 405
+    for path in ("/console", "/console/x/app.js", "/console/../console/app.js", "/index.html"):
+        refused = api.send("GET", path)
+        assert (refused.status, refused.headers["Content-Type"]) == (401, CONTENT_TYPE)
+
+
+def test_an_operator_finds_the_queue_that_grows_and_works_with_its_messages(
+    node: Node, browser: Browser, api: Api
+) -> None:
+    log_in(browser)
+    browser.sees("Every check passes")
+    browser.click("Queues", "nav")
+    browser.sees("grows")
+    fill(node, api, "grows", [b"first", b"second", MARKUP.encode()])
+    # Sorted by what they hold, and asked for again by itself: it comes up.
+    browser.until("document.querySelector('tbody th').innerText === 'grows'")
+    browser.click("grows", "tbody")
+    browser.sees("Unacknowledged")
+    browser.click("Show message 3")
+    browser.sees(MARKUP)
+    browser.press("Escape")
+    browser.until("!document.querySelector('dialog')")
+
+    browser.click("Choose message 1")
+    browser.click("Delete 1 message", "main")
+    browser.sees("deleted for good: position 1")
+    browser.click("Delete 1 message", "dialog")
+    browser.until("!document.querySelector('dialog')")
+    assert held(api, "grows") == 2
+
+    browser.click("Move or copy")
+    browser.fill("To the queue", "other", "dialog")
+    browser.sees("All of its 2 messages leave grows and go to other")
+    browser.click("Move", "dialog")
+    browser.sees("2 messages moved.")
+    browser.click("Close", "dialog footer")
+    assert (held(api, "grows"), held(api, "other")) == (0, 2)
+
+    browser.value("location.hash = '#/queue/default/other'")
+    browser.click("Purge")
+    browser.sees("All of them are deleted for good")
+    browser.click("Delete all messages", "dialog")
+    browser.sees("2 messages deleted from other")
+    assert held(api, "other") == 0
+    browser.click("Delete", "main .head")
+    browser.click("Delete the queue", "dialog")
+    browser.until("location.hash === '#/queues'")
+    assert api.get("/vpns/default/queues/other").status == 404
+
+
+def test_a_viewer_sees_no_button_that_the_node_would_refuse(browser: Browser) -> None:
+    log_in(browser, "viewer")
+    browser.click("Queues", "nav")
+    browser.click("calm", "tbody")
+    browser.sees("No messages.")
+    buttons = browser.value(
+        "[...document.querySelectorAll('main button, main .button')].map((e) => e.innerText)"
+    )
+    assert buttons == ["Previous", "Next"]
+
+
+def test_a_refusal_is_shown_in_the_words_of_the_node(browser: Browser) -> None:
+    browser.fill("Operator", "admin")
+    browser.fill("Password", "wrong")
+    browser.press("Enter")
+    browser.sees("name and password of an operator do not belong together")
+    browser.sees("40101")
+
+
+def test_the_keyboard_leads_through_all_of_it(node: Node, browser: Browser, api: Api) -> None:
+    fill(node, api, "calm", [b"one"])
+    browser.until("document.activeElement.name === 'name'")
+    browser.type("admin")
+    browser.press("Tab")
+    browser.type(PASSWORD)
+    browser.press("Enter")
+    browser.sees("Every check passes")
+    browser.tab_to("Skip to the content")
+    browser.tab_to("Queues")
+    browser.press("Enter")
+    browser.until("document.activeElement.tagName === 'H1' && document.activeElement.innerText === 'Queues'")
+    browser.sees("calm")
+    browser.tab_to("calm")
+    browser.press("Enter")
+    browser.sees("Oldest message")
+    browser.tab_to("Purge")
+    browser.press("Enter")
+    browser.sees("Purge calm?")
+    # The focus stays inside, whichever way it goes, and is back at the button in the end.
+    for shift in (False, True):
+        for _ in range(6):
+            browser.press("Tab", shift=shift)
+            assert browser.value(
+                "document.activeElement === document.body || Boolean(document.activeElement.closest('dialog'))"
+            )
+    browser.press("Escape")
+    browser.until("!document.querySelector('dialog')")
+    assert browser.focused() == "Purge"
+    assert browser.value("person.unnamed()") == []
