@@ -131,10 +131,10 @@ def functions(module: Module) -> Iterator[Function]:
 
 
 def texts() -> Iterator[tuple[Path, str]]:
-    """Give every text of the project, with where it is."""
+    """Give every text of the project, with where it is; what others made is as they made it, and pictures are none."""
     for folder in (*MAY_IMPORT, "tests", "docs", "scripts", "deploy", "benchmarks", ".ci"):
         for path in sorted(folder_of(folder).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
+            if path.is_file() and path.suffix != ".png" and not {"__pycache__", "vendor"} & {*path.parts}:
                 yield path, path.read_text(encoding="utf-8", errors="replace")
     for path in sorted(ROOT.iterdir()):
         if path.suffix in {".md", ".toml"}:
