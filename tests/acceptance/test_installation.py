@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.acceptance.command_shell import Shell
-from tests.acceptance.installation import clean_environment, install, run
+from tests.acceptance.installation import ROOT, clean_environment, install, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +67,14 @@ def test_the_page_in_an_index_has_no_link_that_leads_nowhere(installation: Insta
         targets += re.findall(r"\]\((.+?)\)", page)
     assert targets
     assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+
+
+def test_the_server_brings_the_files_of_its_console(installation: Installation) -> None:
+    console = "cluster/management/console/static/"
+    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / console).rglob("*.*")}
+    (wheel,) = installation.wheels.glob("angarium_server-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert there == {name.removeprefix("angarium_server/parts/") for name in names if console in name}
 
 
 @pytest.fixture

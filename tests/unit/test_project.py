@@ -44,7 +44,7 @@ FOR_BROWSERS = {
     "sdk/angarium/pipeline/report/report.css",
     "sdk/angarium/pipeline/report/report.js",
 }
-#: The same of the console; what each file there may be is a matter of tests/unit/cluster/test_cluster_management_console.py.
+#: The same of the console, whose own test looks at each file (test_cluster_management_console.py).
 CONSOLE = "cluster/management/console/static/"
 FOLDERS = ["sdk", "angarium_server", "cluster", "gateway", "node", "router", "storage"]
 #: No text of ours is longer, but source of another language in a string would be.
