@@ -52,8 +52,9 @@ def browser(node: Node, chromium: Browser) -> Iterator[Browser]:
     chromium.do("Network.clearBrowserCookies")
     chromium.requested.clear()
     chromium.complaints.clear()
-    chromium.open(f"{node.management_url}/?visit={next(VISITS)}")
-    chromium.sees("Password")
+    visit = f"?visit={next(VISITS)}"
+    chromium.open(f"{node.management_url}/{visit}")
+    chromium.until(f"location.search === '{visit}' && document.querySelector('main.login input')")
     yield chromium
     foreign = [url for url in chromium.requested if not url.startswith(node.management_url)]
     assert foreign == []
