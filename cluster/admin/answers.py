@@ -487,3 +487,4 @@ class Found(msgspec.Struct, kw_only=True):
     """The operator who has that certificate or token."""
 
     name: str
+    enabled: bool

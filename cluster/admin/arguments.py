@@ -266,13 +266,26 @@ class FindOperatorArguments(msgspec.Struct, forbid_unknown_fields=True):
     token_subject: LoginText = ""
 
 
+class IssuerKeysArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `operators.keys`; with is_unknown somebody has shown a token of a key that is not among them."""
+
+    issuer: LoginText
+    is_unknown: bool = False
+
+
 class LoggedInArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `operators.logged_in`; the outcome is `done`, or the code of the refusal."""
+    """Of `operators.logged_in`; the outcome is `done`, or the code of the refusal.
+
+    The name is that of the operator, as far as that is known; the subject is what a token or a certificate says. The
+    reason of a refusal has nothing that is secret.
+    """
 
     name: LoginText
     address: LoginText
     method: LoginText
     outcome: LoginText | int
+    subject: LoginText = ""
+    reason: LoginText = ""
 
 
 class JoinTokenArguments(msgspec.Struct, forbid_unknown_fields=True):

@@ -114,7 +114,7 @@ class Admin:
             admin_url: `tls://` address of a remote controller, or that of a management API, `http://` or `https://`,
                 used instead of the data directory.
             ca_file: authorities that may sign the certificate of a remote controller; by default those of the system.
-            cert_file: our certificate, needed for a remote controller.
+            cert_file: our certificate, needed for a remote controller; a management API may ask for one.
             key_file: its private key; by default it is in `cert_file`.
             operator: as whom to log in at a management API, where it is needed.
             timeout_s: how long a call waits unless it says otherwise.
@@ -143,8 +143,8 @@ class Admin:
             from cluster.admin.http import HttpChannel
 
             if operator is None:
-                raise errors.invalid(f"{admin_url} needs name and password of an operator")
-            self._channel = HttpChannel(admin_url, operator, ca_file)
+                raise errors.invalid(f"{admin_url} needs an operator")
+            self._channel = HttpChannel(admin_url, operator, ca_file, cert_file, key_file)
         elif admin_url.startswith("tls:"):
             from cluster.admin.remote import RemoteChannel
 

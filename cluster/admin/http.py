@@ -18,6 +18,8 @@ import msgspec
 from angarium import errors, wire
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from angarium.client.transport.credentials import PathLike
 
 _PATH: Final = "/api/v1/operations/"
@@ -31,10 +33,21 @@ _SHOWN: Final = 100
 
 
 class HttpOperator(NamedTuple):
-    """Who asks over HTTP."""
+    """Who asks over HTTP, and how that is shown: name and password, a token, or nothing but a certificate."""
 
-    name: str
-    password: str
+    name: str = ""
+    password: str = ""
+    #: Gives the token (JWT) to show, as it is then; None for none.
+    token: Callable[[], str] | None = None
+
+    def headers(self) -> dict[str, str]:
+        """Give the headers that say who it is."""
+        if self.token is not None:
+            return {"Authorization": f"Bearer {self.token()}"}
+        if not self.name:
+            return {}
+        credentials = base64.b64encode(f"{self.name}:{self.password}".encode()).decode()
+        return {"Authorization": f"Basic {credentials}"}
 
 
 class _Refusal(msgspec.Struct):
@@ -59,11 +72,18 @@ def address_fault(url: str) -> str:
 class HttpChannel:
     """Frames to one address and back: each that is sent is a request, and its answer is received."""
 
-    def __init__(self, url: str, operator: HttpOperator, ca_file: PathLike | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        operator: HttpOperator,
+        ca_file: PathLike | None = None,
+        cert_file: PathLike | None = None,
+        key_file: PathLike | None = None,
+    ) -> None:
         """Nothing is connected yet.
 
         Raises:
-            InvalidRequestError: it is no address, or the file holds no authority (40018).
+            InvalidRequestError: it is no address, or a file holds no authority, no certificate or no key (40018).
         """
         if fault := address_fault(url):
             raise errors.invalid(fault)
@@ -72,13 +92,14 @@ class HttpChannel:
         assert place.hostname is not None
         if place.scheme == "https":
             context = _trusting(ca_file)
+            if cert_file is not None:
+                _show(context, cert_file, key_file)
             self._line: http.client.HTTPConnection = http.client.HTTPSConnection(
                 place.hostname, place.port, context=context
             )
         else:
             self._line = http.client.HTTPConnection(place.hostname, place.port)
-        credentials = base64.b64encode(":".join(operator).encode()).decode()
-        self._headers = {"Authorization": f"Basic {credentials}", "Content-Type": _TYPE, "Accept": _TYPE}
+        self._operator = operator
         #: Number of the request that is under way.
         self._number = 0
         self._deadline = 0.0
@@ -96,7 +117,12 @@ class HttpChannel:
         self._number, operation, arguments = wire.unpack(frame)
         self._deadline = deadline
         wait_s = max(1, round(deadline - time.monotonic()))
-        headers = {**self._headers, "Prefer": f"wait={wait_s}"}
+        headers = {
+            **self._operator.headers(),
+            "Content-Type": _TYPE,
+            "Accept": _TYPE,
+            "Prefer": f"wait={wait_s}",
+        }
         request = ("POST", _PATH + quote(operation, safe=""), wire.pack(arguments), headers)
         self.drop()  # a server closes what is idle, and whether it did is known too late
         self._line.timeout = max(_LEAST_S, deadline - time.monotonic())
@@ -164,3 +190,14 @@ def _trusting(ca_file: PathLike | None) -> ssl.SSLContext:
         raise errors.invalid(f"--ca-file {ca_file}: {error}") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
+
+
+def _show(context: ssl.SSLContext, cert_file: PathLike, key_file: PathLike | None) -> None:
+    """Have a certificate shown that says who we are."""
+    try:
+        # Without a password OpenSSL would ask for one at the terminal.
+        context.load_cert_chain(str(cert_file), None if key_file is None else str(key_file), lambda: b"")
+    except (OSError, ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "they are no certificate and its key in PEM"
+        files = f"--cert-file {cert_file}" + ("" if key_file is None else f", --key-file {key_file}")
+        raise errors.invalid(f"{files}: {reason}") from None

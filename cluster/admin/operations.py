@@ -258,6 +258,13 @@ OPERATIONS: Final[dict[str, Operation]] = {
         answers.Found,
         "Find the operator of a certificate or a token",
     ),
+    "operators.keys": Operation(
+        ADMINISTRATOR,
+        "host",
+        arguments.IssuerKeysArguments,
+        list[tuple[str | None, bytes]],
+        "Give the keys of an issuer of tokens",
+    ),
     "operators.logged_in": Operation(
         ADMINISTRATOR, "host", arguments.LoggedInArguments, None, "Write down how a login ended"
     ),

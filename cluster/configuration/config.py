@@ -232,7 +232,7 @@ def faults_of(config: NodeConfig) -> list[str]:
         faults.append(f"events.syslog: {syslog.fault_of(config.events.syslog)}")
     faults += mqtt.faults_of(config.mqtt, config.router)
     faults += http.faults_of(config.http, config.router)
-    faults += management.faults_of(config.management, config.router)
+    faults += management.faults_of(config.management, config.router, config.issuers)
     faults += admin.faults_of(config.admin, config.router)
     faults += issuers.faults_of(config.issuers)
     return faults + _spool_faults(config.spool) + health.faults_of(config.health)

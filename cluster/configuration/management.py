@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Meta
 
 from angarium_server.connections.addresses import is_loopback
 from angarium_server.http.origins import origin_of
@@ -14,7 +15,10 @@ from cluster.configuration import listening
 from cluster.configuration.keys import about, within
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from router.ground.config import RouterConfig
+    from router.tokens.config import TokenIssuer
 
 
 class ManagementSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,6 +57,20 @@ class ManagementSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             " believed."
         ),
     ] = []
+    token_issuers: Annotated[
+        list[str],
+        about(
+            "Names of [[issuers]] whose tokens (JWT) operators may log in with, by their token_subject; empty: none."
+        ),
+    ] = []
+    token_audience: Annotated[
+        list[str],
+        about("The claim aud of these tokens names one of these; empty: what the issuer has for clients."),
+    ] = []
+    token_claim: Annotated[
+        str,
+        Meta(min_length=1, max_length=200, description="Claim that is the token_subject of an operator."),
+    ] = "sub"  # noqa: S105 - the name of a claim
     max_body_bytes: Annotated[int, within(1024, 64 << 20, "Largest body of a request.")] = 8 << 20
     max_connections: Annotated[
         int, within(1, 100_000, "Open connections; one more closes the one that is idle for longest.")
@@ -65,9 +83,17 @@ class ManagementSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     ] = 10_000
 
 
-def faults_of(section: ManagementSection, router: RouterConfig) -> list[str]:
+def faults_of(
+    section: ManagementSection, router: RouterConfig, issuers: Sequence[TokenIssuer] = ()
+) -> list[str]:
     """Give what is wrong with the section, as sentences."""
-    faults = listening.faults_of("management", section, router)
+    known = [one.name for one in issuers]
+    faults = [
+        f"management.token_issuers: no [[issuers]] has the name {name!r}"
+        for name in section.token_issuers
+        if name not in known
+    ]
+    faults += listening.faults_of("management", section, router)
     if section.public_url and (fault := _public_fault(section.public_url)):
         faults.append(f"management.public_url: {section.public_url!r}: {fault}")
     for one in section.proxies:

@@ -214,6 +214,7 @@ class Controller:
             **self._bridges.operations,
             **self._webhooks.operations,
             **OperatorOperations(board, self.callers).operations,
+            **self.issuers.operations,
             "clients.list": board.forwarding("clients"),
             "clients.show": board.forwarding("client"),
             "clients.disconnect": board.forwarding("disconnect"),

@@ -10,6 +10,7 @@ import msgspec
 from angarium_server.connections.tls import TlsFiles  # noqa: TC001 - msgspec reads the types of ManagementRuntime
 from cluster.configuration.listening import files_of
 from cluster.configuration.management import ManagementSection  # noqa: TC001 - the same
+from router.tokens.config import TokenIssuer  # noqa: TC001 - the same
 
 if TYPE_CHECKING:
     from cluster.configuration.config import NodeConfig
@@ -43,12 +44,24 @@ class ManagementRuntime(msgspec.Struct, frozen=True, kw_only=True):
     #: Its `listen` has the ports that the supervisor holds.
     settings: ManagementSection
     tls: TlsFiles
+    #: Whose tokens operators may log in with; their audience is that of such tokens.
+    issuers: list[TokenIssuer] = []
 
 
 def of_management(now: InForce) -> ManagementRuntime:
     """Give what the one process needs."""
     section = now.config.management
-    return ManagementRuntime(node=now.node.node, settings=section, tls=files_of(section, now.config.router))
+    issuers = [
+        msgspec.structs.replace(
+            one,
+            audience=section.token_audience or one.audience,
+            username_claim=section.token_claim,
+        )
+        for one in now.config.issuers
+        if one.name in section.token_issuers
+    ]
+    files = files_of(section, now.config.router)
+    return ManagementRuntime(node=now.node.node, settings=section, tls=files, issuers=issuers)
 
 
 def processes(config: NodeConfig) -> int:

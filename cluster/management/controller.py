@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from angarium_server.frames.control import TableRow
     from angarium_server.process import Process
-    from cluster.management.access.logins import Caller
+    from cluster.management.access.outcomes import Caller
 
 #: Longer than the controller waits for the slowest of its processes.
 DEFAULT_TIMEOUT_S: Final = 10.0

@@ -27,8 +27,7 @@ from angarium_server.http.turns import Turns
 from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.configuration.listening import url_of
-from cluster.management.access.browsers import Browsers
-from cluster.management.access.logins import Logins
+from cluster.management.access.ways import Ways
 from cluster.management.api import object_metrics, openapi, resources
 from cluster.management.api.routes import ROOT, ROUTES, Found, Target, find, target_of
 from cluster.management.config import ManagementRuntime, public_of
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
     from angarium_server.http.door import Connection
-    from cluster.management.access.logins import Caller
+    from cluster.management.access.outcomes import Caller
 
 ROLE: Final = "management"
 #: The longest that a request may ask to be waited for (`Prefer: wait=SECONDS`).
@@ -84,8 +83,7 @@ class ManagementServer:
         self._settings = runtime.settings
         self._turns = Turns(process, lambda _: math.inf)
         self._controller = Controller(process, self._turns.soon)
-        self._logins = Logins(self._controller.ask)
-        self._browsers = Browsers(self._logins)
+        self._ways = Ways(self._controller.ask, runtime.issuers)
         self._public = public_of(runtime.settings.public_url)
         self._proxies = Proxies(runtime.settings.proxies)
         self._site = Site(
@@ -111,7 +109,7 @@ class ManagementServer:
             await self._site.shutdown(STOP_S)
         finally:
             self._turns.end()
-            self._logins.close()
+            self._ways.close()
 
     def _request(self, operation: str, _arguments: Any) -> Any:
         """Answer the controller."""
@@ -119,10 +117,7 @@ class ManagementServer:
             case "stats":
                 return {
                     **self._site.counts(),
-                    "logins": self._logins.counts["logins"],
-                    "logins_failed": self._logins.counts["logins_failed"],
-                    "logins_put_off": self._logins.counts["logins_put_off"],
-                    "sessions": len(self._browsers.sessions),
+                    **self._ways.counts(),
                     "waiting": self._controller.waiting,
                     "in_use_bytes": in_use_bytes(),
                 }
@@ -146,7 +141,7 @@ class ManagementServer:
             return files.answer(request, file)
         if target.path == (*ROOT, "login"):
             return await self._login(request, peer)
-        caller = await self._caller(request, peer)
+        caller = await self._ways.caller(request, peer)
         if target.path[: len(ROOT)] == ROOT:
             match target.path[len(ROOT) :]:
                 case () | ("",):
@@ -157,7 +152,7 @@ class ManagementServer:
                     return web.Response(body=openapi.document(), content_type=bodies.JSON)
                 case ("logout",):
                     _allow(request, "POST")
-                    return self._browsers.log_out(request, peer)
+                    return self._ways.browsers.log_out(request, peer)
                 case ("operations", name):
                     _allow(request, "POST")
                     return await self._do(request, name, caller)
@@ -183,15 +178,8 @@ class ManagementServer:
         """Begin the session of a browser, or show it."""
         _allow(request, "GET", "HEAD", "POST")
         if request.method == "POST":
-            return await self._browsers.log_in(request, await self._body(request), peer)
-        return await self._browsers.show(request, peer)
-
-    async def _caller(self, request: BaseRequest, peer: Peer) -> Caller:
-        """Give who asks: name and password count before a session."""
-        authorization = request.headers.get("Authorization")
-        if authorization is None and (caller := await self._browsers.caller(request, peer)):
-            return caller
-        return await self._logins.caller(authorization, peer.address)
+            return await self._ways.browsers.log_in(request, await self._body(request), peer)
+        return await self._ways.browsers.show(request, peer)
 
     async def _do(self, request: BaseRequest, operation: str, caller: Caller) -> web.Response:
         """Do any operation, by its name."""

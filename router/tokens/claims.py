@@ -106,14 +106,7 @@ def grant_of(payload: bytes, issuer: TokenIssuer, asked_vpn: str, asked_username
     Raises:
         AngariumError: it does not count here or now, or names nobody (40101, 40309).
     """
-    claims = _parsed(payload, "claims")
-    if claims.get("iss") != issuer.issuer:
-        raise _refused(f"it is of issuer {_shown(claims.get('iss'))}")
-    audience = claims.get("aud")
-    named = [audience] if isinstance(audience, str) else audience
-    if not isinstance(named, list) or not any(one in issuer.audience for one in named):
-        raise _refused(f"it is for audience {_shown(audience)}")
-    ends_ms = _check_times(claims, issuer, wall_ms)
+    claims, ends_ms = judged_claims(payload, issuer, wall_ms)
     username = _find(claims, issuer.username_claim)
     if not isinstance(username, str) or not _USERNAME.fullmatch(username):
         raise _refused(f"its claim {issuer.username_claim!r} names no username: {_shown(username)}")
@@ -123,6 +116,34 @@ def grant_of(payload: bytes, issuer: TokenIssuer, asked_vpn: str, asked_username
     client_profile = _profile_of(claims, issuer.client_profile_claim)
     acl_profile = _profile_of(claims, issuer.acl_profile_claim)
     return Grant(issuer.name, vpn, username, client_profile, acl_profile, ends_ms)
+
+
+def judged_claims(payload: bytes, issuer: TokenIssuer, wall_ms: int) -> tuple[dict[str, Any], int]:
+    """Give the claims of a token whose signature is good, and the wall time in ms at which it ends.
+
+    Raises:
+        AngariumError: it is of somebody else, for somebody else, or does not count now (40101).
+    """
+    claims = _parsed(payload, "claims")
+    if claims.get("iss") != issuer.issuer:
+        raise _refused(f"it is of issuer {_shown(claims.get('iss'))}")
+    audience = claims.get("aud")
+    named = [audience] if isinstance(audience, str) else audience
+    if not isinstance(named, list) or not any(one in issuer.audience for one in named):
+        raise _refused(f"it is for audience {_shown(audience)}")
+    return claims, _check_times(claims, issuer, wall_ms)
+
+
+def text_claim(claims: dict[str, Any], claim: str) -> str:
+    """Give a claim that is a text: `a.b` is b in a, unless there is one of that whole name.
+
+    Raises:
+        AngariumError: it is not there, or no text (40101).
+    """
+    found = _find(claims, claim)
+    if not isinstance(found, str) or not found:
+        raise _refused(f"its claim {claim!r} names nobody: {_shown(found)}")
+    return found
 
 
 def _check_times(claims: dict[str, Any], issuer: TokenIssuer, wall_ms: int) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,11 +15,12 @@ from cluster.admin.client import Admin
 from cluster.admin.http import HttpOperator, address_fault
 from cluster.commands import cli
 from cluster.data.node_file import read_node_file
+from tests.acceptance import terminal as terminals
+from tests.acceptance.command_shell import Shell
 from tests.integration.http_api import PASSWORD, managed_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from angarium_server.testing import Node
 
@@ -179,6 +182,20 @@ def test_a_context_has_the_address_and_the_operator(
     capsys.readouterr()
     assert cli.run(["queue", "create", "mine", "--context", "far"]) == 1
     assert f"error {errors.OPERATOR_DENIED}" in capsys.readouterr().err
+
+
+def test_the_password_is_asked_for_on_a_terminal_and_never_shown(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminals, "COMMAND", [str(Path(sys.executable).with_name("angarium"))])
+    way = ("--management", node.management_url, "--operator", "admin")
+    for given, told, status in ((PASSWORD, "orders", 0), ("wrong", f"error {errors.UNAUTHORIZED}", 1)):
+        with terminals.terminal(Shell(node.data), "queue", "list", *way) as shown:
+            shown.wait_for("Password of operator admin: ")
+            shown.press(f"{given}\n")
+            text = shown.end(status)
+        assert told in text
+        assert given not in text
 
 
 def test_what_is_something_else_is_told(node: Node) -> None:

@@ -13,6 +13,7 @@ import functools
 import logging
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,7 +54,9 @@ _PLACE_NAMES: Final = {"data", "context", "timeout", *_TLS_NAMES}
 #: The parameters that become `ConnectOptions`.
 _CLIENT_NAMES: Final = _PLACE_NAMES | {*("url", "vpn", "user", "password_file", "token_file", "client_name")}
 #: The parameters that become `AdminOptions`.
-_ADMIN_NAMES: Final = _PLACE_NAMES | {"admin_url", "management", "operator", "operator_password_file"}
+_ADMIN_NAMES: Final = _PLACE_NAMES | {
+    *("admin_url", "management", "operator", "operator_password_file", "token_file")
+}
 #: A file that is handed on to other processes.
 _resolved: Final = click.Path(exists=True, dir_okay=False, path_type=Path, resolve_path=True)
 
@@ -274,6 +277,10 @@ class _Given:
             source is ParameterSource.ENVIRONMENT and not self._is_chosen
         )
 
+    def is_option(self, name: str) -> bool:
+        """Tell whether a parameter was given on the command line."""
+        return self._sources(name) is ParameterSource.COMMANDLINE
+
     def is_variable(self, name: str) -> bool:
         """Tell whether a parameter comes from the environment."""
         return self._sources(name) is ParameterSource.ENVIRONMENT and self.is_given(name)
@@ -478,6 +485,11 @@ class AdminOptions:
         named = self._given.named(Purpose.OPERATOR)
         return Path(named.data if named and named.data else DEFAULT_DATA)
 
+    @functools.cached_property
+    def _operator(self) -> HttpOperator:
+        """As whom to log in at a management API; a password is asked for once."""
+        return _http_operator(self._given)
+
     def open(self) -> Admin:
         """Connect to the controller.
 
@@ -491,9 +503,9 @@ class AdminOptions:
             return Admin(target.data, timeout_s=self._timeout_s)
         files = _tls_files(self._given)
         if self.admin_url.startswith("http"):
-            who = _http_operator(self._given)
-            ca_file = files.get("ca_file")
-            return Admin(admin_url=self.admin_url, operator=who, ca_file=ca_file, timeout_s=self._timeout_s)
+            return Admin(
+                admin_url=self.admin_url, operator=self._operator, timeout_s=self._timeout_s, **files
+            )
         parse(self.admin_url)
         return Admin(admin_url=self.admin_url, timeout_s=self._timeout_s, operator=None, **files)
 
@@ -510,16 +522,35 @@ class AdminOptions:
 def _http_operator(given: _Given) -> HttpOperator:
     """Give as whom to log in at a management API.
 
+    A token and a password come from files, and of both the one that is named on the command line. A token may be for
+    the client commands too, so it does not count where an operator is named.
+
     Raises:
-        InvalidRequestError: that is not said (40018), or the password cannot be read (40017).
+        InvalidRequestError: that is not said, or in two ways (40018), or a file cannot be read (40017).
     """
     from cluster.admin.http import HttpOperator
 
-    name, password = given.value("operator"), read_password(given.file("operator_password_file"))
-    if not name or password is None:
-        advice = "name them with --operator and --operator-password-file, or in a context"
-        raise errors.invalid("a management API needs name and password of an operator", advice)
-    return HttpOperator(name, password)
+    name, password_file = given.value("operator"), given.file("operator_password_file")
+    token_file = given.file("token_file")
+    if given.is_option("token_file") and (
+        given.is_option("operator") or given.is_option("operator_password_file")
+    ):
+        raise errors.invalid(
+            "--token-file says who you are", "leave out --operator and --operator-password-file"
+        )
+    if token_file is not None and (given.is_option("token_file") or not name):
+        return HttpOperator(token=functools.partial(read_token, token_file))
+    if name and password_file is not None:
+        return HttpOperator(name, read_password(password_file) or "")
+    if name and sys.stdin.isatty() and not click.get_current_context().resilient_parsing:
+        return HttpOperator(name, click.prompt(f"Password of operator {name}", hide_input=True, err=True))
+    if given.file("cert_file") is not None and not name:
+        return HttpOperator()
+    advice = (
+        "name one with --operator and --operator-password-file, or show a token (--token-file) or a certificate"
+        " (--cert-file); a context has all of them, and on a terminal the password is asked for"
+    )
+    raise errors.invalid("a management API needs an operator", advice)
 
 
 def admin_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -536,9 +567,16 @@ def admin_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         option("--operator", help="Operator to log in as at --management."),
         option(
-            "--operator-password-file", type=FILE, help="File whose first line is the operator's password."
+            "--operator-password-file",
+            type=FILE,
+            help="File whose first line is the operator's password.  [default: asked for on a terminal]",
         ),
-        *_tls_options("Certificate that says who you are, for --admin-url (PEM)."),
+        option(
+            "--token-file",
+            type=FILE,
+            help="File whose first line is a token (JWT) to log in with at --management instead.",
+        ),
+        *_tls_options("Certificate that says who you are, for --admin-url and --management (PEM)."),
         timeout_option,
     ]
 

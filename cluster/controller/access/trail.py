@@ -91,6 +91,8 @@ _KEPT: Final = (
         "directory",
         "copy",
         "method",
+        "subject",
+        "reason",
         "prune",
     ),
 )

@@ -14,8 +14,9 @@ from cluster.controller.switchboard.switchboard import ROUTER, ProcessAsker
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cluster.admin.arguments import IssuerKeysArguments
     from cluster.controller.switchboard.effects import Effect
-    from cluster.controller.switchboard.switchboard import Switchboard
+    from cluster.controller.switchboard.switchboard import AdminAsker, Asker, Handlers, Switchboard
     from router.tokens.config import TokenIssuer
 
 
@@ -29,8 +30,9 @@ class IssuerKeys:
         #: Name of the issuer -> its keys, as `router.tokens.keys` gives them.
         self._keys: dict[str, list[Any]] = {}
         #: Name of the issuer -> who waits for the answer of its address.
-        self._askers: dict[str, list[ProcessAsker]] = {}
+        self._askers: dict[str, list[Asker]] = {}
         self._fetched = self._failed = 0
+        self.operations: Handlers = {"operators.keys": self._for_login}
 
     def follow(self, issuers: Sequence[TokenIssuer]) -> None:
         """Have the addresses of these asked from now on."""
@@ -51,18 +53,35 @@ class IssuerKeys:
 
     def asked(self, identity: bytes, number: int, name: str, now: float) -> list[Effect]:
         """The router has a token of a key that it does not know; it is answered when that may be otherwise."""
-        asker = ProcessAsker(identity, number)
+        self._wait(name, ProcessAsker(identity, number), now)
+        return self._board.taken()
+
+    def _for_login(self, request: IssuerKeysArguments, asker: AdminAsker, now: float) -> None:
+        """The management process asks for keys: those that are known, or that are when the address has answered."""
+        if request.is_unknown:
+            self._wait(request.issuer, asker, now)
+        else:
+            self._reply(request.issuer, asker)
+
+    def _wait(self, name: str, asker: Asker, now: float) -> None:
         if self._fetches.want(name, now):
             self._askers.setdefault(name, []).append(asker)
         else:
-            self._board.reply(asker, None)
-        return self.tick(now)
+            self._reply(name, asker)
+        self._fetch_due(now)
+
+    def _reply(self, name: str, asker: Asker) -> None:
+        """Answer: the router has been told of the keys, others get them."""
+        self._board.reply(asker, None if isinstance(asker, ProcessAsker) else self._keys.get(name, []))
 
     def tick(self, now: float) -> list[Effect]:
         """Have addresses asked whose time has come."""
+        self._fetch_due(now)
+        return self._board.taken()
+
+    def _fetch_due(self, now: float) -> None:
         for issuer in self._fetches.take_due(now):
             self._board.emit(FetchKeys(issuer))
-        return self._board.taken()
 
     def fetched(self, name: str, keys: list[Any] | None, fault: str, now: float) -> list[Effect]:
         """An address has answered with keys, or there is something wrong."""
@@ -79,7 +98,7 @@ class IssuerKeys:
             self._keys[name] = keys
             self.tell(now)
         for asker in self._askers.pop(name, ()):
-            self._board.reply(asker, None)
+            self._reply(name, asker)
         return self._board.taken()
 
     def stats(self) -> dict[str, int]:

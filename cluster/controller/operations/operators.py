@@ -2,8 +2,9 @@
 
     operation               arguments                           answer
     operators.credentials   name                                {"name", "role", "vpn", "enabled", "password"}: a hash
-    operators.find          certificate_name or token_subject   {"name"}
-    operators.logged_in     name, address, method, outcome      None: how a login ended is written down
+    operators.find          certificate_name or token_subject   {"name", "enabled"}
+    operators.logged_in     name, address, method, outcome,     None: how a login ended is written down
+                            subject, reason
     operators.me                                                {"name", "role", "vpn"} of who asks
 
 The hash of an operator who does not exist costs as much as one of one who does, and no password fits, so that a login
@@ -62,19 +63,24 @@ class OperatorOperations:
         if name is None:
             detail = f"an operator with {given[0][0]} = {given[0][1]!r}"
             raise errors.error_for(errors.OBJECT_NOT_FOUND, detail)
-        self._board.reply(asker, {"name": name})
+        known = self._callers.operator(name) or {}
+        self._board.reply(asker, {"name": name, "enabled": bool(known.get("enabled"))})
 
     def _logged_in(self, request: arguments.LoggedInArguments, asker: AdminAsker, _now: float) -> None:
         if request.outcome != DONE:
-            text = (
-                f"operator {request.name!r} could not log in by {request.method} from {request.address}: "
-                f"{request.outcome}"
-            )
+            named = f"operator {request.name!r}" if request.name else f"{request.subject!r}"
+            text = f"{named} could not log in by {request.method} from {request.address}: {request.outcome}"
+            text += f", {request.reason}" if request.reason else ""
             source = ("address", "", request.address)
             self._board.record_system("warning", "SYSTEM_OPERATOR_LOGIN_FAILED", text, source)
         known = self._callers.operator(request.name) or {}
         who = Who(request.name, known.get("role", ""), known.get("vpn", ""), "management", request.address)
-        login = Deed(who, LOGIN, {"method": request.method})
+        told = {
+            "method": request.method,
+            "subject": request.subject or None,
+            "reason": request.reason or None,
+        }
+        login = Deed(who, LOGIN, told)
         self._board.write_down(asker._replace(deed=login), request.outcome)
         self._board.reply(asker, None)
 

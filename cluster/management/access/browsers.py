@@ -15,7 +15,8 @@ from msgspec import Meta
 from angarium import errors
 from angarium_server.http import bodies
 from angarium_server.http.problems import RefusedError
-from cluster.management.access.logins import NAME_MAX, Caller, Given
+from cluster.management.access.logins import NAME_MAX, Given
+from cluster.management.access.outcomes import Caller
 from cluster.management.access.sessions import IDLE_S, LIFETIME_S, Session, Sessions
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Who asks: name and password of each request (HTTP Basic), compared with the hash that the controller has.
 
 To compare takes tens of milliseconds of a core, on purpose, so it is done in a thread, and a password that fits is
-remembered for a minute: as a keyed hash of it together with the stored hash, under a key that nobody has beside this
-process. The stored hash is asked for each time, so a password that was changed is refused at once.
+remembered for a minute, together with the stored hash and the network that it came from. The stored hash is asked for
+each time, so a password that was changed is refused at once.
 
 Who guesses is put off: see `attempts`. How many passwords are compared at once is bounded as well; one more is
 refused, which is no failure of whoever sent it.
@@ -13,24 +13,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import hashlib
-import secrets
 import time
-from collections import Counter, OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium import errors
 from angarium_server.access import network_of
 from cluster.management.access.attempts import Attempts
+from cluster.management.access.outcomes import Caller, Login
+from cluster.management.access.remembered import Remembered
 from cluster.security import passwords
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from cluster.management.access.outcomes import Ask, Outcomes
 
-#: How long a password that fitted is known, and how many are.
-REMEMBERED_S: Final = 60.0
-REMEMBERED_MAX: Final = 1_000
 #: Comparisons at once; those that may wait for one; and more of them for names from where they have logged in before.
 THREADS: Final = 2
 STRANGERS_MAX: Final = 24
@@ -42,42 +38,6 @@ NAME_MAX: Final = 256
 _FAILED: Final = "name and password of an operator do not belong together"
 _ADVICE: Final = "check both; 'angarium operator show NAME' on the node's host tells whether it is enabled"
 _NEEDED: Final = "send name and password of an operator (HTTP Basic); 'angarium operator create' makes one"
-
-
-class Caller(NamedTuple):
-    """On whose behalf something is asked."""
-
-    operator: str
-    address: str
-
-
-class Remembered:
-    """Passwords that fitted, for a while; time is a parameter."""
-
-    def __init__(self) -> None:
-        """None yet."""
-        self._key = secrets.token_bytes(32)
-        #: Keyed hash -> until when it counts, the oldest first.
-        self._until: OrderedDict[bytes, float] = OrderedDict()
-
-    def _mark(self, *parts: str) -> bytes:
-        data = "\0".join(parts).encode()
-        return hashlib.blake2b(data, key=self._key, digest_size=32).digest()
-
-    def has(self, stored: str, password: str, network: str, now: float) -> bool:
-        """Tell whether a password that came from a network fitted this stored hash lately.
-
-        For others it is to be compared: this costs nothing, so who guesses would not be slowed down.
-        """
-        return self._until.get(self._mark(stored, password, network), 0.0) > now
-
-    def add(self, stored: str, password: str, network: str, now: float) -> None:
-        """Know that it fits."""
-        mark = self._mark(stored, password, network)
-        self._until.pop(mark, None)
-        if len(self._until) >= REMEMBERED_MAX:
-            self._until.popitem(last=False)
-        self._until[mark] = now + REMEMBERED_S
 
 
 class Given(NamedTuple):
@@ -112,15 +72,14 @@ def basic(header: str | None) -> Given:
 class Logins:
     """Tells who somebody is."""
 
-    def __init__(self, ask: Callable[[str, Any], Awaitable[Any]]) -> None:
+    def __init__(self, ask: Ask, outcomes: Outcomes) -> None:
         """Ask the controller in this way."""
         self._ask = ask
         self._threads = ThreadPoolExecutor(THREADS, "password")
         self._comparing = 0
         self._remembered = Remembered()
         self._attempts = Attempts()
-        #: Name of a metric -> how often.
-        self.counts: Counter[str] = Counter()
+        self._outcomes = outcomes
 
     async def caller(self, authorization: str | None, address: str) -> Caller:
         """Give the operator who asks from an address.
@@ -132,7 +91,8 @@ class Logins:
         given = basic(authorization)
         known = await self._ask("operators.credentials", {"name": given.name})
         stored, is_enabled = str(known["password"]), bool(known["enabled"])
-        if not self._remembered.has(stored, given.password, network_of(address), time.monotonic()):
+        shown = (stored, given.password, network_of(address))
+        if not self._remembered.has(*shown, now=time.monotonic()):
             await self._log_in(given, address, stored, is_enabled=is_enabled)
         elif not is_enabled:
             raise errors.error_for(errors.UNAUTHORIZED, _FAILED, _ADVICE)
@@ -159,7 +119,7 @@ class Logins:
         network = network_of(address)
         taken = self._attempts.take(network, given.name, time.monotonic())
         if taken is None:
-            self.counts["logins_put_off"] += 1
+            self._outcomes.counts["logins_put_off"] += 1
             detail = "too many logins from this address, or with this name, have failed"
             raise errors.error_for(errors.CONNECT_RATE_EXCEEDED, detail, "wait a minute, and try again")
         try:
@@ -167,24 +127,15 @@ class Logins:
             fits = await self._fits(stored, given.password, at_once_max) and is_enabled
         except errors.RateLimitError:
             self._attempts.give_back(taken)
-            self.counts["logins_put_off"] += 1
+            self._outcomes.counts["logins_put_off"] += 1
             raise
-        await self._tell(given.name, address, "password", is_good=fits)
-        self._attempts.fitted(network, given.name, taken)
-        self._remembered.add(stored, given.password, network, time.monotonic())
-
-    async def _tell(self, name: str, address: str, method: str, *, is_good: bool) -> None:
-        """Have it written down how a login ended.
-
-        Raises:
-            UnauthorizedError: it failed (40101).
-        """
-        self.counts["logins" if is_good else "logins_failed"] += 1
-        outcome: str | int = "done" if is_good else errors.UNAUTHORIZED
-        told = {"name": name, "address": address, "method": method, "outcome": outcome}
-        await self._ask("operators.logged_in", told)
-        if not is_good:
+        login = Login("password", address, given.name)
+        if not fits:
+            await self._outcomes.refused(login)
             raise errors.error_for(errors.UNAUTHORIZED, _FAILED, _ADVICE)
+        await self._outcomes.good(login)
+        self._attempts.fitted(network, given.name, taken)
+        self._remembered.add(stored, given.password, network, now=time.monotonic())
 
     async def _fits(self, stored: str, password: str, at_once_max: int) -> bool:
         if self._comparing >= at_once_max:

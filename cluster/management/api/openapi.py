@@ -137,7 +137,7 @@ class _Document:
                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             },
             "externalDocs": {"url": f"{errors.DOCUMENTATION}management/"},
-            "security": [{"basic": []}],
+            "security": [{"basic": []}, {"bearer": []}],
             "paths": paths,
             "components": {
                 "schemas": self._schemas,
@@ -147,7 +147,10 @@ class _Document:
                     "Prefer": _PREFER,
                     **{name: _query(name, *about) for name, about in _PAGING.items()},
                 },
-                "securitySchemes": {"basic": {"type": "http", "scheme": "basic"}},
+                "securitySchemes": {
+                    "basic": {"type": "http", "scheme": "basic"},
+                    "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+                },
             },
         }
 

@@ -124,8 +124,9 @@ def test_who_does_not_exist_has_a_hash_of_the_same_cost_that_fits_nothing(world:
 
 def test_an_operator_is_found_by_what_is_shown_at_a_login(world: World) -> None:
     create(world, "anna", certificate_name="Anna A", token_subject="a@b")
-    assert world.ask("operators.find", certificate_name="Anna A") == {"name": "anna"}
-    assert world.ask("operators.find", token_subject="a@b") == {"name": "anna"}
+    assert world.ask("operators.find", certificate_name="Anna A") == {"name": "anna", "enabled": True}
+    world.ask("objects.update", kind="operator", name="anna", attributes={"enabled": False})
+    assert world.ask("operators.find", token_subject="a@b") == {"name": "anna", "enabled": False}
     missing = refusal(world, "operators.find", token_subject="Anna A")
     assert missing.code == errors.OBJECT_NOT_FOUND
     for asked in ({}, {"token_subject": "a", "certificate_name": "b"}, {"token_subject": ""}):

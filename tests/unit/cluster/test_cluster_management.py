@@ -15,14 +15,10 @@ from angarium_server.http.problems import BAD_GATEWAY, problem_of, status_of
 from cluster.configuration.listening import url_of, with_port
 from cluster.configuration.management import ManagementSection, faults_of
 from cluster.management.access.attempts import ADDRESS_BURST
-from cluster.management.access.logins import (
-    REMEMBERED_S,
-    STRANGERS_MAX,
-    Given,
-    Logins,
-    Remembered,
-    basic,
-)
+from cluster.management.access.logins import STRANGERS_MAX, Given, basic
+from cluster.management.access.logins import Logins as ByPassword
+from cluster.management.access.outcomes import Outcomes
+from cluster.management.access.remembered import REMEMBERED_S, Remembered
 from cluster.management.api.routes import target_of
 from cluster.management.config import public_of
 from cluster.security import passwords
@@ -50,6 +46,14 @@ class Node:
         is_known = arguments["name"] == "anna"
         password = self.stored if is_known else passwords.unfitting()
         return {"password": password, "enabled": is_known and self.is_enabled}
+
+
+class Logins(ByPassword):
+    """Logins with their own outcomes."""
+
+    def __init__(self, ask: Any) -> None:
+        self.outcomes = Outcomes(ask)
+        super().__init__(ask, self.outcomes)
 
 
 def code_of(call: Any) -> int:
@@ -204,7 +208,7 @@ def test_who_fails_too_often_is_put_off_and_who_is_known_is_not(monkeypatch: pyt
     assert code_of(lambda: login(known, "anna:wrong")) == errors.CONNECT_RATE_EXCEEDED
     assert login(known, "anna:right") == "anna"
     assert code_of(lambda: login(known, "anna:wrong", "10.0.0.8")) == errors.UNAUTHORIZED
-    assert known.counts == {"logins": 1, "logins_failed": ADDRESS_BURST + 1, "logins_put_off": 1}
+    assert known.outcomes.counts == {"logins": 1, "logins_failed": ADDRESS_BURST + 1, "logins_put_off": 1}
 
 
 def test_many_wrong_passwords_at_once_are_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +233,7 @@ def test_a_password_that_was_not_compared_for_load_is_no_failure(monkeypatch: py
     assert node.told == []
     known._comparing = 0
     assert login(known, "anna:right") == "anna"
-    assert known.counts == {"logins": 1, "logins_put_off": 3 * ADDRESS_BURST}
+    assert known.outcomes.counts == {"logins": 1, "logins_put_off": 3 * ADDRESS_BURST}
     known._comparing = STRANGERS_MAX
     known._remembered = Remembered()
     assert login(known, "anna:right") == "anna", "who has logged in from there has places of its own"
@@ -257,12 +261,12 @@ def test_strangers_in_many_networks_shut_nobody_out(monkeypatch: pytest.MonkeyPa
 
 def test_a_password_is_remembered_for_a_while_for_its_hash_alone() -> None:
     known = Remembered()
-    known.add("hash", "right", "10.0.0.7", 0.0)
-    assert known.has("hash", "right", "10.0.0.7", REMEMBERED_S - 1)
-    assert not known.has("hash", "right", "10.0.0.7", REMEMBERED_S)
-    assert not known.has("other", "right", "10.0.0.7", 0.0)
-    assert not known.has("hash", "right", "10.0.0.8", 0.0), "who guesses elsewhere is slowed down"
-    assert not Remembered().has("hash", "right", "10.0.0.7", 0.0)
+    known.add("hash", "right", "10.0.0.7", now=0.0)
+    assert known.has("hash", "right", "10.0.0.7", now=REMEMBERED_S - 1)
+    assert not known.has("hash", "right", "10.0.0.7", now=REMEMBERED_S)
+    assert not known.has("other", "right", "10.0.0.7", now=0.0)
+    assert not known.has("hash", "right", "10.0.0.8", now=0.0), "who guesses elsewhere is slowed down"
+    assert not Remembered().has("hash", "right", "10.0.0.7", now=0.0)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ NEEDED: Final[dict[str, dict[str, Any]]] = {
     "spool.drop": {"copy": "1"},
     "cluster.token.delete": {"id": "x"},
     "operators.logged_in": {"address": "a", "method": "password", "outcome": "done"},
+    "operators.keys": {"issuer": "login"},
     "operators.find": {"token_subject": "x"},
 }
 #: Operations that are about the Message VPN in an argument, and the kinds that have a Message VPN.

@@ -30,7 +30,7 @@ READS = {
     *("subscriptions.remote", "flows.list", "producers.list", "stages.list", "sinks.list", "bridges.list"),
     *("bridges.show", "links.list", "links.show", "cluster.status", "cluster.token.list", "spool.show"),
     *("spool.fetch", "spool.aside", "spool.aside.read", "operators.me", "operators.credentials"),
-    *("operators.find", "operators.logged_in", "webhooks.list", "webhooks.show"),
+    *("operators.find", "operators.keys", "operators.logged_in", "webhooks.list", "webhooks.show"),
 }
 
 

@@ -1,0 +1,59 @@
+"""All ways in which operators log in, and who asks: what a request shows counts before the session of a browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cluster.management.access.browsers import Browsers
+from cluster.management.access.logins import Logins
+from cluster.management.access.outcomes import Caller, Outcomes
+from cluster.management.access.subjects import Subjects
+from cluster.management.access.tokens import Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiohttp.web import BaseRequest
+
+    from angarium_server.connections.tls import Peer
+    from cluster.management.access.outcomes import Ask
+    from router.tokens.config import TokenIssuer
+
+
+class Ways:
+    """The ways that there are."""
+
+    def __init__(self, ask: Ask, issuers: Sequence[TokenIssuer]) -> None:
+        """Ask the controller in this way, and trust these issuers of tokens."""
+        self._outcomes = Outcomes(ask)
+        self._logins = Logins(ask, self._outcomes)
+        subjects = Subjects(ask, self._outcomes)
+        self._tokens = Tokens(issuers, ask, self._outcomes, subjects)
+        self.browsers = Browsers(self._logins)
+
+    async def caller(self, request: BaseRequest, peer: Peer) -> Caller:
+        """Give who asks.
+
+        Raises:
+            UnauthorizedError: nobody who may come in (40101).
+            RefusedError: the same, with how to come in.
+            RateLimitError: too many attempts have failed (42901).
+            ForbiddenError: a change without the token of its session (40328).
+        """
+        authorization = request.headers.get("Authorization")
+        if authorization is None and (caller := await self.browsers.caller(request, peer)):
+            return caller
+        scheme, _, shown = (authorization or "").partition(" ")
+        if scheme.lower() == "bearer" and self._tokens:
+            return await self._tokens.caller(shown.strip(), peer.address)
+        return await self._logins.caller(authorization, peer.address)
+
+    def counts(self) -> dict[str, int]:
+        """Give what happened so far, by the names of metrics."""
+        names = ("logins", "logins_failed", "logins_put_off")
+        counted = {name: self._outcomes.counts[name] for name in names}
+        return {**counted, "sessions": len(self.browsers.sessions)}
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._logins.close()
