@@ -30,7 +30,7 @@ QUEUES: Final = ("calm", "grows", "other")
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with managed_node(tmp_path_factory.mktemp("console")) as running:
+    with managed_node(tmp_path_factory.mktemp("console"), http="http://127.0.0.1:0") as running:
         api = Api(running.management_url)
         for name in QUEUES:
             assert api.send("POST", "/api/v1/vpns/default/queues", {"name": name}).status == 201
@@ -167,6 +167,48 @@ def test_a_viewer_sees_no_button_that_the_node_would_refuse(browser: Browser) ->
     assert buttons == ["Previous", "Next"]
 
 
+def test_an_operator_sees_and_ends_a_client_and_what_is_written_of_it(
+    node: Node, browser: Browser, api: Api
+) -> None:
+    with blocking.connect(node.url, client_name=MARKUP[:40]) as client:
+        client.subscribe("orders/*")
+        log_in(browser)
+        browser.click("Clients", "nav")
+        browser.click(MARKUP[:40], "tbody")
+        browser.sees("orders/*")
+        browser.click("Disconnect")
+        browser.click("Disconnect it", "dialog")
+        browser.until("location.hash === '#/clients'")
+    browser.click("Audit log", "nav")
+    browser.fill("Object or operation", "clients.disconnect", "main")
+    browser.until("document.querySelectorAll('tbody tr').length === 1")
+    browser.value("document.querySelector('tbody button').click()")
+    browser.sees(MARKUP[:40])
+    browser.press("Escape")
+    browser.click("Events", "nav")
+    browser.sees("CLIENT_CONNECT")
+    assert browser.value("document.title") == "Events – Angarium"
+
+
+def test_each_page_of_the_menu_shows_what_it_is_for(browser: Browser, api: Api) -> None:
+    log_in(browser)
+    hook = {"name": "hook", "queue": "calm", "url": "https://example.com/", "enabled": False}
+    assert api.send("POST", "/api/v1/vpns/default/webhooks", hook).status == 201
+    shown = {
+        "Links": "This node has no links",
+        "Gateways": "http.0",
+        "Topic endpoints": "No topic endpoints here.",
+        "Dead messages": "#DEAD_MSG_QUEUE",
+        "Webhooks": "https://example.com/",
+        "Bridges": "No bridge",
+    }
+    for title, text in shown.items():
+        browser.click(title, "nav")
+        browser.until(f"document.querySelector('h1')?.innerText === {title!r}")
+        browser.sees(text)
+        assert browser.value("document.documentElement.scrollWidth <= innerWidth"), title
+
+
 def test_a_refusal_is_shown_in_the_words_of_the_node(browser: Browser) -> None:
     browser.fill("Operator", "admin")
     browser.fill("Password", "wrong")
@@ -186,7 +228,7 @@ def test_the_keyboard_leads_through_all_of_it(node: Node, browser: Browser, api:
     browser.tab_to("Skip to the content")
     browser.tab_to("Queues")
     browser.press("Enter")
-    browser.until("document.activeElement.tagName === 'H1' && document.activeElement.innerText === 'Queues'")
+    browser.until("document.activeElement.ariaLabel === 'Queues'")
     browser.sees("calm")
     browser.tab_to("calm")
     browser.press("Enter")

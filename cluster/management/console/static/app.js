@@ -47,8 +47,9 @@ function Frame({ me, onLeave }) {
   const place = route.path.join("/");
   useEffect(() => {
     setOpen(false);
-    // Who goes to another page by keyboard is at its head; at the first page the browser's own order counts.
-    if (!isFirst.current) main.current.querySelector("h1")?.focus();
+    // Who goes to another page by keyboard is at its beginning, and hears its name; at the first page the browser's own
+    // order counts.
+    if (!isFirst.current) main.current.focus();
     isFirst.current = false;
   }, [place]);
   const { page, args } = pageAt(route.path);
@@ -56,7 +57,7 @@ function Frame({ me, onLeave }) {
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to the content</a>
     <${Top} me=${me} onLeave=${onLeave} isOpen=${isOpen} onMenu=${() => setOpen(!isOpen)} />
     <${Menu} me=${me} page=${page} isOpen=${isOpen} />
-    <main id="main" ref=${main} tabindex="-1">
+    <main id="main" ref=${main} tabindex="-1" aria-label=${args.at(-1) ?? page?.title}>
       <${Guard} key=${place}>
         ${page ? html`<${page.view} me=${me} args=${args} query=${route.query} />` : html`<${Nothing}>There is no such page.<//>`}
       <//>

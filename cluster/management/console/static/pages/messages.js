@@ -4,7 +4,7 @@ import { html, useState } from "../vendor/preact-htm.js";
 import { change, get } from "../node/api.js";
 import { usePolling } from "../node/polling.js";
 import { may } from "../node/rights.js";
-import { Badge, Button, Facts, Field, Panel } from "../parts/controls.js";
+import { Badge, Button, Facts, Field, Moment, Panel } from "../parts/controls.js";
 import { Dialog, Question } from "../parts/dialog.js";
 import { count, counted, payload, size, text, time } from "../parts/format.js";
 import { Loading, Refusal, notify } from "../parts/notices.js";
@@ -70,7 +70,7 @@ function columnsOf({ works, chosen, choose, setShown }) {
     { name: "position", title: "Position", number: true, main: true, show: position },
     { name: "topic", title: "Topic", show: (row) => html`<code>${row.topic}</code>` },
     { name: "size", title: "Size", number: true, show: (row) => size(row.size_bytes) },
-    { name: "stored", title: "Stored", show: (row) => time(row.stored_ms) },
+    { name: "stored", title: "Stored", show: (row) => html`<${Moment} value=${row.stored_ms} />` },
     { name: "state", title: "State", show: (row) => html`<${Badge}>${row.state}<//>` },
     { name: "redeliveries", title: "Redelivered", number: true, minor: true, show: (row) => count(row.redeliveries) },
     { name: "priority", title: "Priority", number: true, minor: true, show: (row) => count(row.priority) },

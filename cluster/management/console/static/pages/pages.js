@@ -1,11 +1,29 @@
 // Every page: its first piece of the address, how many pieces come behind it, where the menu has it, and who may see it.
+// `role` is the least one; `ofNode` says that one Message VPN is not enough.
 
+import { Audit } from "./audit.js";
+import { Client, Clients } from "./clients.js";
+import { Dead } from "./dead.js";
+import { Events } from "./events.js";
+import { Bridges, Gateways, Webhooks } from "./gateways.js";
+import { Links } from "./links.js";
 import { Overview } from "./overview.js";
-import { Queue } from "./queue.js";
-import { Queues } from "./queues.js";
+import { Queue, TopicEndpoint } from "./queue.js";
+import { Queues, TopicEndpoints } from "./queues.js";
 
 export const PAGES = [
   { path: "", title: "Overview", group: "Node", view: Overview },
+  { path: "clients", title: "Clients", group: "Node", view: Clients },
+  { path: "client", pieces: [2], menu: "clients", view: Client },
+  { path: "links", title: "Links", group: "Node", role: "viewer", ofNode: true, view: Links },
+  { path: "gateways", title: "Gateways", group: "Node", role: "viewer", ofNode: true, view: Gateways },
   { path: "queues", title: "Queues", group: "Messages", view: Queues },
   { path: "queue", pieces: [2], menu: "queues", view: Queue },
+  { path: "topic-endpoints", title: "Topic endpoints", group: "Messages", view: TopicEndpoints },
+  { path: "topic-endpoint", pieces: [2], menu: "topic-endpoints", view: TopicEndpoint },
+  { path: "dead", title: "Dead messages", group: "Messages", view: Dead },
+  { path: "webhooks", title: "Webhooks", group: "Messages", view: Webhooks },
+  { path: "bridges", title: "Bridges", group: "Messages", view: Bridges },
+  { path: "events", title: "Events", group: "Watching", view: Events },
+  { path: "audit", title: "Audit log", group: "Watching", role: "administrator", ofNode: true, view: Audit },
 ];

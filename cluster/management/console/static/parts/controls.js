@@ -1,6 +1,7 @@
 // Small things that pages are made of: buttons, fields, badges, figures, and what looks after a request of a form.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact-htm.js";
+import { time } from "./format.js";
 
 let fields = 0;
 
@@ -66,6 +67,13 @@ export function Facts({ rows }) {
   </dl>`;
 }
 
+/** A wall time, with its day and zone for who points at it. */
+export function Moment({ value }) {
+  const moment = new Date(value);
+  const exact = Number.isNaN(moment.getTime()) ? String(value) : moment.toISOString();
+  return html`<time datetime=${exact} title=${exact}>${time(value)}</time>`;
+}
+
 export function Panel({ title, actions, children, id, wide }) {
   return html`<section class=${`panel${wide ? " wide" : ""}`} aria-labelledby=${id}>
     <header><h2 id=${id}>${title}</h2>${actions && html`<div class="actions">${actions}</div>`}</header>
@@ -73,14 +81,13 @@ export function Panel({ title, actions, children, id, wide }) {
   </section>`;
 }
 
-/** The head of a page: its title, which has the focus after a change of the page, and what can be done. */
+/** The head of a page: its title, and what can be done. */
 export function Head({ title, note, actions, children }) {
-  const heading = useRef(null);
   useEffect(() => {
     document.title = `${title} – Angarium`;
   }, [title]);
   return html`<div class="head">
-    <div><h1 ref=${heading} tabindex="-1">${title}</h1>${note && html`<p class="quiet">${note}</p>`}</div>
+    <div><h1>${title}</h1>${note && html`<p class="quiet">${note}</p>`}</div>
     ${actions && html`<div class="actions">${actions}</div>`}
     ${children}
   </div>`;

@@ -2,7 +2,7 @@
 
 const NUMBER = new Intl.NumberFormat("en");
 const FINE = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
-const TIME = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "medium" });
+const two = (value) => String(value).padStart(2, "0");
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
@@ -52,9 +52,13 @@ export function since(ms) {
   return ms ? span(Math.max(0, (Date.now() - ms) / 1_000)) : "–";
 }
 
+/** A wall time: 18:40:52 today, 2031-05-04 18:40:52 on other days. */
 export function time(value) {
   const moment = new Date(value);
-  return Number.isNaN(moment.getTime()) ? String(value ?? "") : TIME.format(moment);
+  if (Number.isNaN(moment.getTime())) return String(value ?? "");
+  const clock = [moment.getHours(), moment.getMinutes(), moment.getSeconds()].map(two).join(":");
+  const day = [moment.getFullYear(), moment.getMonth() + 1, moment.getDate()].map(two).join("-");
+  return moment.toDateString() === new Date().toDateString() ? clock : `${day} ${clock}`;
 }
 
 /** Give any value as a text: a text as it is, else as JSON. */
