@@ -112,7 +112,9 @@ def test_a_module_imports_files_and_makes_no_markup_of_texts(path: Path) -> None
     for address in imported:
         assert address.startswith((".", "..")), address
         assert (path.parent / address).resolve().is_file(), address
-    forbidden = re.findall(r"innerHTML|dangerouslySetInnerHTML|insertAdjacentHTML|\beval\(|new Function", text)
+    forbidden = re.findall(
+        r"innerHTML|dangerouslySetInnerHTML|insertAdjacentHTML|\beval\(|new Function", text
+    )
     assert forbidden == []
     assert len(text.splitlines()) <= LINES_MAX
     assert text.startswith("// "), "say what it is for"
