@@ -585,6 +585,28 @@ def _plain_value(value: object, depth: int) -> Any:
     raise errors.invalid(f"a property cannot be a {type(value).__name__}")
 
 
+def message_of(row: Row) -> Message:
+    """Give the message that a row is, to be published; the caller has checked the row."""
+    message = Message.__new__(Message)
+    message._row = row
+    message._fields = None
+    return message
+
+
+def with_properties(row: Row, more: Mapping[str, str]) -> Row:
+    """Give a row with more user properties; those of the same names are replaced, what is unreadable is dropped."""
+    fields = unpack_properties(row[4])
+    properties = fields.get(_USER_PROPERTIES)
+    user = {**properties, **more} if isinstance(properties, dict) else dict(more)
+    return (*row[:4], pack_fields({**fields, _USER_PROPERTIES: user}), row[5])
+
+
+def user_properties_of(row: Row) -> dict[Any, Any]:
+    """Give the user properties of a row, unchecked; nothing if there are none."""
+    found = unpack_properties(row[4]).get(_USER_PROPERTIES)
+    return found if isinstance(found, dict) else {}
+
+
 def unpack_properties(packed: bytes | None) -> dict[Any, Any]:
     """Give the properties of a row by their keys; nothing if there are none or they are unreadable.
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
-from angarium import errors
+from angarium import errors, tracing
 from angarium.blocking.flow import Flow, SharedReader
 from angarium.blocking.portal import Closing, Mirrored, Portal, opens, waits
 from angarium.blocking.producer import Producer, Stage
@@ -30,7 +30,7 @@ from angarium.client.requests import answer
 from angarium.client.subscribing.callbacks import check_threads
 from angarium.client.subscribing.mailbox import BUFFER_BYTES, BUFFER_MESSAGES, Terms
 from angarium.client.transport.address import DEFAULT_URL
-from angarium.message import DeliveryMode, Message, MessageBatch, MessageOptions, row_size
+from angarium.message import DeliveryMode, Message, MessageBatch, MessageOptions, message_of, row_size
 from angarium.slots import Publishable, TopicOwners
 from angarium.topic import SLOTS
 
@@ -135,9 +135,15 @@ class Client(Closing):
             self._cross([])
             self._portal.call(_publish(self._inner, topic, payload, queue, options))
             return
-        if options or type(payload) is not bytes:
+        if tracing.active is not None and tracing.active.is_on:
+            row = Message(topic, payload, **options).row
+            sent = tracing.active.send(row, tracing.place_of(self._inner._connection))
+            sent.end(None)
+            message: Publishable = message_of(sent.row)
+            size = row_size(sent.row)
+        elif options or type(payload) is not bytes:
             whole = Message(topic, payload, **options)
-            message: Publishable = whole
+            message = whole
             size = row_size(whole.row)
         else:
             self._topics[topic]  # Raises if it is no topic.
@@ -184,8 +190,15 @@ class Client(Closing):
             TimeoutExpiredError: there was no connection in time (TIMEOUT); those before are published.
             ConnectionLostError: the client is closed, or the connection is lost for good.
         """
-        iterator = iter(messages)
-        while some := list(islice(iterator, PORTION_MESSAGES)):
+        if tracing.active is None:
+            self._cross_many(iter(messages), timeout_s)
+            return
+        connection = self._inner._connection
+        with tracing.sending_many(tracing.active, messages, connection, DeliveryMode.DIRECT) as traced:
+            self._cross_many(traced, timeout_s)
+
+    def _cross_many(self, messages: Iterator[Publishable], timeout_s: float | None) -> None:
+        while some := list(islice(messages, PORTION_MESSAGES)):
             self._cross(some, timeout_s=timeout_s)
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -250,14 +263,14 @@ class Client(Closing):
         while queue and len(some) < PORTION_MESSAGES and not isinstance(queue[0], _Portion):
             some.append(queue.popleft())  # type: ignore[arg-type]
         try:
-            await self._inner.publish_many(some, timeout_s=math.inf)
+            await self._inner._publisher.publish_many(some, math.inf)
         except errors.AngariumError as error:
             self._fault = error
 
     async def _send_portion(self, portion: _Portion) -> None:
         try:
             if portion.messages:
-                await self._inner.publish_many(portion.messages, timeout_s=portion.timeout_s)
+                await self._inner._publisher.publish_many(portion.messages, portion.timeout_s)
         except Exception as error:  # noqa: BLE001 - it is the caller's who waits, whatever it is
             if portion.done.set_running_or_notify_cancel():
                 portion.done.set_exception(error)

@@ -11,12 +11,13 @@ import contextlib
 import logging
 import sys
 import threading
+import time
 import warnings
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from angarium import errors
+from angarium import errors, tracing
 from angarium.blocking.portal import CallbackThreads, Closing
 from angarium.client.consuming.flow import BATCH_MESSAGES, FlowView
 from angarium.client.consuming.flow_buffer import FlowReader
@@ -169,6 +170,8 @@ class SharedReader:
         self.binding.check_settling()
         with self._lock:
             fresh = delivery.mark(start, stop)
+        if tracing.active is not None:
+            self.binding.trace_settled(delivery, fresh, outcome)
         ranges = tuple(one for first, last in fresh for one in delivery.ranges(first, last))
         if ranges:
             self._tell(partial(self.binding.record, delivery.window, outcome, ranges))
@@ -221,7 +224,11 @@ class SharedReader:
         try:
             while (message := self.next(None)) is not None:
                 try:
-                    callback(message)
+                    if tracing.active is None:
+                        callback(message)
+                    else:
+                        with tracing.active.process(message, self.binding.place):
+                            callback(message)
                 except Exception:
                     with self._lock:
                         self.binding.callback_errors += 1
@@ -264,6 +271,8 @@ class Flow(FlowView, Closing):
         """
         shared = self._shared
         while (message := shared.next(None)) is not None:
+            if tracing.active is not None:
+                tracing.active.receive((message,), self._binding.place)
             yield message
             if shared.is_auto and not message.settled:
                 message.accept()
@@ -280,6 +289,8 @@ class Flow(FlowView, Closing):
         if max_messages < 1:
             raise errors.invalid(f"max_messages is {max_messages}")
         while (batch := self._shared.next_batch(max_messages)) is not None:
+            if tracing.active is not None:
+                tracing.active.receive(batch, self._binding.place)
             yield batch
             if self._shared.is_auto:
                 batch.accept()
@@ -295,9 +306,12 @@ class Flow(FlowView, Closing):
             TimeoutExpiredError: none came in time (TIMEOUT).
             AngariumError: the flow has ended: why, or CLIENT_CLOSED.
         """
+        asked_ns = 0 if tracing.active is None else time.time_ns()
         message = self._shared.receive(timeout_s)
         if message is None:
             raise errors.error_for(errors.CLIENT_CLOSED, f"{self} is closed")
+        if tracing.active is not None:
+            tracing.active.receive((message,), self._binding.place, asked_ns)
         return message
 
     # The end.

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from itertools import islice
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from angarium import errors
+from angarium import errors, tracing
 from angarium.blocking.portal import CallbackThreads, Closing
 from angarium.client.subscribing.subscription import BATCH_MESSAGES, SubscriptionView
 from angarium.message import Delivery, Message, MessageBatch, ReceivedMessage, Row
@@ -86,8 +87,12 @@ class Subscription(SubscriptionView, Closing):
         """
         while self._ready(None):
             rows, delivery = self._current
+            tracer = tracing.active
             for row in rows:
-                yield ReceivedMessage(row, delivery)
+                message = ReceivedMessage(row, delivery)
+                if tracer is not None and tracer.is_on:
+                    tracer.receive((message,), self._mailbox.place)
+                yield message
 
     def batches(self, max_messages: int = BATCH_MESSAGES) -> Iterator[MessageBatch]:
         """Give messages as they came, together; the fastest way to read.
@@ -103,7 +108,10 @@ class Subscription(SubscriptionView, Closing):
         while self._ready(None):
             rows, delivery = self._current
             while some := list(islice(rows, max_messages)):
-                yield MessageBatch(some, delivery)
+                batch = MessageBatch(some, delivery)
+                if tracing.active is not None:
+                    tracing.active.receive(batch, self._mailbox.place)
+                yield batch
 
     def receive(self, timeout_s: float | None = None) -> Message:
         """Give the next message, waiting so many seconds for it, or for ever.
@@ -112,12 +120,16 @@ class Subscription(SubscriptionView, Closing):
             TimeoutExpiredError: none came in time (TIMEOUT).
             ConnectionLostError: the subscription has ended (CLIENT_CLOSED), or the connection for good.
         """
+        asked_ns = 0 if tracing.active is None else time.time_ns()
         while True:
             rows, delivery = self._current
             for row in rows:
                 if not length_hint(rows):
                     self._finish()
-                return ReceivedMessage(row, delivery)
+                message = ReceivedMessage(row, delivery)
+                if tracing.active is not None:
+                    tracing.active.receive((message,), self._mailbox.place, asked_ns)
+                return message
             if not self._ready(timeout_s):
                 raise errors.error_for(errors.CLIENT_CLOSED, f"the subscription {self} has ended")
 
@@ -196,15 +208,24 @@ class Subscription(SubscriptionView, Closing):
 
     def _serve(self, callback: MessageCallback) -> None:
         try:
-            for message in self:
-                try:
-                    callback(message)
-                except Exception:
-                    with self._lock:
-                        self._mailbox.callback_errors += 1
-                    _logger.exception("the callback of %s raised", self)
+            while self._ready(None):
+                rows, delivery = self._current
+                for row in rows:
+                    self._call(callback, ReceivedMessage(row, delivery))
         except errors.AngariumError as error:
             _logger.warning("%s has ended: %s", self, error)
+
+    def _call(self, callback: MessageCallback, message: Message) -> None:
+        try:
+            if tracing.active is None:
+                callback(message)
+            else:
+                with tracing.active.process(message, self._mailbox.place):
+                    callback(message)
+        except Exception:
+            with self._lock:
+                self._mailbox.callback_errors += 1
+            _logger.exception("the callback of %s raised", self)
 
 
 def _release(chunks: list[Chunk]) -> None:

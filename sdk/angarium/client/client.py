@@ -16,7 +16,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
-from angarium import errors, wire
+from angarium import errors, tracing, wire
 from angarium.client import forking
 from angarium.client.connection.connection import Connection
 from angarium.client.guaranteed_messaging import GuaranteedMessaging
@@ -47,7 +47,7 @@ from angarium.client.subscribing.interest import Answer, Interest, Wish, make_wi
 from angarium.client.subscribing.mailbox import BUFFER_BYTES, BUFFER_MESSAGES, Mailbox, OnFull, Terms
 from angarium.client.subscribing.retained import RetainedReaders, read_pages
 from angarium.client.subscribing.subscription import MessageCallback, Subscription
-from angarium.message import Delivery, DeliveryMode, MessageBatch
+from angarium.message import Delivery, DeliveryMode, Message, MessageBatch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from angarium.client.connection.connection import ClientOptions
     from angarium.client.publishing.receipts import Receipt
-    from angarium.message import Message, MessageOptions, Row
+    from angarium.message import MessageOptions, Row
     from angarium.slots import Publishable
 
 CLOSE_TIMEOUT_S: Final = 5.0
@@ -195,9 +195,21 @@ class Client(GuaranteedMessaging):
         if queue is not None:
             topic = queue_topic(topic, queue)
             options.setdefault("mode", DeliveryMode.PERSISTENT)
+        if tracing.active is not None and tracing.active.is_on:
+            return self._publish_traced(tracing.active, topic, payload, options)
         if options.get("mode", DeliveryMode.DIRECT) == DeliveryMode.DIRECT:
             return self._publisher.publish(topic, payload, **options)
         return self._publish_guaranteed(topic, payload, options)
+
+    async def _publish_traced(
+        self, tracer: tracing.Tracer, topic: str, payload: Any, options: MessageOptions
+    ) -> None:
+        with tracing.sending(tracer, Message(topic, payload, **options).row, self._connection) as row:
+            if not row[2] & wire.FLAG_MODE:
+                await self._publisher.publish_row(row)
+            else:
+                self._check_open()
+                await (await self._send(row))
 
     async def _publish_guaranteed(self, topic: str, payload: Any, options: MessageOptions) -> None:
         self._check_open()
@@ -219,7 +231,11 @@ class Client(GuaranteedMessaging):
             TimeoutExpiredError: there was no connection in time (TIMEOUT); those before are published.
             ConnectionLostError: the client is closed, or the connection is lost for good.
         """
-        await self._publisher.publish_many(messages, timeout_s)
+        if tracing.active is None:
+            await self._publisher.publish_many(messages, timeout_s)
+            return
+        with tracing.sending_many(tracing.active, messages, self._connection, DeliveryMode.DIRECT) as traced:
+            await self._publisher.publish_many(traced, timeout_s)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until all that was published so far has been matched and handed on by the router.
@@ -301,7 +317,9 @@ class Client(GuaranteedMessaging):
         """Check the arguments of a subscription."""
         parsed = terms.check([filters] if isinstance(filters, str) else filters)
         self._check_open()
-        return Mailbox(parsed, terms, self._reports.slow)
+        mailbox = Mailbox(parsed, terms, self._reports.slow)
+        mailbox.connection = self._connection
+        return mailbox
 
     async def _open_mailbox(self, mailbox: Mailbox, timeout_s: float | None) -> None:
         """Subscribe for a mailbox; its reader is ready."""

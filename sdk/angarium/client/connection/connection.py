@@ -171,7 +171,8 @@ class Connection:
         self.lost_messages = 0
         #: What makes the next connection the same client, and the name it goes with.
         self._token: bytes | None = None
-        self._client_name = ""
+        #: The client's name at the router; empty before the first session.
+        self.client_name = ""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         #: Brings fresh tokens; None for a session without, or with one that is not renewed.
@@ -267,7 +268,7 @@ class Connection:
         self.url = url
         hello = self._options.hello
         if self._token is not None:
-            hello = hello._replace(token=self._token, client_name=self._client_name)
+            hello = hello._replace(token=self._token, client_name=self.client_name)
         if self._options.tokens is not None:
             try:
                 hello = hello._replace(jwt=await asyncio.wait_for(self._options.tokens.fresh(), timeout_s))
@@ -347,7 +348,7 @@ class Connection:
         if isinstance(event, Opened):
             self.session, self._greeting = self._greeting, None
             self._token = event.welcome.token
-            self._client_name = event.welcome.client_name
+            self.client_name = event.welcome.client_name
             self._attempted.set_result(None)
             self._schedule_tick()
             self._renew_tokens()

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from angarium import errors, wire
+from angarium import errors, tracing, wire
 from angarium.client.connection.operations import Keeper
 from angarium.client.consuming.flow_buffer import Callbacks, FlowBuffer
 from angarium.client.consuming.outcomes import Outcomes
@@ -103,7 +103,9 @@ class Binding:
         self._is_standby_told = False
         #: Calls of callbacks that raised in threads of the blocking client.
         self.callback_errors = 0
-        self._callbacks = Callbacks(options, self.reader, self.ready) if options.callback else None
+        self._callbacks = None
+        if options.callback:
+            self._callbacks = Callbacks(options, self.reader, self.ready, lambda: self.place)
 
     # What everybody may look at; `FlowView` shows it to applications.
 
@@ -136,10 +138,26 @@ class Binding:
             if not delivery.settled[start]:
                 delivery.settled[start] = 1
                 position = delivery.positions[start]
+                if tracing.active is not None and tracing.active.is_on:
+                    self.trace_settled(delivery, [(start, stop)], outcome)
                 self.record(delivery.window, outcome, ((delivery.partition, position, position),))
             return
-        for first, last in delivery.mark(start, stop):
+        fresh = delivery.mark(start, stop)
+        if tracing.active is not None:
+            self.trace_settled(delivery, fresh, outcome)
+        for first, last in fresh:
             self.record(delivery.window, outcome, delivery.ranges(first, last))
+
+    def trace_settled(self, delivery: GuaranteedDelivery, fresh: list[tuple[int, int]], outcome: int) -> None:
+        """Tell a tracer of the outcome of rows, given as (start, stop)."""
+        rows = [row for start, stop in fresh for row in delivery.rows[start:stop]]
+        if tracing.active is not None and rows:
+            tracing.active.settle(rows, delivery.partition, outcome, self.place)
+
+    @property
+    def place(self) -> tracing.Place:
+        """Where its messages come from, for a tracer."""
+        return tracing.place_of(self._connection, self.name, is_endpoint=True)
 
     def check_settling(self) -> None:
         """Return if messages can be settled.

@@ -11,10 +11,11 @@ the application drops it without closing it, its finalizer closes the binding, s
 from __future__ import annotations
 
 import asyncio
+import time
 import warnings
 from typing import TYPE_CHECKING, Final, Self
 
-from angarium import errors, wire
+from angarium import errors, tracing, wire
 from angarium.client.protocol.messages import GuaranteedBatch, GuaranteedMessage, settle_all
 
 if TYPE_CHECKING:
@@ -128,9 +129,13 @@ class Flow(FlowView):
         binding = self._binding
         reader, is_auto = binding.reader, binding.is_auto
         while await binding.ready():
+            tracer = tracing.active
             while reader.advance():
                 delivery, at = reader.take()
-                yield GuaranteedMessage(delivery, at)
+                message = GuaranteedMessage(delivery, at)
+                if tracer is not None and tracer.is_on:
+                    tracer.receive((message,), binding.place)
+                yield message
                 if is_auto and not delivery.settled[at]:
                     binding.settle(delivery, at, at + 1, wire.OUTCOME_ACCEPTED)
 
@@ -149,6 +154,8 @@ class Flow(FlowView):
         while await binding.ready():
             while binding.reader.advance():
                 batch = binding.reader.take_batch(max_messages)
+                if tracing.active is not None:
+                    tracing.active.receive(batch, binding.place)
                 yield batch
                 if binding.is_auto:
                     batch.accept()
@@ -167,6 +174,7 @@ class Flow(FlowView):
         handed, binding.handed = binding.handed, None
         if handed is not None and binding.is_auto and not handed.settled:
             handed.accept()
+        asked_ns = 0 if tracing.active is None else time.time_ns()
         try:
             async with asyncio.timeout(timeout_s):
                 is_ready = await binding.ready()
@@ -177,6 +185,8 @@ class Flow(FlowView):
         if not is_ready:
             raise errors.error_for(errors.CLIENT_CLOSED, f"{self} is closed")
         message = binding.handed = GuaranteedMessage(*binding.reader.take())
+        if tracing.active is not None:
+            tracing.active.receive((message,), binding.place, asked_ns)
         return message
 
     # The end.

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from angarium import errors
+from angarium import errors, tracing
 from angarium.client.protocol.flow_window import FlowWindow, spool_size
 from angarium.client.protocol.messages import GuaranteedBatch, GuaranteedDelivery, GuaranteedMessage
 from angarium.client.subscribing.callbacks import is_async
@@ -178,7 +178,11 @@ class Callbacks:
     """Calls the application with each message: accepted when it returned, failed when it raised."""
 
     def __init__(
-        self, options: FlowOptions, reader: FlowReader, ready: Callable[[], Awaitable[bool]]
+        self,
+        options: FlowOptions,
+        reader: FlowReader,
+        ready: Callable[[], Awaitable[bool]],
+        place: Callable[[], tracing.Place],
     ) -> None:
         """Call nobody yet.
 
@@ -186,7 +190,9 @@ class Callbacks:
             options: whose callback is called, how many at once, and whether messages are settled here.
             reader: where the messages are.
             ready: waits for a row, gives False at the end; for async callbacks.
+            place: gives where the messages come from.
         """
+        self._place = place
         self._callback: Any = options.callback
         self._reader = reader
         self._ready = ready
@@ -212,7 +218,11 @@ class Callbacks:
             budget -= 1
             message = GuaranteedMessage(*self._reader.take())
             try:
-                self._callback(message)
+                if tracing.active is None:
+                    self._callback(message)
+                else:
+                    with tracing.active.process(message, self._place()):
+                        self._callback(message)
             except Exception as error:  # noqa: BLE001 - the application's fault, which costs one message a try
                 self._raised(message, error)
             else:
@@ -226,7 +236,11 @@ class Callbacks:
             while await self._ready():
                 message = GuaranteedMessage(*self._reader.take())
                 try:
-                    await self._callback(message)
+                    if tracing.active is None:
+                        await self._callback(message)
+                    else:
+                        with tracing.active.process(message, self._place()):
+                            await self._callback(message)
                 except Exception as error:  # noqa: BLE001 - as above
                     self._raised(message, error)
                 else:

@@ -30,7 +30,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
-from angarium import errors, wire
+from angarium import errors, tracing, wire
 from angarium.client.connection.operations import Keeper
 from angarium.client.protocol.answers import PRODUCER_WINDOW_MAX, STAGE_WINDOW_MAX, ProducerOpened
 from angarium.client.protocol.send_window import SendWindow, guaranteed_row
@@ -183,7 +183,10 @@ class Producer:
             InvalidRequestError: an argument is illegal; nothing is sent.
             AngariumError: the producer is over, and why.
         """
-        return await self._send_row(make_row(topic, payload, queue, options), sequence)
+        row = make_row(topic, payload, queue, options)
+        if tracing.active is None or not tracing.active.is_on:
+            return await self._send_row(row, sequence)
+        return await self._send_traced(tracing.active, row, sequence)
 
     async def send_message(self, message: Message) -> Receipt:
         """Publish a message that was made before; as `send`.
@@ -192,7 +195,20 @@ class Producer:
             InvalidRequestError: it is a direct message (INVALID_ARGUMENT), or too large.
             AngariumError: the producer is over, and why.
         """
-        return await self._send_row(guaranteed_row(message))
+        if tracing.active is None:
+            return await self._send_row(guaranteed_row(message))
+        return await self._send_traced(tracing.active, guaranteed_row(message))
+
+    async def _send_traced(self, tracer: tracing.Tracer, row: Row, sequence: int | None = None) -> Receipt:
+        """Publish a row as `_send_row`; it is on its way until it is known what became of it."""
+        sent = tracer.send(row, tracing.place_of(self._connection))
+        try:
+            receipt = await self._send_row(sent.row, sequence)
+        except BaseException as error:
+            sent.end(error)
+            raise
+        receipt.on_done(sent.end)
+        return receipt
 
     async def _send_row(self, row: Row, sequence: int | None = None) -> Receipt:
         """Publish the row of a guaranteed message; as `send`."""
@@ -236,6 +252,13 @@ class Producer:
                 the others are not.
             AngariumError: the producer is over, and why; the text says how many are acknowledged.
         """
+        if tracing.active is None:
+            return await self._publish_many(messages)
+        persistent = DeliveryMode.PERSISTENT
+        with tracing.sending_many(tracing.active, messages, self._connection, persistent) as traced:
+            return await self._publish_many(traced)
+
+    async def _publish_many(self, messages: Iterable[Publishable]) -> PublishReport:
         tally = Tally(self._loop.create_future())
         fault: Exception | None = None
         try:

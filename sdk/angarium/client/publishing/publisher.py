@@ -18,7 +18,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, Unpack
 
-from angarium import errors, wire
+from angarium import errors, tracing, wire
 from angarium.message import Message, MessageOptions, Row, row_size
 from angarium.slots import Publishable, RowGatherer
 
@@ -104,14 +104,22 @@ class Publisher:
 
     async def publish_reported(self, message: Message, on_sent: Callable[[int], None]) -> None:
         """Publish a direct message; it is reported if it matches nothing (`on_sent` takes the number of its round)."""
-        row = message.row
+        if tracing.active is None:
+            await self.publish_row(message.row, on_sent)
+            return
+        with tracing.sending(tracing.active, message.row, self._connection) as row:
+            await self.publish_row(row, on_sent)
+
+    async def publish_row(self, row: Row, on_sent: Callable[[int], None] | None = None) -> None:
+        """Publish the row of a direct message; with `on_sent` it is reported as above."""
         size = row_size(row)
         if self._is_held:
             await self.connected(size, self._timeout_s)
         if not self._gatherer.has_room(size):
             await self._make_room(size, self._timeout_s)
         self._gatherer.add_row(row)
-        self._reported.append(on_sent)
+        if on_sent is not None:
+            self._reported.append(on_sent)
         if not self._is_step_scheduled:
             self._begin_step()
 

@@ -14,7 +14,7 @@ from angarium import errors
 from angarium.client.protocol.answers import STAGE_WINDOW_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 #: Refusals that are kept until somebody looks; of more only the number is known.
 UNSEEN_MAX: Final = 1_000
@@ -87,7 +87,7 @@ class Refusals:
 class Receipt:
     """What became of one message: await it for its sequence, or for the error that refused it."""
 
-    __slots__ = ("_error", "_refusals", "_waiters", "done", "sequence", "unroutable")
+    __slots__ = ("_error", "_on_done", "_refusals", "_waiters", "done", "sequence", "unroutable")
 
     def __init__(self, refusals: Refusals) -> None:
         """Know nothing yet; only `Producer.send` makes receipts."""
@@ -101,6 +101,15 @@ class Receipt:
         self._error: errors.AngariumError | None = None
         #: None unless somebody waits.
         self._waiters: list[asyncio.Future[None]] | None = None
+        #: Is told once what became of it; None for nobody.
+        self._on_done: Callable[[errors.AngariumError | None], None] | None = None
+
+    def on_done(self, tell: Callable[[errors.AngariumError | None], None]) -> None:
+        """Tell what went wrong, or None, as soon as it is known; that is no look at a refusal."""
+        if self.done:
+            tell(self._error)
+        else:
+            self._on_done = tell
 
     @property
     def error(self) -> errors.AngariumError | None:
@@ -141,6 +150,8 @@ class Receipt:
     def _finish(self, error: errors.AngariumError | None) -> None:
         self._error = error
         self.done = True
+        if self._on_done is not None:
+            self._on_done(error)
         waiters, self._waiters = self._waiters, None
         if waiters is not None:
             for waiter in waiters:

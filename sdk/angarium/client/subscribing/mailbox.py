@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from angarium import errors, wire
+from angarium import errors, tracing, wire
 from angarium.message import Delivery
 from angarium.topic import Filter, parse_filter
 
@@ -135,6 +135,8 @@ class Mailbox:
         self._messages_max: Final = sys.maxsize if self.stalls else terms.buffer_messages
         self._bytes_max: Final = sys.maxsize if self.stalls else terms.buffer_bytes
         self._on_slow = on_slow
+        #: What its messages come through; None if nobody said it.
+        self.connection: tracing.Peer | None = None
         #: Guards all that follows; a reader may be another thread.
         self._lock: Final = threading.Lock()
         #: What nobody took, the oldest first.
@@ -166,6 +168,11 @@ class Mailbox:
         self.tasks: list[asyncio.Task[None]] = []
         #: Calls of callbacks that raised.
         self.callback_errors = 0
+
+    @property
+    def place(self) -> tracing.Place:
+        """Where its messages come from, for a tracer: one filter stands for all topics that it matches."""
+        return tracing.place_of(self.connection, self.filters[0].text if len(self.filters) == 1 else "")
 
     @property
     def texts(self) -> tuple[str, ...]:

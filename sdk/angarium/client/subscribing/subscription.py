@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from itertools import islice
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
-from angarium import errors
+from angarium import errors, tracing
 from angarium.client.subscribing.callbacks import check_concurrency, is_async
 from angarium.message import Message, MessageBatch, ReceivedMessage
 
@@ -116,9 +117,12 @@ class Subscription(SubscriptionView):
         mailbox = self._mailbox
         while await self._ready():
             assert self._open is not None
-            delivery = self._open.delivery
+            delivery, tracer = self._open.delivery, tracing.active
             for row in self._rows:
-                yield ReceivedMessage(row, delivery)
+                message = ReceivedMessage(row, delivery)
+                if tracer is not None and tracer.is_on:
+                    tracer.receive((message,), mailbox.place)
+                yield message
                 if mailbox.is_discarded:
                     return
 
@@ -137,7 +141,10 @@ class Subscription(SubscriptionView):
             assert self._open is not None
             left, delivery = self._rows, self._open.delivery
             while rows := list(islice(left, max_messages)):
-                yield MessageBatch(rows, delivery)
+                batch = MessageBatch(rows, delivery)
+                if tracing.active is not None:
+                    tracing.active.receive(batch, self._mailbox.place)
+                yield batch
                 if self._mailbox.is_discarded:
                     return
 
@@ -148,12 +155,16 @@ class Subscription(SubscriptionView):
             TimeoutExpiredError: none came in time (TIMEOUT).
             ConnectionLostError: the subscription has ended (CLIENT_CLOSED), or the connection for good.
         """
+        asked_ns = 0 if tracing.active is None else time.time_ns()
         while True:
             for row in self._rows:
                 assert self._open is not None
                 if not length_hint(self._rows):
                     self._open.release()
-                return ReceivedMessage(row, self._open.delivery)
+                message = ReceivedMessage(row, self._open.delivery)
+                if tracing.active is not None:
+                    tracing.active.receive((message,), self._mailbox.place, asked_ns)
+                return message
             try:
                 async with asyncio.timeout(timeout_s):
                     is_ready = await self._ready()
@@ -237,10 +248,15 @@ class Subscription(SubscriptionView):
         budget = CALLBACKS_PER_STEP
         while budget > 0 and self._advance():
             assert self._open is not None
-            delivery = self._open.delivery
+            delivery, tracer = self._open.delivery, tracing.active
             for row in self._rows:
                 try:
-                    callback(ReceivedMessage(row, delivery))
+                    if tracer is None:
+                        callback(ReceivedMessage(row, delivery))
+                    else:
+                        message = ReceivedMessage(row, delivery)
+                        with tracer.process(message, mailbox.place):
+                            callback(message)
                 except Exception:  # noqa: BLE001 - the application's fault, which costs one message
                     self._raised()
                 if mailbox.is_discarded:
@@ -254,12 +270,23 @@ class Subscription(SubscriptionView):
     async def _await_callback(self) -> None:
         """Await an async callback for one message after the other; several of these share the messages."""
         callback: Any = self._callback
+        mailbox = self._mailbox
         try:
-            async for message in self:
-                try:
-                    await callback(message)
-                except Exception:  # noqa: BLE001 - as above
-                    self._raised()
+            while await self._ready():
+                assert self._open is not None
+                delivery = self._open.delivery
+                for row in self._rows:
+                    message = ReceivedMessage(row, delivery)
+                    try:
+                        if tracing.active is None:
+                            await callback(message)
+                        else:
+                            with tracing.active.process(message, mailbox.place):
+                                await callback(message)
+                    except Exception:  # noqa: BLE001 - as above
+                        self._raised()
+                    if mailbox.is_discarded:
+                        return
         except errors.AngariumError as error:
             _logger.warning("%s has ended: %s", self, error)
 
