@@ -96,7 +96,15 @@ def certificate_of(encrypted: ssl.SSLSocket) -> Certificate | None:
     Raises:
         ValueError: its names cannot be read.
     """
-    found: Any = encrypted.getpeercert()
+    return certificate_in(encrypted.getpeercert())
+
+
+def certificate_in(found: Any) -> Certificate | None:
+    """Give a certificate as `ssl` describes it; None for none.
+
+    Raises:
+        ValueError: its names cannot be read.
+    """
     if not found:
         return None
     others = found.get("subjectAltName", ())

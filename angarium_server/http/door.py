@@ -17,13 +17,16 @@ from aiohttp import web
 from angarium import errors
 from angarium_server.access import network_of
 from angarium_server.connections.descriptors import raise_descriptors
+from angarium_server.connections.tls import certificate_in
 from angarium_server.http.problems import refusal
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from aiohttp.web import BaseRequest, StreamResponse
+
+    from angarium_server.connections.tls import Certificate
 
 #: Connections that the kernel keeps until they are taken, and those taken in one turn.
 BACKLOG: Final = 256
@@ -40,7 +43,7 @@ LINGER_S: Final = 1.0
 class Connection(web.RequestHandler):
     """One connection, from when it was taken to its end; `aiohttp` speaks HTTP on it."""
 
-    __slots__ = ("_door", "_handshake", "address", "is_encrypted", "network", "socket")
+    __slots__ = ("_door", "_handshake", "address", "certificate", "is_encrypted", "network", "socket")
 
     def __init__(
         self, door: Door, server: web.Server, taken: socket.socket, address: str, timeout_s: float
@@ -62,6 +65,8 @@ class Connection(web.RequestHandler):
         self.address = address
         self.network = network_of(address)
         self.is_encrypted = False
+        #: What the peer has shown of himself, as an authority of ours says.
+        self.certificate: Certificate | None = None
         self._handshake: asyncio.Task[None] | None = None
 
     def begin(self, context: ssl.SSLContext | None, timeout_s: float) -> None:
@@ -90,6 +95,12 @@ class Connection(web.RequestHandler):
             return
         with contextlib.suppress(OSError):  # asyncio has it, and closes it when it finds the end
             self.socket.shutdown(socket.SHUT_RDWR)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note who is there, when hands are shaken."""
+        with contextlib.suppress(ValueError):  # names that cannot be read are nobody's
+            self.certificate = certificate_in(transport.get_extra_info("peercert"))
+        super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Note the end, whoever ended it."""
@@ -150,8 +161,13 @@ class Door:
         """Give how many are open."""
         return len(self._open)
 
-    def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
+    def listen(self, host: str, port: int, context_of: Callable[[], ssl.SSLContext] | None) -> None:
         """Take connections at an address, which the supervisor holds for us.
+
+        Args:
+            host: of the address.
+            port: of the address.
+            context_of: gives what encrypts a connection that comes now; None: nothing does.
 
         Raises:
             OSError: that is not possible.
@@ -165,9 +181,9 @@ class Door:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(found[0][4])
         listener.listen(BACKLOG)
-        asyncio.get_running_loop().add_reader(listener, self._accept, listener, context)
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener, context_of)
 
-    def _accept(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+    def _accept(self, listener: socket.socket, context_of: Callable[[], ssl.SSLContext] | None) -> None:
         for _ in range(ACCEPTED_PER_TURN):
             try:
                 taken, (address, *_) = listener.accept()
@@ -180,7 +196,7 @@ class Door:
                 continue
             connection = Connection(self, self._server, taken, address, self._timeout_s)
             self._add(connection)
-            connection.begin(context, self._timeout_s)
+            connection.begin(context_of() if context_of else None, self._timeout_s)
 
     def _has_room(self, network: str) -> bool:
         """Tell whether one more may come from there, after sending the one that is idle for longest away for it."""

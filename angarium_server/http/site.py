@@ -94,23 +94,24 @@ class Site:
         if is_tls(url) and self._context is None:
             self._context = make_context(self._tls)
         try:
-            self.door.listen(*place, self._context if is_tls(url) else None)
+            self.door.listen(*place, self._encryption if is_tls(url) else None)
         except OSError as error:
             detail = f"{self._part}.listen: {entry}: {error.strerror or error}"
             advice = f"end what listens there, or listen elsewhere: --{self._part}, or {self._part}.listen in the file"
             raise errors.error_for(errors.INVALID_CONFIGURATION, detail, advice) from None
 
     def reload_certificate(self) -> None:
-        """Have who comes from now on see the certificate that is in the file now.
+        """Have who comes from now on see the certificate, and checked by the authorities, that are in the files now.
 
         Raises:
-            InvalidRequestError: it cannot be used (40017); the one before stays.
+            InvalidRequestError: they cannot be used (40017); those before stay.
         """
         if self._context is not None:
-            make_context(self._tls)
-            self._context.load_cert_chain(
-                self._tls.cert_file, self._tls.key_file or None, password=lambda: b""
-            )
+            self._context = make_context(self._tls)
+
+    def _encryption(self) -> ssl.SSLContext:
+        assert self._context is not None
+        return self._context
 
     async def shutdown(self, timeout_s: float) -> None:
         """End; what is being answered may take so long."""

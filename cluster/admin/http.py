@@ -143,7 +143,8 @@ class HttpChannel:
         """Give the answer to what was sent last, None if there is none in time.
 
         Raises:
-            ConnectionLostError: there will be none, or it is none of a management API (60003).
+            ConnectionLostError: there will be none, or it is none of a management API (60003); it takes no certificate
+                like ours (60006).
         """
         assert self._line.sock is not None
         self._line.sock.settimeout(max(_LEAST_S, self._deadline - time.monotonic()))
@@ -153,6 +154,11 @@ class HttpChannel:
         except TimeoutError:
             self.drop()
             return None
+        except ssl.SSLError as error:  # TLS 1.3 refuses a certificate of ours when it is asked
+            self.drop()
+            detail = f"{self._url}: {error.reason or error}"
+            advice = "does it want a certificate of yours? --cert-file and --key-file, signed by an authority it knows"
+            raise errors.error_for(errors.TLS_FAILED, detail, advice) from None
         except (OSError, http.client.HTTPException):
             self.drop()
             advice = "look whether it was done, and try again"

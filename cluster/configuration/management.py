@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -12,11 +12,13 @@ from angarium_server.connections.addresses import is_loopback
 from angarium_server.http.origins import origin_of
 from angarium_server.http.proxies import Proxies
 from cluster.configuration import listening
+from cluster.configuration.encryption import ca_file_faults
 from cluster.configuration.keys import about, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from angarium_server.connections.tls import TlsFiles
     from router.ground.config import RouterConfig
     from router.tokens.config import TokenIssuer
 
@@ -37,6 +39,16 @@ class ManagementSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     tls_key_file: Annotated[str, about("Private key of that certificate; empty: it is in the same file.")] = (
         ""
     )
+    tls_client_ca_file: Annotated[
+        str, about("Authorities that may sign certificates of operators (PEM).")
+    ] = ""
+    tls_client_certificates: Annotated[
+        Literal["none", "optional", "required"],
+        about(
+            "Whether who connects to https:// shows a certificate: none, optional or required; it says which operator"
+            " asks, by certificate_name."
+        ),
+    ] = "none"
     hosts: Annotated[
         list[str],
         about(
@@ -94,6 +106,12 @@ def faults_of(
         if name not in known
     ]
     faults += listening.faults_of("management", section, router)
+    faults += ca_file_faults("management.tls_client_ca_file", section.tls_client_ca_file)
+    if section.tls_client_certificates != "none" and not section.tls_client_ca_file:
+        faults.append(
+            "management.tls_client_certificates: they can be checked with a file of authorities only: write"
+            " management.tls_client_ca_file"
+        )
     if section.public_url and (fault := _public_fault(section.public_url)):
         faults.append(f"management.public_url: {section.public_url!r}: {fault}")
     for one in section.proxies:
@@ -102,6 +120,14 @@ def faults_of(
         except ValueError as error:
             faults.append(f"management.proxies: {error}")
     return faults
+
+
+def files_of(section: ManagementSection, router: RouterConfig) -> TlsFiles:
+    """Give the files that encrypt `https://` addresses, and those by which certificates of operators are checked."""
+    own = listening.files_of(section, router)
+    return own._replace(
+        ca_file=section.tls_client_ca_file, client_certificates=section.tls_client_certificates
+    )
 
 
 def _public_fault(url: str) -> str:

@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from angarium_server.connections.tls import TlsFiles  # noqa: TC001 - msgspec reads the types of ManagementRuntime
-from cluster.configuration.listening import files_of
-from cluster.configuration.management import ManagementSection  # noqa: TC001 - the same
+from cluster.configuration.management import ManagementSection, files_of
 from router.tokens.config import TokenIssuer  # noqa: TC001 - the same
 
 if TYPE_CHECKING:

@@ -131,7 +131,8 @@ class ManagementServer:
         """Give where a request comes from: a proxy says it of those that it passes on."""
         forwarded = request.headers.getall(FORWARDED_FOR, [])
         address = self._proxies.address_of(connection.address, forwarded)
-        return Peer(address, is_encrypted=connection.is_encrypted or self._public.is_encrypted)
+        is_encrypted = connection.is_encrypted or self._public.is_encrypted
+        return Peer(address, connection.certificate, is_encrypted)
 
     async def _answered(self, request: BaseRequest, connection: Connection) -> web.Response:
         peer = self._peer(request, connection)

@@ -100,6 +100,12 @@ class Api:
         came = self._line.getresponse()
         return Answer(came.status, came.headers, came.read())
 
+    def ask_without(self, path: str) -> Answer:
+        """Ask for something without saying who it is."""
+        self._line.request("GET", path)
+        came = self._line.getresponse()
+        return Answer(came.status, came.headers, came.read())
+
     def do(self, operation: str, **arguments: Any) -> Answer:
         """Do an operation by its name."""
         return self.send("POST", f"/api/v1/operations/{operation}", arguments)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from angarium import errors
 from angarium_server.access import network_of
-from cluster.management.access.outcomes import Caller
+from cluster.management.access.outcomes import TEXT_MAX, Caller
 from cluster.management.access.remembered import Remembered
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class Subjects:
 
     async def find(self, attribute: Attribute, value: str) -> str | None:
         """Give the operator of whom an attribute has this value; None if there is none, or he is disabled."""
+        if not 0 < len(value) <= TEXT_MAX:
+            return None
         try:
             found = await self._ask("operators.find", {attribute: value})
         except errors.NotFoundError:

@@ -1,4 +1,8 @@
-"""All ways in which operators log in, and who asks: what a request shows counts before the session of a browser."""
+"""All ways in which operators log in, and who asks.
+
+A request that says who asks (a password, a token) is of nobody else, whatever its connection has shown. Without, it is
+of the session of a browser, and then of whoever the certificate of the connection names.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cluster.management.access.browsers import Browsers
 from cluster.management.access.logins import Logins
-from cluster.management.access.outcomes import Caller, Outcomes
+from cluster.management.access.outcomes import Caller, Login, Outcomes
 from cluster.management.access.subjects import Subjects
 from cluster.management.access.tokens import Tokens
 
@@ -27,8 +31,8 @@ class Ways:
         """Ask the controller in this way, and trust these issuers of tokens."""
         self._outcomes = Outcomes(ask)
         self._logins = Logins(ask, self._outcomes)
-        subjects = Subjects(ask, self._outcomes)
-        self._tokens = Tokens(issuers, ask, self._outcomes, subjects)
+        self._subjects = Subjects(ask, self._outcomes)
+        self._tokens = Tokens(issuers, ask, self._outcomes, self._subjects)
         self.browsers = Browsers(self._logins)
 
     async def caller(self, request: BaseRequest, peer: Peer) -> Caller:
@@ -43,6 +47,9 @@ class Ways:
         authorization = request.headers.get("Authorization")
         if authorization is None and (caller := await self.browsers.caller(request, peer)):
             return caller
+        if authorization is None and peer.certificate is not None:
+            login = Login("certificate", peer.address, subject=peer.certificate.common_name)
+            return await self._subjects.log_in("certificate_name", login, login.subject)
         scheme, _, shown = (authorization or "").partition(" ")
         if scheme.lower() == "bearer" and self._tokens:
             return await self._tokens.caller(shown.strip(), peer.address)

@@ -82,6 +82,9 @@ def login(known: Logins, text: str, address: str = "10.0.0.7") -> str:
             {"listen": ["https://127.0.0.1:1"], "tls_cert_file": "none.pem"},
             "management.tls_cert_file: none.pem",
         ),
+        ({"tls_client_certificates": "optional"}, "write management.tls_client_ca_file"),
+        ({"tls_client_ca_file": "none.pem"}, "management.tls_client_ca_file: none.pem"),
+        ({"token_issuers": ["login"]}, "no [[issuers]] has the name 'login'"),
     ],
 )
 def test_an_address_that_cannot_be_is_refused_with_what_to_do(section: dict[str, Any], told: str) -> None:
