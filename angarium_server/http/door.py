@@ -43,7 +43,10 @@ LINGER_S: Final = 1.0
 class Connection(web.RequestHandler):
     """One connection, from when it was taken to its end; `aiohttp` speaks HTTP on it."""
 
-    __slots__ = ("_door", "_handshake", "address", "certificate", "is_encrypted", "network", "socket")
+    __slots__ = (
+        *("_door", "_handshake", "address", "certificate", "is_encrypted", "network", "socket"),
+        "when_lost",
+    )
 
     def __init__(
         self, door: Door, server: web.Server, taken: socket.socket, address: str, timeout_s: float
@@ -67,6 +70,8 @@ class Connection(web.RequestHandler):
         self.is_encrypted = False
         #: What the peer has shown of himself, as an authority of ours says.
         self.certificate: Certificate | None = None
+        #: Called when it has ended, for who answers without an end.
+        self.when_lost: Callable[[], None] | None = None
         self._handshake: asyncio.Task[None] | None = None
 
     def begin(self, context: ssl.SSLContext | None, timeout_s: float) -> None:
@@ -106,6 +111,8 @@ class Connection(web.RequestHandler):
         """Note the end, whoever ended it."""
         super().connection_lost(exc)
         self._door.forget(self)
+        if self.when_lost is not None:
+            self.when_lost()
 
     def handle_error(
         self,

@@ -119,6 +119,18 @@ class Event(msgspec.Struct, kw_only=True):
     client: str | None = None
 
 
+class Followed(msgspec.Struct, kw_only=True):
+    """Events behind another one, and the id up to which all were looked at.
+
+    lost is how many up to there are not kept any more; null: what was asked for is the id of no event, and what is
+    kept is given from the oldest on.
+    """
+
+    events: list[Event]
+    upto: int
+    lost: int | None
+
+
 class Deed(msgspec.Struct, kw_only=True):
     """Something that somebody did, wanted to do, or a login: an entry of the audit log."""
 
@@ -481,6 +493,8 @@ class Credentials(Me, kw_only=True):
 
     enabled: bool
     password: str
+    #: False: the hash is one that no password fits, and another one each time.
+    password_set: bool
 
 
 class Found(msgspec.Struct, kw_only=True):

@@ -222,11 +222,15 @@ class LinkArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class EventArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `events`; since is the id of an event or an ISO time, vpn None means those of all and of the node."""
+    """Of `events`; since is the id of an event or an ISO time, vpn None means those of all and of the node.
+
+    event is a pattern with * and ? that the names of events are like.
+    """
 
     since: int | str | None = None
     limit: Annotated[int, Meta(ge=1)] = 1_000
     vpn: str | None = None
+    event: str = "*"
 
 
 class AuditArguments(msgspec.Struct, forbid_unknown_fields=True):

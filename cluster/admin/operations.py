@@ -67,6 +67,13 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "events": Operation(
         VIEWER, "vpns", arguments.EventArguments, list[answers.Event], "List events, the oldest first"
     ),
+    "events.follow": Operation(
+        VIEWER,
+        "vpns",
+        arguments.EventArguments,
+        answers.Followed,
+        "List events behind another one, and say where to go on",
+    ),
     "audit": Operation(
         ADMINISTRATOR,
         "node",

@@ -90,6 +90,10 @@ class ManagementSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     max_connections_per_address: Annotated[
         int, within(1, 100_000, "The same from one address (IPv6: a /64); one more is closed at once.")
     ] = 200
+    max_streams: Annotated[
+        int, within(1, 10_000, "Open streams of events and of jobs, of all operators together.")
+    ] = 200
+    max_streams_per_operator: Annotated[int, within(1, 10_000, "The same of one operator.")] = 20
     request_timeout_ms: Annotated[
         int, within(100, 600_000, "Time for a TLS handshake, and for a whole request to arrive.")
     ] = 10_000

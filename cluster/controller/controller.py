@@ -22,7 +22,8 @@ The others:
     clients.disconnect  name, vpn="default"                         None
     subscriptions.list  client=None, vpn=None                       subscriptions of connected clients
     events              since=None (id or ISO time), limit=1000,    events, oldest first
-                        vpn=None
+                        vpn=None, event="*"
+    events.follow       the same; since None: the newest            {"events", "upto", "lost"}: where to go on
     audit               since=None (number or ISO time), who="",     what operators did, oldest first
                         limit=1000
     health                                                          whether the node is alive, started, ready, and why
@@ -220,6 +221,7 @@ class Controller:
             "clients.disconnect": board.forwarding("disconnect"),
             "subscriptions.list": board.forwarding("subscriptions"),
             "events": self._find_events,
+            "events.follow": self._follow_events,
             "audit": self._find_deeds,
             "health": self._show_health,
             "config.show": self._show_config,
@@ -515,7 +517,12 @@ class Controller:
         self._board.collect(asker, now, {place: (place, "stats", None) for place in places}, finish)
 
     def _find_events(self, request: arguments.EventArguments, asker: Asker, _now: float) -> None:
-        self._board.reply(asker, self._board.events.find(request.since, request.limit, request.vpn))
+        found = self._board.events.find(request.since, request.limit, request.vpn, request.event)
+        self._board.reply(asker, found)
+
+    def _follow_events(self, request: arguments.EventArguments, asker: Asker, _now: float) -> None:
+        found = self._board.events.follow(request.since, request.limit, request.vpn, request.event)
+        self._board.reply(asker, found._asdict())
 
     def _find_deeds(self, request: arguments.AuditArguments, asker: Asker, _now: float) -> None:
         self._board.reply(asker, self._board.trail.find(request.since, request.who, request.limit))

@@ -9,16 +9,16 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import HttpVersion11, web
-
 from angarium import errors, wire
 from angarium.errors import error_for
+from angarium_server.http import outlet as outlets
 from gateway.http.queues import Receiver
 from gateway.http.streams import Stream, event_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aiohttp import web
     from aiohttp.web import BaseRequest
 
     from angarium.errors import AngariumError
@@ -39,24 +39,6 @@ JOURNALS_MAX: Final = 10_000
 ASKED: Final = 100
 
 Owner = tuple[str, str, str]
-
-
-class Connection:
-    """The connection of a stream; events are written to it without a wait, and bounded by who writes."""
-
-    def __init__(self, transport: asyncio.WriteTransport, *, is_chunked: bool) -> None:
-        """Write to this."""
-        self._transport = transport
-        self._is_chunked = is_chunked
-
-    def send(self, data: bytes) -> None:
-        """Have bytes leave soon."""
-        if not self._transport.is_closing():
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
-
-    def unsent(self) -> int:
-        """Count the bytes that have not left."""
-        return self._transport.get_write_buffer_size()
 
 
 class Journal:
@@ -116,18 +98,9 @@ class Events:
         self, request: BaseRequest, headers: dict[str, str], client: HttpClient, filters: Sequence[str] = ()
     ) -> tuple[web.StreamResponse, Stream, asyncio.Future[AngariumError]]:
         """Send the head of an answer; gives its stream, and what is done when that is over."""
-        response = web.StreamResponse(headers={**headers, "Content-Type": "text/event-stream"})
-        is_chunked = request.version >= HttpVersion11
-        if is_chunked:
-            response.enable_chunked_encoding()
-        await response.prepare(request)
-        await response.write(b"retry: 500\n\n")
-        transport = request.transport
-        if transport is None:
-            raise ConnectionResetError
+        response, outlet = await outlets.begin(request, headers)
         over: asyncio.Future[AngariumError] = asyncio.get_running_loop().create_future()
-        connection = Connection(transport, is_chunked=is_chunked)
-        stream = Stream(client.attached.vpn, filters, connection, lambda error: _finish(over, error))
+        stream = Stream(client.attached.vpn, filters, outlet, lambda error: _finish(over, error))
         self._streams.add(stream, time.monotonic())
         client.streams[stream] = None
         return response, stream, over

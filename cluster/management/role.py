@@ -19,6 +19,8 @@ METRICS: Final = Metrics(
     logins_failed | counter | number | of anybody, with a name and a password that do not belong together
     logins_put_off | counter | number | that were refused unseen, because too many had failed
     sessions | gauge | number | of browsers, also those that are over and not yet forgotten
+    streams | gauge | number | of events and of jobs that are open
+    streams_slow | counter | number | streams that were ended because their client did not read
     waiting | gauge | number | requests that the controller has not answered
     in_use_bytes | gauge | bytes | memory that objects of the process have
     """,

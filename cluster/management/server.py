@@ -29,10 +29,12 @@ from angarium_server.process import Process, load_config
 from cluster.configuration.listening import url_of
 from cluster.management.access.ways import Ways
 from cluster.management.api import object_metrics, openapi, resources
-from cluster.management.api.routes import ROOT, ROUTES, Found, Target, find, target_of
+from cluster.management.api.routes import ROOT, ROUTES, Found, Route, Target, arguments_of, find, target_of
 from cluster.management.config import ManagementRuntime, public_of
 from cluster.management.console import files
 from cluster.management.controller import DEFAULT_TIMEOUT_S, Controller
+from cluster.management.streams.sources import OVER, Events, Jobs, Watch
+from cluster.management.streams.streams import Standing, Streams, wants_stream
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -86,11 +88,14 @@ class ManagementServer:
         self._ways = Ways(self._controller.ask, runtime.issuers)
         self._public = public_of(runtime.settings.public_url)
         self._proxies = Proxies(runtime.settings.proxies)
+        headers = {**HEADERS, **self._public.headers}
+        self._streams = Streams(runtime.settings, headers)
+        self._watch = Watch(self._controller.ask)
         self._site = Site(
             ROLE,
             runtime.settings,
             runtime.tls,
-            {**HEADERS, **self._public.headers},
+            headers,
             self._answered,
             public_url=runtime.settings.public_url,
         )
@@ -106,6 +111,7 @@ class ManagementServer:
         self._turns.begin()
         try:
             await self._turns.stopping()
+            self._streams.end_all(errors.error_for(errors.SHUTTING_DOWN))
             await self._site.shutdown(STOP_S)
         finally:
             self._turns.end()
@@ -118,6 +124,8 @@ class ManagementServer:
                 return {
                     **self._site.counts(),
                     **self._ways.counts(),
+                    "streams": len(self._streams),
+                    "streams_slow": self._streams.slow,
                     "waiting": self._controller.waiting,
                     "in_use_bytes": in_use_bytes(),
                 }
@@ -134,7 +142,7 @@ class ManagementServer:
         is_encrypted = connection.is_encrypted or self._public.is_encrypted
         return Peer(address, connection.certificate, is_encrypted)
 
-    async def _answered(self, request: BaseRequest, connection: Connection) -> web.Response:
+    async def _answered(self, request: BaseRequest, connection: Connection) -> web.StreamResponse:
         peer = self._peer(request, connection)
         target = target_of(request.raw_path)
         if file := files.find(target.path):
@@ -153,13 +161,14 @@ class ManagementServer:
                     return web.Response(body=openapi.document(), content_type=bodies.JSON)
                 case ("logout",):
                     _allow(request, "POST")
+                    self._streams.end_session(request)
                     return self._ways.browsers.log_out(request, peer)
                 case ("operations", name):
                     _allow(request, "POST")
                     return await self._do(request, name, caller)
                 case path:
                     if found := find(path):
-                        return await self._resource(request, target, found, caller)
+                        return await self._resource(request, connection, target, found, caller)
         if target.path == ("metrics", "objects"):
             _allow(request, "GET", "HEAD")
             return await self._object_metrics(target, caller)
@@ -189,8 +198,8 @@ class ManagementServer:
         return bodies.answer(request, answer)
 
     async def _resource(
-        self, request: BaseRequest, target: Target, found: Found, caller: Caller
-    ) -> web.Response:
+        self, request: BaseRequest, connection: Connection, target: Target, found: Found, caller: Caller
+    ) -> web.StreamResponse:
         """Do what the table says of a path and a method."""
         methods = [*found.routes, *(["HEAD"] if "GET" in found.routes else [])]
         _allow(request, *methods)
@@ -200,7 +209,38 @@ class ManagementServer:
         def ask(operation: str, arguments: dict[str, Any]) -> Awaitable[Any]:
             return self._controller.ask(operation, arguments, caller, wait_of(request))
 
+        if route.streams and wants_stream(request):
+            arguments = arguments_of(route, found.values, target.query, body)
+            return await self._stream(request, connection, caller, route, arguments)
         return await resources.answer(request, target, (found, route), body, ask)
+
+    async def _stream(
+        self,
+        request: BaseRequest,
+        connection: Connection,
+        caller: Caller,
+        route: Route,
+        arguments: dict[str, Any],
+    ) -> web.StreamResponse:
+        """Answer with a stream of events."""
+
+        def ask(operation: str, asked: dict[str, Any]) -> Awaitable[Any]:
+            return self._controller.ask(operation, asked, caller)
+
+        last = request.headers.get("Last-Event-ID", "")
+
+        def shown_again() -> Awaitable[Caller]:
+            return self._ways.caller(request, self._peer(request, connection))
+
+        is_token = request.headers.get("Authorization", "").lower().startswith("bearer ")
+        standing = Standing(self._controller.ask, caller.operator, shown_again if is_token else None)
+        if route.operation == "jobs.show":
+            if last == OVER:
+                return web.Response(status=204)
+            return await self._streams.serve(request, connection, caller, Jobs(ask, arguments), standing)
+        with self._watch.watching():
+            source = Events(ask, self._watch, arguments, last)
+            return await self._streams.serve(request, connection, caller, source, standing)
 
     async def _body(self, request: BaseRequest) -> dict[str, Any]:
         timeout_s = self._settings.request_timeout_ms / 1_000

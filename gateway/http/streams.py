@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import msgspec
-
 from angarium import errors
 from angarium.errors import error_for
+from angarium_server.http import sse
+from angarium_server.http.sse import COMMENT, QUIET_S
 from gateway.fanout import FanOut
 from gateway.http.messages import json_of
 
@@ -26,14 +26,9 @@ if TYPE_CHECKING:
 
 #: So much may wait for one stream.
 UNSENT_BYTES_MAX: Final = 1 << 20
-#: A stream that is quiet says something so often, which proxies and clients expect.
-QUIET_S: Final = 15.0
-COMMENT: Final = b":\n\n"
 #: What a plan takes, and more for each stream in it.
 _PLAN_BYTES: Final = 100
 _STREAM_BYTES: Final = 8
-
-_to_json = msgspec.json.Encoder().encode
 
 
 class Outlet(Protocol):
@@ -48,14 +43,7 @@ class Outlet(Protocol):
 
 def event_of(row: Row, name: str = "", **more: Any) -> bytes:
     """Give a message as an event; one with a name says by that where to go on."""
-    head = f"id: {name}\n".encode() if name else b""
-    return b"%bdata: %b\n\n" % (head, _to_json(json_of(row) | more))
-
-
-def farewell_of(error: AngariumError) -> bytes:
-    """Give the last event of a stream: why there are no more."""
-    told = {"code": error.code, "title": error.text, "detail": error.detail, "advice": error.advice}
-    return b"event: end\ndata: %b\n\n" % _to_json(told)
+    return sse.event_of(json_of(row) | more, name)
 
 
 class Stream:
@@ -87,7 +75,7 @@ class Stream:
         """Tell why nothing more comes."""
         if self._ended is not None:
             ended, self._ended = self._ended, None
-            self._outlet.send(farewell_of(error))
+            self._outlet.send(sse.farewell_of(error))
             ended(error)
 
     @property

@@ -39,6 +39,8 @@ from cluster.commands.terminal.output import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cluster.data.node_file import NodeFile
     from cluster.security.authority import Issued
 
@@ -199,17 +201,59 @@ def _print_status(found: dict[str, Any], *, is_whole: bool) -> None:
 
 @click.command()
 @following_options("events", "id of an event")
+@click.option("--event", default="*", metavar="PATTERN", help="Those with such a name, with * and ?.")
+@click.option("--vpn", help="Those of a Message VPN.  [default: all, and those of the node]")
 @output_option
 @admin_options
-def events(*, admin: AdminOptions, follow: bool, since: str | None, limit: int, out: Output) -> None:
+def events(
+    *,
+    admin: AdminOptions,
+    follow: bool,
+    since: str | None,
+    limit: int,
+    event: str,
+    vpn: str | None,
+    out: Output,
+) -> None:
     """Show the events of the node, oldest first."""
     form = to_json if out.is_json else _event_line
     with admin.open() as connection, contextlib.suppress(KeyboardInterrupt):
+        # What is not chosen is not said: a node of an earlier version does not know it.
+        which: dict[str, Any] = {
+            **({} if event == "*" else {"event": event}),
+            **({} if vpn is None else {"vpn": vpn}),
+        }
 
-        def find(position: Any) -> Any:
-            return connection.call("events", since=position, limit=limit)
+        def call(operation: str, **more: Any) -> Any:
+            return connection.call(operation, limit=limit, **which, **more)
 
-        show_following(find, "id", form, since, follow=follow)
+        if follow:
+            show_following(_Behind(call).find, "id", form, since, follow=True)
+        else:
+            show_following(lambda at: call("events", since=at), "id", form, since, follow=False)
+
+
+class _Behind:
+    """Finds the events behind another one, again and again."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+        self._at: Any = None
+
+    def find(self, since: Any) -> Any:
+        """Give those behind the last look; at the first one those behind `since`, or the newest."""
+        if self._at is None and since is None:
+            # What happens between the two questions is in the second answer.
+            newest = self._call("events.follow")["upto"]
+            found = self._call("events")
+            self._at = max([newest, *(one["id"] for one in found)])
+            return found
+        answer = self._call("events.follow", since=since if self._at is None else self._at)
+        self._at = answer["upto"]
+        if answer["lost"] != 0:
+            lost = "events" if answer["lost"] is None else f"{answer['lost']} events"
+            click.echo(f"warning: {lost} before these are not kept any more", err=True)
+        return answer["events"]
 
 
 def _event_line(event: dict[str, Any]) -> str:

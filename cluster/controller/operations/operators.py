@@ -1,7 +1,8 @@
 """The operations about who somebody is: for the management process, which lets operators log in, and for themselves.
 
     operation               arguments                           answer
-    operators.credentials   name                                {"name", "role", "vpn", "enabled", "password"}: a hash
+    operators.credentials   name                                {"name", "role", "vpn", "enabled", "password",
+                                                                "password_set"}: a hash
     operators.find          certificate_name or token_subject   {"name", "enabled"}
     operators.logged_in     name, address, method, outcome,     None: how a login ended is written down
                             subject, reason
@@ -48,6 +49,7 @@ class OperatorOperations:
             "vpn": known.get("vpn", ""),
             "enabled": known.get("enabled", False),
             "password": known.get("password") or unfitting(),
+            "password_set": bool(known.get("password")),
         }
         self._board.reply(asker, answer)
 

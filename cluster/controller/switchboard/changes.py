@@ -263,11 +263,13 @@ class Changes:
             f"{kind} {name!r}" + (f" in Message VPN {vpn!r}" if vpn else "") for kind, vpn, name, _ in changed
         ]
         verbs = ["deleted" if verb == "applied" and one.attributes is None else verb for one in changed]
+        vpns: list[str] = [one.vpn for one in changed]
         if len(titles) > SINGLE_CHANGES_MAX:
-            titles, verbs = [f"{len(titles)} objects, {titles[0]} first, each"], [verb]
+            titles, verbs, vpns = [f"{len(titles)} objects, {titles[0]} first, each"], [verb], [""]
         source = clients_of(changed[0].vpn) if by_client and changed else None
-        for title, done in zip(titles, verbs, strict=True):
-            self._board.record_system("info", "SYSTEM_CONFIG_CHANGE", f"{title} was {done}", source)
+        for title, done, vpn in zip(titles, verbs, vpns, strict=True):
+            where = {"vpn": vpn} if vpn else {}
+            self._board.record_system("info", "SYSTEM_CONFIG_CHANGE", f"{title} was {done}", source, **where)
 
     def validate(self) -> None:
         """Assert what the attribute comments say."""

@@ -9,12 +9,13 @@ by the controller only.
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 import json
 import logging
 from collections import deque
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 from cluster.controller.switchboard.event_limits import EventLimits
@@ -31,6 +32,16 @@ FILE_NAME: Final = "events.jsonl"
 Event = dict[str, Any]
 
 _log = logging.getLogger(__name__)
+
+
+class Followed(NamedTuple):
+    """Events behind one of them, and where to go on."""
+
+    events: list[Event]
+    #: The id up to which everything was looked at.
+    upto: int
+    #: Events behind the asked id that are not kept any more; None: it is the id of no event.
+    lost: int | None
 
 
 class EventRing:
@@ -51,22 +62,57 @@ class EventRing:
         self._events.append(kept)
         return kept
 
-    def find(self, since: int | str | None, limit: int, vpn: str | None = None) -> list[Event]:
-        """Give the newest events, or the first ones after an id or from a time on; of one Message VPN or all.
+    @property
+    def newest(self) -> int:
+        """Give the id of the newest event; 0 if there was none yet."""
+        return self._next_id - 1
+
+    def find(
+        self, since: int | str | None, limit: int, vpn: str | None = None, name: str = "*"
+    ) -> list[Event]:
+        """Give the newest events, or the first ones after an id or from a time on.
+
+        Args:
+            since: an id, or an ISO time; None: the newest.
+            limit: so many at most.
+            vpn: of this Message VPN; None: of all, and of the node.
+            name: a pattern with * and ? that their names are like.
 
         Raises:
             InvalidRequestError: `since` is neither an id nor an ISO time (40018).
         """
         limit = min(limit, ANSWER_MAX)
-        found = [event for event in self._events if vpn in (None, event.get("vpn"))]
         if since is None:
-            return found[-limit:]
-        if isinstance(since, int):
-            later = (event for event in found if event["id"] > since)
-        else:
-            start = _parse_time(since)
-            later = (event for event in found if _parse_time(event["time"]) >= start)
+            newest = (event for event in reversed(self._events) if _fits(event, vpn, name))
+            return list(itertools.islice(newest, limit))[::-1]
+        later = (event for event in self._since(since) if _fits(event, vpn, name))
         return list(itertools.islice(later, limit))
+
+    def follow(self, since: int | str | None, limit: int, vpn: str | None, name: str) -> Followed:
+        """Give the events behind an id, and where to go on; None is behind the newest. It costs what is new.
+
+        Raises:
+            InvalidRequestError: `since` is neither an id nor an ISO time (40018).
+        """
+        if since is None:
+            return Followed([], self.newest, 0)
+        is_known = isinstance(since, str) or 0 <= since <= self.newest
+        later = self._since(since if is_known else 0)
+        limit = min(limit, ANSWER_MAX)
+        found = list(itertools.islice((event for event in later if _fits(event, vpn, name)), limit))
+        upto = found[-1]["id"] if len(found) == limit else self.newest
+        if not is_known:
+            return Followed(found, upto, None)
+        kept = sum(event["id"] <= upto for event in later)
+        return Followed(found, upto, upto - since - kept if isinstance(since, int) else 0)
+
+    def _since(self, since: int | str) -> list[Event]:
+        """Give those after an id, or from a time on, the oldest first."""
+        if isinstance(since, int):
+            later = itertools.takewhile(lambda event: event["id"] > since, reversed(self._events))
+            return list(later)[::-1]
+        start = _parse_time(since)
+        return [event for event in self._events if _parse_time(event["time"]) >= start]
 
     def validate(self) -> None:
         """Assert what the attribute comments say."""
@@ -104,6 +150,12 @@ class EventFile:
                 return False
             _log.error("an event cannot be written: %s", error)
         return True
+
+
+def _fits(event: Event, vpn: str | None, name: str) -> bool:
+    return vpn in (None, event.get("vpn")) and (
+        name == "*" or fnmatch.fnmatchcase(str(event.get("event")), name)
+    )
 
 
 def _read_lines(path: Path, lines: list[bytes]) -> list[Event]:

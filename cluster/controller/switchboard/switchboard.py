@@ -155,9 +155,12 @@ class Switchboard:
         for summary in self.events.limits.tick(now):
             self.emit(Record(self.events.add({"time": self._wall_time(), **summary})))
 
-    def record_system(self, severity: str, name: str, text: str, source: Source | None = None) -> None:
+    def record_system(
+        self, severity: str, name: str, text: str, source: Source | None = None, **more: str
+    ) -> None:
         """Keep an event of the controller itself, or one that a source has caused."""
-        self.record({"severity": severity, "scope": "SYSTEM", "event": name, "text": text}, source)
+        event = {"severity": severity, "scope": "SYSTEM", "event": name, "text": text, **more}
+        self.record(event, source)
 
     def reply(self, asker: Asker | None, value: Any) -> None:
         """Answer; nobody to answer is fine."""

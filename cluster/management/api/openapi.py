@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium import __version__, errors
+from angarium_server.http import sse
 from angarium_server.http.bodies import JSON, MSGPACK
 from angarium_server.http.problems import CONTENT_TYPE, RETRY_AFTER_S, Problem, problem_of
 from cluster.admin.operations import OPERATIONS
@@ -237,6 +238,9 @@ class _Document:
             }
         if route.shape is Shape.OBJECT and route.method == "GET":
             yield {"name": "If-None-Match", "in": "header", "description": "An ETag.", "schema": _TEXT}
+        if route.streams:
+            about = "Of a stream: the id of the last event that its client had."
+            yield {"name": "Last-Event-ID", "in": "header", "description": about, "schema": _TEXT}
         yield {"$ref": "#/components/parameters/Prefer"}
 
     def _body(self, route: Route) -> Schema:
@@ -270,6 +274,8 @@ class _Document:
         if route.shape is not Shape.NOTHING:
             shown = self._shown(route)
             done["content"] = _content(self._rows(shown) if route.shape is Shape.ROWS else shown)
+        if route.streams:
+            done["content"][sse.CONTENT_TYPE] = {"schema": {**_TEXT, "description": "Server-Sent Events."}}
         found = {str(_STATUS.get(route.shape, 200)): done}
         if route.shape is Shape.OBJECT and route.method == "GET":
             found["304"] = {"description": "It has not changed.", "headers": _headers("ETag")}

@@ -108,6 +108,8 @@ class Route(NamedTuple):
     fixed: Mapping[str, Any] = {}
     #: Arguments behind the question mark, with their types.
     query: Mapping[str, type] = {}
+    #: Whether it is a stream of events for who accepts one.
+    streams: bool = False
 
 
 class Found(NamedTuple):
@@ -208,9 +210,10 @@ def _table() -> Iterator[Route]:
     yield Route(
         "POST", "/config/objects", "config.apply", "Make and change many objects", body=Body.ARGUMENTS
     )
-    query = {"since": str, "limit": int, "vpn": str}
-    yield Route("GET", "/events", "events", "List events, the oldest first", query=query)
-    yield Route("GET", "/jobs/{jobs}", "jobs.show", "Show how far jobs are")
+    query = {"since": str, "limit": int, "vpn": str, "event": str}
+    listed = "List events, the oldest first"
+    yield Route("GET", "/events", "events", listed, query=query, streams=True)
+    yield Route("GET", "/jobs/{jobs}", "jobs.show", "Show how far jobs are", streams=True)
     yield Route("GET", "/spool", "spool.show", "Show the spool")
     yield Route("POST", "/spool/verify", "spool.verify", "Read everything in the spool")
     yield Route("GET", "/me", "operators.me", "Show who asks")

@@ -107,6 +107,7 @@ def test_the_credentials_of_an_operator_are_for_who_compares_passwords(world: Wo
     create(world, "anna", role="operator", vpn="default", password="secret")
     found = world.ask("operators.credentials", name="anna")
     assert found.pop("password") == world.catalog.get("operator", "", "anna")["password"]  # type: ignore[index]
+    assert found.pop("password_set") is True
     assert found == {"name": "anna", "role": "operator", "vpn": "default", "enabled": True}
 
 

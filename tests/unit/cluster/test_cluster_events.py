@@ -125,3 +125,38 @@ def test_an_event_without_room_leaves_the_file_as_it_was(tmp_path: Path) -> None
     assert file.append(ring.add(event()))
     assert ids(file.load(10)) == [1, 3]
     assert (tmp_path / "events.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_names_and_message_vpns_choose_events() -> None:
+    ring = EventRing(10, [])
+    for name, vpn in (("CLIENT_UP", "a"), ("CLIENT_DOWN", "b"), ("VPN_UP", "a")):
+        ring.add(event(event=name, vpn=vpn))
+    assert ids(ring.find(None, 10, None, "CLIENT_*")) == [1, 2]
+    assert ids(ring.find(0, 10, "a", "CLIENT_*")) == [1]
+    assert ids(ring.find(None, 1, "a")) == [3]
+
+
+def test_who_follows_goes_on_behind_what_was_looked_at() -> None:
+    ring = filled(10)
+    assert ring.follow(None, 5, None, "*") == ([], 10, 0)
+    found = ring.follow(4, 3, None, "*")
+    assert (ids(found.events), found.upto, found.lost) == ([5, 6, 7], 7, 0)
+    found = ring.follow(found.upto, 5, None, "*")
+    assert (ids(found.events), found.upto, found.lost) == ([8, 9, 10], 10, 0)
+    assert ring.follow(2, 5, None, "NONE") == ([], 10, 0)
+    assert ids(ring.follow("2031-05-04T10:00:08Z", 5, None, "*").events) == [9, 10]
+    assert EventRing(10, []).follow(0, 5, None, "*") == ([], 0, 0)
+
+
+def test_who_follows_is_told_how_many_are_not_kept() -> None:
+    ring = filled(50, size=10)
+    found = ring.follow(30, 4, None, "*")
+    assert (ids(found.events), found.upto, found.lost) == ([41, 42, 43, 44], 44, 10)
+    assert ring.follow(found.upto, 100, None, "*").lost == 0
+    assert ring.follow(30, 4, None, "NONE") == ([], 50, 10)
+
+
+@pytest.mark.parametrize("since", [51, -1])
+def test_the_id_of_no_event_gives_what_is_kept_and_says_so(since: int) -> None:
+    found = filled(50, size=10).follow(since, 100, None, "*")
+    assert (ids(found.events), found.upto, found.lost) == (list(range(41, 51)), 50, None)

@@ -246,9 +246,14 @@ def test_events_of_other_message_vpns_and_of_the_node_are_left_out() -> None:
     for vpn in ("own", "other", "own"):
         world.do(world.controller.event({"event": "E", "scope": "VPN", "text": "t", "vpn": vpn}))
     assert {row.get("vpn") for row in world.ask("events")} == {None, "own", "other"}
-    seen = world.ask_as(claim("viewer", "own"), "events")
+    who = claim("viewer", "own")
+    seen = world.ask_as(who, "events", event="E")
     assert [row["vpn"] for row in seen] == ["own", "own"]
-    assert world.ask_as(claim("viewer", "own"), "events", since=seen[0]["id"], limit=1) == seen[1:]
+    assert {row["vpn"] for row in world.ask_as(who, "events")} == {"own"}
+    assert world.ask_as(who, "events", since=seen[0]["id"], limit=1) == seen[1:]
+    followed = world.ask_as(who, "events.follow", since=0)
+    assert {row["vpn"] for row in followed["events"]} == {"own"}
+    assert followed["upto"] == seen[-1]["id"]
 
 
 def test_a_backup_in_a_scope_is_what_can_be_applied_there_again(world: World) -> None:

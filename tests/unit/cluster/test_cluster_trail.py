@@ -24,7 +24,17 @@ WHO = Who("anna", "operator", "", "management", "10.0.0.7")
 TIME = "2031-05-04T10:00:00.000Z"
 #: Operations that read; each operation reads or changes something.
 READS = {
-    *("status", "workers", "stats", "health", "events", "audit", "gateways.list", "gateways.show"),
+    *(
+        "status",
+        "workers",
+        "stats",
+        "health",
+        "events",
+        "events.follow",
+        "audit",
+        "gateways.list",
+        "gateways.show",
+    ),
     *("objects.list", "objects.show", "config.show", "config.export", "endpoints.list", "endpoints.show"),
     *("messages.list", "messages.show", "jobs.show", "clients.list", "clients.show", "subscriptions.list"),
     *("subscriptions.remote", "flows.list", "producers.list", "stages.list", "sinks.list", "bridges.list"),

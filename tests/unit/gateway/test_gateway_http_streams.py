@@ -9,8 +9,9 @@ import pytest
 from angarium import errors
 from angarium.errors import AngariumError, error_for
 from angarium.message import Message
+from angarium_server.http.sse import COMMENT, QUIET_S, farewell_of
 from gateway.http import streams as module
-from gateway.http.streams import COMMENT, QUIET_S, Stream, Streams, event_of, farewell_of
+from gateway.http.streams import Stream, Streams, event_of
 from gateway.http.targets import Verb, target_of
 
 
