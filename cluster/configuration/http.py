@@ -64,6 +64,15 @@ class HttpSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     request_timeout_ms: Annotated[
         int, within(100, 600_000, "Time for a TLS handshake, and for a whole request to arrive.")
     ] = 10_000
+    webhook_memory_bytes: Annotated[
+        int,
+        within(
+            1 << 20,
+            1 << 36,
+            "Bytes of messages that all webhooks together may have taken and not settled; each has a share, 4 MiB at"
+            " most.",
+        ),
+    ] = 64 << 20
     webhook_networks: Annotated[
         list[str],
         about(

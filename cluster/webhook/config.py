@@ -23,6 +23,8 @@ class WebhookRuntime(msgspec.Struct, frozen=True, kw_only=True):
     local_secret: str
     #: Beside the public ones.
     networks: list[str]
+    #: What all of them may hold together.
+    memory_bytes: int
 
     @property
     def allowed(self) -> list[IPv4Network | IPv6Network]:
@@ -43,6 +45,7 @@ def of_webhook(now: InForce) -> WebhookRuntime:
         node_id=now.identity.node_id,
         local_secret=now.identity.local_secret,
         networks=now.config.http.webhook_networks,
+        memory_bytes=now.config.http.webhook_memory_bytes,
     )
 
 

@@ -28,6 +28,7 @@ from cluster.webhook.config import WebhookConfig, WebhookRuntime
 from cluster.webhook.posting import Poster
 from cluster.webhook.role import METRICS
 from gateway.http.webhooks.attempts import GONE, Answer, Rules
+from gateway.http.webhooks.room import Room
 from gateway.http.webhooks.webhook import Settings, Webhook
 from gateway.session import Identity
 from gateway.vpn_carriers import VpnCarriers
@@ -56,12 +57,14 @@ Key = tuple[str, str]
 class Running:
     """A webhook that is there, with its connections and attempts; its hands are those of the process, but for posts."""
 
-    def __init__(self, config: WebhookConfig, runtime: WebhookRuntime, server: WebhookServer) -> None:
+    def __init__(
+        self, config: WebhookConfig, runtime: WebhookRuntime, server: WebhookServer, share: int
+    ) -> None:
         self.config = config
         self._server = server
         self._poster = Poster(config, runtime.allowed)
         self._tasks: set[asyncio.Task[None]] = set()
-        self.webhook = Webhook(settings_of(config), runtime.node_id, self)
+        self.webhook = Webhook(settings_of(config), runtime.node_id, self, server.room, share)
 
     def attach(self, guest: Guest, login: Login, vpn: str, now: float) -> Attached:
         """Log its client in."""
@@ -108,6 +111,7 @@ class WebhookServer:
             _pass_over,
             random.Random(),  # noqa: S311 - pauses are no secret
         )
+        self.room = Room(runtime.memory_bytes)
         #: What has to be there, and what is, by Message VPN and name.
         self._wanted: dict[Key, WebhookConfig] = {}
         self._running: dict[Key, Running] = {}
@@ -169,13 +173,14 @@ class WebhookServer:
         return min(wake, self._carriers.tick(now))
 
     def _begin(self) -> None:
-        """Begin what is not there, and have end what is not wanted, or not as it is."""
+        """Begin what is not there, and have end what is not wanted, or not as it is, or has too large a share."""
+        share = self.room.share_of(len(self._wanted))
         for key, running in self._running.items():
-            if running.config != self._wanted.get(key):
+            if running.config != self._wanted.get(key) or running.webhook.share > share:
                 running.webhook.stop()
         for key, config in self._wanted.items():
             if key not in self._running:
-                self._running[key] = Running(config, self._runtime, self)
+                self._running[key] = Running(config, self._runtime, self, share)
 
     def _end(self) -> None:
         """Forget what has ended; what is wanted otherwise begins with the next turn."""
@@ -222,10 +227,20 @@ class WebhookServer:
     def _stats(self, now: float) -> dict[str, Any]:
         told = {"/".join(key): one.webhook.describe(now) for key, one in self._running.items()}
         for one in told.values():
-            one["up"] = int(one["state"] == "up")
+            one["up"] = int(one["state"] in ("up", "standby"))
+            one["standby"] = int(one["state"] == "standby")
         by_webhook = [metric.name for metric in METRICS if metric.label]
         figures = {name: {key: one[name] for key, one in told.items()} for name in by_webhook}
-        return {**figures, "malformed_contexts": CONTEXTS.dropped, "in_use_bytes": in_use_bytes()}
+        room = self.room
+        return {
+            **figures,
+            "held_bytes": room.held,
+            "held_bytes_max": room.bytes_max,
+            "room_waits": room.waits,
+            "given_back": room.given_back,
+            "malformed_contexts": CONTEXTS.dropped,
+            "in_use_bytes": in_use_bytes(),
+        }
 
 
 def settings_of(config: WebhookConfig) -> Settings:

@@ -183,6 +183,19 @@ def test_no_more_than_the_window_is_posted_at_once_and_one_keeps_the_order(node:
     assert (sink.bodies("wait"), sink.most["wait"]) == (bodies, 1)
 
 
+def test_one_whose_turn_it_is_not_stands_by_until_it_is(node: Node, sink: Sink) -> None:
+    make(node, "turn", sink.url("ok"))
+    given = ("queue=q/turn", f"url={sink.url('ok')}", *FAST)
+    node.run("webhook", "create", "next", *(word for one in given for word in ("--set", one)))
+    wait_until(lambda: show(node, "next")["state"] == "standby", "the second one stands by")
+    assert (show(node, "turn")["state"], show(node, "next")["error"]) == ("up", "")
+    node.run("webhook", "update", "turn", "--set", "enabled=false")
+    wait_until(lambda: show(node, "next")["state"] == "up", "it has its turn")
+    publish(node, "q/turn", b"hello")
+    wait_until(lambda: show(node, "next")["accepted"] == 1)
+    node.run("webhook", "delete", "next", "--yes")
+
+
 def test_a_redirect_is_a_failure_and_a_webhook_that_is_disabled_posts_nothing(node: Node, sink: Sink) -> None:
     make(node, "moved", sink.url("moved"))
     publish(node, "q/moved", b"moved")

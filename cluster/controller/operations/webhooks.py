@@ -26,7 +26,9 @@ _NOTHING: Final[Row] = {
     "error": "",
     "last_failure": "",
     "last_failure_s": None,
-    **dict.fromkeys(("attempts", "accepted", "failed", "rejected", "under_way", "waiting"), 0),
+    **dict.fromkeys(
+        (*("attempts", "accepted", "failed", "rejected"), "under_way", "waiting", "held_bytes"), 0
+    ),
 }
 
 

@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from angarium.errors import AngariumError
     from angarium.message import Row
     from gateway.attached import Attached, Guest
+    from gateway.http.webhooks.room import Room
     from gateway.session import Acknowledged, AttachedWelcome
 
-#: What is taken of a queue and not settled, in bytes; one more message always fits.
-HELD_BYTES_MAX: Final = 4 << 20
+#: Why it does not consume, although it could.
+NO_ROOM: Final = "all webhooks together hold what they may: raise http.webhook_memory_bytes"
 #: Pauses before it logs in or binds again, the first and the longest.
 PAUSE_FIRST_S: Final = 0.5
 PAUSE_MAX_S: Final = 10.0
@@ -60,10 +61,11 @@ class Settings(NamedTuple):
 class Held:
     """A message that is taken and not settled."""
 
-    __slots__ = ("attempts", "message_id", "partition", "position", "row", "window")
+    __slots__ = ("attempts", "message_id", "partition", "position", "row", "size", "window")
 
     def __init__(self, window: FlowWindow, partition: int, position: int, row: Row, message_id: str) -> None:
         self.window, self.partition, self.position, self.row = window, partition, position, row
+        self.size = spool_size((row,))
         #: That were made since it came: what the queue counts is deliveries, and some of them are of no attempt.
         self.attempts = 0
         #: The same in each attempt, and of no other message of any queue and node.
@@ -86,15 +88,22 @@ class Hands(Protocol):
 class Webhook:
     """One of them; `gateway.attached.Guest` describes what it is told by the node."""
 
-    def __init__(self, settings: Settings, node_id: str, hands: Hands) -> None:
-        """Begin with the next tick."""
+    def __init__(self, settings: Settings, node_id: str, hands: Hands, room: Room, share: int) -> None:
+        """Begin with the next tick; it consumes with a share of the room of all webhooks."""
         self.settings: Final = settings
+        self._room = room
+        #: What it borrows while it consumes, and has borrowed; and what its messages take.
+        self.share: Final = share
+        self._borrowed = 0
+        self._held_bytes = 0
         self._node_id = node_id
         self._hands = hands
         self._attached: Attached | None = None
         #: Of the flow; None before it is asked for. And whether messages may come.
         self._window: FlowWindow | None = None
         self._is_bound = False
+        #: Whether it is its turn: of an exclusive queue one consumer has it, others stand by.
+        self._is_active = False
         self._endpoint_id = 0
         #: When it may log in or bind next, and the pause after the next failure.
         self._begin_at = 0.0
@@ -151,7 +160,11 @@ class Webhook:
             self._bind(self._attached, now)
 
     def _bind(self, attached: Attached, now: float) -> None:
-        window = self._window = FlowWindow(self.settings.window, HELD_BYTES_MAX)
+        if not self._room.borrow(self.share):
+            self._end_flow(NO_ROOM, now)
+            return
+        self._borrowed = self.share
+        window = self._window = FlowWindow(self.settings.window, self.share)
 
         def bound(value: FlowBound | None, error: AngariumError | None, then: float) -> None:
             if window is not self._window:
@@ -160,9 +173,10 @@ class Webhook:
                 self._end_flow(str(error), then)
             else:
                 self._is_bound, self._endpoint_id = True, value.endpoint_id
+                self._is_active = value.active or bool(value.partitions)
                 self._trouble, self._pause_s = "", PAUSE_FIRST_S
 
-        attached.bind(window, {"name": self.settings.queue}, bound)
+        attached.bind(window, {"name": self.settings.queue, "active_indication": True}, bound)
         self._begin_at = now
 
     def stop(self) -> None:
@@ -178,6 +192,9 @@ class Webhook:
         if self._under_way == 0 and self._attached is not None:
             self._attached.leave()
             self._attached = None
+        if self._attached is None:
+            self._window, self._is_bound, self._trouble = None, False, "it has ended"
+            self._give_back()
 
     # Attempts.
 
@@ -189,7 +206,8 @@ class Webhook:
         verdict = verdict_of(rules, answer, held.attempts)
         self._note(verdict, answer, now)
         if held.window is not self._window:
-            return  # It is the queue's again.
+            self._drop(held)  # It is the queue's again.
+            return
         if verdict is Verdict.RETRY:
             delay_s = delay_of(rules, held.attempts, answer, wall, self._hands.chance())
             heapq.heappush(self._later, (now + delay_s, next(self._numbers), held))
@@ -209,11 +227,17 @@ class Webhook:
     def _settle(self, held: Held, outcome: int) -> None:
         if self._attached is not None:
             self._attached.settle(held.window, held.partition, held.position, outcome)
-            self._put_back(held)
+        self._put_back(held)
+
+    def _drop(self, held: Held) -> None:
+        """Hold a message no more."""
+        self._held_bytes -= held.size
+        self._room.drop(held.size)
 
     def _put_back(self, held: Held) -> None:
-        """Have credit for another message."""
-        held.window.take(1, spool_size((held.row,)))
+        """Hold a message no more, and have credit for another one."""
+        self._drop(held)
+        held.window.take(1, held.size)
         if self._attached is not None:
             self._attached.renew(held.window)
 
@@ -242,14 +266,21 @@ class Webhook:
         """It is attached again."""
         self._begin_at = min(self._begin_at, now)
 
-    def spooled(self, event: Arrived, _now: float) -> None:
+    def spooled(self, event: Arrived, now: float) -> None:
         """Messages came."""
         if event.window is not self._window:
             return
         for one in event.deliveries:
             for position, row in zip(one.positions, one.rows, strict=True):
                 message_id = f"{self._node_id}-{self._endpoint_id}-{one.partition}-{position}"
-                self._ready.append(Held(event.window, one.partition, position, row, message_id))
+                held = Held(event.window, one.partition, position, row, message_id)
+                self._ready.append(held)
+                self._held_bytes += held.size
+                self._room.hold(held.size)
+        if self._room.is_over(self._held_bytes) and self._attached is not None:
+            self._room.given_back += len(self._ready) + len(self._later)
+            self._attached.unbind(event.window)
+            self._end_flow(NO_ROOM, now)
 
     def indicated(self, event: Indicated, now: float) -> None:
         """The flow is over, or has other partitions."""
@@ -258,7 +289,10 @@ class Webhook:
         if event.event == wire.FLOW_CLOSED:
             self._end_flow(str(errors.error_for(event.code or errors.HOME_NOT_READY, event.detail)), now)
         elif event.event == wire.FLOW_PARTITIONS:
+            self._is_active = bool(event.partitions)
             self._forget({*event.partitions})
+        elif event.event in (wire.FLOW_ACTIVE, wire.FLOW_INACTIVE):
+            self._is_active = event.event == wire.FLOW_ACTIVE
 
     def _forget(self, partitions: set[int]) -> None:
         """Drop what waits of other partitions than these: it is delivered elsewhere."""
@@ -273,11 +307,19 @@ class Webhook:
     def _end_flow(self, why: str, now: float) -> None:
         """Be without a flow, and bind again after a pause: what was not settled is the queue's."""
         self._window, self._is_bound = None, False
-        self._ready.clear()
-        self._later.clear()
+        self._give_back()
         self._trouble = why
         self._begin_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+
+    def _give_back(self) -> None:
+        """Hold nothing that is not under way, and have no share."""
+        for held in (*self._ready, *(entry[2] for entry in self._later)):
+            self._drop(held)
+        self._ready.clear()
+        self._later.clear()
+        self._room.give_back(self._borrowed)
+        self._borrowed = 0
 
     # It has no subscriptions, and publishes nothing.
 
@@ -297,13 +339,20 @@ class Webhook:
 
     @property
     def is_up(self) -> bool:
-        """Whether it consumes, and its last attempt was taken."""
-        return self._is_bound and not self._failure
+        """Whether it consumes, and its last attempt was taken; or stands by."""
+        return self._is_bound and not (self._is_active and self._failure)
+
+    @property
+    def state(self) -> str:
+        """Give it as operators see it."""
+        if self._is_bound and not self._is_active:
+            return "standby"
+        return "up" if self.is_up else "down"
 
     @property
     def error(self) -> str:
         """Give why it is not up."""
-        return self._trouble or self._failure
+        return "" if self.is_up else self._trouble or self._failure
 
     def news(self, now: float) -> bool:
         """Tell whether its state is another one than was told last, and is to be told now."""
@@ -316,13 +365,14 @@ class Webhook:
     def describe(self, now: float) -> dict[str, Any]:
         """Give what `angarium webhook show` says of it."""
         return {
-            "state": "up" if self.is_up else "down",
+            "state": self.state,
             "error": self.error,
             "last_failure": self._last_failure,
             "last_failure_s": None if self._failed_at is None else round(now - self._failed_at, 3),
             **{name: self._counts[name] for name in ("attempts", "accepted", "failed", "rejected")},
             "under_way": self._under_way,
             "waiting": len(self._later) + len(self._ready),
+            "held_bytes": self._held_bytes,
         }
 
     def validate(self) -> None:
@@ -330,5 +380,7 @@ class Webhook:
         assert 0 <= self._under_way <= self.settings.window
         assert self._window is not None or not (self._is_bound or self._ready or self._later)
         assert self._is_bound == (not self._trouble)
+        assert self._borrowed == (0 if self._window is None else self.share)
+        assert self._held_bytes >= sum(one.size for one in self._ready)
         if self._window is not None:
             self._window.validate()

@@ -15,7 +15,8 @@ from angarium.client.protocol.flow_window import spool_size
 from angarium.client.protocol.messages import GuaranteedDelivery
 from gateway.attached import Stage
 from gateway.http.webhooks.attempts import Answer, Rules
-from gateway.http.webhooks.webhook import PAUSE_FIRST_S, PAUSE_MAX_S, TELL_S, Held, Settings, Webhook
+from gateway.http.webhooks.room import SHARE_MAX, SHARE_MIN, Room
+from gateway.http.webhooks.webhook import NO_ROOM, PAUSE_FIRST_S, PAUSE_MAX_S, TELL_S, Held, Settings, Webhook
 
 if TYPE_CHECKING:
     from angarium.client.protocol.flow_window import FlowWindow
@@ -33,12 +34,16 @@ class Client:
         self.stage = Stage.GREETING
         self.bound: list[tuple[FlowWindow, dict[str, Any], Done]] = []
         self.settled: list[tuple[int, int, int]] = []
+        self.unbound: list[FlowWindow] = []
 
     def bind(self, window: FlowWindow, arguments: dict[str, Any], done: Done) -> None:
         self.bound.append((window, arguments, done))
 
     def settle(self, _window: FlowWindow, partition: int, position: int, outcome: int) -> None:
         self.settled.append((partition, position, outcome))
+
+    def unbind(self, window: FlowWindow) -> None:
+        self.unbound.append(window)
 
     def renew(self, window: FlowWindow) -> None:
         window.renew()
@@ -50,12 +55,21 @@ class Client:
 class World:
     """A webhook, with its hands."""
 
-    def __init__(self, window: int = 2, rules: Rules | None = None) -> None:
+    def __init__(
+        self,
+        window: int = 2,
+        rules: Rules | None = None,
+        room: Room | None = None,
+        share: int = SHARE_MAX,
+    ) -> None:
         self.clients: list[Client] = []
         self.posts: list[Held] = []
         self.now = 100.0
+        self.room = room or Room(64 << 20)
         rules = rules or Rules(first_delay_s=1.0, longest_delay_s=8.0)
-        self.webhook = Webhook(Settings("v", "hook", "q", "anna", window, rules), NODE, self)
+        self.webhook = Webhook(
+            Settings("v", "hook", "q", "anna", window, rules), NODE, self, self.room, share
+        )
 
     def attach(self, _guest: Guest, login: Login, vpn: str, _now: float) -> Attached:
         assert vpn == "v"
@@ -86,15 +100,15 @@ class World:
         self.tick()
         return self.bound()
 
-    def bound(self, endpoint_id: int = 7) -> World:
+    def bound(self, endpoint_id: int = 7, *, active: bool = True) -> World:
         _, arguments, done = self.client.bound[-1]
-        assert arguments == {"name": "q"}
-        done(FlowBound(1, "q", endpoint_id, True, [], "exclusive"), None, self.now)
+        assert arguments == {"name": "q", "active_indication": True}
+        done(FlowBound(1, "q", endpoint_id, active, [], "exclusive"), None, self.now)
         return self
 
-    def come(self, *positions: int, partition: int = 0) -> None:
+    def come(self, *positions: int, partition: int = 0, large: int = 0) -> None:
         window = self.client.bound[-1][0]
-        rows: list[Row] = [(0, "a", 0, None, None, b"%d" % position) for position in positions]
+        rows: list[Row] = [(0, "a", 0, None, None, b"%d" % position + b" " * large) for position in positions]
         size = spool_size(rows)
         window.receive(len(rows), size)
         runs = [(position, 1) for position in positions]
@@ -275,3 +289,83 @@ def test_each_message_is_settled_once_whatever_the_target_answers(
             world.answer(200)
         world.tick(8)
     assert sorted(position for _, position, _ in world.client.settled) == list(range(1, came + 1))
+    assert world.room.held == 0
+
+
+def indicate(world: World, event: int, partitions: list[int] | None = None) -> None:
+    window = world.client.bound[-1][0]
+    world.webhook.indicated(Indicated(window, event, 0, "", partitions or []), world.now)
+    world.webhook.validate()
+
+
+def test_one_whose_turn_it_is_not_stands_by_and_is_no_trouble() -> None:
+    world = World(window=1).begin().bound(active=False)
+    assert (world.webhook.state, world.webhook.is_up, world.webhook.error) == ("standby", True, "")
+    indicate(world, wire.FLOW_ACTIVE)
+    world.come(1)
+    world.answer(500)
+    assert (world.webhook.state, world.webhook.error) == ("down", "answered 500")
+    indicate(world, wire.FLOW_INACTIVE)
+    assert (world.webhook.state, world.webhook.error) == ("standby", "")
+    indicate(world, wire.FLOW_PARTITIONS, [1])
+    assert world.webhook.state == "down"
+    indicate(world, wire.FLOW_PARTITIONS)
+    assert world.webhook.state == "standby"
+
+
+def test_shares_are_never_more_than_all_and_change_when_webhooks_double() -> None:
+    room = Room(64 << 20)
+    assert [room.share_of(count) >> 10 for count in (0, 1, 16, 17, 32, 33)] == [
+        4096,
+        4096,
+        4096,
+        2048,
+        2048,
+        1024,
+    ]
+    assert room.share_of(1 << 30) == SHARE_MIN
+    for count in range(1, 3_000):
+        assert count * room.share_of(count) <= room.bytes_max
+
+
+def test_who_finds_no_share_waits_until_one_is_given_back() -> None:
+    room = Room(SHARE_MAX)
+    first, second = World(room=room).begin(), World(room=room)
+    second.tick()
+    second.client.stage = Stage.OPEN
+    second.webhook.welcomed(cast("Any", None), second.now)
+    second.tick()
+    assert (second.client.bound, second.webhook.error, room.waits) == ([], NO_ROOM, 1)
+    first.webhook.stop()
+    first.tick()
+    assert room.lent == 0
+    second.tick(PAUSE_FIRST_S)
+    second.bound()
+    assert (second.webhook.state, room.lent) == ("up", SHARE_MAX)
+
+
+def test_what_is_too_much_for_all_is_given_back_and_comes_again_later() -> None:
+    """Two share a room of 10,000 bytes; a message that fits no share comes to each of them."""
+    room = Room(10_000)
+    first, second = (World(window=2, room=room, share=5_000).begin() for _ in range(2))
+    first.come(1, large=12_000)
+    assert [held.position for held in first.posts] == [1], "who has all of it goes on"
+    second.come(1, 2, large=1_000)
+    assert second.posts == []
+    assert (second.webhook.error, room.given_back, len(second.client.unbound)) == (NO_ROOM, 2, 1)
+    assert room.held == first.posts[0].size
+    first.answer(200)
+    assert room.held == 0
+    second.tick(PAUSE_FIRST_S)
+    second.bound()
+    second.come(1, 2, large=1_000)
+    assert [held.position for held in second.posts] == [1, 2]
+
+
+def test_what_is_under_way_is_held_until_it_has_its_answer_also_when_its_flow_is_over() -> None:
+    world = World(window=1).begin()
+    world.come(1, 2)
+    world.webhook.away(world.now)
+    assert (world.room.held, world.room.lent) == (world.posts[0].size, 0)
+    world.answer(200)
+    assert world.room.held == 0
