@@ -55,10 +55,19 @@ class Authority:
         builder = builder.add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
         self.cert, _ = self._write("ca", builder, self._key)
 
-    def issue(self, name: str, names: str = LOCAL, *, since: str = PAST, until: str = FUTURE) -> Pair:
-        """Make a certificate and a key for a host or a client."""
+    def issue(
+        self,
+        name: str,
+        names: str = LOCAL,
+        *,
+        since: str = PAST,
+        until: str = FUTURE,
+        has_subject: bool = True,
+    ) -> Pair:
+        """Make a certificate and a key for a host or a client; the name may be that of the files alone."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_name(name), self._name, key, since, until)
+        subject = _name(name) if has_subject else x509.Name([])
+        builder = _builder(subject, self._name, key, since, until)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage("digital_signature"), critical=True)
         builder = builder.add_extension(x509.SubjectAlternativeName(_names(names)), critical=False)

@@ -19,7 +19,6 @@ from angarium_server.http.problems import CONTENT_TYPE, RETRY_AFTER_S, Problem, 
 from cluster.admin.operations import OPERATIONS
 from cluster.management.access.browsers import SAID_WITH_CHANGES, LoginArguments, ShownSession
 from cluster.management.api import object_metrics, pages
-from cluster.management.api.declared import DeclaredObjects, DeclaredText
 from cluster.management.api.routes import COMPARING, JOBS_PATTERN, ROUTES, Body, Shape
 from cluster.objects import KINDS
 
@@ -111,7 +110,7 @@ class _Document:
         known = [one for row in operations.values() for one in (row.arguments, row.answer)]
         structs = [kind.struct for kind in KINDS.values()]
         structs += [kind.identity for kind in KINDS.values() if kind.identity is not None]
-        types = [*known, *structs, LoginArguments, ShownSession, Problem, DeclaredText, DeclaredObjects]
+        types = [*known, *structs, LoginArguments, ShownSession, Problem]
         template = "#/components/schemas/{name}"
         schemas, self._schemas = msgspec.json.schema_components(types, ref_template=template)
         pairs = iter(schemas)
@@ -126,7 +125,6 @@ class _Document:
             f"{ROOT}/openapi.json": {"get": _fixed("openapi", "Describe the API")},
             "/metrics/objects": {"get": _object_metrics()},
             **_logins(),
-            f"{ROOT}/config/parse": {"post": _declared()},
         }
         for route in ROUTES:
             paths.setdefault(f"{ROOT}{route.path}", {})[route.method.lower()] = self._of_route(route)
@@ -328,16 +326,6 @@ def _logins() -> dict[str, Schema]:
                 "responses": {**nothing, **_refusals(_ALWAYS)},
             }
         },
-    }
-
-
-def _declared() -> Schema:
-    """Describe what makes objects of a text."""
-    shown = {"200": {"description": "Done.", "content": _content(_reference(DeclaredObjects.__name__))}}
-    return {
-        **_fixed("config.parse", "Give the objects that a configuration file declares, for config.apply"),
-        "requestBody": {"required": True, "content": _content(_reference(DeclaredText.__name__))},
-        "responses": {**shown, **_refusals({**_ALWAYS, **_WITH_BODY})},
     }
 
 
