@@ -21,7 +21,7 @@ import angarium_server
 ROOT = Path(__file__).resolve().parents[2]
 SDK = ROOT / "sdk"
 #: Parts of scripts that others source.
-SOURCED = {"environment", "java"}
+SOURCED = {"environment", "java", "packages"}
 SCRIPTS = sorted(
     path
     for path in [*(ROOT / "scripts").iterdir(), ROOT / ".ci" / "run"]
