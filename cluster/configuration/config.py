@@ -39,6 +39,7 @@ from cluster.catalog import node_queues
 from cluster.configuration import admin, health, http, issuers, management, mqtt, syslog
 from cluster.configuration.encryption import ca_file_faults, listen_faults
 from cluster.configuration.keys import about, within
+from cluster.configuration.management import OidcSection
 from cluster.security import passwords
 from node.config import WorkerConfig, WorkerRuntime
 from router.ground.config import RouterConfig, SpoolLimits
@@ -175,6 +176,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     mqtt: mqtt.MqttSection = msgspec.field(default_factory=mqtt.MqttSection)
     http: http.HttpSection = msgspec.field(default_factory=http.HttpSection)
     management: management.ManagementSection = msgspec.field(default_factory=management.ManagementSection)
+    oidc: OidcSection = msgspec.field(default_factory=OidcSection)
     admin: admin.AdminSection = msgspec.field(default_factory=admin.AdminSection)
     events: EventsSection = msgspec.field(default_factory=EventsSection)
     audit: AuditSection = msgspec.field(default_factory=AuditSection)
@@ -194,6 +196,7 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "mqtt": mqtt.MqttSection,
     "http": http.HttpSection,
     "management": management.ManagementSection,
+    "oidc": OidcSection,
     "admin": admin.AdminSection,
     "events": EventsSection,
     "audit": AuditSection,
@@ -233,9 +236,21 @@ def faults_of(config: NodeConfig) -> list[str]:
     faults += mqtt.faults_of(config.mqtt, config.router)
     faults += http.faults_of(config.http, config.router)
     faults += management.faults_of(config.management, config.router, config.issuers)
+    faults += management.oidc_faults_of(config.oidc, config.management)
+    faults += _secret_file_faults("oidc.client_secret_file", config.oidc.client_secret_file)
     faults += admin.faults_of(config.admin, config.router)
     faults += issuers.faults_of(config.issuers)
     return faults + _spool_faults(config.spool) + health.faults_of(config.health)
+
+
+def _secret_file_faults(key: str, path: str) -> list[str]:
+    """Give what is wrong with a file whose first line is a secret, if there is one."""
+    try:
+        if path:
+            read_password_file(path)
+    except errors.AngariumError as error:
+        return [f"{key}: {error.detail}"]
+    return []
 
 
 def worker_runtime(config: NodeConfig, spool_dir: Path) -> WorkerRuntime:

@@ -1,4 +1,4 @@
-"""The section `[management]` of the configuration: where `/api/v1` is, and what its clients may cost."""
+"""The sections `[management]` and `[oidc]` of the configuration: where `/api/v1` is, and how operators log in there."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from angarium_server.http.proxies import Proxies
 from cluster.configuration import listening
 from cluster.configuration.encryption import ca_file_faults
 from cluster.configuration.keys import about, within
+from router.tokens.config import Algorithm, address_fault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,6 +98,57 @@ class ManagementSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     request_timeout_ms: Annotated[
         int, within(100, 600_000, "Time for a TLS handshake, and for a whole request to arrive.")
     ] = 10_000
+
+
+class OidcSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Logins of operators in the browser by OpenID Connect; management.public_url has to be set."""
+
+    issuer: Annotated[
+        str,
+        Meta(
+            max_length=200, description="Whom to ask, as the claim iss of its tokens says it; empty: nobody."
+        ),
+    ] = ""
+    client_id: Annotated[str, Meta(max_length=200, description="What the issuer calls this node.")] = ""
+    client_secret_file: Annotated[
+        str,
+        about("File whose first line is the secret of that client; empty: it has none, and PKCE is enough."),
+    ] = ""
+    scopes: Annotated[
+        list[Annotated[str, Meta(pattern="^[!#-\\[\\]-~]{1,100}$")]],
+        Meta(max_length=20, description="What is asked for; openid is among it."),
+    ] = msgspec.field(default_factory=lambda: ["openid"])
+    operator_claim: Annotated[
+        str,
+        Meta(min_length=1, max_length=200, description="Claim that is the token_subject of an operator."),
+    ] = "sub"
+    label: Annotated[
+        str, Meta(min_length=1, max_length=64, description="What the button of the console says.")
+    ] = "Single sign-on"
+    ca_file: Annotated[
+        str, about("Authorities that may sign the certificate of the issuer (PEM); empty: of the system.")
+    ] = ""
+    algorithms: Annotated[
+        list[Algorithm], Meta(min_length=1, description="Signatures that are taken; public keys only.")
+    ] = msgspec.field(default_factory=lambda: ["RS256", "PS256", "ES256", "EdDSA"])
+    clock_skew_s: Annotated[int, within(0, 300, "By how much clocks may differ.")] = 30
+    timeout_s: Annotated[int, within(1, 60, "How long the issuer may take to answer.")] = 5
+
+
+def oidc_faults_of(oidc: OidcSection, section: ManagementSection) -> list[str]:
+    """Give what is wrong with the section `[oidc]`, as sentences."""
+    if not oidc.issuer:
+        return ["oidc.issuer: it is missing"] if oidc.client_id else []
+    faults = []
+    if fault := address_fault(oidc.issuer):
+        faults.append(f"oidc.issuer: {fault}")
+    if not oidc.client_id:
+        faults.append("oidc.client_id: it is missing: the issuer says it when the node is made known to it")
+    if "openid" not in oidc.scopes:
+        faults.append("oidc.scopes: openid is missing")
+    if not section.public_url:
+        faults.append("oidc.issuer: it sends browsers back to the node: write management.public_url")
+    return faults + ca_file_faults("oidc.ca_file", oidc.ca_file)
 
 
 def faults_of(

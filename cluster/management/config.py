@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from angarium_server.connections.tls import TlsFiles  # noqa: TC001 - msgspec reads the types of ManagementRuntime
-from cluster.configuration.management import ManagementSection, files_of
+from cluster.configuration.management import ManagementSection, OidcSection, files_of
 from router.tokens.config import TokenIssuer  # noqa: TC001 - the same
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class ManagementRuntime(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsFiles
     #: Whose tokens operators may log in with; their audience is that of such tokens.
     issuers: list[TokenIssuer] = []
+    oidc: OidcSection = msgspec.field(default_factory=OidcSection)
 
 
 def of_management(now: InForce) -> ManagementRuntime:
@@ -60,7 +61,9 @@ def of_management(now: InForce) -> ManagementRuntime:
         if one.name in section.token_issuers
     ]
     files = files_of(section, now.config.router)
-    return ManagementRuntime(node=now.node.node, settings=section, tls=files, issuers=issuers)
+    return ManagementRuntime(
+        node=now.node.node, settings=section, tls=files, issuers=issuers, oidc=now.config.oidc
+    )
 
 
 def processes(config: NodeConfig) -> int:

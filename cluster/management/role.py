@@ -15,8 +15,8 @@ METRICS: Final = Metrics(
     connections_refused | counter | number | that were closed because there were too many
     requests | counter | number | over HTTP
     refused | counter by code | number | requests that were answered with an error, by its code
-    logins | counter | number | of operators whose password was compared, and fits
-    logins_failed | counter | number | of anybody, with a name and a password that do not belong together
+    logins | counter | number | of operators, by any way; the same again within a minute is one
+    logins_failed | counter | number | of anybody, with a password, a token or a certificate that does not count
     logins_put_off | counter | number | that were refused unseen, because too many had failed
     sessions | gauge | number | of browsers, also those that are over and not yet forgotten
     streams | gauge | number | of events and of jobs that are open

@@ -13,6 +13,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from aiohttp import web
 
 from angarium import errors
@@ -27,12 +28,13 @@ from angarium_server.http.turns import Turns
 from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.configuration.listening import url_of
-from cluster.management.access.ways import Ways
+from cluster.management.access.ways import Offer, OidcOffer, Ways
 from cluster.management.api import object_metrics, openapi, resources
 from cluster.management.api.routes import ROOT, ROUTES, Found, Route, Target, arguments_of, find, target_of
 from cluster.management.config import ManagementRuntime, public_of
 from cluster.management.console import files
 from cluster.management.controller import DEFAULT_TIMEOUT_S, Controller
+from cluster.management.openid.pages import CALLBACK, PATH, Pages
 from cluster.management.streams.sources import OVER, Events, Jobs, Watch
 from cluster.management.streams.streams import Standing, Streams, wants_stream
 
@@ -86,6 +88,7 @@ class ManagementServer:
         self._turns = Turns(process, lambda _: math.inf)
         self._controller = Controller(process, self._turns.soon)
         self._ways = Ways(self._controller.ask, runtime.issuers)
+        self._openid = self._pages(runtime)
         self._public = public_of(runtime.settings.public_url)
         self._proxies = Proxies(runtime.settings.proxies)
         headers = {**HEADERS, **self._public.headers}
@@ -104,6 +107,13 @@ class ManagementServer:
         process.on_request(self._request)
         process.ready({"urls": runtime.settings.listen})
 
+    def _pages(self, runtime: ManagementRuntime) -> Pages | None:
+        """Give the logins by OpenID Connect, if there are any."""
+        if not runtime.oidc.issuer:
+            return None
+        ways, public_url = self._ways, runtime.settings.public_url
+        return Pages(runtime.oidc, public_url, ways.outcomes, ways.subjects, ways.browsers)
+
     # -- the process -----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -116,6 +126,8 @@ class ManagementServer:
         finally:
             self._turns.end()
             self._ways.close()
+            if self._openid is not None:
+                await self._openid.close()
 
     def _request(self, operation: str, _arguments: Any) -> Any:
         """Answer the controller."""
@@ -150,6 +162,12 @@ class ManagementServer:
             return files.answer(request, file)
         if target.path == (*ROOT, "login"):
             return await self._login(request, peer)
+        if target.path == (*ROOT, "login", "ways"):
+            _allow(request, "GET", "HEAD")
+            return bodies.answer(request, offered(self._runtime))
+        if self._openid is not None and target.path in (PATH, CALLBACK):
+            _allow(request, "GET")
+            return await self._openid.answer(request, target.path, target.query, peer)
         caller = await self._ways.caller(request, peer)
         if target.path[: len(ROOT)] == ROOT:
             match target.path[len(ROOT) :]:
@@ -245,6 +263,15 @@ class ManagementServer:
     async def _body(self, request: BaseRequest) -> dict[str, Any]:
         timeout_s = self._settings.request_timeout_ms / 1_000
         return await bodies.read(request, self._settings.max_body_bytes, timeout_s)
+
+
+def offered(runtime: ManagementRuntime) -> dict[str, Any]:
+    """Give which ways to log in there are."""
+    oidc = OidcOffer("/" + "/".join(PATH), runtime.oidc.label) if runtime.oidc.issuer else None
+    certificate = runtime.settings.tls_client_certificates
+    offer = Offer(password=True, token=bool(runtime.issuers), certificate=certificate, oidc=oidc)
+    found: dict[str, Any] = msgspec.to_builtins(offer)
+    return found
 
 
 def _allow(request: BaseRequest, *methods: str) -> None:

@@ -109,17 +109,20 @@ def faults_of(issuers: list[TokenIssuer]) -> list[str]:
 def _source_faults(issuer: TokenIssuer) -> list[str]:
     if bool(issuer.keys_file) == bool(issuer.jwks_url):
         return ["write keys_file or jwks_url, one of them"]
-    if not issuer.jwks_url:
-        return []
+    if issuer.jwks_url and (fault := address_fault(issuer.jwks_url)):
+        return [f"jwks_url: {fault}"]
+    return []
+
+
+def address_fault(address: str) -> str:
+    """Say what is wrong with an address of an issuer, nothing if it is one."""
     try:
-        url = urlsplit(issuer.jwks_url)
+        url = urlsplit(address)
         host, _ = url.hostname, url.port
     except ValueError as error:
-        return [f"jwks_url: {error}"]
-    if url.scheme not in ("https", "http") or not host or url.username or not issuer.jwks_url.isprintable():
-        return ["jwks_url: write https://HOST/PATH"]
+        return str(error)
+    if url.scheme not in ("https", "http") or not host or url.username or not address.isprintable():
+        return "write https://HOST/PATH"
     if url.scheme == "http" and host not in _LOOPBACK:
-        return [
-            f"jwks_url: {host} is another host, and whoever is on the way could give keys: write https://"
-        ]
-    return []
+        return f"{host} is another host, and whoever is on the way could give keys: write https://"
+    return ""

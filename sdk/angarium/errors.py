@@ -145,6 +145,7 @@ MEMORY_EXCEEDED: Final = 50325
 DISK_FULL: Final = 50329
 NOT_INSTALLED: Final = 50330
 SPARK_FAILED: Final = 50331
+ISSUER_UNAVAILABLE: Final = 50332
 NOT_CONNECTED: Final = 60001
 CLIENT_CLOSED: Final = 60002
 CONNECT_FAILED: Final = 60003
@@ -383,6 +384,7 @@ ERRORS: Final[dict[int, Reason]] = {
     SPARK_FAILED: Reason(
         "The Job on Spark Failed", "nothing is half done; remove the cause and run it again"
     ),
+    ISSUER_UNAVAILABLE: Reason("Issuer Unavailable", "try again later, or log in in another way"),
     NOT_CONNECTED: Reason("Not Connected", "connect first, or wait for the reconnect"),
     CLIENT_CLOSED: Reason("Client Closed", "connect again"),
     CONNECT_FAILED: Reason(

@@ -35,6 +35,10 @@ class KeyServer:
                 owner.asked += 1
                 owner.answer(self)
 
+            def do_POST(self) -> None:
+                owner.asked += 1
+                owner.posted(self)
+
             def log_message(self, *_: Any) -> None:
                 pass
 
@@ -58,6 +62,10 @@ class KeyServer:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
+
+    def posted(self, handler: BaseHTTPRequestHandler) -> None:
+        """Answer a POST: nothing is to be posted here."""
+        handler.send_error(405)
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         body = jwks(*self.makers)

@@ -175,7 +175,7 @@ class Trail:
         if deed.is_written or not (is_told or (deed.is_change and outcome != errors.DISK_FULL)):
             return []
         deed.is_written = True
-        if outcome in _REFUSALS:
+        if outcome in _REFUSALS or (deed.operation == LOGIN and outcome != DONE):
             return self._refusal({"time": time, **_head(deed), "outcome": outcome}, time)
         told = [one for one in map(_told, changed[:OBJECTS_MAX]) if one]
         left_out = max(0, len(changed) - OBJECTS_MAX)

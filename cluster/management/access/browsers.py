@@ -7,7 +7,7 @@ its name does: several nodes of one host each have their own.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -16,7 +16,7 @@ from angarium import errors
 from angarium_server.http import bodies
 from angarium_server.http.problems import RefusedError
 from cluster.management.access.logins import NAME_MAX, Given
-from cluster.management.access.outcomes import Caller
+from cluster.management.access.outcomes import Caller, Method
 from cluster.management.access.sessions import IDLE_S, LIFETIME_S, Session, Sessions
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from angarium_server.connections.tls import Peer
     from cluster.management.access.logins import Logins
+    from cluster.management.access.subjects import Subjects
 
 #: Of a change by a page: the token that its login was answered with.
 SAID_WITH_CHANGES: Final = "Angarium-Token"
@@ -35,9 +36,10 @@ CHALLENGE: Final = {"WWW-Authenticate": 'Session realm="angarium"'}
 class Browsers:
     """Tells who asks, if it is a page with a session."""
 
-    def __init__(self, logins: Logins) -> None:
-        """Compare passwords by these logins."""
+    def __init__(self, logins: Logins, subjects: Subjects) -> None:
+        """Compare passwords by these logins, and find others here."""
         self._logins = logins
+        self._subjects = subjects
         self.sessions = Sessions()
 
     async def log_in(self, request: BaseRequest, body: dict[str, Any], peer: Peer) -> web.Response:
@@ -53,16 +55,18 @@ class Browsers:
             stored = await self._logins.log_in(given, peer.address)
         except errors.UnauthorizedError as error:
             raise RefusedError(error, CHALLENGE) from None
-        return self.begin(request, given.name, stored, peer)
-
-    def begin(self, request: BaseRequest, operator: str, stored: str, peer: Peer) -> web.Response:
-        """Begin a session of somebody who is known, and give the answer with its cookie."""
-        cookie = _cookie(request, peer)
-        self.sessions.end(request.cookies.get(cookie, ""))
-        name, session = self.sessions.begin(operator, stored, time.monotonic())
-        response = bodies.answer(request, _shown(session))
-        _set_cookie(response, cookie, name, peer)
+        session = self.sessions.begin(given.name, stored, time.monotonic())
+        response = bodies.answer(request, _shown(session[1]))
+        self.keep(request, response, session, peer)
         return response
+
+    def keep(
+        self, request: BaseRequest, response: web.Response, session: tuple[str, Session], peer: Peer
+    ) -> None:
+        """Have a browser keep a session that has begun, with its id; the one that it had ends."""
+        cookie = cookie_name(request, peer)
+        self.sessions.end(request.cookies.get(cookie, ""))
+        set_cookie(response, cookie, session[0], peer)
 
     async def caller(self, request: BaseRequest, peer: Peer) -> Caller | None:
         """Give the operator whose page asks; None if the request has no session.
@@ -71,7 +75,7 @@ class Browsers:
             RefusedError: the session is over (40101).
             ForbiddenError: a change without the token of the session (40328).
         """
-        if _cookie(request, peer) not in request.cookies:
+        if cookie_name(request, peer) not in request.cookies:
             return None
         session = await self.session(request, peer)
         if request.method not in ("GET", "HEAD") and not session.allows_change(
@@ -87,14 +91,20 @@ class Browsers:
         Raises:
             RefusedError: there is none, or it is over (40101).
         """
-        name = request.cookies.get(_cookie(request, peer), "")
+        name = request.cookies.get(cookie_name(request, peer), "")
         session = self.sessions.use(name, time.monotonic())
         if session is None:
             raise _over()
-        if not await self._logins.stands(session.operator, session.stored):
+        if not await self._stands(session):
             self.sessions.end(name)
             raise _over()
         return session
+
+    async def _stands(self, session: Session) -> bool:
+        """Tell whether what the login rested on is so still."""
+        if session.method == "oidc":
+            return await self._subjects.find("token_subject", session.stored) == session.operator
+        return await self._logins.stands(session.operator, session.stored)
 
     async def show(self, request: BaseRequest, peer: Peer) -> web.Response:
         """Give the session, so that a page that was loaded again knows its token."""
@@ -102,10 +112,10 @@ class Browsers:
 
     def log_out(self, request: BaseRequest, peer: Peer) -> web.Response:
         """End the session."""
-        cookie = _cookie(request, peer)
+        cookie = cookie_name(request, peer)
         self.sessions.end(request.cookies.get(cookie, ""))
         response = bodies.answer(request, None)
-        _set_cookie(response, cookie, "", peer, max_age=0)
+        set_cookie(response, cookie, "", peer, max_age=0)
         return response
 
 
@@ -125,6 +135,8 @@ class ShownSession(msgspec.Struct, frozen=True):
     #: It ends after so long without a request, and so long after the login.
     idle_s: int
     lifetime_s: int
+    #: How the operator has logged in.
+    method: Method
 
 
 def _given(body: dict[str, Any]) -> Given:
@@ -137,7 +149,7 @@ def _given(body: dict[str, Any]) -> Given:
 
 
 def _shown(session: Session) -> dict[str, Any]:
-    shown = ShownSession(session.operator, session.token, int(IDLE_S), int(LIFETIME_S))
+    shown = ShownSession(session.operator, session.token, int(IDLE_S), int(LIFETIME_S), session.method)
     return msgspec.structs.asdict(shown)
 
 
@@ -146,21 +158,28 @@ def _over() -> RefusedError:
     return RefusedError(error, CHALLENGE)
 
 
-def _cookie(request: BaseRequest, peer: Peer) -> str:
+def cookie_name(request: BaseRequest, peer: Peer) -> str:
+    """Give the name of the cookie of a session."""
     port = request.headers["Host"].rpartition(":")[2]
     name = f"angarium-{port}" if port.isdecimal() else "angarium"
     return f"__Host-{name}" if peer.is_encrypted else name
 
 
-def _set_cookie(
-    response: web.Response, cookie: str, name: str, peer: Peer, max_age: int | None = None
+def set_cookie(
+    response: web.Response,
+    cookie: str,
+    value: str,
+    peer: Peer,
+    max_age: int | None = None,
+    samesite: Literal["Strict", "Lax"] = "Strict",
 ) -> None:
+    """Have a browser keep a cookie, for no script, and for TLS alone where there is TLS."""
     response.set_cookie(
         cookie,
-        name,
+        value,
         max_age=max_age,
         path="/",
         secure=peer.is_encrypted,
         httponly=True,
-        samesite="Strict",
+        samesite=samesite,
     )

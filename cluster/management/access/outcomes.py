@@ -50,10 +50,10 @@ class Outcomes:
         self.counts["logins"] += 1
         await self._tell(login, "done")
 
-    async def refused(self, login: Login, reason: str = "") -> None:
+    async def refused(self, login: Login, reason: str = "", code: int = errors.UNAUTHORIZED) -> None:
         """Have it written down that somebody was refused; nothing in the reason is secret."""
         self.counts["logins_failed"] += 1
-        await self._tell(login, errors.UNAUTHORIZED, reason)
+        await self._tell(login, code, reason)
 
     async def _tell(self, login: Login, outcome: str | int, reason: str = "") -> None:
         told: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """Sessions of browsers: who logged in, for as long as the page is used; in memory alone. Time is a parameter.
 
-A session holds a name, and the hash of the password as it was at the login: what the operator may do is judged with
-each request, and a password that was changed ends it. Of its id only a hash is kept.
+A session holds a name, and what the login rested on, the hash of the password for instance: what the operator may do
+is judged with each request, and a password that was changed ends it. Of its id only a hash is kept.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from cluster.management.access.outcomes import Method
 
 #: A session ends when nothing was asked for so long, and at the latest so long after the login.
 IDLE_S: Final = 1_800.0
@@ -24,12 +27,13 @@ class Session(NamedTuple):
     """One browser of one operator."""
 
     operator: str
-    #: The hash of the password at the login.
+    #: What the login rested on, and rests on while it stands: the hash of the password, or the subject of the token.
     stored: str
     #: Said with each change: a page of another site can have the cookie sent, and does not know this.
     token: str
     began: float
     used: float
+    method: Method = "password"
 
     def is_over(self, now: float) -> bool:
         """Tell whether nobody may use it any more."""
@@ -51,11 +55,13 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, operator: str, stored: str, now: float) -> tuple[str, Session]:
+    def begin(
+        self, operator: str, stored: str, now: float, method: Method = "password"
+    ) -> tuple[str, Session]:
         """Begin one, and give its id, which only the browser keeps."""
         self._make_room(operator, now)
         name = secrets.token_urlsafe(32)
-        session = Session(operator, stored, secrets.token_urlsafe(32), now, now)
+        session = Session(operator, stored, secrets.token_urlsafe(32), now, now, method)
         self._open[_key(name)] = session
         return name, session
 

@@ -6,7 +6,9 @@ of the session of a browser, and then of whoever the certificate of the connecti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from cluster.management.access.browsers import Browsers
 from cluster.management.access.logins import Logins
@@ -24,16 +26,33 @@ if TYPE_CHECKING:
     from router.tokens.config import TokenIssuer
 
 
+class OidcOffer(msgspec.Struct, frozen=True):
+    """A login by OpenID Connect, in the browser."""
+
+    #: Where a browser is sent for it, and what is said there.
+    path: str
+    label: str
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """Which ways to log in there are, for whoever has not logged in: a page shows a button for each."""
+
+    password: bool
+    token: bool
+    certificate: Literal["none", "optional", "required"]
+    oidc: OidcOffer | None
+
+
 class Ways:
     """The ways that there are."""
 
     def __init__(self, ask: Ask, issuers: Sequence[TokenIssuer]) -> None:
         """Ask the controller in this way, and trust these issuers of tokens."""
-        self._outcomes = Outcomes(ask)
-        self._logins = Logins(ask, self._outcomes)
-        self._subjects = Subjects(ask, self._outcomes)
-        self._tokens = Tokens(issuers, ask, self._outcomes, self._subjects)
-        self.browsers = Browsers(self._logins)
+        self.outcomes = Outcomes(ask)
+        self._logins = Logins(ask, self.outcomes)
+        self.subjects = Subjects(ask, self.outcomes)
+        self._tokens = Tokens(issuers, ask, self.outcomes, self.subjects)
+        self.browsers = Browsers(self._logins, self.subjects)
 
     async def caller(self, request: BaseRequest, peer: Peer) -> Caller:
         """Give who asks.
@@ -49,7 +68,7 @@ class Ways:
             return caller
         if authorization is None and peer.certificate is not None:
             login = Login("certificate", peer.address, subject=peer.certificate.common_name)
-            return await self._subjects.log_in("certificate_name", login, login.subject)
+            return await self.subjects.log_in("certificate_name", login, login.subject)
         scheme, _, shown = (authorization or "").partition(" ")
         if scheme.lower() == "bearer" and self._tokens:
             return await self._tokens.caller(shown.strip(), peer.address)
@@ -58,7 +77,7 @@ class Ways:
     def counts(self) -> dict[str, int]:
         """Give what happened so far, by the names of metrics."""
         names = ("logins", "logins_failed", "logins_put_off")
-        counted = {name: self._outcomes.counts[name] for name in names}
+        counted = {name: self.outcomes.counts[name] for name in names}
         return {**counted, "sessions": len(self.browsers.sessions)}
 
     def close(self) -> None:

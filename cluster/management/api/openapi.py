@@ -18,6 +18,7 @@ from angarium_server.http.bodies import JSON, MSGPACK
 from angarium_server.http.problems import CONTENT_TYPE, RETRY_AFTER_S, Problem, problem_of
 from cluster.admin.operations import OPERATIONS
 from cluster.management.access.browsers import SAID_WITH_CHANGES, LoginArguments, ShownSession
+from cluster.management.access.ways import Offer
 from cluster.management.api import object_metrics, pages
 from cluster.management.api.routes import COMPARING, JOBS_PATTERN, ROUTES, Body, Shape
 from cluster.objects import KINDS
@@ -110,7 +111,7 @@ class _Document:
         known = [one for row in operations.values() for one in (row.arguments, row.answer)]
         structs = [kind.struct for kind in KINDS.values()]
         structs += [kind.identity for kind in KINDS.values() if kind.identity is not None]
-        types = [*known, *structs, LoginArguments, ShownSession, Problem]
+        types = [*known, *structs, LoginArguments, ShownSession, Offer, Problem]
         template = "#/components/schemas/{name}"
         schemas, self._schemas = msgspec.json.schema_components(types, ref_template=template)
         pairs = iter(schemas)
@@ -306,6 +307,7 @@ def _logins() -> dict[str, Schema]:
     given = {"required": True, "content": _content(_reference(LoginArguments.__name__))}
     said = "Of a session: the token that its login was answered with."
     token = {"name": SAID_WITH_CHANGES, "in": "header", "description": said, "schema": _TEXT}
+    offer = {"200": {"description": "Done.", "content": _content(_reference(Offer.__name__))}}
     nothing = {"200": {"description": "Done.", "content": _content({"type": "null"})}}
     return {
         f"{ROOT}/login": {
@@ -317,6 +319,13 @@ def _logins() -> dict[str, Schema]:
                 "security": [],
                 "requestBody": given,
                 "responses": {**shown, **_refusals({**_ALWAYS, **_WITH_BODY})},
+            },
+        },
+        f"{ROOT}/login/ways": {
+            "get": {
+                **_fixed("login_ways", "Show which ways to log in there are"),
+                "security": [],
+                "responses": {**offer, **_refusals(_ALWAYS)},
             },
         },
         f"{ROOT}/logout": {

@@ -1,0 +1,1 @@
+"""Logins in the browser by OpenID Connect."""
