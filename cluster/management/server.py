@@ -194,12 +194,16 @@ class ManagementServer:
 
     async def _object_metrics(self, target: Target, caller: Caller) -> web.Response:
         wanted = object_metrics.wanted_by(target.query)
-        asked = {"vpn": wanted.vpn, "name": wanted.name, "fields": object_metrics.FIELDS}
-        found = [
-            (kind, await self._controller.ask("endpoints.list", {**asked, "kind": kind}, caller))
-            for kind in wanted.kinds
-        ]
-        text = object_metrics.page(found, wanted.limit, time.time_ns() // 1_000_000)
+        found = []
+        for kind in wanted.kinds:
+            try:
+                rows = await self._controller.ask(*object_metrics.question(kind, wanted), caller)
+            except errors.ForbiddenError:
+                if wanted.is_exact:
+                    raise
+                continue
+            found.append((kind, rows))
+        text = object_metrics.page(found, wanted, time.time_ns() // 1_000_000)
         return web.Response(text=text, headers={"Content-Type": CONTENT_TYPE})
 
     async def _login(self, request: BaseRequest, peer: Peer) -> web.Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -11,7 +12,7 @@ from angarium import blocking, errors
 from angarium_server.http.exposition import CONTENT_TYPE
 from cluster.management.api.routes import ROUTES
 from cluster.objects import KINDS
-from tests.integration.http_api import OBJECTS, Api, managed_node
+from tests.integration.http_api import OBJECTS, PASSWORD, Api, managed_node
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -53,6 +54,30 @@ def test_prometheus_gets_figures_of_single_queues(node: Node, api: Api) -> None:
     ]
     assert api.send("POST", "/metrics/objects").code == errors.METHOD_NOT_ALLOWED
     assert api.send("GET", "/metrics/objects?colour=red").code == errors.INVALID_ARGUMENT
+
+
+@pytest.mark.requirement("R261")
+def test_an_operator_of_a_message_vpn_gets_figures_of_what_is_in_it_alone(node: Node, api: Api) -> None:
+    made = {"name": "scraper", "role": "viewer", "vpn": "default", "password": PASSWORD}
+    assert api.send("POST", "/api/v1/operators", made).status == 201
+    for base, name, attributes, _ in (OBJECTS["link"], OBJECTS["webhook"], OBJECTS["bridge"]):
+        given = {"enabled": False, **attributes}
+        assert api.send("POST", f"/api/v1{base}", {"name": name, **given}).status == 201
+
+    def kinds(operator: Api, query: str = "") -> set[str]:
+        page = operator.send("GET", f"/metrics/objects{query}").body.decode()
+        return set(re.findall(r'^angarium_objects_shown\{kind="(\w+)"\} [1-9]', page, re.MULTILINE))
+
+    scraper = Api(node.management_url, "scraper")
+    in_vpn = {"queue", "webhook", "bridge"}
+    assert kinds(api) == in_vpn | {"link"}
+    assert kinds(scraper) == kinds(api, "?vpn=default") == in_vpn
+    assert kinds(api, "?kind=link&kind=bridge") == {"link", "bridge"}
+    assert scraper.send("GET", "/metrics/objects?kind=link").code == errors.OPERATOR_DENIED
+    scraper.close()
+    for base, name, *_ in (OBJECTS["link"], OBJECTS["webhook"], OBJECTS["bridge"]):
+        assert api.send("DELETE", f"/api/v1{base}/{name}").status == 204
+    assert api.send("DELETE", "/api/v1/operators/scraper").status == 204
 
 
 def test_every_kind_of_object_has_an_example() -> None:

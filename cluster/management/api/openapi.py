@@ -343,10 +343,12 @@ def _object_metrics() -> Schema:
     kinds: Schema = {"type": "array", "items": {"enum": list(object_metrics.KINDS)}, "minItems": 1}
     number: Schema = {"type": "integer", "minimum": 1, "maximum": object_metrics.LIMIT_MAX}
     return {
-        **_fixed("metrics.objects", "Give figures of single queues and topic endpoints"),
+        **_fixed("metrics.objects", "Give figures of single objects and gateways"),
         "parameters": [
-            _query("kind", kinds, "Of these kinds; of all without it."),
-            _query("vpn", _TEXT, "Of this Message VPN."),
+            _query("kind", kinds, "Of these kinds; of all that the operator may see without it."),
+            _query(
+                "vpn", _TEXT, "Of this Message VPN; then nothing of links and gateways, which are in none."
+            ),
             _query("name", _TEXT, "Whose name is like this pattern with * and ?."),
             _query("limit", number, "So many of each kind."),
         ],

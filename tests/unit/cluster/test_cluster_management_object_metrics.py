@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from angarium.errors import InvalidRequestError
-from cluster.management.api.object_metrics import KINDS, LIMIT_DEFAULT, LIMIT_MAX, Wanted, page, wanted_by
+from cluster.management.api.object_metrics import (
+    FIELDS,
+    KINDS,
+    LIMIT_DEFAULT,
+    LIMIT_MAX,
+    Wanted,
+    page,
+    question,
+    wanted_by,
+)
 
 QUEUE = {
     "vpn": "default",
@@ -33,9 +42,124 @@ TOLD_BY_ROUTER = """messages_spooled spool_usage_bytes delivered_unacked bind_co
 UNKNOWN: dict[str, Any] = dict.fromkeys(TOLD_BY_ROUTER.split())
 
 
-def lines(*rows: dict[str, Any], limit: int = 10) -> list[str]:
-    text = page([("queue", list(rows))], limit, 100_500)
+LINK = {
+    "name": "munich",
+    "state": "degraded",
+    "lag_ms": 2.5,
+    "progress_percent": 50,
+    "uptime_s": None,
+    **{f"{what}_{way}": 1 for what in ("messages", "subscriptions") for way in ("in", "out")},
+    **{f"{what}_messages": 2 for what in ("queued", "spooled", "retry", "dead")},
+    "queued_bytes": 20,
+    "spooled_bytes": 30,
+}
+GATEWAY = {
+    "name": "mqtt.0",
+    "role": "mqtt",
+    "state": "ready",
+    "restarts": 1,
+    "connections": 3,
+    "clients": 2,
+    "messages_in": 5,
+    "messages_out": 6,
+    "discarded": 1,
+    "queued_bytes": 9,
+    "refused_messages": {"40301": 2},
+    "refused": 1,
+}
+WEBHOOK = {
+    "vpn": "default",
+    "name": "w",
+    "state": "standby",
+    "attempts": 4,
+    "accepted": 3,
+    "failed": 1,
+    "rejected": 0,
+    "under_way": 1,
+    "waiting": 2,
+    "held_bytes": 7,
+}
+BRIDGE = {
+    "vpn": "default",
+    "name": "b",
+    "state": "up",
+    "lag_ms": 1,
+    "uptime_s": 5,
+    "attempts": 1,
+    "messages": 2,
+    "guaranteed_messages": 3,
+    "under_way": 0,
+    "queued_messages": None,
+    "dropped": {"visited": 1},
+    "discarded": 0,
+    "refused": {},
+}
+ROWS: dict[str, dict[str, Any]] = {
+    "queue": QUEUE,
+    "topic_endpoint": QUEUE,
+    "link": LINK,
+    "gateway": GATEWAY,
+    "webhook": WEBHOOK,
+    "bridge": BRIDGE,
+}
+
+
+def wanted(kind: str = "queue", name: str = "*", limit: int = 10) -> Wanted:
+    return Wanted((kind,), None, name, limit)
+
+
+def lines(*rows: dict[str, Any], limit: int = 10, kind: str = "queue", name: str = "*") -> list[str]:
+    text = page([(kind, list(rows))], wanted(kind, name, limit), 100_500)
     return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+def test_links_gateways_webhooks_and_bridges_are_there_by_their_names() -> None:
+    link = lines(LINK, kind="link")
+    assert link[:4] == [
+        'angarium_object_link_up{name="munich"} 0',
+        'angarium_object_link_state{name="munich",state="degraded"} 1',
+        'angarium_object_link_lag_seconds{name="munich"} 0.0025',
+        'angarium_object_link_progress_ratio{name="munich"} 0.5',
+    ]
+    gateway = lines(GATEWAY, kind="gateway")
+    assert gateway[0] == 'angarium_object_gateway_up{name="mqtt.0"} 1'
+    assert 'angarium_object_gateway_refused_messages_total{name="mqtt.0",code="40301"} 2' in gateway
+    webhook = lines(WEBHOOK, kind="webhook")
+    assert webhook[:2] == [
+        'angarium_object_webhook_up{vpn="default",name="w"} 1',
+        'angarium_object_webhook_state{vpn="default",name="w",state="standby"} 1',
+    ]
+    bridge = lines(BRIDGE, kind="bridge")
+    assert 'angarium_object_bridge_dropped_total{vpn="default",name="b",reason="visited"} 1' in bridge
+    assert not [line for line in bridge if "queued_messages" in line]
+
+
+def test_a_disabled_one_is_not_up() -> None:
+    assert 'angarium_object_webhook_up{vpn="default",name="w"} 0' in lines(
+        {**WEBHOOK, "state": "disabled"}, kind="webhook"
+    )
+
+
+def test_names_choose_also_what_the_controller_gives_whole() -> None:
+    two = [GATEWAY, {**GATEWAY, "name": "http.0"}]
+    found = lines(*two, kind="gateway", name="http.*")
+    assert {line for line in found if "_up{" in line} == {'angarium_object_gateway_up{name="http.0"} 1'}
+    assert found[-2:] == [
+        'angarium_objects_shown{kind="gateway"} 1',
+        'angarium_objects_left_out{kind="gateway"} 0',
+    ]
+
+
+def test_the_controller_is_asked_for_no_more_than_is_wanted() -> None:
+    one = Wanted(KINDS, "a", "x*", 5)
+    fields = {"kind": "queue", "vpn": "a", "name": "x*", "fields": FIELDS}
+    assert question("queue", one) == ("endpoints.list", fields)
+    fields["kind"] = "topic-endpoint"
+    assert question("topic_endpoint", one) == ("endpoints.list", fields)
+    assert question("webhook", one) == ("webhooks.list", {"vpn": "a", "name": "x*"})
+    assert question("bridge", one) == ("bridges.list", {"vpn": "a", "name": "x*"})
+    assert question("link", one) == ("links.list", {"name": "x*"})
+    assert question("gateway", one) == ("gateways.list", {})
 
 
 def test_a_queue_is_there_with_all_that_is_known_of_it() -> None:
@@ -73,7 +197,7 @@ def test_an_empty_queue_has_no_age_and_one_of_a_router_that_is_silent_no_figures
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool here")
 def test_the_linter_of_prometheus_finds_nothing() -> None:
-    text = page([(kind, [QUEUE]) for kind in KINDS], 10, 100_500)
+    text = page([(kind, [ROWS[kind]]) for kind in KINDS], Wanted(KINDS, None, "*", 10), 100_500)
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False
     )
@@ -105,7 +229,9 @@ def test_names_are_escaped() -> None:
 def test_a_scrape_says_what_it_wants() -> None:
     assert wanted_by({}) == Wanted(KINDS, None, "*", LIMIT_DEFAULT)
     query = {"kind": ["queue", "queue"], "vpn": ["a"], "name": ["x*"], "limit": ["5"]}
-    assert wanted_by(query) == Wanted(("queue",), "a", "x*", 5)
+    assert wanted_by(query) == Wanted(("queue",), "a", "x*", 5, is_exact=True)
+    of_vpn = ("queue", "topic_endpoint", "webhook", "bridge")
+    assert wanted_by({"vpn": ["a"]}) == Wanted(of_vpn, "a", "*", LIMIT_DEFAULT)
 
 
 @pytest.mark.parametrize(
