@@ -55,7 +55,8 @@ from angarium_server.frames.control import (
     Table,
     TableRow,
 )
-from angarium_server.frames.frame import encode
+from angarium_server.frames.frame import MalformedFrameError, decoder, encode, read
+from angarium_server.frames.shipping import Order
 from angarium_server.memory import keep_freed_memory
 from angarium_server.watch import Handler, Watch
 
@@ -72,6 +73,8 @@ DRAIN_LIMIT_S: Final = 10.0
 PENDING_EVENTS_MAX: Final = 1_000
 #: A frame is judged in one step.
 EVENTS_PER_FRAME: Final = 100
+#: A process that may not act looks so often whether it may.
+WITHOUT_LEASE_S: Final = 0.01
 #: How long the controller's answer to an `ask` is waited for: longer than it waits for others on the way.
 ASK_TIMEOUT_S: Final = 8.0
 #: Asks without an answer; one more is refused at once.
@@ -94,9 +97,18 @@ STATE_STOPPING: Final = "stopping"
 #: Exit status of a process whose supervisor is gone.
 EXIT_ORPHANED: Final = 3
 
+#: In the runtime directory of a host that has a keeper: the address of its socket.
+KEEPER_FILE: Final = "keeper"
+#: Tells a node, when it is started, that a keeper started it, and where that is.
+KEEPER_VARIABLE: Final = "ANGARIUM_KEEPER"
+#: How often a process says that it is there: a keeper that was started again has to hear of it.
+LEASE_HELLO_S: Final = 0.5
+_HELLO: Final = b"h"
+
 _PR_SET_PDEATHSIG: Final = 1
 _LOG_FORMAT: Final = "%(asctime)s {name} %(levelname)s %(message)s"
 
+_decode_order = decoder(Order)
 _decode_table = msgspec.msgpack.Decoder(Table).decode
 _decode_control: Callable[[bytes], FromController] = msgspec.msgpack.Decoder(FromController).decode
 _log = logging.getLogger(__name__)
@@ -160,6 +172,53 @@ def die_with_parent() -> None:
         )
 
 
+class Lease:
+    """The lease of this host, as its keeper tells it: what lets a process act where another host may be the primary.
+
+    Such a process acts as long as the lease lasts, and does nothing but its duties when it is over: it neither reads
+    what clients send nor what others answer. So a primary that another host may have replaced neither acknowledges nor
+    delivers (R266). A process that did not run for a while looks at the clock before anything else.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        """Have none yet.
+
+        Args:
+            socket: connected to the keeper.
+        """
+        self.socket = socket
+        self.order = Order(epoch=0, acts_until=0.0, required_by=None)
+        self._hello_at = 0.0
+
+    def holds(self) -> bool:
+        """Tell whether this host may act: by the clock that goes on while a host sleeps, and that nobody sets."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME) < self.order.acts_until
+
+    def tell(self, frames: list[bytes]) -> None:
+        """Tell the keeper something; without one it is lost."""
+        try:
+            self.socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            return
+
+    def tick(self, now: float) -> None:
+        """Say that this process is there."""
+        if now >= self._hello_at:
+            self._hello_at = now + LEASE_HELLO_S
+            self.tell([_HELLO])
+
+    def receive(self) -> bool:
+        """Take what the keeper says; for the loop."""
+        while True:
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return False
+            if frames[0] != Order.operation:
+                raise MalformedFrameError(f"operation {frames[0]!r} of the keeper")
+            self.order = read(_decode_order, frames)
+
+
 class Process:
     """One process of a node, from its first heartbeat to its last.
 
@@ -199,6 +258,8 @@ class Process:
         self._next_hello = 0.0
         #: The earlier of the two.
         self._next_duty = 0.0
+        #: What lets this process act; None: nobody else can be the primary.
+        self.lease: Lease | None = None
         self._parent = self._adopt_parent()
         self._supervisor = self._connect("supervisor", immediate=False)
         self.add(self._supervisor, self._read_supervisor)
@@ -259,6 +320,16 @@ class Process:
     def on_node(self, handler: Callable[[dict[str, Any]], None]) -> None:
         """Have `handler(node)` called with what is known of the node: all for the controller."""
         self._node_handler = handler
+
+    def obey(self) -> None:
+        """Act only as long as the keeper of this host says so, if it has one."""
+        place = self.runtime_dir / KEEPER_FILE
+        if not place.exists():
+            return
+        keeper = self._connect(place.read_text(encoding="utf-8"), immediate=True)
+        lease = self.lease = Lease(keeper)
+        self._watch.add(keeper, lease.receive)
+        self._watch.close_while(lambda: not lease.holds(), (self._supervisor, keeper))
 
     # -- telling ---------------------------------------------------------------------------------------------
 
@@ -375,7 +446,7 @@ class Process:
         while True:
             wait(wait_s)
             now = monotonic()
-            asked = tick(now)
+            asked = tick(now) if self.lease is None or self.lease.holds() else WITHOUT_LEASE_S
             if now >= self._next_duty:
                 self._do_duties(now)
             if self.stopping:
@@ -398,6 +469,9 @@ class Process:
             self._next_heartbeat = now + HEARTBEAT_INTERVAL_S
             self._send_heartbeat()
         self._next_duty = self._next_heartbeat
+        if self.lease is not None:
+            self.lease.tick(now)
+            self._watch.touch(self.lease.socket)
         if self._control is None:
             return
         if now >= self._next_hello:
@@ -411,7 +485,8 @@ class Process:
 
     # -- sockets ---------------------------------------------------------------------------------------------
 
-    def _connect(self, name: str, *, immediate: bool) -> zmq.Socket[bytes]:
+    def _connect(self, place: str, *, immediate: bool) -> zmq.Socket[bytes]:
+        """Connect to a socket in the runtime directory, or to one with an address of its own."""
         socket = self.context.socket(zmq.DEALER)
         socket.setsockopt(zmq.ROUTING_ID, f"{self.role}-{self.index}-{self.incarnation}".encode())
         socket.setsockopt(zmq.LINGER, LINGER_MS)
@@ -420,7 +495,7 @@ class Process:
         socket.setsockopt(zmq.IMMEDIATE, int(immediate))
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-        socket.connect(f"ipc://{self.runtime_dir}/{name}")
+        socket.connect(place if "://" in place else f"ipc://{self.runtime_dir}/{place}")
         return socket
 
     def _send(self, socket: zmq.Socket[bytes], frame: Control) -> bool:

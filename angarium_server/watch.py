@@ -12,13 +12,14 @@ socket outside of its handler says so with a `touch`.
 from __future__ import annotations
 
 import select
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import zmq
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 #: Gives True unless the last that it did with its socket was to find it empty.
 Handler: TypeAlias = "Callable[[], bool | None]"
@@ -27,6 +28,8 @@ Watched: TypeAlias = "zmq.Socket[bytes] | int"
 #: epoll sleeps for whole milliseconds; what is to be shorter is slept by select, which takes no larger descriptors.
 _EPOLL_S: Final = 0.001
 _SELECT_MAX: Final = 1_024
+#: How long a watch that is closed looks at nothing.
+_CLOSED_S: Final = 0.01
 _READABLE: Final = int(zmq.POLLIN)
 #: Some ends are signalled for ever, whether they are wanted or not.
 _END_ONCE: Final = select.EPOLLRDHUP | select.EPOLLONESHOT
@@ -45,6 +48,9 @@ class Watch:
         self._signals = select.epoll()
         #: Is readable while anything of these is, so another one can watch all of them.
         self.descriptor: Final = self._signals.fileno()
+        #: Tells whether only some of them are served now; None: all are, always.
+        self._is_closed: Callable[[], bool] | None = None
+        self._served_always: frozenset[Watched] = frozenset()
         #: Sockets that may be readable without a signal.
         self._doubtful: dict[zmq.Socket[bytes], None] = {}
 
@@ -79,6 +85,11 @@ class Watch:
         """
         self._signals.modify(watched, select.EPOLLOUT if is_room_wanted else _END_ONCE)
 
+    def close_while(self, is_closed: Callable[[], bool], but_for: Sequence[Watched]) -> None:
+        """Serve nothing but these while that is so; it is asked behind each sleep, before anything is served."""
+        self._is_closed = is_closed
+        self._served_always = frozenset(but_for)
+
     def touch(self, socket: zmq.Socket[bytes]) -> None:
         """Note that something was sent on a socket."""
         self._doubtful[socket] = None
@@ -90,6 +101,8 @@ class Watch:
 
     def wait(self, seconds: float) -> int:
         """Sleep until something is readable, so long at most; call the handler of each that is, and count them."""
+        if self._is_closed is not None and self._is_closed():
+            return self._wait_closed(seconds)
         if self._doubtful and self._serve_doubtful():
             seconds = 0.0
         if 0.0 < seconds < _EPOLL_S and self.descriptor < _SELECT_MAX:
@@ -97,11 +110,23 @@ class Watch:
                 return 0  # to ask again is a system call for nothing
             seconds = 0.0
         signals = self._signals.poll(seconds)
+        if self._is_closed is not None and self._is_closed():
+            return self._wait_closed(0.0)
         for descriptor, _ in signals:
             handler = self._handlers.get(descriptor)
             if handler is not None:  # an earlier one of this round may have removed it
                 handler()
         return len(signals)
+
+    def _wait_closed(self, seconds: float) -> int:
+        """Serve what is served always; the rest signals, so sleep a moment without looking."""
+        time.sleep(min(seconds, _CLOSED_S))
+        for watched in self._served_always:
+            if isinstance(watched, int):
+                self._handlers[watched]()
+            else:
+                self._serve(watched)
+        return len(self._served_always)
 
     def close(self) -> None:
         """Let go of the epoll, when nobody waits any more."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Line(Protocol):
-    """A connection to the router; `cluster.relay.connection.Connection` is one."""
+    """A connection to the router; `angarium_server.connections.outgoing.Connection` is one."""
 
     @property
     def wake_at(self) -> float:

@@ -13,6 +13,7 @@ from msgspec import Meta
 from angarium_server.process import load_config
 from node.endpoints.effort import RATE_DEFAULT_MS
 from node.matching.config import MatchingConfig
+from storage.shipping.line import StandbySettings  # noqa: TC001 - msgspec reads the types of fields
 
 if TYPE_CHECKING:
     import os
@@ -55,6 +56,8 @@ class WorkerRuntime(WorkerConfig, frozen=True, kw_only=True, forbid_unknown_fiel
     ack_delay_ms: int = 20
     #: Time after which unsettled messages of relaxed endpoints are on disk.
     write_delay_ms: int = 50
+    #: Where a copy of the spool is kept; None: nowhere.
+    standby: StandbySettings | None = None
 
 
 def load(runtime_dir: str | os.PathLike[str]) -> WorkerRuntime:

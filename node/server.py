@@ -84,7 +84,9 @@ class WorkerServer:
         self._home = self._make_home(settings) if settings.spool_dir else None
 
     def _make_home(self, settings: config.WorkerRuntime) -> HomeServer:
-        directory = SpoolDirectory(Path(settings.spool_dir), settings.spool_map_bytes, settings.data_id)
+        directory = SpoolDirectory(
+            Path(settings.spool_dir), settings.spool_map_bytes, settings.data_id, settings.standby
+        )
         limits = HomeLimits(
             ack_delay_ms=settings.ack_delay_ms,
             write_delay_ms=settings.write_delay_ms,
@@ -225,6 +227,7 @@ class WorkerServer:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a worker process as the command line says."""
     process = Process.from_command_line(config.ROLE, arguments)
+    process.obey()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         _work(process)

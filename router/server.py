@@ -579,6 +579,7 @@ def password_matches(password: str, stored: str) -> bool:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a router process until it is told to stop."""
     process = Process.from_command_line("router", arguments)
+    process.obey()
     try:
         server = RouterServer(process)
         collect_rarely()

@@ -38,7 +38,8 @@ MAP_BYTES: Final = 1 << 30
 MAX_READERS: Final = 16
 
 _FORMAT_KEY: Final = b"format"
-_COMMITS_KEY: Final = b"commits"
+#: How many transactions made the file what it is.
+COMMITS_KEY: Final = b"commits"
 _SEAL_BYTES: Final = 4
 
 
@@ -122,6 +123,32 @@ class ConfigFile:
         with self._environment.begin(db=self._tables[section]) as transaction:
             yield from _unsealed_rows(transaction, section)
 
+    def get(self, section: Section, key: bytes) -> bytes | None:
+        """Give one record, or None.
+
+        Raises:
+            ConfigDamageError: it is damaged.
+        """
+        with self._environment.begin(db=self._tables[section]) as transaction:
+            found = transaction.get(key)
+        return None if found is None else _unsealed(section, key, bytes(found))
+
+    def scan(
+        self, section: Section, start: bytes = b"", end: bytes | None = None, limit: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """Give records with start <= key < end, by rising key, at most `limit`.
+
+        Raises:
+            ConfigDamageError: one is damaged.
+        """
+        found: list[tuple[bytes, bytes]] = []
+        with self._environment.begin(db=self._tables[section]) as transaction:
+            for key, value in _unsealed_rows(transaction, section, start):
+                if (end is not None and key >= end) or len(found) == limit:
+                    break
+                found.append((key, value))
+        return found
+
     def check(self) -> None:
         """Read every record.
 
@@ -178,6 +205,10 @@ class ConfigFile:
         self._environment.close()
         os.close(self._descriptor)
 
+    def size_bytes(self) -> int:
+        """Give the bytes of the pages in use."""
+        return self._usage().used_bytes
+
     def _usage(self) -> Usage:
         index, values, page = 0, 0, 0
         with self._environment.begin() as transaction:
@@ -190,11 +221,11 @@ class ConfigFile:
         return Usage(end * page, (index + values) * page, index * page)
 
     def _count(self, transaction: Any) -> Row:
-        return Section.META, _COMMITS_KEY, str(self._commits(transaction) + 1).encode()
+        return Section.META, COMMITS_KEY, str(self._commits(transaction) + 1).encode()
 
     def _commits(self, transaction: Any) -> int:
-        stored = transaction.get(_COMMITS_KEY, db=self._tables[Section.META])
-        return 0 if stored is None else int(_unsealed(Section.META, _COMMITS_KEY, bytes(stored)))
+        stored = transaction.get(COMMITS_KEY, db=self._tables[Section.META])
+        return 0 if stored is None else int(_unsealed(Section.META, COMMITS_KEY, bytes(stored)))
 
     def _check_format(self) -> None:
         with self._environment.begin(db=self._tables[Section.META], write=True) as transaction:
@@ -255,8 +286,11 @@ def _check_pages(file: Path) -> None:
         raise ConfigDamageError(f"the page check failed: {error}") from error
 
 
-def _unsealed_rows(transaction: Any, section: Section) -> Iterator[tuple[bytes, bytes]]:
-    for key, value in transaction.cursor():
+def _unsealed_rows(transaction: Any, section: Section, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    cursor = transaction.cursor()
+    if not (cursor.set_range(start) if start else cursor.first()):
+        return
+    for key, value in cursor:
         if (section, bytes(key)) != (Section.META, _FORMAT_KEY):
             yield bytes(key), _unsealed(section, bytes(key), bytes(value))
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import time
 from pathlib import Path
@@ -36,12 +37,16 @@ from storage.config_file import (
     UnknownFormatError,
     fault_of,
 )
+from storage.config_spool import ConfigSpool, changes_of, rows_of
+from storage.groups import GroupLog
 from storage.headroom import NoRoomError
 from storage.spool import DATA_FILE
 from storage.sync import sync_path
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
+
+    from storage.spool import Change as StoreChange
 
 #: Where the second file is, in the directory of the store.
 COPY_FOLDER: Final = "copy"
@@ -138,8 +143,14 @@ class ConfigStore:
         #: None while it cannot be written, and when that is tried again.
         self._copy: ConfigFile | None = None
         self._copy_retry_at = 0.0
+        #: The groups of a store that has a standby, what gives changes as the next one, and what hears that it is on
+        #: disk; None: it has none.
+        self.log: GroupLog | None = None
+        self._group: Callable[[Sequence[StoreChange]], Sequence[StoreChange]] | None = None
+        self._written: Callable[[], None] = lambda: None
         try:
             self._file = self._open()
+            self._follow_groups()
             if self._copy is None:
                 self._make_copy()
             if self._notices:  # the supervisor opens the store first, and the controller has the events
@@ -251,9 +262,54 @@ class ConfigStore:
         return found
 
     def _note(self, key: bytes, value: bytes | None) -> None:
-        rows: list[Row] = [(Section.META, key, value)]
+        self._write([(Section.META, key, value)])
+
+    # -- a standby -------------------------------------------------------------------------------------------
+
+    def _follow_groups(self) -> None:
+        """Go on numbering what is committed, if that was ever begun: whoever writes, a standby has to get it."""
+        log = GroupLog(ConfigSpool(self._file))
+        if log.past.newest:
+            run = secrets.token_hex(8)
+            self.log, self._group = log, lambda changes: log.group(run, changes).changes
+
+    def begin_groups(self) -> GroupLog:
+        """Number what is committed from now on, for a standby; gives the groups."""
+        if self.log is None:
+            first = GroupLog(ConfigSpool(self._file)).found(secrets.token_hex(8))
+            assert first is not None, "a store with groups follows them"
+            self.write_changes(first.changes)
+            self._follow_groups()
+        assert self.log is not None
+        return self.log
+
+    def ship(
+        self, group: Callable[[Sequence[StoreChange]], Sequence[StoreChange]], written: Callable[[], None]
+    ) -> None:
+        """Have groups made by another one from now on, which sends them to the standby, and tell it what is on disk."""
+        self._group, self._written = group, written
+
+    def write_changes(self, changes: Sequence[StoreChange]) -> None:
+        """Write what a primary sent, as it is, durably.
+
+        Raises:
+            NoRoomError: there is no room; nothing was written.
+        """
+        rows = rows_of(changes)
         self._file.write(rows)
         self._write_copy(rows)
+
+    def spool(self) -> ConfigSpool:
+        """Give what reads it as a store that is shipped."""
+        return ConfigSpool(self._file)
+
+    def _write(self, rows: list[Row], refusable: Collection[Section] = ()) -> None:
+        """Write records into both files, as a group if there is a standby."""
+        if self._group is not None:
+            rows = rows_of(self._group(changes_of(rows)))
+        self._file.write(rows, refusable)
+        self._write_copy(rows)
+        self._written()
 
     @property
     def data_id(self) -> str:
@@ -356,10 +412,11 @@ class ConfigStore:
         assert self._owner == os.getpid(), "the config store is used across a fork"
         rows = [_row_of(change) for change in changes]
         try:
-            self._file.write(rows, refusable)
+            self._write(rows, refusable)
         except NoRoomError as error:
+            if self.log is not None:
+                self.log.forget_ahead()
             raise errors.error_for(errors.DISK_FULL, f"{self.directory / DATA_FILE}: {error}") from None
-        self._write_copy(rows)
 
     def close(self) -> None:
         """Close the store; the object is of no use afterwards."""

@@ -81,6 +81,39 @@ class Stats(msgspec.Struct, kw_only=True):
     controller: Figures
 
 
+class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the standby is with one store."""
+
+    store: str
+    follows: bool
+    caught_up: bool
+    lag_groups: int
+    bringing_bytes: int
+
+
+class HostStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A host of a pair, as it sees itself."""
+
+    host: str
+    role: str
+    pid: int
+    pid_start: int
+    since: str
+    epoch: int
+    primary: str
+    in_sync: list[str]
+    #: Whether it may acknowledge and deliver now.
+    acts: bool
+    #: Whether it waits for its standby before it acknowledges.
+    required: bool
+    #: The kind of the outside store, and why it did not answer last; empty: it did.
+    store: str
+    failure: str
+    #: Of a standby: which stores it follows; of a primary: how far the standby is.
+    follows: list[str]
+    stores: list[StoreStatus]
+
+
 class Workers(msgspec.Struct, kw_only=True):
     """How many workers are wanted."""
 

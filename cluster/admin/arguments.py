@@ -12,7 +12,7 @@ LoginText = Annotated[str, Meta(max_length=256)]
 
 
 class NoArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `status`, `workers`, `gateways.list`, `config.show`, `config.export`, `down`."""
+    """Of `status`, `workers`, `gateways.list`, `config.show`, `config.export`, `down`, and those of the standby."""
 
 
 class ProcessArguments(msgspec.Struct, forbid_unknown_fields=True):

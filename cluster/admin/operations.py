@@ -88,6 +88,12 @@ OPERATIONS: Final[dict[str, Operation]] = {
         ADMINISTRATOR, "node", arguments.LogLevelArguments, list[str], "Have processes log more or less"
     ),
     "down": Operation(ADMINISTRATOR, "node", arguments.NoArguments, None, "End the node"),
+    "standby.status": Operation(
+        VIEWER, "node", arguments.NoArguments, answers.HostStatus, "Show how the hosts of the node do"
+    ),
+    "standby.switch": Operation(
+        ADMINISTRATOR, "node", arguments.NoArguments, None, "Hand the node over to its standby"
+    ),
     "gateways.list": Operation(VIEWER, "node", arguments.NoArguments, list[answers.Gateway], "List gateways"),
     "gateways.show": Operation(VIEWER, "node", arguments.ProcessArguments, answers.Gateway, "Show a gateway"),
     "objects.list": Operation(VIEWER, "objects", arguments.ListArguments, list[_Shown], "List objects"),

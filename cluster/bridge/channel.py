@@ -16,10 +16,10 @@ from angarium.client.protocol.events import Answered
 from angarium.client.protocol.session import Hello
 from angarium.client.transport.address import is_encrypted
 from angarium.errors import AngariumError, error_for
+from angarium_server.connections.encryption import Trust
 from cluster.bridge.carrier import BridgeCarrier
 from cluster.bridge.crossing import Crossing
 from cluster.relay.direct import Relay
-from cluster.relay.encryption import Trust
 from cluster.relay.pair import BACKOFF_MAX_S, FAR, KEEPALIVE_MS, OPEN_AGAIN_S, OWN, Pair, State
 from cluster.relay.session import Told
 

@@ -56,6 +56,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "cluster": Entry(
             "cluster.commands.node.cluster", "Show the nodes of the cluster, their links, and what is wrong."
         ),
+        "standby": Entry(
+            "cluster.commands.standby.standby", "The two hosts of a node: state, hand-over, promotion."
+        ),
         "keys": Entry("cluster.commands.node.node", "Make the keys of encrypted connections."),
         "gateway": Entry(
             "cluster.commands.objects.gateways", "The processes of clients of MQTT and HTTP: state and load."

@@ -25,6 +25,7 @@ address that others can reach is refused without keys. Nothing here opens a sock
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_type_hints
@@ -36,7 +37,7 @@ from msgspec import Meta
 from angarium import errors
 from cluster import objects
 from cluster.catalog import node_queues
-from cluster.configuration import admin, health, http, issuers, management, mqtt, syslog
+from cluster.configuration import admin, health, http, issuers, management, mqtt, standby
 from cluster.configuration.encryption import ca_file_faults, listen_faults
 from cluster.configuration.keys import about, within
 from cluster.configuration.management import OidcSection
@@ -65,6 +66,10 @@ _KINDS_WITH_PASSWORD: Final = ("username", "operator")
 _LISTED_KINDS: Final = {kind: (section, key) for section, (kind, key) in _LIST_SECTIONS.items()}
 #: Disk space of a spool by its content: twice as much, and room to pack blocks again that are half empty.
 _MAP_PER_USAGE: Final = 3
+#: What may be a target of syslog; `cluster.controller.syslog` sends there.
+SYSLOG_PORT: Final = 514
+SYSLOG_UDP: Final = re.compile(r"udp://(\[(?P<v6>[^\]]+)\]|(?P<host>[^/:\[\]]+))(:(?P<port>\d{1,5}))?/?")
+SYSLOG_UNIX: Final = re.compile(r"unix://(?P<path>/.+)")
 #: Shorter secrets could be guessed; longer ones do not fit into HELLO.
 SECRET_CHARACTERS_MIN: Final = 16
 SECRET_CHARACTERS_MAX: Final = 128
@@ -181,6 +186,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     events: EventsSection = msgspec.field(default_factory=EventsSection)
     audit: AuditSection = msgspec.field(default_factory=AuditSection)
     health: health.HealthSection = msgspec.field(default_factory=health.HealthSection)
+    standby: standby.StandbySection = msgspec.field(default_factory=standby.StandbySection)
     log: LogSection = msgspec.field(default_factory=LogSection)
     issuers: list[TokenIssuer] = []
     #: Declared objects, checked; attributes may hold `password_file` instead of `password`.
@@ -201,6 +207,7 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "events": EventsSection,
     "audit": AuditSection,
     "health": health.HealthSection,
+    "standby": standby.StandbySection,
     "log": LogSection,
 }
 
@@ -229,10 +236,10 @@ def faults_of(config: NodeConfig) -> list[str]:
     """Give what makes a node with this configuration unsafe or impossible, as sentences."""
     faults = listen_faults(config.router)
     faults += _threshold_faults("router", config.router)
-    faults += _secret_faults(config.cluster)
+    faults += _secret_faults("cluster", config.cluster.secret_file)
     faults += ca_file_faults("cluster.ca_file", config.cluster.ca_file)
-    if syslog.fault_of(config.events.syslog):
-        faults.append(f"events.syslog: {syslog.fault_of(config.events.syslog)}")
+    if fault := syslog_fault(config.events.syslog):
+        faults.append(f"events.syslog: {fault}")
     faults += mqtt.faults_of(config.mqtt, config.router)
     faults += http.faults_of(config.http, config.router)
     faults += management.faults_of(config.management, config.router, config.issuers)
@@ -240,6 +247,9 @@ def faults_of(config: NodeConfig) -> list[str]:
     faults += _secret_file_faults("oidc.client_secret_file", config.oidc.client_secret_file)
     faults += admin.faults_of(config.admin, config.router)
     faults += issuers.faults_of(config.issuers)
+    faults += standby.faults_of(config.standby)
+    if config.standby.store:
+        faults += _pair_faults(config)
     return faults + _spool_faults(config.spool) + health.faults_of(config.health)
 
 
@@ -251,6 +261,15 @@ def _secret_file_faults(key: str, path: str) -> list[str]:
     except errors.AngariumError as error:
         return [f"{key}: {error.detail}"]
     return []
+
+
+def syslog_fault(target: str) -> str:
+    """Say why a target of syslog is none; nothing if it is one, or empty."""
+    udp = SYSLOG_UDP.fullmatch(target)
+    port = int(udp["port"] or SYSLOG_PORT) if udp is not None else 0
+    if target and not SYSLOG_UNIX.fullmatch(target) and (udp is None or port > 65_535):
+        return f"{target!r} is no target: write udp://HOST:PORT or unix:///PATH, for instance unix:///dev/log"
+    return ""
 
 
 def worker_runtime(config: NodeConfig, spool_dir: Path) -> WorkerRuntime:
@@ -543,15 +562,29 @@ def cluster_secret(section: ClusterSection) -> str:
     return read_password_file(section.secret_file) if section.secret_file else ""
 
 
-def _secret_faults(section: ClusterSection) -> list[str]:
+def _secret_faults(section: str, file: str) -> list[str]:
     try:
-        secret = cluster_secret(section)
+        secret = read_password_file(file) if file else ""
     except errors.AngariumError as error:
-        return [f"cluster.secret_file: {error.detail}"]
+        return [f"{section}.secret_file: {error.detail}"]
     if secret and not SECRET_CHARACTERS_MIN <= len(secret) <= SECRET_CHARACTERS_MAX:
         span = f"{SECRET_CHARACTERS_MIN} to {SECRET_CHARACTERS_MAX}"
-        return [f"cluster.secret_file: {section.secret_file} holds {len(secret)} characters: write {span}"]
+        return [f"{section}.secret_file: {file} holds {len(secret)} characters: write {span}"]
     return []
+
+
+def _pair_faults(config: NodeConfig) -> list[str]:
+    """Give what two hosts of one node need beyond the section of the standby."""
+    faults = _secret_faults("standby", config.standby.secret_file)
+    if not config.standby.secret_file:
+        faults.append("standby.secret_file: both hosts need the same secret in a file")
+    if not config.node.name:
+        faults.append("node.name: both hosts of a node need the same name, written in the file")
+    if config.standby.listen.startswith("tls://") and not config.router.tls_cert_file:
+        faults.append(
+            f"standby.listen = {config.standby.listen}: it needs router.tls_cert_file and tls_key_file"
+        )
+    return faults
 
 
 def _spool_faults(spool: SpoolSection) -> list[str]:

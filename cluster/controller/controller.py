@@ -68,6 +68,7 @@ from cluster.controller.operations.stages import StageOperations
 from cluster.controller.operations.webhooks import WebhookOperations
 from cluster.controller.remote.operators import Operators
 from cluster.controller.samples import Samples
+from cluster.controller.standby import StandbyOperations
 from cluster.controller.switchboard.changes import Changes
 from cluster.controller.switchboard.effects import (
     Asked,
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cluster.admin import arguments
+    from cluster.admin.answers import HostStatus
     from cluster.catalog.registries import Registries
     from cluster.controller.access.trail import Room
     from cluster.controller.mesh.cluster_view import Identity
@@ -177,6 +179,7 @@ class Controller:
         self._mesh = MeshOperations(board, catalog, self._links, view)
         self._bridges = BridgeOperations(board, catalog, self._processes[BRIDGE.name])
         self._webhooks = WebhookOperations(board, catalog, self._processes[WEBHOOK.name])
+        self._standby = StandbyOperations(board)
         self._blames = Blames(board, catalog, self._changes)
         #: Number of a `ReloadCertificate` -> who waits for it.
         self._reloading: dict[int, AdminAsker] = {}
@@ -214,6 +217,7 @@ class Controller:
             **self.joining.operations,
             **self._bridges.operations,
             **self._webhooks.operations,
+            **self._standby.operations,
             **OperatorOperations(board, self.callers).operations,
             **self.issuers.operations,
             "clients.list": board.forwarding("clients"),
@@ -366,7 +370,13 @@ class Controller:
         """Give the metrics of the node as the page of the health endpoint."""
         cluster = self._mesh.view.metrics(now)
         health, samples = self.health(now), self._samples.newest
-        return metrics(health, self._board.node, self._usage, self._router_stats, cluster, samples)
+        pair = self._standby.metrics()
+        return metrics(health, self._board.node, self._usage, self._router_stats, cluster, samples, pair)
+
+    def pair(self, status: HostStatus | None) -> list[Effect]:
+        """Take what the keeper of this host says; None: it has none."""
+        self._standby.told(status)
+        return self._board.taken()
 
     # -- the store -------------------------------------------------------------------------------------------
 
@@ -568,6 +578,7 @@ class Controller:
         not confirmed its lanes: one that stays may not have begun to take some over; and of one that would leave the
         new home of a lane looks for it on the disk, and makes a new lane if it is not there yet.
         """
+        self._standby.refuse_scaling()
         board, lanes = self._board, self._catalog.placement.lanes_from(request.workers)
         gathering = board.gather_view(None, now)
         numbers = {

@@ -48,6 +48,7 @@ from cluster.controller.health.server import HealthServer
 from cluster.controller.issuers.downloads import Downloads
 from cluster.controller.mesh.cluster_view import Identity
 from cluster.controller.remote.server import FRAME_BYTES_MAX, AdminRequest, RemoteServer
+from cluster.controller.shipped_store import ShippedStore
 from cluster.controller.switchboard.effects import (
     Answer,
     Asked,
@@ -67,6 +68,7 @@ from cluster.controller.switchboard.effects import (
     ScaleNode,
     SetLogLevel,
     StopNode,
+    SwitchOver,
     UseVault,
     WriteDown,
 )
@@ -79,7 +81,9 @@ from cluster.data.data_dir import CONFIG_FOLDER, COPIES_FOLDER, ISSUERS_FOLDER
 from cluster.join import stored
 from cluster.join.tokens import Tokens
 from cluster.join.vault import Vault
+from cluster.standby.settings import SWITCH_SIGNAL, read_status
 from storage.config_store import ConfigStore, Entry, is_there
+from storage.shipping.line import StandbySettings  # noqa: TC001 - msgspec reads the types of fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,6 +102,8 @@ _NUMBER_BITS: Final = 52
 
 #: A process says hello each second; a router that is not there at all is not waited for longer.
 ROUTER_WAIT_S: Final = 1.5
+#: Between two looks at what the keeper says of the pair.
+PAIR_S: Final = 0.5
 
 _decode_control: Callable[[bytes], ToController] = msgspec.msgpack.Decoder(ToController).decode
 _log = logging.getLogger(ROLE)
@@ -114,6 +120,8 @@ class ControllerRuntime(msgspec.Struct, frozen=True, kw_only=True):
     #: Worker processes; the supervisor tells when it is another number.
     workers: int
     config: NodeConfig
+    #: Where a copy of the store is kept; None: nowhere.
+    standby: StandbySettings | None = None
 
 
 class LocalRequest(NamedTuple):
@@ -134,6 +142,9 @@ class ControllerServer:
         data_dir = Path(runtime.data_dir)
         process.progress("opening the config store")
         self._store = open_store(data_dir / CONFIG_FOLDER, runtime.data_id)
+        self._shipped = ShippedStore(process, self._store, runtime.standby)
+        self._data_dir = data_dir
+        self._pair_due = 0.0
         #: What was wished last; the supervisor may not have heard of it.
         self._wanted_workers = self._store.load_counters().get(WORKERS, runtime.workers)
         self._scale_needed = self._wanted_workers != runtime.workers
@@ -225,6 +236,7 @@ class ControllerServer:
 
     def close(self) -> None:
         """Close the store, after everything else stopped."""
+        self._shipped.close()
         self._health.close()
         self._remote.close()
         self._downloads.close()
@@ -339,7 +351,7 @@ class ControllerServer:
         self._do(controller.tick(now))
         self._do(controller.issuers.tick(now))
         self._health.tick(now)
-        return 0.0 if self._remote.tick(now) else TICK_S
+        return 0.0 if self._remote.tick(now) else min(TICK_S, self._look_at_standby(now))
 
     def _look_at_trail(self) -> list[Effect]:
         return self._controller.trail_has(self._trail_file.room)
@@ -405,6 +417,8 @@ class ControllerServer:
                 self._process.request_processes(role, indices)
             case StopNode():
                 self._process.request_stop()
+            case SwitchOver(pid):
+                os.kill(pid, SWITCH_SIGNAL)
             case _:
                 raise AssertionError(f"unknown effect {effect!r}")
         return []
@@ -413,9 +427,22 @@ class ControllerServer:
         try:
             self._store.commit(effect.changes)
         except errors.AngariumError as error:
+            self._shipped.not_committed()
             told = self._controller.disk_full(error.detail)
             return [*told, *self._controller.not_committed(effect.number, error.code, error.detail)]
+        if not self._shipped.committed(effect.number):
+            return []
         return self._controller.committed(effect.number, time.monotonic())
+
+    def _look_at_standby(self, now: float) -> float:
+        """Go on with what the standby has too; gives in how many seconds to look again."""
+        wait_s = self._shipped.tick(now)
+        for number in self._shipped.counting():
+            self._do(self._controller.committed(number, now))
+        if self._process.lease is not None and now >= self._pair_due:
+            self._pair_due = now + PAIR_S
+            self._do(self._controller.pair(read_status(self._data_dir)))
+        return wait_s
 
     def _use_vault(self, effect: UseVault) -> list[Effect]:
         try:
@@ -632,6 +659,7 @@ def shown_config(runtime: ControllerRuntime) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the controller until it is told to stop."""
     process = Process.from_command_line(ROLE, arguments)
+    process.obey()
     try:
         server = ControllerServer(process, load_config(process.runtime_dir, ROLE, ControllerRuntime))
         try:

@@ -14,7 +14,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium_server.visible import visible
-from cluster.configuration.syslog import UDP, UDP_PORT, UNIX
+from cluster.configuration.config import SYSLOG_PORT, SYSLOG_UDP, SYSLOG_UNIX
 
 if TYPE_CHECKING:
     from cluster.controller.switchboard.events import Event
@@ -111,12 +111,12 @@ def _connected(target: str) -> socket.socket:
     Raises:
         OSError: the host is unknown, or nobody listens at the path.
     """
-    local = UNIX.fullmatch(target)
+    local = SYSLOG_UNIX.fullmatch(target)
     if local is not None:
         return _opened(socket.AF_UNIX, local["path"])
-    udp = UDP.fullmatch(target)
+    udp = SYSLOG_UDP.fullmatch(target)
     assert udp is not None, "the configuration was checked"
-    port = int(udp["port"] or UDP_PORT)
+    port = int(udp["port"] or SYSLOG_PORT)
     family, _, _, _, address = socket.getaddrinfo(udp["v6"] or udp["host"], port, type=socket.SOCK_DGRAM)[0]
     return _opened(family, address)
 

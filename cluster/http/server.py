@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import errors
 from angarium.errors import AngariumError
 from angarium.trace_context import CONTEXTS
+from angarium_server.connections.names import Names
+from angarium_server.connections.outgoing import Connection as RouterConnection
 from angarium_server.http.site import Site
 from angarium_server.http.turns import Turns
 from angarium_server.memory import in_use_bytes
@@ -23,8 +25,6 @@ from angarium_server.process import Process, load_config
 from cluster.configuration.listening import url_of
 from cluster.http.config import HttpRuntime
 from cluster.http.requests import HEADERS, Requests
-from cluster.relay.connection import Connection as RouterConnection
-from cluster.relay.names import Names
 from gateway.http.clients import Clients
 from gateway.http.streams import Streams
 from gateway.session import Identity

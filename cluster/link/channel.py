@@ -12,7 +12,7 @@ from angarium import errors, wire
 from angarium.client.protocol.session import Hello
 from angarium.client.transport.address import is_encrypted
 from angarium.errors import AngariumError, error_for
-from cluster.relay.encryption import Trust
+from angarium_server.connections.encryption import Trust
 from cluster.relay.pair import FAR, KEEPALIVE_MS, OWN, Pair, State
 from cluster.relay.session import Exported, Imported, Reported
 from cluster.relay.spooled import Carrier

@@ -21,14 +21,14 @@ from angarium_server.connections.addresses import is_tls
 from angarium_server.connections.descriptors import raise_descriptors
 from angarium_server.connections.door import Door, DoorLimits, Refusal
 from angarium_server.connections.framing import FramingLimits
+from angarium_server.connections.names import Names
+from angarium_server.connections.outgoing import Connection as RouterConnection
 from angarium_server.connections.tls import make_context
 from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.mqtt.config import MqttRuntime
 from cluster.mqtt.crowd import Crowd
 from cluster.mqtt.deadlines import Deadlines
-from cluster.relay.connection import Connection as RouterConnection
-from cluster.relay.names import Names
 from gateway.egress import Egress
 from gateway.mqtt.clients.client import Client
 from gateway.mqtt.clients.settings import Settings

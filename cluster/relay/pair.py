@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from angarium import errors, wire
 from angarium.client.protocol.events import Closed, Noticed, Opened, Replied, Retired, TableChanged
 from angarium.errors import AngariumError, error_for
+from angarium_server.connections.encryption import Trust
 from cluster.relay.direct import Relay
-from cluster.relay.encryption import Trust
 from cluster.relay.session import LinkSession, Passed, Settled, Spooled, Told
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cluster.relay.encryption import LinkFiles
+from angarium_server.connections.encryption import LinkFiles
 from router.ground.config import Identity
 
 if TYPE_CHECKING:

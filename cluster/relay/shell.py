@@ -12,11 +12,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from angarium.errors import AngariumError
+from angarium_server.connections.encryption import Encryption
+from angarium_server.connections.names import Names
+from angarium_server.connections.outgoing import Connection
 from angarium_server.memory import collect_rarely
 from angarium_server.process import Process, load_config
-from cluster.relay.connection import Connection
-from cluster.relay.encryption import Encryption
-from cluster.relay.names import Names
 from cluster.relay.pair import Connect, Disconnect, Emit, Pair, Surroundings
 from cluster.relay.runtime import RelayRuntime
 

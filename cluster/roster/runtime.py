@@ -8,6 +8,7 @@ import msgspec
 
 from cluster.configuration.config import worker_runtime
 from cluster.data.data_dir import SPOOL_FOLDER
+from cluster.standby.settings import standby_of
 from router.ground.config import SpoolLimits
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def of_controller(now: InForce) -> dict[str, Any]:
         "data_id": now.node.data_id,
         "workers": now.workers,
         "config": now.config,
+        "standby": standby_of(now.config, now.node.data_id),
     }
 
 
@@ -45,4 +47,5 @@ def of_router(now: InForce) -> dict[str, Any]:
 def of_worker(now: InForce) -> WorkerRuntime:
     """Give the same for every worker."""
     settings = worker_runtime(now.config, now.data_path / SPOOL_FOLDER)
-    return msgspec.structs.replace(settings, data_id=now.node.data_id)
+    standby = standby_of(now.config, now.node.data_id)
+    return msgspec.structs.replace(settings, data_id=now.node.data_id, standby=standby)

@@ -1,4 +1,1 @@
-"""The standby: a second host that has everything which was acknowledged, and takes over.
-
-`cluster.standby.outside` is what the outside store knows, `cluster.standby.member` what one host makes of it.
-"""
+"""The standby: a second host that has everything which was acknowledged, and takes over."""

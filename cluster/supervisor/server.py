@@ -39,6 +39,8 @@ import zmq
 from angarium_server import black_box, launch
 from angarium_server.frames.control import Heartbeat, Processes, Scale, StopNode, Table, ToSupervisor
 from angarium_server.process import (
+    KEEPER_FILE,
+    KEEPER_VARIABLE,
     LOG_LEVEL_VARIABLE,
     SUPERVISOR_PID_VARIABLE,
     configure_logging,
@@ -112,6 +114,8 @@ def run_supervisor(options: UpOptions) -> int:
         AngariumError: the configuration is refused (40017), or the data directory or an address is in use (40902).
     """
     config = effective_config(options)
+    if config.standby.store and KEEPER_VARIABLE not in os.environ:
+        return _run_host(Path(options.data_dir), config)
     configure_logging("supervisor", None, config.log.level)
     for text in exposed(config):
         _log.warning("%s", text)
@@ -125,6 +129,14 @@ def run_supervisor(options: UpOptions) -> int:
             return server.run()
         finally:
             server.close()
+
+
+def _run_host(data: Path, config: NodeConfig) -> int:
+    """Run a host of a pair, which starts the node again as its keeper allows."""
+    from cluster.standby.host import run_host  # a node without a standby does without it
+
+    configure_logging("standby", None, config.log.level)
+    return run_host(data, config)
 
 
 class Server:
@@ -149,6 +161,8 @@ class Server:
         self._workers = self._keep_worker_count(config)
         stores.prepare(data, self._workers, accept_loss=options.accept_loss)
         self._files = RuntimeFiles(data, runtime, cluster_secret(config.cluster))
+        if KEEPER_VARIABLE in os.environ:
+            runtime.write(KEEPER_FILE, os.environ[KEEPER_VARIABLE].encode())
         self._ports = Ports()
         config, kept = held(config, options.named, data.node, self._ports)
         data.save(**kept)

@@ -19,11 +19,11 @@ import msgspec
 
 from angarium import errors
 from angarium.trace_context import CONTEXTS
+from angarium_server.connections.names import Names
+from angarium_server.connections.outgoing import Connection as RouterConnection
 from angarium_server.http.turns import Turns
 from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
-from cluster.relay.connection import Connection as RouterConnection
-from cluster.relay.names import Names
 from cluster.webhook.config import WebhookConfig, WebhookRuntime
 from cluster.webhook.posting import Poster
 from cluster.webhook.role import METRICS

@@ -12,14 +12,18 @@ import os
 import threading
 import time
 from collections import deque
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
+from angarium_server.connections.names import Names
 from angarium_server.process import DeferredReply
 from node.home.home import Home
 from node.home.operations import Answer
 from node.home.spool.folders import OtherSpools, StartNews, open_own
+from storage.groups import GroupLog
+from storage.shipping.line import ShippingLine, found
 from storage.writer import Writer
 
 if TYPE_CHECKING:
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
     from node.home.lanes.jobs import BackupJob
     from node.home.parts import HomeLimits
     from node.home.spool.folders import SpoolDirectory
+    from storage.shipping.line import StandbySettings
+
+#: How often a start looks whether the standby has what it found.
+WAIT_S: Final = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -68,12 +76,20 @@ class HomeServer:
         self._recovery: Iterator[str] | None = self._home.recover(time.monotonic(), wall_ms_now())
         #: Readable when something was written, or a copy is ready.
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        #: What the standby gets; None: there is none.
+        self._line = None if directory.standby is None else self._make_line(directory.standby, own)
+        #: What is on this disk and does not count yet: the number of the write; None: nothing.
+        self._not_counted: int | None = None
         self._writer = Writer(self._spool, self._wake)
         #: Operators that wait for an answer.
         self._waiting: dict[Answer, DeferredReply] = {}
         #: Copies that ended: the job, and what went wrong. A deque is safe between threads.
         self._copies: deque[tuple[BackupJob, str | None]] = deque()
         process.add(self._waker, self._woken)
+
+    def _make_line(self, standby: StandbySettings, own: str) -> ShippingLine:
+        log = found(GroupLog(self._spool), self._spool.commit)
+        return ShippingLine(self._process, Names(self._process), standby, own, log)
 
     @property
     def is_ready(self) -> bool:
@@ -89,9 +105,13 @@ class HomeServer:
 
     def tick(self, now: float) -> float | None:
         """Do what is due and carry the effects out; gives in how many seconds there is more to do."""
+        shipped_s = inf if self._line is None else self._line.tick(now)
         if self._recovery is not None:
+            if self._line is not None and not self._line.found_counts:
+                return min(shipped_s, WAIT_S)  # nobody is shown what the standby may lack
             self._recover_further()
             return 0.0
+        self._count()
         due = self._home.tick(now, wall_ms_now())
         self._submit()
         for frames in self._home.take_frames():
@@ -102,7 +122,8 @@ class HomeServer:
             self._reply()
         for job in self._home.take_backups():
             threading.Thread(target=self._copy, args=(job,), name="spool-copy", daemon=True).start()
-        return None if due is None else max(due - now, 0.0)
+        due_s = shipped_s if due is None else min(shipped_s, max(due - now, 0.0))
+        return None if due_s == inf else due_s
 
     def _recover_further(self) -> None:
         assert self._recovery is not None
@@ -115,8 +136,10 @@ class HomeServer:
 
     def _submit(self) -> None:
         write = self._home.take_write()
-        if write is not None:
-            self._writer.submit(*write)
+        if write is None:
+            return
+        number, changes = write
+        self._writer.submit(number, changes if self._line is None else self._line.group(changes))
 
     def _wake(self) -> None:
         """Wake the loop; called in other threads."""
@@ -131,8 +154,10 @@ class HomeServer:
         os.eventfd_read(self._waker)
         for group in self._writer.take_written():
             if group.full is None:
-                self._home.written(group.number, time.monotonic(), wall_ms_now())
+                self._on_disk(group.number)
             else:
+                if self._line is not None:
+                    self._line.not_written()
                 self._home.failed(group.number, str(group.full), time.monotonic())
         self._submit()
         while self._copies:
@@ -142,6 +167,21 @@ class HomeServer:
                 job.end()
             else:
                 job.fail(errors.INVALID_ARGUMENT, fault)
+
+    def _on_disk(self, number: int) -> None:
+        """Go on with a write, when it counts."""
+        if self._line is not None:
+            self._line.written()
+            self._not_counted = number
+            self._count()
+        else:
+            self._home.written(number, time.monotonic(), wall_ms_now())
+
+    def _count(self) -> None:
+        """Go on with the write that is on this disk, if the standby has it too, or needs not have it."""
+        if self._not_counted is not None and self._line is not None and self._line.counts:
+            number, self._not_counted = self._not_counted, None
+            self._home.written(number, time.monotonic(), wall_ms_now())
 
     def stop(self) -> bool:
         """Put everything on disk; True when it is there."""
@@ -155,6 +195,8 @@ class HomeServer:
         """Let go of the spool, when what was submitted is written."""
         self._process.remove(self._waker)
         self._writer.close()
+        if self._line is not None:
+            self._line.close()
         self._others.close()
         os.close(self._waker)
         self._spool.close()

@@ -63,6 +63,7 @@ HANDSHAKE_FAILED: Final = 40104
 CERTIFICATE_USERNAME: Final = 40105
 JOIN_REFUSED: Final = 40106
 TOKEN_EXPIRED: Final = 40107
+STANDBY_UNAUTHORIZED: Final = 40108
 CLIENT_CONNECT_DENIED: Final = 40301
 PUBLISH_DENIED: Final = 40302
 SUBSCRIBE_DENIED: Final = 40303
@@ -109,6 +110,7 @@ ENDPOINT_LEASED: Final = 40905
 LEASE_LOST: Final = 40906
 CLIENT_NAME_IN_USE: Final = 40907
 TAKEN_OVER: Final = 40908
+STANDBY_REFUSED: Final = 40909
 SESSION_UNKNOWN: Final = 41001
 CHANGED_MEANWHILE: Final = 41201
 CONTENT_TOO_LARGE: Final = 41301
@@ -315,6 +317,12 @@ ERRORS: Final[dict[int, Reason]] = {
     CERTIFICATE_USERNAME: Reason("Certificate Of Another Username", "leave the username out, or change it"),
     LINK_UNAUTHORIZED: Reason(
         "Link Not Authorized", "give both nodes the same secret in cluster.secret_file"
+    ),
+    STANDBY_UNAUTHORIZED: Reason(
+        "Standby Not Authorized", "give both hosts the same secret in standby.secret_file"
+    ),
+    STANDBY_REFUSED: Reason(
+        "Standby Refused", "see 'angarium standby status' on both hosts, and compare their [standby] sections"
     ),
     JOIN_REFUSED: Reason("Join Refused", "make another join token: angarium cluster token"),
     CLUSTER_MISMATCH: Reason("Cluster Name Mismatch", "set the same cluster.name on both nodes"),

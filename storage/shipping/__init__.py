@@ -1,5 +1,1 @@
-"""How a second host gets what is committed here.
-
-`storage.shipping.groups` numbers what is committed and knows what a spool lacks, `storage.shipping.shipping` decides at
-the primary which groups count, `storage.shipping.receiving` at the standby what is to be written.
-"""
+"""How a second host gets what is committed to a store of the first one."""

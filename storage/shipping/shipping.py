@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from storage.shipping.groups import Group, GroupLog, Past, Patch, Touched
+from storage.groups import Brought, Group, GroupLog, Past, Patch, Touched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,10 +44,15 @@ class TellTouchedBy(NamedTuple):
     touched: tuple[Touched, ...] | None
 
 
-class Copy(NamedTuple):
-    """A whole spool, up to a group."""
+class Bring(NamedTuple):
+    """More than a patch may be: it goes in parts, while this spool goes on, and `Brought` ends it.
 
-    past: Past
+    The standby says then where it is, as if it had just connected.
+    """
+
+    brought: Brought
+    #: What the parts have; None: everything, for a spool that is made anew.
+    parted: tuple[Touched, ...] | None
 
 
 class Synced(NamedTuple):
@@ -57,7 +62,7 @@ class Synced(NamedTuple):
 
 
 FromStandby: TypeAlias = Here | TellTouchedBy | Synced
-ToStandby: TypeAlias = TellTouched | Patch | Copy | Group
+ToStandby: TypeAlias = TellTouched | Patch | Bring | Group
 
 
 class Shipping:
@@ -85,13 +90,13 @@ class Shipping:
         self._before = self._written
         #: What the standby is known to have.
         self.confirmed = 0
-        self._required_by = required_by
+        self.required_by = required_by
         #: It gets groups as they come.
         self.is_following = False
         #: Those that may not be on this disk yet.
         self._under_way: deque[Group] = deque()
-        #: Where the standby parted from this spool, if only a copy helps, which it cannot have yet.
-        self._parted: int | None = None
+        #: Where the standby parted from this spool, if it has to be brought in parts, which it cannot be yet.
+        self._parted: tuple[int, tuple[Touched, ...] | None] | None = None
         self.outbox: list[ToStandby] = []
 
     # -- this spool ------------------------------------------------------------------------------------------
@@ -104,7 +109,7 @@ class Shipping:
     @property
     def has_room(self) -> bool:
         """Tell whether another group may be made: what waits for the standby is bounded."""
-        return self._required_by is None or self.log.ahead.newest - self.confirmed < self._unconfirmed_max
+        return self.required_by is None or self.log.ahead.newest - self.confirmed < self._unconfirmed_max
 
     def group(self, changes: Sequence[Change]) -> Group:
         """Give the next group, to be written here; it is on its way to the standby."""
@@ -113,6 +118,15 @@ class Shipping:
         if self.is_following:
             self.outbox.append(group)
         return group
+
+    def not_written(self, run: str) -> None:
+        """The newest group is not on this disk, for want of room, and nothing is under way: another run begins.
+
+        The standby may have it: it is to be disconnected, and is brought back when it says so.
+        """
+        self._under_way.clear()
+        self.log.forget_ahead()
+        self._run = run
 
     def written(self, number: int) -> None:
         """Everything up to a group is on this disk."""
@@ -129,22 +143,23 @@ class Shipping:
 
         An order, because one that was taken back may have been obeyed, and one that has come since not yet.
         """
-        return self._required_by if self.confirmed >= max(self.committed, self._before) else None
+        has_all = self.is_following and self.confirmed >= max(self.committed, self._before)
+        return self.required_by if has_all else None
 
     def require(self, order: int) -> None:
         """Nothing counts from here on without the standby, which may be about to be in the in-sync set."""
-        self._required_by = order
+        self.required_by = order
 
     def release(self) -> None:
         """The standby is not in the in-sync set."""
-        self._required_by = None
+        self.required_by = None
         self._count()
         if self._parted is not None:
-            self._bring(self._parted, None)
+            self._bring(*self._parted)
 
     def _count(self) -> None:
         newest = self._written
-        if self._required_by is not None:
+        if self.required_by is not None:
             newest = min(newest, self.confirmed)
         self.committed = max(self.committed, newest)
 
@@ -179,14 +194,26 @@ class Shipping:
         """Bring the standby to where this disk is, and have it follow from there."""
         past = self.log.past
         if common < past.newest or touched != ():
-            patch = None if touched is None else self.log.patch(common, touched)
-            if patch is None and self._required_by is not None:
-                # Half a copy must not be in the in-sync set: it is made when the standby is out of it.
-                self._parted = common
+            parted = None if touched is None else self.log.parted(common, touched)
+            patch = None if parted is None else self.log.patch(common, parted)
+            if patch is None:
+                self._bring_in_parts(common, touched, parted)
                 return
-            self.outbox.append(Copy(past) if patch is None else patch)
+            self.outbox.append(patch)
         newest = max(common, past.newest)
         self.outbox.extend(group for group in self._under_way if group.number > newest)
         self.confirmed = max(self.confirmed, common)
         self.is_following, self._parted = True, None
         self._count()
+
+    def _bring_in_parts(
+        self, common: int, touched: tuple[Touched, ...] | None, parted: tuple[Touched, ...] | None
+    ) -> None:
+        """Have it made like this spool step by step, unless it is in the in-sync set: in between it is like nothing."""
+        if self.required_by is not None:
+            self._parted = common, touched
+            return
+        self.is_following, self._parted = False, None
+        self.confirmed = min(self.confirmed, common)
+        base = None if parted is None else common
+        self.outbox.append(Bring(Brought(base, self.log.past, parted or ()), parted))

@@ -17,9 +17,9 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cluster.standby.member import Begin, Member, Require, Role
-from cluster.standby.outside import Holder
-from cluster.standby.section import StandbySection  # noqa: TC001 - msgspec reads the types of fields
+from cluster.configuration.standby import StandbySection  # noqa: TC001 - msgspec reads the types of fields
+from cluster.standby.pair.member import Begin, Member, Require, Role
+from cluster.standby.pair.outside import Holder
 from cluster.standby.stores import clock, disk
 from cluster.standby.stores.keeper import Keeper
 from cluster.standby.stores.opening import open_store

@@ -14,9 +14,9 @@ import signal
 import uuid
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cluster.standby.member import LEASE_S
-from cluster.standby.outside import Answer, Holder, Read, Request
-from cluster.standby.section import StandbySection
+from cluster.configuration.standby import StandbySection
+from cluster.standby.pair.member import LEASE_S
+from cluster.standby.pair.outside import Answer, Holder, Read, Request
 from cluster.standby.stores.manual import promote
 from cluster.standby.stores.opening import MANUAL_FILE, open_store
 from cluster.standby.stores.store import NoAnswerError, Store

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from angarium import errors
+from angarium_server.connections import names, outgoing
 from angarium_server.connections.door import Door, DoorLimits
+from angarium_server.connections.encryption import Encryption, LinkFiles, Trust
 from angarium_server.connections.framing import FramingLimits
+from angarium_server.connections.names import Names
+from angarium_server.connections.outgoing import Connection
 from angarium_server.watch import Watch
-from cluster.relay import connection, names
-from cluster.relay.connection import Connection
-from cluster.relay.encryption import Encryption, LinkFiles, Trust
-from cluster.relay.names import Names
 from tests.integration.certificates import Authority, Pair
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def test_who_does_not_read_after_our_goodbye_is_waited_for_a_while_only(site: Si
         started = time.monotonic()
         line.connection.close(deque())
         world.until(lambda: line.connection.is_gone, "nothing is left")
-        assert connection.LINGER_S * 0.9 < time.monotonic() - started < connection.LINGER_S + 1.0
+        assert outgoing.LINGER_S * 0.9 < time.monotonic() - started < outgoing.LINGER_S + 1.0
         world.watch.add(peer.descriptor, lambda: world.door._serve(peer))
 
 
@@ -267,15 +267,15 @@ def test_others_get_their_turn_while_one_connection_is_busy(monkeypatch: pytest.
     url = world.door.listen("tcp://127.0.0.1:0")
     busy, quiet = world.line(url), world.line(url)
     identity, other = hello(world, busy), hello(world, quiet)
-    for _ in range(4 * connection.DRAIN_MAX):
+    for _ in range(4 * outgoing.DRAIN_MAX):
         world.door.send(identity, [b"D"])
     world.door.send(other, [b"D"])
     world.door.flush()
     time.sleep(0.05)
     world.turn()
     assert quiet.got
-    assert 0 < len(busy.got) <= 2 * connection.DRAIN_MAX  # once for the signal, once for the turn
-    world.until(lambda: len(busy.got) == 4 * connection.DRAIN_MAX, "the rest")
+    assert 0 < len(busy.got) <= 2 * outgoing.DRAIN_MAX  # once for the signal, once for the turn
+    world.until(lambda: len(busy.got) == 4 * outgoing.DRAIN_MAX, "the rest")
     world.close()
 
 
@@ -296,7 +296,7 @@ class TestWithoutANeighbour:
         world.close()
 
     def test_a_host_that_never_answers_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(connection, "CONNECT_S", 0.3)
+        monkeypatch.setattr(outgoing, "CONNECT_S", 0.3)
         with socket.socket() as full:
             # One waits to be accepted, so the next one's connection is not answered.
             full.bind(("127.0.0.1", 0))

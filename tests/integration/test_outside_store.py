@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cluster.standby.outside import Answer, Holder, Read, Renew, Request, Seen, Standing, Swap, Take
+from cluster.standby.pair.outside import Answer, Holder, Read, Renew, Request, Seen, Standing, Swap, Take
 from cluster.standby.stores import clock
 from cluster.standby.stores.store import NoAnswerError
 from tests.integration.etcd_servers import Etcd, needs_etcd

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from cluster.standby.outside import Answer, Holder, Read, Renew, Request, Seen, Standing, Swap, Take
-from cluster.standby.section import StandbySection, faults_of
+from cluster.configuration.standby import StandbySection, faults_of
+from cluster.standby.pair.outside import Answer, Holder, Read, Renew, Request, Seen, Standing, Swap, Take
 from cluster.standby.stores.etcd import EtcdStore, Login
 from cluster.standby.stores.etcd_words import Transactions
 from cluster.standby.stores.http import Endpoints, Trust

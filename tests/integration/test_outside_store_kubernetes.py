@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from cluster.standby.outside import Holder, Read, Renew, Seen, Standing, Swap, Take
-from cluster.standby.section import StandbySection
+from cluster.configuration.standby import StandbySection
+from cluster.standby.pair.outside import Holder, Read, Renew, Seen, Standing, Swap, Take
 from cluster.standby.stores.opening import open_store
 from cluster.standby.stores.store import NoAnswerError
 from tests.integration.certificates import Authority

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 import pytest
 
-from cluster.standby.member import DRIFT
-from cluster.standby.section import StandbySection
+from cluster.configuration.standby import StandbySection
+from cluster.standby.pair.member import DRIFT
 from cluster.standby.stores import clock
 from tests.integration.etcd_servers import Etcd, needs_etcd
 from tests.integration.keeper_host import HostConfig

@@ -46,6 +46,7 @@ CHANGES: Final = frozenset(
             "keys.reload",
             "log_level",
             "workers.scale",
+            "standby.switch",
             "down",
         ),
         *("spool.backup", "spool.drop", "spool.verify", "spool.aside.adopt", "spool.aside.delete"),

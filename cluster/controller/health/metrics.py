@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium_server.http.exposition import Page
 from cluster.controller.health.checks import passed
-from cluster.controller.health.node_metrics import CLUSTER, NODE, PROCESS
+from cluster.controller.health.node_metrics import CLUSTER, NODE, PROCESS, STANDBY
 from router.ground.metrics import LINK, ROUTER, SPOOL
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def metrics(
     stats: Row | None,
     cluster: Row,
     samples: Iterable[Sample],
+    standby: Row,
 ) -> str:
     """Give the page.
 
@@ -47,6 +48,7 @@ def metrics(
         stats: what the router told last; None if it did not answer, then its metrics are not there.
         cluster: those of the cluster, and under `links` those of each link by the name of the neighbour.
         samples: of the processes whose role has metrics.
+        standby: those of the pair; empty without one.
     """
     page = Page()
     verdicts = {name: passed(getattr(health, name)) for name in ("live", "started", "ready")}
@@ -59,6 +61,7 @@ def metrics(
     told: Row = stats or {}
     page.add(ROUTER, told)
     page.add(SPOOL, told.get("spool", {}))
+    page.add(STANDBY, standby)
     page.add(CLUSTER, cluster)
     for neighbour, values in cluster.get("links", {}).items():
         page.add(CLUSTER, values, neighbour=neighbour)

@@ -34,6 +34,16 @@ PROCESS: Final = Metrics(
     """,
 )
 
+STANDBY: Final = Metrics(
+    "standby",
+    """
+    in_sync | gauge | 0, 1 | whether the standby has everything that was acknowledged
+    epoch | gauge | number | rises with each primary that begins
+    lag_groups | gauge | groups | that the standby has not confirmed, of the slowest store
+    bringing_bytes | gauge | bytes | that were sent to bring the standby up to date; 0: it is
+    """,
+)
+
 CLUSTER: Final = Metrics(
     "cluster",
     """

@@ -149,6 +149,13 @@ class StopNode:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchOver:
+    """Ask the keeper of this host, which is this process, to hand over to the standby."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScaleNode:
     """Ask the supervisor for another number of workers."""
 
@@ -180,6 +187,7 @@ Effect = (
     | UseVault
     | SetLogLevel
     | StopNode
+    | SwitchOver
     | ScaleNode
     | RunProcesses
 )

@@ -197,6 +197,10 @@ def _table() -> Iterator[Route]:
     yield Route("GET", "/health", "health", "Show whether the node is alive, started and ready")
     yield Route("GET", "/workers", "workers", "List workers", Shape.ROWS)
     yield Route("PUT", "/workers", "workers.scale", "Have another number of workers", body=Body.ARGUMENTS)
+    yield Route("GET", "/standby", "standby.status", "Show how the hosts of the node do")
+    yield Route(
+        "POST", "/standby/switch", "standby.switch", "Hand the node over to its standby", Shape.NOTHING
+    )
     yield Route("GET", "/gateways", "gateways.list", "List gateways", Shape.ROWS)
     yield Route("GET", "/gateways/{name}", "gateways.show", "Show a gateway")
     yield Route("GET", "/cluster", "cluster.status", "Show the cluster")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from cluster.standby.outside import Answer, Read, Renew, Swap, Take
+from cluster.standby.pair.outside import Answer, Read, Renew, Swap, Take
 from cluster.standby.stores.etcd_words import Found, Transactions, found_in
 from cluster.standby.stores.http import Reply, read_secret, said
 from cluster.standby.stores.store import NoAnswerError
@@ -25,7 +25,7 @@ from cluster.standby.stores.written import check_holder, new_change, written
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster.standby.outside import Holder, Request
+    from cluster.standby.pair.outside import Holder, Request
     from cluster.standby.stores.http import Endpoints
 
 _GRANT: Final = "/v3/lease/grant"

@@ -10,12 +10,12 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cluster.standby.outside import Seen
+from cluster.standby.pair.outside import Seen
 from cluster.standby.stores.store import NoAnswerError
 from cluster.standby.stores.written import line_of, read_holder, read_standing, text_of
 
 if TYPE_CHECKING:
-    from cluster.standby.outside import Holder
+    from cluster.standby.pair.outside import Holder
     from cluster.standby.stores.written import WrittenStanding
 
 #: A comparison, an operation, a transaction.

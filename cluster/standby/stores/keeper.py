@@ -13,7 +13,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from cluster.standby.member import (
+from cluster.standby.pair.member import (
     ANSWER_S,
     LEASE_S,
     ActUntil,
@@ -30,7 +30,7 @@ from cluster.standby.stores.store import NoAnswerError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster.standby.member import Member
+    from cluster.standby.pair.member import Member
     from cluster.standby.stores.disk import Probe
     from cluster.standby.stores.store import Store
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from cluster.standby.outside import Answer
+from cluster.standby.pair.outside import Answer
 from cluster.standby.stores import clock
 from cluster.standby.stores.http import read_secret, said
 from cluster.standby.stores.lease_words import API_VERSION, Watch, changed, is_possible
@@ -19,7 +19,7 @@ from cluster.standby.stores.store import NoAnswerError
 from cluster.standby.stores.written import check_holder, new_change
 
 if TYPE_CHECKING:
-    from cluster.standby.outside import Holder, Request
+    from cluster.standby.pair.outside import Holder, Request
     from cluster.standby.stores.http import Endpoints, Reply
     from cluster.standby.stores.lease_words import LeaseObject
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from cluster.standby.outside import Read, Renew, Seen, Swap, Take
+from cluster.standby.pair.outside import Read, Renew, Seen, Swap, Take
 from cluster.standby.stores.store import NoAnswerError
 from cluster.standby.stores.written import WrittenStanding, line_of, read_holder, text_of, written
 
 if TYPE_CHECKING:
-    from cluster.standby.outside import Holder, Request, Standing
+    from cluster.standby.pair.outside import Holder, Request, Standing
 
 API_VERSION: Final = "coordination.k8s.io/v1"
 #: Not of a domain: it is nobody else's business.

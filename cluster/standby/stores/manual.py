@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from cluster.data.data_dir import write_durably
-from cluster.standby.outside import Answer, Holder, Read, Renew, Seen, Standing, Swap, Take
+from cluster.standby.pair.outside import Answer, Holder, Read, Renew, Seen, Standing, Swap, Take
 from cluster.standby.stores.store import NoAnswerError
 from cluster.standby.stores.written import WrittenStanding, check_holder, line_of, read_holder, written
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from cluster.standby.outside import Request
+    from cluster.standby.pair.outside import Request
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from cluster.standby.stores.manual import ManualStore
 from cluster.standby.stores.store import NoAnswerError
 
 if TYPE_CHECKING:
-    from cluster.standby.outside import Holder
-    from cluster.standby.section import StandbySection
+    from cluster.configuration.standby import StandbySection
+    from cluster.standby.pair.outside import Holder
     from cluster.standby.stores.store import Store
 
 #: Where a pod has what belongs to its service account.

@@ -3,8 +3,8 @@
 `etcd.py`, `kubernetes.py` and `manual.py` are stores; `opening.py` makes the one that is configured. All pass one suite
 of tests, and so does the simulated store in which the pair was tried first.
 
-A store promises what `cluster.standby.outside` says: requests are carried out as a whole or not at all, in one order
-for everybody. It promises nothing about a request without an answer: that one may be carried out later, in part of the
+A store promises what `cluster.standby.pair.outside` says: requests are carried out as a whole or not at all, in one
+order for everybody. It promises nothing about a request without an answer: that one may be carried out later, in part of the
 time of its lease, or never. Whoever asked finds out by reading.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from cluster.standby.outside import Answer, Request
+    from cluster.standby.pair.outside import Answer, Request
 
 #: Of what servers and files say, in a reason.
 _REASON_CHARACTERS_MAX: Final = 200

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from cluster.standby.outside import Holder, Standing
+from cluster.standby.pair.outside import Holder, Standing
 from cluster.standby.stores.store import NoAnswerError
 
 #: Between host and incarnation in one line, as in other holders of Leases.

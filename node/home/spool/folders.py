@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from storage.shipping.line import StandbySettings
+
 #: A predecessor that was killed may hold the spool for a moment.
 OPEN_TRIES: Final = 50
 OPEN_RETRY_S: Final = 0.1
@@ -43,6 +45,8 @@ class SpoolDirectory(NamedTuple):
     map_bytes: int
     #: Of the data directory; empty: a spool that is missing is made.
     data_id: str
+    #: Where a copy of the spool is kept; None: nowhere.
+    standby: StandbySettings | None = None
 
 
 class StartNews:

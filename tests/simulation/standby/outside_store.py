@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cluster.standby.member import LEASE_S
-from cluster.standby.outside import (
+from cluster.standby.pair.member import LEASE_S
+from cluster.standby.pair.outside import (
     Answer,
     Holder,
     Read,

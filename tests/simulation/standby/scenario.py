@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from cluster.standby.member import Role
+from cluster.standby.pair.member import Role
 from storage.spool import Table
 from tests.simulation.simulated_network import Loop
 from tests.simulation.standby.outside_store import OutsideStore

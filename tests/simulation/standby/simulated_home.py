@@ -7,17 +7,18 @@ once, delivered until they are settled, with a flag on what may have been delive
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from storage.shipping.groups import GroupLog
-from storage.shipping.receiving import Receiving, Replace
-from storage.shipping.shipping import Copy, Shipping
+from storage.groups import GroupLog
+from storage.shipping.receiving import Finish, Fresh, Part, Receiving
+from storage.shipping.shipping import Bring, Shipping
 from storage.spool import Table
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.simulation.standby.wire import ALIVE_S, SILENT_S, Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from storage.shipping.receiving import Job
     from storage.spool import Change
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 AGAIN_S: Final = 3.0
 #: Keys of the simulation are forgotten so soon that copies are needed too.
 KEPT_MAX: Final = 40
+#: And patches are so small that parts are needed.
+PATCH_BYTES_MAX: Final = 600
 UNCONFIRMED_MAX: Final = 16
 #: A standby owes an answer for so long before it counts as silent.
 OWES_S: Final = 1.0
@@ -82,8 +85,10 @@ class SimulatedHome:
         self._is_loaded = False
         self._connection: Connection | None = None
         self._is_writing = False
-        #: Of the standby: what a connection gave to be written.
-        self._copy_rows: list[Change] = []
+        #: Of the standby: what a spool that is made anew has got; None: parts go into the one that is there.
+        self._fresh: list[Change] | None = None
+        #: Of the primary: what the standby is being brought, and the rows that are still to be sent.
+        self._bringing: tuple[Bring, Iterator[Change]] | None = None
         #: To be the primary's as soon as nothing is being written: epoch, whether a standby is needed, run.
         self._to_begin: tuple[int | None, str] | None = None
         #: What the standby had when it was last seen to have more, or to owe nothing.
@@ -149,6 +154,7 @@ class SimulatedHome:
         if self.host.loop.now >= self.hangs_until:
             self.disk_ok_at = now
         self._tend_connection(now)
+        self._bring_further()
         self._work()
 
     # -- the disk --------------------------------------------------------------------------------------------
@@ -202,7 +208,7 @@ class SimulatedHome:
         """Let go of the other side."""
         if self._connection is not None:
             self._connection.wire.is_over = True
-        self._connection = self.receiving = None
+        self._connection = self.receiving = self._bringing = None
         if self.shipping is not None:
             self.shipping.disconnected()
 
@@ -239,9 +245,6 @@ class SimulatedHome:
                 return
             case ("epoch", epoch):
                 self._follow(epoch)
-            case ("copy", copy, rows) if self.receiving is not None:
-                self._copy_rows = rows
-                self.receiving.take(copy)
             case _ if self.receiving is not None:
                 self.receiving.take(message)
             case _ if self.shipping is not None:
@@ -253,28 +256,27 @@ class SimulatedHome:
         if epoch < self.host.promised:
             self.disconnect()
         else:
-            self.receiving = Receiving(GroupLog(self.disk, KEPT_MAX))
+            self.receiving, self._fresh = Receiving(GroupLog(self.disk, KEPT_MAX, PATCH_BYTES_MAX)), None
 
     def _receive(self, receiving: Receiving, job: Job) -> None:
-        changes: Sequence[Change]
-        if isinstance(job, Replace):
-            number = job.copy.past.newest
-            changes = [*self._deletions(), *self._copy_rows]
-        else:
-            number, changes = job
+        changes: Sequence[Change] = () if isinstance(job, Fresh) else job.changes
+        if isinstance(job, Fresh):
+            self._fresh = []
+        elif self._fresh is not None:
+            changes = [*self._fresh, *changes]
+            if isinstance(job, Finish):
+                self._fresh, changes = None, [*self._deletions(), *changes]
+            else:
+                self._fresh, changes = list(changes), ()
 
         def written() -> None:
             if self.receiving is receiving:
-                receiving.written(number)
+                receiving.written(job)
 
         self._write(changes, written)
 
-    def rows(self) -> list[Change]:
-        """Give everything that is on disk."""
-        return [(table, key, value) for table in Table for key, value in self.disk.scan(table)]
-
     def _deletions(self) -> list[Change]:
-        return [(table, key, None) for table, key, _ in self.rows()]
+        return [(table, key, None) for table in Table for key, _ in self.disk.scan(table)]
 
     # -- a primary -------------------------------------------------------------------------------------------
 
@@ -300,7 +302,7 @@ class SimulatedHome:
     def _begin(self, required_by: int | None, run: str) -> None:
         self._to_begin = None
         self.shipping = Shipping(
-            GroupLog(self.disk, KEPT_MAX), run, required_by, unconfirmed_max=UNCONFIRMED_MAX
+            GroupLog(self.disk, KEPT_MAX, PATCH_BYTES_MAX), run, required_by, unconfirmed_max=UNCONFIRMED_MAX
         )
 
     def _write_next(self, shipping: Shipping) -> None:
@@ -391,8 +393,7 @@ class SimulatedHome:
         if self._connection is not None:
             said = self.receiving or self.shipping
             for message in said.outbox if said is not None else ():
-                is_copy = isinstance(message, Copy)
-                self._connection.wire.send(("copy", message, self.rows()) if is_copy else message)
+                self._say(self._connection.wire, message)
             if said is not None:
                 said.outbox.clear()
         if self.shipping is None or not self._is_loaded:
@@ -400,6 +401,26 @@ class SimulatedHome:
         while self._waiting and self._waiting[0][0] <= self.shipping.committed and self.is_acting:
             self._waiting.popleft()[1]()
         self._deliver()
+
+    def _say(self, wire: Wire, message: Any) -> None:
+        if not isinstance(message, Bring):
+            wire.send(message)
+            return
+        assert self.shipping is not None
+        if message.parted is None:
+            wire.send(Fresh())
+        rows = (row for part in self.shipping.log.parts(message.parted) for row in part)
+        self._bringing = message, rows
+
+    def _bring_further(self) -> None:
+        """Send some more rows, as they are now."""
+        if self._connection is None or self._bringing is None or self.host.rng.random() < 0.5:
+            return
+        bring, rows = self._bringing
+        part = list(islice(rows, self.host.rng.randrange(1, 5)))
+        self._connection.wire.send(Part(part) if part else bring.brought)
+        if not part:
+            self._bringing = None
 
     def _deliver(self) -> None:
         if self._consumer is None or not self.is_acting:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cluster.standby.member import ActUntil, Ask, Begin, End, Member, Release, Require, Role
-from cluster.standby.outside import Holder, Read, Renew
+from cluster.standby.pair.member import ActUntil, Ask, Begin, End, Member, Release, Require, Role
+from cluster.standby.pair.outside import Holder, Read, Renew
 from tests.simulation.standby.simulated_home import SimulatedHome
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from cluster.standby.outside import Answer
+    from cluster.standby.pair.outside import Answer
     from tests.simulation.simulated_network import Loop
     from tests.simulation.standby.outside_store import OutsideStore
     from tests.simulation.standby.wire import Cuts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.standby.member import (
+from cluster.standby.pair.member import (
     ANSWER_S,
     DISK_S,
     DRIFT,
@@ -18,7 +18,7 @@ from cluster.standby.member import (
     Require,
     Role,
 )
-from cluster.standby.outside import (
+from cluster.standby.pair.outside import (
     Answer,
     Holder,
     Read,

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.shipping.groups import KEYS_OF, Begun, GroupLog, Past
-from storage.shipping.receiving import Receiving, Replace, Write
-from storage.shipping.shipping import Copy, Here, Shipping, Synced, TellTouched, TellTouchedBy
+from storage.groups import KEYS_OF, Begun, Brought, GroupLog, Past
+from storage.shipping.receiving import Finish, Fresh, Part, Receiving, Write
+from storage.shipping.shipping import Bring, Here, Shipping, Synced, TellTouched, TellTouchedBy
 from storage.spool import Table, open_spool
 from tests.simulation.simulated_disk import SimulatedDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from storage.shipping.shipping import ToStandby
     from storage.spool import Spool
 
 MAP_BYTES = 64 << 20
@@ -45,6 +44,12 @@ def write(log: GroupLog, spool: Spool, run: str, key: bytes, value: bytes | None
     return group.number
 
 
+def hand_on(shipping: Shipping, receiving: Receiving) -> None:
+    message = shipping.outbox.pop()
+    assert not isinstance(message, Bring)
+    receiving.take(message)
+
+
 def test_groups_have_rising_numbers_and_a_spool_knows_where_it_is(make_spool: Callable[[], Spool]) -> None:
     spool = make_spool()
     log = GroupLog(spool)
@@ -63,7 +68,9 @@ def test_a_spool_that_parted_becomes_the_same_by_a_patch(make_spool: Callable[[]
     write(our_log, ours, "b", b"ours", b"4")
     common = our_log.past.common(their_log.past)
     assert common == their_log.past.common(our_log.past) == 1
-    patch = our_log.patch(common, their_log.touched_since(common) or ())
+    parted = our_log.parted(common, their_log.touched_since(common) or ())
+    assert parted is not None
+    patch = our_log.patch(common, parted)
     assert patch is not None
     theirs.commit(their_log.patched(patch))
     assert theirs.scan(Table.BLOCKS) == ours.scan(Table.BLOCKS) == [(b"both", b"1"), (b"ours", b"4")]
@@ -137,8 +144,8 @@ def test_a_copy_is_made_only_outside_of_the_in_sync_set() -> None:
     assert shipping.outbox == []
     assert not shipping.is_following
     shipping.release()
-    assert shipping.outbox == [Copy(log.past)]
-    assert shipping.is_following
+    assert shipping.outbox == [Bring(Brought(None, log.past, ()), None)]
+    assert not shipping.is_following
 
 
 def test_a_standby_that_has_more_names_it_and_is_brought_back() -> None:
@@ -149,10 +156,10 @@ def test_a_standby_that_has_more_names_it_and_is_brought_back() -> None:
     receiving = Receiving(there)
     shipping.take(receiving.outbox.pop())
     assert shipping.outbox == [TellTouched(0)]
-    receiving.take(shipping.outbox.pop())
+    hand_on(shipping, receiving)
     assert receiving.outbox == [TellTouchedBy(0, ((Table.BLOCKS, b"k"),))]
     shipping.take(receiving.outbox.pop())
-    receiving.take(shipping.outbox.pop())
+    hand_on(shipping, receiving)
     job = receiving.next_job()
     assert isinstance(job, Write)
     other.commit(job.changes)
@@ -160,13 +167,53 @@ def test_a_standby_that_has_more_names_it_and_is_brought_back() -> None:
     assert there.past == log.past == Past()
 
 
-def test_groups_that_wait_are_written_together_and_a_copy_alone() -> None:
+def test_groups_that_wait_are_written_together() -> None:
     log = GroupLog(SimulatedDisk())
     receiving = Receiving(GroupLog(SimulatedDisk()))
-    groups = [log.group("a", [(Table.BLOCKS, b"k%d" % number, b"v")]) for number in range(3)]
-    messages: list[ToStandby] = [*groups[:2], Copy(Past()), groups[2]]
-    for message in messages:
-        receiving.take(message)
+    groups = [log.group("a", [(Table.BLOCKS, b"k%d" % number, b"v")]) for number in range(2)]
+    for group in groups:
+        receiving.take(group)
     assert receiving.next_job() == Write(2, [*groups[0].changes, *groups[1].changes])
-    assert receiving.next_job() == Replace(Copy(Past()))
-    assert receiving.next_job() == Write(3, [*groups[2].changes])
+
+
+@pytest.mark.parametrize("kept_max", [1, 100])
+def test_who_lacks_much_gets_it_in_parts_while_the_primary_goes_on(
+    make_spool: Callable[[], Spool], kept_max: int
+) -> None:
+    ours, theirs = make_spool(), make_spool()
+    log, there = GroupLog(ours, kept_max, patch_bytes_max=100), GroupLog(theirs)
+    for number in range(20):
+        write(log, ours, "a", b"k%02d" % number, b"v" * 50)
+    shipping, receiving = Shipping(log, "b", None), Receiving(there)
+    shipping.take(receiving.outbox.pop())
+    bring = shipping.outbox.pop()
+    assert isinstance(bring, Bring)
+    is_copy = kept_max == 1
+    assert (bring.parted is None) == (bring.brought.base is None) == is_copy
+    if is_copy:
+        receiving.take(Fresh())
+        assert receiving.next_job() == Fresh()
+    for count, part in enumerate(log.parts(bring.parted)):
+        receiving.take(Part(part))
+        if not count:  # what is there changes while it is sent
+            write(log, ours, "b", b"k00", None)
+            write(log, ours, "b", b"k99", b"new")
+    shipping.written(log.past.newest)
+    receiving.take(bring.brought)
+    finish = receiving.jobs.pop()
+    assert isinstance(finish, Finish)
+    theirs.commit([change for job in receiving.jobs if isinstance(job, Write) for change in job.changes])
+    theirs.commit(finish.changes)
+    receiving.jobs.clear()
+    receiving.written(finish)
+    shipping.take(receiving.outbox.pop())
+    assert shipping.is_following == (not is_copy), (
+        "the keys of two groups are not kept, so it is brought again"
+    )
+    if not is_copy:
+        hand_on(shipping, receiving)
+        job = receiving.next_job()
+        assert isinstance(job, Write)
+        theirs.commit(job.changes)
+        assert theirs.scan(Table.BLOCKS) == ours.scan(Table.BLOCKS)
+        assert there.past == log.past

@@ -16,6 +16,7 @@ from cluster.catalog.registries import Registries
 from cluster.catalog.stages import DROPPING, OPEN, Stages
 from cluster.controller.asks import SHARING
 from cluster.controller.server import FRAMES_PER_ROUND, ControllerServer
+from cluster.controller.shipped_store import ShippedStore
 from cluster.controller.switchboard import effects as c
 from storage.config_store import Change, Counter, Deletion, Entry, Producer, Sink, Stage
 from tests.unit.cluster.controller_world import World, answers, replies, requests
@@ -167,6 +168,7 @@ def serving(crowd: Crowd) -> Any:
     server: Any = ControllerServer.__new__(ControllerServer)
     server._controller, server._control = World().controller, crowd
     server._process = server._store = Untouched()
+    server._shipped = ShippedStore(server._process, server._store, None)
     return server
 
 

@@ -75,7 +75,7 @@ BRIDGES = [
 def lines(stats: dict[str, Any] | None = STATS) -> list[str]:
     usage = {7: {"rss_bytes": 100, "cpu_percent": 1.5, "uptime_s": 3.0}}
     health = examine(NODE, stats and stats["spool"], [], 0.5)
-    return metrics(health, NODE, usage, stats, CLUSTER, BRIDGES).splitlines()
+    return metrics(health, NODE, usage, stats, CLUSTER, BRIDGES, {}).splitlines()
 
 
 def test_figures_have_the_part_that_they_are_of_and_totals_say_so() -> None:
@@ -166,7 +166,7 @@ def test_what_is_declared_as_a_gauge_is_one_and_a_counter_a_total() -> None:
     role = Role(name="thing", module="", runtime=str, stop_turn=0, metrics=page)
     sample = Sample(role, {"index": "1"}, {"a": 5, "b": {"7": 6}, "d": 8, "e": 9})
     health = examine(NODE, None, [], 0.5)
-    found = metrics(health, {}, {}, None, {}, [sample]).splitlines()
+    found = metrics(health, {}, {}, None, {}, [sample], {}).splitlines()
     assert [line for line in found if "_thing_" in line] == [
         "# HELP angarium_thing_a X",
         "# TYPE angarium_thing_a gauge",
@@ -182,7 +182,7 @@ def test_units_and_help_are_those_of_prometheus() -> None:
     page = Metrics("thing", "lag_ms, load_percent, age_s | gauge | x | see [the page](page.md#x), a \\ b")
     role = Role(name="thing", module="", runtime=str, stop_turn=0, metrics=page)
     sample = Sample(role, {}, {"lag_ms": 12, "load_percent": 37.5, "age_s": 3})
-    found = metrics(examine(NODE, None, [], 0.5), {}, {}, None, {}, [sample]).splitlines()
+    found = metrics(examine(NODE, None, [], 0.5), {}, {}, None, {}, [sample], {}).splitlines()
     assert [line for line in found if "_thing_" in line and "TYPE" not in line] == [
         "# HELP angarium_thing_lag_seconds See the page, a \\\\ b",
         "angarium_thing_lag_seconds 0.012",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cluster.standby.member import DRIFT, ActUntil, Begin, End, Member, Require
-from cluster.standby.outside import Answer, Holder, Read, Renew, Request, Seen, Standing, Swap, Take
+from cluster.standby.pair.member import DRIFT, ActUntil, Begin, End, Member, Require
+from cluster.standby.pair.outside import Answer, Holder, Read, Renew, Request, Seen, Standing, Swap, Take
 from cluster.standby.stores import clock, disk
 from cluster.standby.stores.keeper import Keeper
 from cluster.standby.stores.store import NoAnswerError

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cluster.standby.section import StandbySection, faults_of
+from cluster.configuration.standby import StandbySection, faults_of
 from tests.integration.certificates import Authority
 
 if TYPE_CHECKING:

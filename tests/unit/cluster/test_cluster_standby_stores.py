@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from cluster.standby.outside import Holder, Read, Renew, Request, Seen, Standing, Swap, Take
-from cluster.standby.section import StandbySection
+from cluster.configuration.standby import StandbySection
+from cluster.standby.pair.outside import Holder, Read, Renew, Request, Seen, Standing, Swap, Take
 from cluster.standby.stores.etcd_words import Transactions, found_in
 from cluster.standby.stores.kubernetes import LeaseStore
 from cluster.standby.stores.lease_words import ANNOTATION, Watch, changed, is_possible
@@ -23,7 +23,7 @@ from cluster.standby.stores.written import written
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cluster.standby.outside import Answer
+    from cluster.standby.pair.outside import Answer
 
 A, B = Holder("a", "1"), Holder("b", "1")
 ALONE = Standing(3, "a", frozenset("a"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cluster.configuration.syslog import fault_of
+from cluster.configuration.config import syslog_fault
 from cluster.controller.syslog import MESSAGE_BYTES_MAX, Syslog, format_event
 
 if TYPE_CHECKING:
@@ -73,14 +73,14 @@ def test_a_message_is_cut_where_receivers_may_cut_it() -> None:
     "target", ["", "udp://log:514", "udp://10.0.0.1", "udp://[::1]:5140", "unix:///dev/log"]
 )
 def test_a_target_is_an_address_or_a_path(target: str) -> None:
-    assert fault_of(target) == ""
+    assert syslog_fault(target) == ""
 
 
 @pytest.mark.parametrize(
     "target", ["log", "tcp://log:514", "udp://", "udp://log:99999", "unix://dev/log", "udp://a:b"]
 )
 def test_anything_else_is_refused_with_what_is_possible(target: str) -> None:
-    assert "udp://HOST:PORT" in fault_of(target)
+    assert "udp://HOST:PORT" in syslog_fault(target)
 
 
 def test_events_arrive_at_a_server_over_udp() -> None:

@@ -19,15 +19,15 @@ from angarium import errors
 from angarium.client.transport.address import parse
 from angarium.client.transport.zmtp import Zmtp, ZmtpError, pack
 from angarium.errors import AngariumError, error_for
-from cluster.relay.encryption import ADVICE
-from cluster.relay.names import Place, places_of
+from angarium_server.connections.encryption import ADVICE
+from angarium_server.connections.names import Place, places_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from angarium.client.transport.tls import Tls
     from angarium_server.connections.door import Watcher
-    from cluster.relay.names import Names
+    from angarium_server.connections.names import Names
 
 #: Messages handed on before others get their turn, and so long at most.
 DRAIN_MAX: Final = 200

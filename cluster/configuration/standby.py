@@ -48,6 +48,22 @@ class StandbySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     host: Annotated[
         str, Meta(max_length=64, description="Name of this host in the pair; empty: its host name.")
     ] = ""
+    listen: Annotated[
+        str,
+        _about(
+            "Where this host listens for the primary while it is the standby: tls://HOST:PORT, encrypted as"
+            " router.tls_cert_file says, or tcp:// of this host."
+        ),
+    ] = ""
+    peer: Annotated[str, _about("Where the other host listens: tls://HOST:PORT, or tcp:// of this host.")] = (
+        ""
+    )
+    peer_name: Annotated[
+        str, _about("Name that the certificate of the other host must have; empty: the host of the address.")
+    ] = ""
+    secret_file: Annotated[
+        str, _about("File whose first line is a secret that both hosts have, of 16 characters or more.")
+    ] = ""
     endpoints: Annotated[
         list[str],
         _about(
@@ -102,8 +118,24 @@ def faults_of(section: StandbySection) -> list[str]:
         for key, stores in _USED_BY.items()
         if getattr(section, key) and section.store not in stores
     ]
+    if section.store:
+        faults += _pair_faults(section)
     if section.store in ("etcd", "kubernetes"):
         faults += _endpoint_faults(section) + _prefix_faults(section) + _file_faults(section)
+    return faults
+
+
+def _pair_faults(section: StandbySection) -> list[str]:
+    """Say what is wrong with the way between the two hosts."""
+    faults = []
+    for key in ("listen", "peer"):
+        url = getattr(section, key)
+        if not url.startswith(("tls://", "tcp://")):
+            faults.append(f"standby.{key} = {url!r}: write tls://HOST:PORT")
+        elif url.startswith("tcp://") and not is_loopback(url):
+            faults.append(
+                f"standby.{key} = {url!r}: others can read and change what goes there: write tls://"
+            )
     return faults
 
 

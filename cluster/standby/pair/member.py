@@ -12,10 +12,10 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from cluster.standby.outside import Holder, Read, Renew, Seen, Standing, Swap, Take
+from cluster.standby.pair.outside import Holder, Read, Renew, Seen, Standing, Swap, Take
 
 if TYPE_CHECKING:
-    from cluster.standby.outside import Answer, Request
+    from cluster.standby.pair.outside import Answer, Request
 
 LEASE_S: Final = 5.0
 #: Of the lease: what its holder does not use, for clocks that run at different rates.
@@ -91,6 +91,8 @@ class Member:
         self._may_found = may_found
         self._may_be_alone = may_be_alone
         self.role = Role.CANDIDATE
+        #: An operator said that it takes over although it may lack what was acknowledged; also then not from a holder.
+        self.is_forced = False
         self.seen = Seen(0, None, None)
         self._numbers = 0
         self._asked: tuple[int, Request, float] | None = None
@@ -219,7 +221,7 @@ class Member:
     def _may_take(self, seen: Seen) -> bool:
         if seen.standing is None:
             return self._may_found
-        if self._me.host not in seen.standing.in_sync:
+        if self._me.host not in seen.standing.in_sync and not self.is_forced:
             return False
         # What this host had before it was started again has ended: only one process at a time has its data.
         return seen.holder is None or seen.holder.host == self._me.host

@@ -1,0 +1,1 @@
+"""The command about the two hosts of a node."""

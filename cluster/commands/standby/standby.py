@@ -1,0 +1,135 @@
+"""`angarium standby`: the two hosts of a node, as one of them sees it, and who of them is the primary.
+
+`status`, `join` and `promote` are about the host on which they are typed, whatever it is; `switch` asks the controller
+of the primary, which writes it down.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from angarium import errors
+from angarium.errors import error_for
+from angarium_server.visible import visible
+from cluster.commands.connecting.connection import (
+    AdminOptions,
+    admin_options,
+    data_option,
+    own_data_directory,
+)
+from cluster.commands.terminal.group import SuggestingGroup
+from cluster.commands.terminal.options import ABOVE_0, setting
+from cluster.commands.terminal.output import Output, output_option, print_table, progress
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cluster.admin.answers import HostStatus
+
+STORE_COLUMNS = ("store", "follows", "caught up", "lag", "sent")
+LOOK_S = 0.5
+
+
+@click.group(cls=SuggestingGroup)
+def standby() -> None:
+    """The two hosts of a node: state, hand-over, promotion."""
+
+
+@standby.command("status")
+@data_option
+@output_option
+def show_status(*, data: Path | None, out: Output) -> None:
+    """Show what this host is, who has everything, and how far the standby is."""
+    out.one(msgspec.to_builtins(_status_of(data)), _print_status)
+
+
+@standby.command("join")
+@data_option
+@setting("--wait-timeout", "timeout_s", type=ABOVE_0, default=3600.0, help="Seconds to wait at most.")
+@output_option
+def join(*, data: Path | None, timeout_s: float, out: Output) -> None:
+    """Wait until both hosts have everything, and show how far it is; typed on either of them."""
+    deadline = time.monotonic() + timeout_s
+    with progress("bytes of the copy", None) as show:
+        while len((status := _status_of(data)).in_sync) < 2:
+            if time.monotonic() >= deadline:
+                detail = f"the standby is not in sync after {timeout_s:g} s; it goes on"
+                raise error_for(errors.TIMEOUT, detail, "'angarium standby status' shows it")
+            show(sum(store.bringing_bytes for store in status.stores), None)
+            time.sleep(LOOK_S)
+    text = f"{' and '.join(status.in_sync)} have everything that was acknowledged"
+    out.done(text, {"in_sync": status.in_sync, "primary": status.primary})
+
+
+@standby.command("switch")
+@output_option
+@admin_options
+def switch(*, admin: AdminOptions, out: Output) -> None:
+    """Hand the node over: it stops here in order, and the standby, which has everything, becomes the primary."""
+    admin.call("standby.switch")
+    out.done("the node stops here, and starts on the other host", {"switching": True})
+
+
+@standby.command("promote")
+@data_option
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also if this host may lack messages that were acknowledged: they are lost then.",
+)
+@output_option
+def promote(*, data: Path | None, force: bool, out: Output) -> None:
+    """Make this host the primary, once the other one does not run.
+
+    With standby.store = "manual" that is how a standby takes over. With another store it does so by itself, if it has
+    everything; --force is for a host that has not, when the other one is lost.
+    """
+    from cluster.standby.promotion import promote_host
+
+    where = data or own_data_directory()
+    status = _status_of(data)
+    told = promote_host(where, status, may_lose=force)
+    out.done(told, {"host": status.host, "forced": force})
+
+
+def _status_of(data: Path | None) -> HostStatus:
+    from cluster.standby.settings import read_status
+
+    where = data or own_data_directory()
+    status = read_status(where)
+    if status is None:
+        detail = f"no host of a pair runs on {where}"
+        raise error_for(errors.NODE_UNREACHABLE, detail, "write the section [standby], then 'angarium up'")
+    return status
+
+
+def _print_status(found: dict[str, Any]) -> None:
+    in_sync = " and ".join(found["in_sync"]) or "nobody"
+    lines = [
+        f"host {found['host']} is the {found['role']}, epoch {found['epoch']}, since {found['since']}",
+        f"in sync: {in_sync}; primary: {found['primary'] or 'nobody'}",
+        f"outside store: {found['store']}, {found['failure'] or 'answers'}",
+    ]
+    if found["role"] == "primary":
+        waits = "waits for the standby" if found["required"] else "goes on alone"
+        lines.append(f"it {'acts' if found['acts'] else 'has no lease and does nothing'}, and {waits}")
+    elif found["follows"]:
+        lines.append(f"follows: {', '.join(found['follows'])}")
+    for line in lines:
+        click.echo(visible(line))
+    rows = [
+        {
+            "store": row["store"],
+            "follows": row["follows"],
+            "caught up": row["caught_up"],
+            "lag": row["lag_groups"],
+            "sent": row["bringing_bytes"],
+        }
+        for row in found["stores"]
+    ]
+    if rows:
+        print_table(rows, STORE_COLUMNS, empty="")

@@ -1,0 +1,92 @@
+"""The pair of this host, as its keeper tells it: shown to operators, told of in events, handed over on demand.
+
+operation         arguments    answer
+standby.status                 how the host sees the pair: `cluster.admin.answers.HostStatus`
+standby.switch                 nothing, at once; then the node stops here, and starts on the other host
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from angarium import errors
+from cluster.controller.switchboard.effects import SwitchOver
+
+if TYPE_CHECKING:
+    from cluster.admin import arguments
+    from cluster.admin.answers import HostStatus
+    from cluster.controller.switchboard.switchboard import Asker, Handlers, Switchboard
+
+PRIMARY_EVENT: Final = "SYSTEM_PRIMARY_BEGAN"
+LOST_EVENT: Final = "SYSTEM_STANDBY_LOST"
+CLEAR_EVENT: Final = f"{LOST_EVENT}_CLEAR"
+
+
+class StandbyOperations:
+    """What a controller knows of the pair."""
+
+    def __init__(self, board: Switchboard) -> None:
+        """Know nothing yet."""
+        self._board = board
+        self._status: HostStatus | None = None
+        #: The epoch, and whether the standby was in the in-sync set, as operators were told last.
+        self._told: tuple[int, bool] | None = None
+        self.operations: Handlers = {"standby.status": self._show, "standby.switch": self._switch}
+
+    def told(self, status: HostStatus | None) -> None:
+        """Take what the keeper says; None: this node has none."""
+        self._status = status
+        if status is None or status.role != "primary":
+            return
+        is_in_sync = len(status.in_sync) > 1
+        if self._told is None or self._told[0] != status.epoch:
+            text = f"host {status.host} is the primary of epoch {status.epoch}"
+            self._board.record_system("warning", PRIMARY_EVENT, text)
+        if (self._told is None or self._told[1]) and not is_in_sync:
+            text = f"host {status.host} goes on without a standby: what is acknowledged now is on one disk"
+            self._board.record_system("error", LOST_EVENT, text)
+        elif self._told is not None and not self._told[1] and is_in_sync:
+            text = f"everything that is acknowledged is on the disks of {' and '.join(status.in_sync)}"
+            self._board.record_system("info", CLEAR_EVENT, text)
+        self._told = status.epoch, is_in_sync
+
+    def refuse_scaling(self) -> None:
+        """Lanes are taken over from the spool of another worker on its disk, which the standby would not hear of.
+
+        Raises:
+            ConflictError: this host has a standby (40909).
+        """
+        if self._status is not None:
+            detail = "the number of workers cannot be changed on a node with a standby"
+            raise errors.error_for(
+                errors.STANDBY_REFUSED, detail, "leave the section [standby] out on both hosts"
+            )
+
+    def metrics(self) -> dict[str, Any]:
+        """Give the figures of `STANDBY`; nothing without a pair."""
+        status = self._status
+        if status is None:
+            return {}
+        return {
+            "in_sync": len(status.in_sync) > 1,
+            "epoch": status.epoch,
+            "lag_groups": max((store.lag_groups for store in status.stores), default=0),
+            "bringing_bytes": sum(store.bringing_bytes for store in status.stores),
+        }
+
+    def _show(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
+        self._board.reply(asker, msgspec.to_builtins(self._known()))
+
+    def _switch(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
+        status = self._known()
+        if len(status.in_sync) < 2:
+            raise errors.error_for(errors.STANDBY_REFUSED, "no standby has everything that was acknowledged")
+        self._board.reply(asker, None)
+        self._board.emit(SwitchOver(status.pid))
+
+    def _known(self) -> HostStatus:
+        if self._status is None:
+            raise errors.error_for(errors.STANDBY_REFUSED, "this node has no standby: see standby.store")
+        return self._status

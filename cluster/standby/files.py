@@ -1,0 +1,91 @@
+"""What a node has beside its stores and both hosts have alike: secrets, certificates of a joined cluster, its identity.
+
+They change hardly ever, so all of them are sent whenever one has.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from angarium.errors import UnavailableError
+from angarium_server.frames.shipping import ShipFiles
+from cluster.data.data_dir import (
+    ISSUERS_FOLDER,
+    JOIN_TOKENS_FILE,
+    JOINED_FOLDER,
+    SECRET_FILE,
+    TOKEN_KEY_FILE,
+    write_durably,
+)
+from cluster.data.node_file import NODE_FILE, NodeFile, read_node_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: How the conversation about them is called, among those about stores.
+STORE: Final = "files"
+_SINGLE: Final = (TOKEN_KEY_FILE, SECRET_FILE, JOIN_TOKENS_FILE)
+_FOLDERS: Final = (JOINED_FOLDER, ISSUERS_FOLDER)
+#: Of `node.json`: what is true on both hosts. `starts` too: no incarnation is given twice.
+_ALIKE: Final = ("node", "node_id", "data_id", "workers", "starts")
+#: A node has some kilobytes.
+BYTES_MAX: Final = 16 << 20
+
+
+def collect(data: Path, number: int) -> ShipFiles | None:
+    """Give what there is; None: the node has not begun, or its data directory has no id yet."""
+    try:
+        node = read_node_file(data)
+    except UnavailableError:
+        return None
+    if not node.data_id:
+        return None
+    places = [data / name for name in _SINGLE]
+    for folder in _FOLDERS:
+        places += sorted(path for path in (data / folder).glob("*") if not path.name.startswith("."))
+    found = {str(path.relative_to(data)): path.read_bytes() for path in places if path.is_file()}
+    return ShipFiles(number, {name: getattr(node, name) for name in _ALIKE}, found)
+
+
+def write(data: Path, shipped: ShipFiles) -> None:
+    """Write what the primary has, durably; names that no primary sends are passed over.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    for name, content in shipped.files.items():
+        if _is_known(name):
+            place = data / name
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not place.exists() or place.read_bytes() != content:
+                write_durably(place, content)
+    _write_node(data, shipped.node)
+
+
+def data_id_of(data: Path) -> str:
+    """Give the id of a data directory; empty: it has none, because no node was ever here."""
+    try:
+        return read_node_file(data).data_id
+    except UnavailableError:
+        return ""
+
+
+def _write_node(data: Path, alike: dict[str, Any]) -> None:
+    try:
+        before = read_node_file(data)
+    except UnavailableError:
+        before = NodeFile(node="", node_id="", workers=0)
+    given = {name: value for name, value in alike.items() if name in _ALIKE}
+    given["starts"] = max(before.starts, given.get("starts", 0))
+    after = msgspec.structs.replace(before, **given)
+    if after != before:
+        write_durably(data / NODE_FILE, msgspec.json.format(msgspec.json.encode(after)) + b"\n")
+
+
+def _is_known(name: str) -> bool:
+    path = PurePosixPath(name)
+    is_in_folder = len(path.parts) == 2 and path.parts[0] in _FOLDERS and path.name not in ("", ".", "..")
+    return name in _SINGLE or is_in_folder

@@ -1,0 +1,423 @@
+"""The standby's end: it listens for the stores of the primary, and writes what they send.
+
+Each store has a connection, and a thread that writes; what is to be written is decided by
+`storage.shipping.receiving`. A spool or config store that is made anew lies beside the one that is there until it is
+complete, so a host that stops in between has what it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from angarium import errors
+from angarium_server.connections.door import Door, DoorLimits
+from angarium_server.connections.framing import FramingLimits
+from angarium_server.frames.frame import MalformedFrameError, decoder, read
+from angarium_server.frames.shipping import (
+    VERSION,
+    AskSynced,
+    Meet,
+    NotFollowed,
+    PastRow,
+    ShipFiles,
+    ToldSynced,
+    Whereabouts,
+)
+from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
+from cluster.standby import files
+from storage.config_store import ConfigStore
+from storage.groups import GroupLog
+from storage.headroom import NoRoomError
+from storage.shipping.encoding import frames_to_primary, from_primary
+from storage.shipping.receiving import Finish, Fresh, Receiving
+from storage.spool import LmdbSpool, SpoolFailedError, SpoolFullError, open_spool, remove_spool
+from storage.sync import sync_path
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from angarium_server.connections.connection import Connection
+    from angarium_server.watch import Watch
+    from storage.shipping.receiving import Job
+    from storage.spool import Change
+
+#: A group holds what came during one write; far below what a worker keeps in memory.
+MESSAGE_BYTES_MAX: Final = 1 << 30
+#: Connections at once: a store each, and some that are about to go.
+CONNECTIONS_MAX: Final = 200
+LOGIN_S: Final = 5.0
+UNSENT_MAX: Final = 64 << 20
+#: Jobs of a store that wait; nothing more is read before some are done.
+JOBS_MAX: Final = 200
+
+_log = logging.getLogger("standby")
+_decode_meet = decoder(Meet)
+_decode_files = decoder(ShipFiles)
+
+
+class Terms(NamedTuple):
+    """Whom this host follows."""
+
+    node: str
+    host: str
+    secret: str
+    data: Path
+    map_bytes: int
+
+
+class SpoolPlace:
+    """The spool of one worker, and one that is made anew beside it."""
+
+    def __init__(self, terms: Terms, name: str) -> None:
+        """Open nothing yet."""
+        self._directory = terms.data / SPOOL_FOLDER / name
+        self._fresh_directory = self._directory.with_name(f"copying-{name}")
+        self._map_bytes = terms.map_bytes
+        self._spool: LmdbSpool | None = None
+        self._fresh: LmdbSpool | None = None
+
+    def open(self) -> GroupLog:
+        """Open it, making it if there is none; gives its groups."""
+        remove_spool(self._fresh_directory)
+        self._spool = open_spool(self._directory, self._map_bytes)
+        return GroupLog(self._spool)
+
+    def begin_anew(self) -> None:
+        """Have what is written next in a spool of its own."""
+        self.forget_anew()
+        self._fresh = open_spool(self._fresh_directory, self._map_bytes)
+
+    def forget_anew(self) -> None:
+        """Let go of one that is not complete."""
+        if self._fresh is not None:
+            self._fresh.close()
+            self._fresh = None
+        remove_spool(self._fresh_directory)
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Write durably."""
+        spool = self._fresh or self._spool
+        assert spool is not None
+        spool.commit(changes)
+
+    def finish(self) -> GroupLog:
+        """Put the new one, if there is one, in the place of the other."""
+        assert self._spool is not None
+        if self._fresh is not None:
+            self._fresh.close()
+            self._spool.close()
+            remove_spool(self._directory)
+            self._fresh_directory.rename(self._directory)
+            sync_path(self._directory.parent)
+            self._fresh = None
+            self._spool = open_spool(self._directory, self._map_bytes)
+        return GroupLog(self._spool)
+
+    def close(self) -> None:
+        """Let go of all."""
+        self.forget_anew()
+        if self._spool is not None:
+            self._spool.close()
+            self._spool = None
+
+
+class ConfigPlace:
+    """The config store, and one that is made anew beside it."""
+
+    def __init__(self, terms: Terms, _name: str) -> None:
+        """Open nothing yet."""
+        self._directory = terms.data / CONFIG_FOLDER
+        self._fresh_directory = terms.data / f"copying-{CONFIG_FOLDER}"
+        self._store: ConfigStore | None = None
+        self._fresh: ConfigStore | None = None
+
+    def open(self) -> GroupLog:
+        """Open it, making it if there is none; gives its groups."""
+        shutil.rmtree(self._fresh_directory, ignore_errors=True)
+        self._store = ConfigStore(self._directory)
+        return GroupLog(self._store.spool())
+
+    def begin_anew(self) -> None:
+        """Have what is written next in a store of its own."""
+        self.forget_anew()
+        self._fresh = ConfigStore(self._fresh_directory)
+
+    def forget_anew(self) -> None:
+        """Let go of one that is not complete."""
+        if self._fresh is not None:
+            self._fresh.close()
+            self._fresh = None
+        shutil.rmtree(self._fresh_directory, ignore_errors=True)
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Write durably."""
+        store = self._fresh or self._store
+        assert store is not None
+        store.write_changes(changes)
+
+    def finish(self) -> GroupLog:
+        """Put the new one, if there is one, in the place of the other."""
+        assert self._store is not None
+        if self._fresh is not None:
+            self._fresh.close()
+            self._store.close()
+            shutil.rmtree(self._directory)
+            self._fresh_directory.rename(self._directory)
+            sync_path(self._directory.parent)
+            self._fresh = None
+            self._store = ConfigStore(self._directory)
+        return GroupLog(self._store.spool())
+
+    def close(self) -> None:
+        """Let go of all."""
+        self.forget_anew()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+class Follower:
+    """One store of the primary, over one connection."""
+
+    def __init__(
+        self,
+        name: str,
+        place: SpoolPlace | ConfigPlace,
+        host: str,
+        say: Callable[[list[bytes]], None],
+        failed: Callable[[errors.AngariumError], None],
+    ) -> None:
+        """Open the store in a thread; what comes meanwhile waits."""
+        self.name = name
+        self._place = place
+        self._host = host
+        self._say = say
+        self._failed = failed
+        self._pool = ThreadPoolExecutor(1, f"store-{name}")
+        self._receiving: Receiving | None = None
+        self._is_over = False
+        self._is_due = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether nothing more is to be read for now."""
+        return self._receiving is None or len(self._receiving.jobs) >= JOBS_MAX
+
+    def take(self, frames: list[bytes]) -> None:
+        """Take what the primary says.
+
+        Raises:
+            MalformedFrameError: nobody says so.
+        """
+        assert self._receiving is not None
+        if frames[0] == AskSynced.operation:
+            self._say(ToldSynced(0).frames())
+            return
+        message = from_primary(frames)
+        if message is None:
+            raise MalformedFrameError(f"operation {frames[0]!r}")
+        self._receiving.take(message)
+        self._answer(self._receiving)
+        self._is_due.set()
+
+    def _answer(self, receiving: Receiving) -> None:
+        said, receiving.outbox[:] = list(receiving.outbox), []
+        for message in said:
+            self._say(frames_to_primary(message, self._host))
+
+    async def _run(self) -> None:
+        try:
+            self._receiving = Receiving(await self._in_thread(self._place.open))
+            self._answer(self._receiving)
+            while not self._is_over:
+                await self._is_due.wait()
+                self._is_due.clear()
+                while self._receiving.jobs and not self._is_over:
+                    await self._do(self._receiving, self._receiving.next_job())
+        except (SpoolFullError, NoRoomError) as error:
+            self._failed(errors.error_for(errors.DISK_FULL, str(error)))
+        except SpoolFailedError as error:
+            self._failed(errors.error_for(errors.HOME_NOT_READY, str(error)))
+        except errors.AngariumError as error:
+            self._failed(error)
+        finally:
+            await self._in_thread(self._place.close)
+            self._pool.shutdown(wait=False)
+
+    async def _do(self, receiving: Receiving, job: Job) -> None:
+        if isinstance(job, Fresh):
+            await self._in_thread(self._place.begin_anew)
+        else:
+            await self._in_thread(self._place.write, job.changes)
+        if isinstance(job, Finish):
+            receiving.log = await self._in_thread(self._place.finish)
+        receiving.written(job)
+        self._answer(receiving)
+
+    async def _in_thread(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
+
+    async def end(self) -> None:
+        """Write no more than what is being written, and close the store."""
+        self._is_over = True
+        self._is_due.set()
+        await asyncio.wait([self._task])
+
+
+class Followers:
+    """All stores of the primary."""
+
+    def __init__(self, watch: Watch, terms: Terms, promised: Callable[[], int]) -> None:
+        """Listen nowhere yet.
+
+        Args:
+            watch: the loop.
+            terms: whom this host follows.
+            promised: gives the epoch before which no primary is followed.
+        """
+        self._terms = terms
+        self._promised = promised
+        framing = FramingLimits(MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX)
+        limits = DoorLimits(framing, UNSENT_MAX, LOGIN_S, CONNECTIONS_MAX, CONNECTIONS_MAX)
+        self._door = Door(
+            watch, limits, self._message, self._lost, self._fault, self._refused, lambda _network, _now: True
+        )
+        #: By connection; and those that close their store.
+        self._followers: dict[bytes, Follower] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        #: Connections that ship files.
+        self._filing: set[bytes] = set()
+
+    def listen(self, url: str, context: ssl.SSLContext | None) -> str:
+        """Listen at an address; gives it with the port it got.
+
+        Raises:
+            OSError: that is not possible.
+        """
+        return self._door.listen(url, context)
+
+    @property
+    def stores(self) -> list[str]:
+        """Give which stores are followed."""
+        return sorted(follower.name for follower in self._followers.values())
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        self._door.tick(now)
+        self._door.read_rest()
+        self._door.flush()
+
+    async def close(self) -> None:
+        """Follow nobody any more; returns when no store is open."""
+        for connection_id in list(self._followers):
+            self._end(connection_id)
+        while self._ending:
+            await asyncio.wait(self._ending)
+        self._door.close(0.0)
+
+    # -- the door --------------------------------------------------------------------------------------------
+
+    def _message(self, connection: Connection, frames: list[bytes], now: float) -> bool:
+        follower = self._followers.get(connection.id)
+        try:
+            if follower is not None:
+                if follower.is_full:
+                    return False
+                follower.take(frames)
+            elif connection.id in self._filing:
+                self._file(connection.id, frames)
+            else:
+                self._meet(connection, read(_decode_meet, frames), now)
+        except MalformedFrameError as error:
+            self._refuse(connection.id, errors.error_for(errors.MALFORMED_FRAME, str(error)), now)
+        except errors.AngariumError as error:
+            self._refuse(connection.id, error, now)
+        return True
+
+    def _meet(self, connection: Connection, meet: Meet, now: float) -> None:
+        fault = self._fault_of(meet)
+        if fault is not None:
+            raise fault
+        self._door.admit(connection.id)
+        if meet.store == files.STORE:
+            self._filing.add(connection.id)
+            self._say(connection.id, Whereabouts(PastRow([], 0, 0), self._terms.host).frames())
+            return
+        if meet.store in self.stores or self._ending:
+            raise errors.error_for(errors.HOME_NOT_READY, f"store {meet.store} is still open for another one")
+        place = ConfigPlace if meet.store == CONFIG_FOLDER else SpoolPlace
+        _log.info("store %s of the primary is followed", meet.store)
+        self._followers[connection.id] = Follower(
+            meet.store,
+            place(self._terms, meet.store),
+            self._terms.host,
+            lambda said: self._say(connection.id, said),
+            lambda error: self._refuse(connection.id, error, now),
+        )
+
+    def _fault_of(self, meet: Meet) -> errors.AngariumError | None:
+        terms = self._terms
+        if not hmac.compare_digest(meet.secret.encode(), terms.secret.encode()):
+            return errors.error_for(errors.STANDBY_UNAUTHORIZED, "the primary has another secret")
+        if meet.version != VERSION:
+            return errors.error_for(
+                errors.STANDBY_REFUSED, f"version {meet.version} of the primary is not known here"
+            )
+        if meet.node != terms.node:
+            return errors.error_for(errors.STANDBY_REFUSED, f"this is a host of node {terms.node!r}")
+        if meet.epoch < self._promised():
+            return errors.error_for(errors.STANDBY_REFUSED, f"epoch {meet.epoch} is over")
+        own = files.data_id_of(terms.data)
+        if own not in ("", meet.data):
+            detail = f"the data directory here is of another node ({own}), and is not overwritten"
+            return errors.error_for(errors.STANDBY_REFUSED, detail, "move it away")
+        if meet.store not in (CONFIG_FOLDER, files.STORE) and not meet.store.isdecimal():
+            return errors.error_for(errors.INVALID_ARGUMENT, f"there is no store {meet.store!r}")
+        return None
+
+    def _file(self, connection_id: bytes, frames: list[bytes]) -> None:
+        if frames[0] == AskSynced.operation:
+            self._say(connection_id, ToldSynced(0).frames())
+            return
+        shipped = read(_decode_files, frames)
+        try:
+            files.write(self._terms.data, shipped)
+        except OSError as error:
+            raise errors.error_for(errors.DISK_FULL, str(error)) from None
+        self._say(connection_id, ToldSynced(shipped.number).frames())
+
+    def _say(self, connection_id: bytes, frames: list[bytes]) -> None:
+        self._door.send(connection_id, frames)
+        self._door.flush()
+
+    def _refuse(self, connection_id: bytes, error: errors.AngariumError, now: float) -> None:
+        _log.warning("a store of the primary is not followed: %s", error)
+        self._door.send(connection_id, NotFollowed(error.code, error.detail).frames())
+        self._door.finish(connection_id, now)
+        self._door.flush()
+        self._end(connection_id)
+
+    def _lost(self, connection_id: bytes, _reason: str, _now: float) -> None:
+        self._end(connection_id)
+
+    def _fault(self, connection_id: bytes, reason: str, now: float) -> None:
+        self._refuse(connection_id, errors.error_for(errors.MALFORMED_FRAME, reason), now)
+
+    def _refused(self, reason: str, _now: float) -> None:
+        _log.warning("somebody was not let in: %s", reason)
+
+    def _end(self, connection_id: bytes) -> None:
+        self._filing.discard(connection_id)
+        follower = self._followers.pop(connection_id, None)
+        if follower is not None:
+            task = asyncio.get_running_loop().create_task(follower.end())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)

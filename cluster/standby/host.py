@@ -1,0 +1,435 @@
+"""One host of a pair, from `angarium up` to its end: a standby, which follows, or the primary, whose node it runs.
+
+    candidate, follows the primary --takes the lease--> primary, runs the node --the lease is over--> everything ends
+        ^                                                                                               |
+        +-----------------------------------------------------------------------------------------------+
+
+The keeper (`stores.keeper`) says which of both. The node is a process of its own, started with the same command: its
+supervisor knows nothing of the pair, but that its processes obey a keeper. When another host may be the primary it is
+killed, and this host begins again as a candidate with what is on its disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import zmq
+
+from angarium_server import launch
+from angarium_server.connections.names import Names
+from angarium_server.connections.tls import make_context
+from angarium_server.frames.shipping import Order
+from angarium_server.process import KEEPER_VARIABLE, utc_now
+from angarium_server.watch import Watch
+from cluster.admin.answers import HostStatus, StoreStatus
+from cluster.configuration.config import read_password_file
+from cluster.data.data_dir import CONFIG_FOLDER, in_use
+from cluster.data.node_file import process_start
+from cluster.standby import files
+from cluster.standby.desk import Desk
+from cluster.standby.files_line import FilesLine
+from cluster.standby.followers import Followers, Terms
+from cluster.standby.pair.member import ActUntil, Begin, End, Member, Release, Require, Role
+from cluster.standby.pair.outside import Holder
+from cluster.standby.promotion import FORCE_FILE
+from cluster.standby.settings import STATUS_FILE, SWITCH_SIGNAL, shipping_settings
+from cluster.standby.stores.disk import Probe, file_in
+from cluster.standby.stores.keeper import Keeper
+from cluster.standby.stores.opening import open_store
+from router.ground.config import tls_files
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from cluster.configuration.config import NodeConfig
+    from cluster.standby.stores.keeper import Told
+
+#: How often the host looks around.
+TURN_S: Final = 0.02
+STATUS_S: Final = 0.5
+#: Held for as long as the host runs; and what it was last, for a start at which the outside store knows nothing.
+LOCK_FILE: Final = "standby.lock"
+ROLE_FILE: Final = "standby.role"
+#: A node that is asked to stop gets so long.
+STOP_S: Final = 120.0
+
+_log = logging.getLogger("standby")
+
+
+def run_host(data: Path, config: NodeConfig) -> int:
+    """Run one host of a pair until it is asked to stop; gives the exit status.
+
+    Raises:
+        AngariumError: another one runs on the data directory (40902), or the section cannot be used (40017).
+    """
+    host = Host(data, config)
+    return asyncio.run(host.run())
+
+
+class Host:
+    """This host, over all that it is in turn."""
+
+    def __init__(self, data: Path, config: NodeConfig) -> None:
+        """Take the data directory.
+
+        Raises:
+            AngariumError: as `run_host`.
+        """
+        self._config = config
+        self._section = config.standby
+        self.name = self._section.host or socket.gethostname()
+        self._data = data.absolute()
+        self._data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = self._take_lock()
+        self._secret = read_password_file(self._section.secret_file)
+        self._watch = Watch()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._names = Names(self._watch)
+        self._place = Path(tempfile.mkdtemp(prefix="angarium-pair-"))
+        self._is_stopping = self._is_switching = False
+        self._status = 0
+        #: The life that is going on.
+        self.life: Life | None = None
+
+    def _take_lock(self) -> int:
+        descriptor = os.open(self._data / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise in_use(self._data) from None
+        return descriptor
+
+    async def run(self) -> int:
+        """Be a candidate, and whatever comes of it, again and again."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._watch.descriptor, self._watch.wait, 0.0)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(SWITCH_SIGNAL, self._switch)
+        try:
+            while not self._is_stopping:
+                self.life = Life(self, self._data)
+                await self.life.live()
+            return self._status
+        finally:
+            loop.remove_reader(self._watch.descriptor)
+            (self._data / STATUS_FILE).unlink(missing_ok=True)
+            self._context.destroy(linger=0)
+            shutil.rmtree(self._place, ignore_errors=True)
+            os.close(self._lock)
+
+    def _stop(self) -> None:
+        self._is_stopping = True
+        if self.life is not None:
+            self.life.stop()
+
+    def _reload(self) -> None:
+        if self.life is not None:
+            self.life.signal_node(signal.SIGHUP)
+
+    def _switch(self) -> None:
+        """Hand over: the node stops in order, with everything at the standby, and this host is a candidate then."""
+        if self.life is not None:
+            self.life.switch()
+
+    def node_ended(self, status: int) -> None:
+        """Whoever stopped the node stops this host with it."""
+        self._is_stopping, self._status = True, status
+
+    @property
+    def store(self) -> str:
+        """Give the kind of the outside store."""
+        return self._section.store
+
+    # -- what a life needs -----------------------------------------------------------------------------------
+
+    def followers(self, life: Life) -> Followers:
+        """Give what listens for a primary."""
+        terms = Terms(
+            self._config.node.name,
+            self.name,
+            self._secret,
+            self._data,
+            self._config.spool.map_gb * 1_000_000_000,
+        )
+        followers = Followers(self._watch, terms, lambda: life.epoch)
+        url = self._section.listen
+        context = make_context(tls_files(self._config.router)) if url.startswith("tls://") else None
+        followers.listen(url, context)
+        return followers
+
+    def desk(self) -> Desk:
+        """Give what the processes of a node obey."""
+        desk = Desk(self._context, self._place)
+        self._watch.add(desk.socket, lambda: desk.receive(time.monotonic()))
+        return desk
+
+    def end_desk(self, desk: Desk) -> None:
+        """Let go of it."""
+        self._watch.remove(desk.socket)
+        desk.close()
+
+    def files_line(self) -> FilesLine:
+        """Give what sends the files beside the stores."""
+        settings = shipping_settings(self._config, files.data_id_of(self._data))
+        return FilesLine(self._watch, self._names, settings, self._data)
+
+    def keeper(self, life: Life, probe: Probe) -> tuple[Member, Keeper, Coroutine[Any, Any, None]]:
+        """Give who asks the outside store for this host, anew for each life, and what ends that."""
+        section = self._section
+        me = Holder(self.name, secrets.token_hex(8))
+        store = open_store(section, self._config.node.name, me, self._data)
+        member = Member(me, may_found=self._may_found(), may_be_alone=not section.required)
+        return member, Keeper(member, store, probe, life.told, section.lease_seconds), store.close()
+
+    def _may_found(self) -> bool:
+        """Tell whether this host begins if the outside store knows nothing: not with what it copied from another."""
+        place = self._data / ROLE_FILE
+        return not place.exists() or place.read_text(encoding="ascii").strip() != Role.CANDIDATE.value
+
+    def note_role(self, role: Role) -> None:
+        """Remember what this host is."""
+        (self._data / ROLE_FILE).write_text(role.value + "\n", encoding="ascii")
+
+    def start_node(self, desk: Desk) -> subprocess.Popen[bytes]:
+        """Start the node with the command that started this host."""
+        environment = {**launch.environment(), KEEPER_VARIABLE: desk.address}
+        return subprocess.Popen(launch.command(*sys.argv[1:]), env=environment, process_group=0)
+
+    @property
+    def is_first(self) -> bool:
+        """Tell whether there was never a node here."""
+        return not files.data_id_of(self._data)
+
+    @property
+    def stores(self) -> list[str]:
+        """Give what a standby has to follow; nothing before the node has begun."""
+        found = files.collect(self._data, 0)
+        return [] if found is None else [CONFIG_FOLDER, *map(str, range(found.node["workers"]))]
+
+    def write_status(self, status: HostStatus) -> None:
+        """Have others see it; the newest is enough."""
+        place = self._data / STATUS_FILE
+        fresh = place.with_name(f".{STATUS_FILE}")
+        with contextlib.suppress(OSError):
+            fresh.write_bytes(msgspec.json.encode(status))
+            fresh.replace(place)
+
+
+class Life:
+    """From one candidacy to its end."""
+
+    def __init__(self, host: Host, data: Path) -> None:
+        """Begin nothing yet."""
+        self._host = host
+        self._data = data
+        self._member: Member | None = None
+        self._keeper: Keeper | None = None
+        self._followers: Followers | None = None
+        self._desk: Desk | None = None
+        self._line: FilesLine | None = None
+        self._node: subprocess.Popen[bytes] | None = None
+        self._begun: Begin | None = None
+        self._acts_until = 0.0
+        self._required_by: int | None = None
+        self._is_over = self._is_stopping = self._is_switching = False
+        self._status_at = 0.0
+        self._since = utc_now()
+
+    @property
+    def epoch(self) -> int:
+        """Give the epoch that was seen last."""
+        standing = self._member.seen.standing if self._member is not None else None
+        return standing.epoch if standing is not None else 0
+
+    # -- told ------------------------------------------------------------------------------------------------
+
+    def told(self, effect: Told) -> None:
+        """Take what the keeper says."""
+        match effect:
+            case Begin(epoch, required_by):
+                _log.warning("this host, %s, is the primary of epoch %d", self._host.name, epoch)
+                self._begun, self._required_by = effect, required_by
+            case ActUntil(until):
+                self._acts_until = until
+            case Require(order):
+                self._required_by = order
+            case Release():
+                self._required_by = None
+                _log.warning("the standby is not in the in-sync set: this host goes on without it")
+            case End():
+                _log.error("another host may be the primary: everything ends here")
+                self._is_over, self._acts_until = True, 0.0
+        self._order()
+
+    def stop(self) -> None:
+        """Stop the node in order, and end."""
+        self._is_stopping = True
+        self.signal_node(signal.SIGTERM)
+
+    def switch(self) -> None:
+        """Stop the node in order, let the standby take over, and be its standby."""
+        self._is_switching = True
+        self.signal_node(signal.SIGTERM)
+
+    def signal_node(self, number: int) -> None:
+        """Tell the node something, if it runs here."""
+        if self._node is not None and self._node.poll() is None:
+            self._node.send_signal(number)
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        """Follow, or be the primary, until that is over."""
+        with Probe(file_in(self._data)) as probe:
+            self._member, self._keeper, closing = self._host.keeper(self, probe)
+            task = asyncio.get_running_loop().create_task(self._keeper.run())
+            try:
+                self._followers = self._host.followers(self)
+                await self._go_on(task)
+            finally:
+                task.cancel()
+                await asyncio.wait([task])
+                await closing
+                await self._end()
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            raise fault
+
+    async def _go_on(self, keeping: asyncio.Task[None]) -> None:
+        while not (keeping.done() or self._is_over):
+            now = time.monotonic()
+            if self._begun is not None and self._desk is None:
+                await self._become_primary()
+            if self._followers is not None:
+                self._followers.tick(now)
+                self._look_for_force()
+                if self._is_stopping:
+                    return
+            elif self._tend_node(now):
+                return
+            self._tell(now)
+            await asyncio.sleep(TURN_S)
+
+    def _look_for_force(self) -> None:
+        """Go ahead without all that was acknowledged, if the operator said so."""
+        assert self._member is not None
+        place = self._data / FORCE_FILE
+        if place.exists():
+            place.unlink()
+            self._member.is_forced = True
+            _log.error("an operator has this host, %s, take over with what it has", self._host.name)
+
+    async def _become_primary(self) -> None:
+        assert self._followers is not None
+        await self._followers.close()
+        self._followers = None
+        self._host.note_role(Role.PRIMARY)
+        self._desk = self._host.desk()
+        self._order()
+        self._node = self._host.start_node(self._desk)
+
+    def _order(self) -> None:
+        if self._desk is not None and self._begun is not None:
+            self._desk.say(Order(self._begun.epoch, self._acts_until, self._required_by))
+
+    def _tend_node(self, now: float) -> bool:
+        """Look after the node of this primary and its standby; tell whether it is over."""
+        assert self._node is not None
+        assert self._desk is not None
+        assert self._keeper is not None
+        status = self._node.poll()
+        if status is not None:
+            if not self._is_switching:
+                self._host.node_ended(status)
+            return True
+        self._order()
+        self._desk.tick(now)
+        stores = self._host.stores
+        if self._line is None and stores:
+            self._line = self._host.files_line()
+        if self._line is None:
+            return False
+        self._line.tick(now, self.epoch)
+        if not self._line.follows(now) or not self._desk.follows(stores, now):
+            self._keeper.standby_is_silent()
+            return False
+        self._keeper.standby_follows()
+        caught_up = self._desk.caught_up(stores, now)
+        if caught_up is not None:
+            self._keeper.standby_has_all(*caught_up)
+        return False
+
+    async def _end(self) -> None:
+        if self._node is not None and self._node.poll() is None:
+            # Its processes die with it; no lease lets them act meanwhile.
+            self._node.kill()
+            await asyncio.get_running_loop().run_in_executor(None, self._node.wait)
+        if self._line is not None:
+            self._line.close()
+        if self._desk is not None:
+            self._host.end_desk(self._desk)
+        if self._followers is not None:
+            await self._followers.close()
+
+    # -- telling ---------------------------------------------------------------------------------------------
+
+    def _tell(self, now: float) -> None:
+        if now < self._status_at:
+            return
+        self._status_at = now + STATUS_S
+        assert self._member is not None
+        assert self._keeper is not None
+        seen = self._member.seen
+        standing = seen.standing
+        if self._followers is not None and self._followers.stores:
+            self._host.note_role(Role.CANDIDATE)
+        pid = os.getpid()
+        self._host.write_status(
+            HostStatus(
+                host=self._host.name,
+                role="primary" if self._desk is not None else "standby",
+                pid=pid,
+                pid_start=process_start(pid) or 0,
+                since=self._since,
+                epoch=self.epoch,
+                primary=standing.primary if standing is not None else "",
+                in_sync=sorted(standing.in_sync) if standing is not None else [],
+                acts=self._keeper.may_act,
+                required=self._required_by is not None,
+                store=self._host.store,
+                failure=self._keeper.failure,
+                follows=self._followers.stores if self._followers is not None else [],
+                stores=self._stores(),
+            )
+        )
+
+    def _stores(self) -> list[StoreStatus]:
+        if self._desk is None:
+            return []
+        return [
+            StoreStatus(
+                store=said.store,
+                follows=said.follows,
+                caught_up=said.caught_up is not None,
+                lag_groups=said.lag_groups,
+                bringing_bytes=said.bringing,
+            )
+            for said, _ in self._desk.followed.values()
+        ]

@@ -1,0 +1,57 @@
+"""What the processes of a node are told of its standby, and what a host of a pair says of itself in a file."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from angarium_server.connections.encryption import LinkFiles
+from angarium_server.process import KEEPER_VARIABLE
+from cluster.admin.answers import HostStatus
+from cluster.configuration.config import read_password_file
+from cluster.data.node_file import process_runs
+from storage.shipping.line import StandbySettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cluster.configuration.config import NodeConfig
+
+#: In the data directory, while a host of a pair runs there.
+STATUS_FILE: Final = "standby-status.json"
+#: Has a primary hand over to its standby.
+SWITCH_SIGNAL: Final = signal.SIGUSR1
+
+
+def read_status(data: Path) -> HostStatus | None:
+    """Give what the host of a pair that runs on a data directory says of itself; None: none runs."""
+    try:
+        status = msgspec.json.decode((data / STATUS_FILE).read_bytes(), type=HostStatus)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return status if process_runs(status.pid, status.pid_start) else None
+
+
+def standby_of(config: NodeConfig, data_id: str) -> StandbySettings | None:
+    """Give what a process of this node is told of its standby; None: no keeper started the node."""
+    return shipping_settings(config, data_id) if KEEPER_VARIABLE in os.environ else None
+
+
+def shipping_settings(config: NodeConfig, data_id: str) -> StandbySettings:
+    """Give where the standby is, and what shows it who we are."""
+    section = config.standby
+    return StandbySettings(
+        peer=section.peer,
+        node=config.node.name,
+        data_id=data_id,
+        secret=read_password_file(section.secret_file),
+        files=LinkFiles(
+            ca_file=config.cluster.ca_file,
+            cert_file=config.router.tls_cert_file,
+            key_file=config.router.tls_key_file,
+        ),
+        server_name=section.peer_name,
+    )

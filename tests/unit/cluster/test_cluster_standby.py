@@ -1,0 +1,165 @@
+"""The pair of a node: what the controller tells operators of it, what crosses beside the stores, who is promoted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from angarium import errors
+from angarium_server.frames.shipping import Followed, Order, ShipFiles
+from cluster.admin.answers import HostStatus, StoreStatus
+from cluster.controller.switchboard.effects import SwitchOver
+from cluster.data.node_file import NODE_FILE, NodeFile, read_node_file
+from cluster.standby import files
+from cluster.standby.promotion import FORCE_FILE, promote_host
+from tests.unit.cluster.controller_world import World
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STATUS = HostStatus(
+    host="alpha",
+    role="primary",
+    pid=77,
+    pid_start=1,
+    since="2031-05-04T10:00:00.000Z",
+    epoch=3,
+    primary="alpha",
+    in_sync=["alpha", "beta"],
+    acts=True,
+    required=True,
+    store="etcd",
+    failure="",
+    follows=[],
+    stores=[StoreStatus(store="0", follows=True, caught_up=True, lag_groups=2, bringing_bytes=0)],
+)
+
+
+def alone(**changes: Any) -> HostStatus:
+    return msgspec.structs.replace(STATUS, in_sync=["alpha"], **changes)
+
+
+def names(world: World) -> list[str]:
+    return [event["event"] for event in world.ring.find(None, 100)]
+
+
+# -- the controller ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("R269")
+def test_a_switch_is_written_down_and_asks_the_keeper() -> None:
+    world = World()
+    with pytest.raises(errors.AngariumError) as caught:
+        world.ask("standby.switch")
+    assert caught.value.code == errors.STANDBY_REFUSED, "there is no pair"
+    world.do(world.controller.pair(alone()))
+    with pytest.raises(errors.AngariumError) as caught:
+        world.ask("standby.switch")
+    assert caught.value.code == errors.STANDBY_REFUSED, "nobody else has everything"
+    world.do(world.controller.pair(STATUS))
+    world.written.clear()
+    world.effects.clear()
+    world.ask("standby.switch")
+    assert SwitchOver(77) in world.effects
+    assert b'"standby.switch"' in world.written[0]
+    assert world.ask("standby.status")["in_sync"] == ["alpha", "beta"]
+
+
+def test_operators_hear_once_of_a_primary_and_of_a_standby_that_is_lost_or_back() -> None:
+    world = World()
+    for status in (STATUS, STATUS, alone(), alone(), STATUS, msgspec.structs.replace(STATUS, epoch=4)):
+        world.do(world.controller.pair(status))
+    told = [name for name in names(world) if "STANDBY" in name or "PRIMARY" in name]
+    assert told == [
+        "SYSTEM_PRIMARY_BEGAN",
+        "SYSTEM_STANDBY_LOST",
+        "SYSTEM_STANDBY_LOST_CLEAR",
+        "SYSTEM_PRIMARY_BEGAN",
+    ]
+
+
+def test_the_number_of_workers_stays_on_a_pair() -> None:
+    world = World()
+    world.do(world.controller.pair(STATUS))
+    with pytest.raises(errors.AngariumError) as caught:
+        world.ask("workers.scale", workers=2)
+    assert caught.value.code == errors.STANDBY_REFUSED
+
+
+def test_figures_are_those_of_the_slowest_store() -> None:
+    world = World()
+    assert "angarium_standby" not in world.controller.metrics(world.now)
+    world.do(world.controller.pair(STATUS))
+    page = world.controller.metrics(world.now).splitlines()
+    assert {"angarium_standby_in_sync 1", "angarium_standby_epoch 3", "angarium_standby_lag_groups 2"} <= {
+        *page
+    }
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def test_a_standby_gets_the_identity_and_secrets_of_the_node_and_nothing_else(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "a", tmp_path / "b"
+    for data in (ours, theirs):
+        data.mkdir()
+    assert files.collect(ours, 1) is None, "no node has begun"
+    node = NodeFile(node="orders", node_id="id", data_id="data", workers=2, starts=5, pid=9, url="tcp://x")
+    (ours / NODE_FILE).write_bytes(msgspec.json.encode(node))
+    (ours / "token.key").write_text("secret")
+    (ours / "cluster").mkdir()
+    (ours / "cluster" / "node.pem").write_text("certificate")
+    (ours / "events.jsonl").write_text("of this host")
+    shipped = files.collect(ours, 3)
+    assert shipped is not None
+    files.write(theirs, shipped)
+    found = read_node_file(theirs)
+    assert (found.node, found.node_id, found.data_id, found.workers, found.starts) == (
+        "orders",
+        "id",
+        "data",
+        2,
+        5,
+    )
+    assert (found.pid, found.url) == (0, "")
+    assert (theirs / "cluster" / "node.pem").read_text() == "certificate"
+    assert (theirs / "token.key").stat().st_mode & 0o077 == 0
+    assert not (theirs / "events.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["../token.key", "/etc/passwd", "cluster/../../x", "spool/0", "cluster/a/b", "lock"]
+)
+def test_a_primary_writes_no_file_that_it_has_no_business_with(tmp_path: Path, name: str) -> None:
+    files.write(tmp_path, ShipFiles(1, {"node": "n", "node_id": "i", "workers": 1}, {name: b"x"}))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [NODE_FILE]
+
+
+def test_incarnations_of_a_host_that_was_the_primary_are_not_given_again(tmp_path: Path) -> None:
+    files.write(tmp_path, ShipFiles(1, {"node": "n", "node_id": "i", "workers": 1, "starts": 9}, {}))
+    files.write(tmp_path, ShipFiles(2, {"node": "n", "node_id": "i", "workers": 1, "starts": 4}, {}))
+    assert read_node_file(tmp_path).starts == 9
+
+
+# -- an operator -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("R269")
+def test_a_host_that_may_lack_something_is_promoted_by_force_only(tmp_path: Path) -> None:
+    beta = msgspec.structs.replace(alone(), host="beta", role="standby")
+    with pytest.raises(errors.AngariumError) as caught:
+        promote_host(tmp_path, beta, may_lose=False)
+    assert caught.value.code == errors.STANDBY_REFUSED
+    assert "alpha has everything" in caught.value.detail
+    assert "is lost" in promote_host(tmp_path, beta, may_lose=True)
+    assert (tmp_path / FORCE_FILE).exists()
+    assert promote_host(tmp_path, STATUS, may_lose=False) == "host alpha is the primary"
+
+
+def test_orders_and_what_is_heard_are_frames() -> None:
+    order = Order(3, 1.5, None)
+    assert msgspec.msgpack.decode(order.frames()[1], type=Order) == order
+    said = Followed("0", "beta", follows=True, caught_up=4, lag_groups=0, bringing=0)
+    assert msgspec.msgpack.decode(said.frames()[1], type=Followed) == said
