@@ -6,6 +6,7 @@ A store is the spool of a worker or the config store. Batches of changes are Mes
 
 from __future__ import annotations
 
+from collections.abc import Sequence  # noqa: TC003 - msgspec reads the types of fields
 from typing import Annotated, Any, ClassVar, Final
 
 from angarium_server.frames.frame import Frame, Record, about
@@ -123,6 +124,11 @@ class ShipFiles(Frame):
     number: Annotated[int, about("comes back when they are on disk")]
     node: Annotated[dict[str, Any], about("of `node.json`: what both hosts have alike")]
     files: Annotated[dict[str, bytes], about("by their path in the data directory")]
+    epoch: Annotated[int, about("of the primary")] = 0
+    primary: Annotated[str, about("its name in the pair")] = ""
+    in_sync: Annotated[
+        Sequence[str], about("who has everything that was acknowledged, as the primary knows")
+    ] = ()
 
 
 class Whereabouts(Frame):
@@ -161,7 +167,7 @@ class NotFollowed(Frame):
     operation: ClassVar[bytes] = b"d"
     direction: ClassVar[str] = TO_PRIMARY
 
-    code: Annotated[int, about("as in docs/errors.md")]
+    code: Annotated[int, about("that of an error")]
     detail: Annotated[str, about("the reason")]
 
 
@@ -192,7 +198,7 @@ class Followed(Frame):
     bringing: Annotated[int, about("bytes that were sent to bring it here; 0: it is not being brought")]
 
 
-#: The tables of docs/node-protocol.md.
+#: Those of both conversations.
 FRAMES: Final = (
     *(Meet, ShipGroup, ShipPatch, ShipFresh, ShipPart, ShipBrought, AskTouched, AskSynced, ShipFiles),
     *(Whereabouts, ToldTouched, ToldSynced, NotFollowed, Order, Followed),

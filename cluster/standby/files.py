@@ -21,6 +21,9 @@ from cluster.data.data_dir import (
     write_durably,
 )
 from cluster.data.node_file import NODE_FILE, NodeFile, read_node_file
+from cluster.standby.pair.outside import Standing
+from cluster.standby.stores.manual import note
+from cluster.standby.stores.opening import MANUAL_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,8 +38,8 @@ _ALIKE: Final = ("node", "node_id", "data_id", "workers", "starts")
 BYTES_MAX: Final = 16 << 20
 
 
-def collect(data: Path, number: int) -> ShipFiles | None:
-    """Give what there is; None: the node has not begun, or its data directory has no id yet."""
+def collect(data: Path, number: int, standing: Standing | None = None) -> ShipFiles | None:
+    """Give what there is, and who is who; None: the node has not begun."""
     try:
         node = read_node_file(data)
     except UnavailableError:
@@ -47,7 +50,10 @@ def collect(data: Path, number: int) -> ShipFiles | None:
     for folder in _FOLDERS:
         places += sorted(path for path in (data / folder).glob("*") if not path.name.startswith("."))
     found = {str(path.relative_to(data)): path.read_bytes() for path in places if path.is_file()}
-    return ShipFiles(number, {name: getattr(node, name) for name in _ALIKE}, found)
+    alike = {name: getattr(node, name) for name in _ALIKE}
+    if standing is None:
+        return ShipFiles(number, alike, found)
+    return ShipFiles(number, alike, found, standing.epoch, standing.primary, sorted(standing.in_sync))
 
 
 def write(data: Path, shipped: ShipFiles) -> None:
@@ -63,6 +69,9 @@ def write(data: Path, shipped: ShipFiles) -> None:
             if not place.exists() or place.read_bytes() != content:
                 write_durably(place, content)
     _write_node(data, shipped.node)
+    if shipped.primary and (data / MANUAL_FILE).exists():
+        # The operator's file of this host knows nothing but what the primary says.
+        note(data / MANUAL_FILE, Standing(shipped.epoch, shipped.primary, frozenset(shipped.in_sync)))
 
 
 def data_id_of(data: Path) -> str:

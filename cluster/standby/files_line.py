@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from angarium_server.connections.names import Names
     from angarium_server.frames.shipping import ShipFiles
     from angarium_server.watch import Watch
+    from cluster.standby.pair.outside import Standing
     from storage.shipping.line import StandbySettings
 
 RETRY_S: Final = 0.5
@@ -56,15 +57,15 @@ class FilesLine:
         """Tell whether the standby has the files as they are."""
         return self._is_met and 0 < self._number == self._synced and now - self._heard_at < SILENT_S
 
-    def tick(self, now: float, epoch: int) -> None:
+    def tick(self, now: float, standing: Standing) -> None:
         """Do what is due."""
         if self._connection is None and now >= self._retry_at:
-            self._connect(now, epoch)
+            self._connect(now, standing.epoch)
         if self._connection is not None:
             self._connection.tick(now)
         if self._is_met and now >= self._look_at:
             self._look_at = now + LOOK_S
-            self._look()
+            self._look(standing)
         if self._connection is not None:
             self._connection.send(self._outgoing)
 
@@ -82,8 +83,8 @@ class FilesLine:
         meet = Meet(VERSION, settings.node, settings.data_id, settings.secret, files.STORE, epoch)
         self._outgoing.append(meet.frames())
 
-    def _look(self) -> None:
-        found = files.collect(self._data, self._number + 1)
+    def _look(self, standing: Standing) -> None:
+        found = files.collect(self._data, self._number + 1, standing)
         if found is None:
             return
         if self._sent is None or msgspec.structs.replace(found, number=self._number) != self._sent:

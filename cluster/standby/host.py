@@ -366,7 +366,9 @@ class Life:
             self._line = self._host.files_line()
         if self._line is None:
             return False
-        self._line.tick(now, self.epoch)
+        assert self._member is not None
+        assert self._member.seen.standing is not None, "a primary has one"
+        self._line.tick(now, self._member.seen.standing)
         if not self._line.follows(now) or not self._desk.follows(stores, now):
             self._keeper.standby_is_silent()
             return False

@@ -4,8 +4,8 @@
 of tests, and so does the simulated store in which the pair was tried first.
 
 A store promises what `cluster.standby.pair.outside` says: requests are carried out as a whole or not at all, in one
-order for everybody. It promises nothing about a request without an answer: that one may be carried out later, in part of the
-time of its lease, or never. Whoever asked finds out by reading.
+order for everybody. It promises nothing about a request without an answer: that one may be carried out later, in part
+of the time of its lease, or never. Whoever asked finds out by reading.
 """
 
 from __future__ import annotations
