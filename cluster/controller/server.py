@@ -81,7 +81,7 @@ from cluster.data.data_dir import CONFIG_FOLDER, COPIES_FOLDER, ISSUERS_FOLDER
 from cluster.join import stored
 from cluster.join.tokens import Tokens
 from cluster.join.vault import Vault
-from cluster.standby.settings import SWITCH_SIGNAL, read_status
+from cluster.standby.pair.settings import SWITCH_SIGNAL, read_status
 from storage.config_store import ConfigStore, Entry, is_there
 from storage.shipping.line import StandbySettings  # noqa: TC001 - msgspec reads the types of fields
 

@@ -8,7 +8,7 @@ import msgspec
 
 from cluster.configuration.config import worker_runtime
 from cluster.data.data_dir import SPOOL_FOLDER
-from cluster.standby.settings import standby_of
+from cluster.standby.pair.settings import standby_of
 from router.ground.config import SpoolLimits
 
 if TYPE_CHECKING:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import zmq
 
+from angarium.errors import AngariumError
 from angarium_server import launch
 from angarium_server.connections.names import Names
 from angarium_server.connections.tls import make_context
@@ -38,6 +39,9 @@ from angarium_server.process import KEEPER_VARIABLE, utc_now
 from angarium_server.watch import Watch
 from cluster.admin.answers import HostStatus, StoreStatus
 from cluster.configuration.config import read_password_file
+from cluster.controller.health.checks import Check, Health
+from cluster.controller.health.pages import page
+from cluster.controller.health.server import HealthServer
 from cluster.data.data_dir import CONFIG_FOLDER, in_use
 from cluster.data.node_file import process_start
 from cluster.standby import files
@@ -46,8 +50,8 @@ from cluster.standby.files_line import FilesLine
 from cluster.standby.followers import Followers, Terms
 from cluster.standby.pair.member import ActUntil, Begin, End, Member, Release, Require, Role
 from cluster.standby.pair.outside import Holder
+from cluster.standby.pair.settings import STATUS_FILE, SWITCH_SIGNAL, shipping_settings
 from cluster.standby.promotion import FORCE_FILE
-from cluster.standby.settings import STATUS_FILE, SWITCH_SIGNAL, shipping_settings
 from cluster.standby.stores.disk import Probe, file_in
 from cluster.standby.stores.keeper import Keeper
 from cluster.standby.stores.opening import open_store
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from cluster.configuration.config import NodeConfig
+    from cluster.controller.health.http import Answer, Request
     from cluster.standby.stores.keeper import Told
 
 #: How often the host looks around.
@@ -175,6 +180,21 @@ class Host:
         followers.listen(url, context)
         return followers
 
+    def probes(self, life: Life) -> HealthServer | None:
+        """Give what answers probes while no node runs here that does; None: an address is taken."""
+
+        def answer(request: Request) -> Answer:
+            ready = Check("standby", ok=False, text=f"host {self.name} follows {life.primary or 'nobody'}")
+            alive = [Check("host", ok=True)]
+            health = Health(node=self._config.node.name, live=alive, started=alive, ready=[ready])
+            return page(request, health, lambda: "")
+
+        try:
+            return HealthServer(self._watch, self._config.health.listen, answer)
+        except AngariumError as error:
+            _log.warning("nobody answers probes here: %s", error)
+            return None
+
     def desk(self) -> Desk:
         """Give what the processes of a node obey."""
         desk = Desk(self._context, self._place)
@@ -243,6 +263,7 @@ class Life:
         self._member: Member | None = None
         self._keeper: Keeper | None = None
         self._followers: Followers | None = None
+        self._probes: HealthServer | None = None
         self._desk: Desk | None = None
         self._line: FilesLine | None = None
         self._node: subprocess.Popen[bytes] | None = None
@@ -252,6 +273,12 @@ class Life:
         self._is_over = self._is_stopping = self._is_switching = False
         self._status_at = 0.0
         self._since = utc_now()
+
+    @property
+    def primary(self) -> str:
+        """Give who was the primary when somebody looked last."""
+        standing = self._member.seen.standing if self._member is not None else None
+        return standing.primary if standing is not None else ""
 
     @property
     def epoch(self) -> int:
@@ -303,6 +330,7 @@ class Life:
             task = asyncio.get_running_loop().create_task(self._keeper.run())
             try:
                 self._followers = self._host.followers(self)
+                self._probes = self._host.probes(self)
                 await self._go_on(task)
             finally:
                 task.cancel()
@@ -319,6 +347,8 @@ class Life:
                 await self._become_primary()
             if self._followers is not None:
                 self._followers.tick(now)
+                if self._probes is not None:
+                    self._probes.tick(now)
                 self._look_for_force()
                 if self._is_stopping:
                     return
@@ -338,8 +368,7 @@ class Life:
 
     async def _become_primary(self) -> None:
         assert self._followers is not None
-        await self._followers.close()
-        self._followers = None
+        await self._follow_no_more()
         self._host.note_role(Role.PRIMARY)
         self._desk = self._host.desk()
         self._order()
@@ -387,8 +416,15 @@ class Life:
             self._line.close()
         if self._desk is not None:
             self._host.end_desk(self._desk)
+        await self._follow_no_more()
+
+    async def _follow_no_more(self) -> None:
+        """Let go of the stores and of the addresses."""
         if self._followers is not None:
             await self._followers.close()
+        if self._probes is not None:
+            self._probes.close()
+        self._followers = self._probes = None
 
     # -- telling ---------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ class Endpoint:
         self.watch = Watch()
         self.asked: list[Request] = []
         self.body = body
-        self.server = HealthServer(self.watch, ["tcp://127.0.0.1:0"], self.answer)  # type: ignore[arg-type]
+        self.server = HealthServer(self.watch, ["tcp://127.0.0.1:0"], self.answer)
         self.host, _, port = self.server.urls[0].removeprefix("http://").rpartition(":")
         self.port = int(port)
 
@@ -133,11 +133,11 @@ def test_an_answer_that_does_not_fit_leaves_bit_by_bit() -> None:
 def test_an_address_in_use_is_named(endpoint: Endpoint) -> None:
     url = f"tcp://{endpoint.host}:{endpoint.port}"
     with pytest.raises(errors.InvalidRequestError, match=rf"health.listen: {url}: Address already in use"):
-        HealthServer(endpoint.watch, [url], endpoint.answer)  # type: ignore[arg-type]
+        HealthServer(endpoint.watch, [url], endpoint.answer)
 
 
 def test_all_addresses_of_a_host_are_one_address(endpoint: Endpoint) -> None:
     for url in ("tcp://*:0", "tcp://localhost:*"):
-        server = HealthServer(endpoint.watch, [url], endpoint.answer)  # type: ignore[arg-type]
+        server = HealthServer(endpoint.watch, [url], endpoint.answer)
         assert server.urls[0].startswith("http://")
         server.close()

@@ -97,7 +97,7 @@ def promote(*, data: Path | None, force: bool, out: Output) -> None:
 
 
 def _status_of(data: Path | None) -> HostStatus:
-    from cluster.standby.settings import read_status
+    from cluster.standby.pair.settings import read_status
 
     where = data or own_data_directory()
     status = read_status(where)

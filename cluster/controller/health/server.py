@@ -25,7 +25,7 @@ from cluster.controller.health.http import Answer, Incoming, Request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from angarium_server.process import Process
+    from angarium_server.connections.door import Watcher
 
 #: Probes and scrapers of a node are a handful.
 CLIENTS_MAX: Final = 64
@@ -59,7 +59,7 @@ class _Client:
 class HealthServer:
     """Answers requests at some addresses."""
 
-    def __init__(self, process: Process, listen: list[str], answer: Callable[[Request], Answer]) -> None:
+    def __init__(self, process: Watcher, listen: list[str], answer: Callable[[Request], Answer]) -> None:
         """Bind; `answer` is called once for each request, and does not wait.
 
         Raises:

@@ -1,1 +1,1 @@
-"""What decides which host of a pair is the primary, and until when; no I/O."""
+"""What a pair of hosts is: who is the primary and until when, what processes are told of it, what it says of itself."""
