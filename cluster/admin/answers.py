@@ -128,6 +128,13 @@ class Check(msgspec.Struct, kw_only=True):
     text: str
 
 
+class Access(msgspec.Struct, kw_only=True):
+    """Whether a username may do something, and every rule that had a say; it may if all are ok."""
+
+    allowed: bool
+    checks: list[Check]
+
+
 class Health(msgspec.Struct, kw_only=True):
     """Whether the node is alive, started and ready."""
 

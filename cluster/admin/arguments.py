@@ -202,6 +202,19 @@ class NameArguments(msgspec.Struct, forbid_unknown_fields=True):
     vpn: str = "default"
 
 
+class AccessArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `access.check`: the name is a username, the target a topic, a filter, or a queue to consume.
+
+    With `guaranteed` it is about publishing guaranteed messages.
+    """
+
+    name: str
+    verb: Literal["publish", "subscribe", "consume"]
+    target: Annotated[str, Meta(max_length=1_000)]
+    vpn: str = "default"
+    guaranteed: bool = False
+
+
 class SubscriptionArguments(msgspec.Struct, forbid_unknown_fields=True):
     """Of `subscriptions.list`."""
 

@@ -165,6 +165,13 @@ OPERATIONS: Final[dict[str, Operation]] = {
     ),
     "clients.show": Operation(VIEWER, "vpn", arguments.NameArguments, answers.WholeClient, "Show a client"),
     "clients.disconnect": Operation(OPERATOR, "vpn", arguments.NameArguments, None, "Disconnect a client"),
+    "access.check": Operation(
+        VIEWER,
+        "vpn",
+        arguments.AccessArguments,
+        answers.Access,
+        "Tell whether a client username may publish, subscribe or consume",
+    ),
     "subscriptions.list": Operation(
         VIEWER,
         "vpns",

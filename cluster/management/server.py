@@ -29,7 +29,7 @@ from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.configuration.listening import url_of
 from cluster.management.access.ways import Offer, OidcOffer, Ways
-from cluster.management.api import object_metrics, openapi, resources
+from cluster.management.api import declared, object_metrics, openapi, resources
 from cluster.management.api.routes import ROOT, ROUTES, Found, Route, Target, arguments_of, find, target_of
 from cluster.management.config import ManagementRuntime, public_of
 from cluster.management.console import files
@@ -181,6 +181,11 @@ class ManagementServer:
                     _allow(request, "POST")
                     self._streams.end_session(request)
                     return self._ways.browsers.log_out(request, peer)
+                case ("config", "parse"):
+                    _allow(request, "POST")
+                    # A large text takes tenths of a second, for which nobody else waits.
+                    objects = await asyncio.to_thread(declared.objects_of, await self._body(request))
+                    return bodies.answer(request, objects)
                 case ("operations", name):
                     _allow(request, "POST")
                     return await self._do(request, name, caller)

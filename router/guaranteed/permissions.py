@@ -27,6 +27,8 @@ from router.sessions.directory import profiles_of
 from router.sessions.session import session_queue
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from router.guaranteed.endpoints import Endpoints
     from router.sessions.session import Session
 
@@ -89,12 +91,16 @@ def level_of(session: Session, endpoint: Endpoint) -> Level:
         is_attached = session.carrier is not None and owner == session.username
         own = is_attached and endpoint.name == session_queue(session.client_name)
         return Level.CONSUME if own else Level.NO_ACCESS
-    if owner and owner == session.username:
-        return Level.DELETE
     username = session.vpn.account_of(session.username)
-    if username is not None and username.attributes.get("guaranteed_endpoint_permission_override"):
+    override = username is not None and username.attributes.get("guaranteed_endpoint_permission_override")
+    return level_for(endpoint.attributes, session.username, is_overriding=bool(override))
+
+
+def level_for(attributes: Mapping[str, Any], username: str, *, is_overriding: bool) -> Level:
+    """Give what a username may do with an endpoint of these attributes, if it is one that clients share."""
+    if is_overriding or (attributes["owner"] and attributes["owner"] == username):
         return Level.DELETE
-    return _LEVELS[endpoint.attributes["permission"]]
+    return _LEVELS[attributes["permission"]]
 
 
 def demand(session: Session, endpoint: Endpoint, level: Level, what: str) -> None:

@@ -190,6 +190,54 @@ def test_an_operator_sees_and_ends_a_client_and_what_is_written_of_it(
     assert browser.value("document.title").startswith("Events")
 
 
+def test_a_right_is_taken_away_and_written_down(browser: Browser, api: Api) -> None:
+    acl = {"name": "team", "publish_topic_default": "allow"}
+    assert api.send("POST", "/api/v1/vpns/default/acls", acl).status == 201
+    ann = {"name": "ann", "acl_profile": "team"}
+    assert api.send("POST", "/api/v1/vpns/default/usernames", ann).status == 201
+    log_in(browser)
+    check_access(browser, "ann", "orders/new", "Allowed")
+
+    browser.click("ACL profiles", "nav")
+    browser.click("team", "tbody")
+    browser.click("Change")
+    browser.fill("Publish topic exceptions", "orders/>", "dialog")
+    browser.click("Change 1", "dialog")
+    browser.sees("team: publish_topic_exceptions changed")
+
+    check_access(browser, "ann", "orders/new", "Refused")
+    browser.sees("publish_topic_default = allow, inverted by the exception 'orders/>'")
+    browser.click("Audit log", "nav")
+    browser.fill("Object or operation", "team", "main")
+    browser.until("document.querySelectorAll('tbody tr').length === 2")
+    browser.value("document.querySelector('tbody button').click()")
+    browser.sees('["orders/>"]')
+
+
+def check_access(browser: Browser, name: str, topic: str, answer: str) -> None:
+    browser.click("Access check", "nav")
+    browser.fill("Client username", name, "main")
+    browser.fill("Topic", topic, "main")
+    browser.click("Check", "main")
+    browser.until(f"document.querySelector('#answer')?.innerText.startsWith('{answer}')")
+
+
+def test_a_file_is_planned_and_applied(browser: Browser, api: Api) -> None:
+    log_in(browser)
+    browser.click("Configuration plan", "nav")
+    browser.fill("Or paste one", "[vpn.default.queue.planned]\nmax_ttl_s = 'x'", "main")
+    browser.click("Plan", "main")
+    browser.sees("40017")
+    browser.fill("Or paste one", "[vpn.default.queue.planned]\nmax_ttl_s = 60", "main")
+    browser.click("Plan", "main")
+    browser.sees("Plan: 1 change")
+    assert api.get("/vpns/default/queues/planned").status == 404
+    browser.click("Apply 1 change", "main")
+    browser.click("Apply", "dialog")
+    browser.sees("1 object changed")
+    assert api.get("/vpns/default/queues/planned").value["max_ttl_s"] == 60
+
+
 def test_each_page_of_the_menu_shows_what_it_is_for(browser: Browser, api: Api) -> None:
     log_in(browser)
     hook = {"name": "hook", "queue": "calm", "url": "https://example.com/", "enabled": False}
@@ -201,6 +249,11 @@ def test_each_page_of_the_menu_shows_what_it_is_for(browser: Browser, api: Api) 
         "Dead messages": "#DEAD_MSG_QUEUE",
         "Webhooks": "https://example.com/",
         "Bridges": "No bridge",
+        "Client usernames": "default",
+        "Client profiles": "default",
+        "Templates": "None.",
+        "Message VPNs": "10000 MB",
+        "Operators": "administrator",
     }
     for title, text in shown.items():
         browser.click(title, "nav")

@@ -16,6 +16,7 @@ import click
 from angarium_server.visible import visible
 from cluster.commands.connecting.completion import complete_names
 from cluster.commands.connecting.connection import AdminOptions, admin_options, read_password
+from cluster.commands.objects.rights import may
 from cluster.commands.terminal.confirming import asks, confirm, yes_option
 from cluster.commands.terminal.group import SuggestingGroup
 from cluster.commands.terminal.hints import attribute_hints, print_hints, quiet_option
@@ -297,6 +298,7 @@ def print_change(found: dict[str, Any], verb: str, attributes: Iterable[str], *,
 
 vpn = make_group("vpn", "Message VPNs: isolated sets of topics, users and limits.")
 username = make_group("username", "Client usernames: accounts, with their profiles.")
+username.add_command(may)
 profile = make_group("profile", "Client profiles: rights and limits of clients.")
 acl = make_group("acl", "ACL profiles: the addresses, topics and share names that a client may use.")
 operator = make_group(

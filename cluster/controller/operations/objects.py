@@ -10,6 +10,8 @@ objects.delete      kind, name, vpn="default", version=None     None
 objects.subscribe   name, vpn="default", add=[], remove=[]      the queue; of filters that clients added too
 config.export                                                   [kind, vpn, name, attributes] and hashes
 config.apply        objects, dry_run=False, prune=False         what was done, or would be, per object
+access.check        name, verb, target, vpn="default",          {"allowed", "checks"}: whether a username may
+                    guaranteed=False
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from angarium import errors
+from cluster.controller.access.client_rights import rights_of
 from cluster.controller.access.permissions import may_have
 from cluster.objects import version_of
 from storage.config_store import Change
@@ -53,7 +56,11 @@ class ObjectOperations:
             "objects.subscribe": self._subscribe,
             "config.export": self._export,
             "config.apply": self._apply,
+            "access.check": self._check_access,
         }
+
+    def _check_access(self, request: arguments.AccessArguments, asker: AdminAsker, _now: float) -> None:
+        self._board.reply(asker, rights_of(self._catalog, request))
 
     def _list(self, request: arguments.ListArguments, asker: Asker, _now: float) -> None:
         self._board.reply(asker, self._catalog.find(request.kind, request.vpn, request.name))

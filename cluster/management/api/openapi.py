@@ -20,6 +20,7 @@ from cluster.admin.operations import OPERATIONS
 from cluster.management.access.browsers import SAID_WITH_CHANGES, LoginArguments, ShownSession
 from cluster.management.access.ways import Offer
 from cluster.management.api import object_metrics, pages
+from cluster.management.api.declared import DeclaredObjects, DeclaredText
 from cluster.management.api.routes import COMPARING, JOBS_PATTERN, ROUTES, Body, Shape
 from cluster.objects import KINDS
 
@@ -112,6 +113,7 @@ class _Document:
         structs = [kind.struct for kind in KINDS.values()]
         structs += [kind.identity for kind in KINDS.values() if kind.identity is not None]
         types = [*known, *structs, LoginArguments, ShownSession, Offer, Problem]
+        types += [DeclaredText, DeclaredObjects]
         template = "#/components/schemas/{name}"
         schemas, self._schemas = msgspec.json.schema_components(types, ref_template=template)
         pairs = iter(schemas)
@@ -126,6 +128,7 @@ class _Document:
             f"{ROOT}/openapi.json": {"get": _fixed("openapi", "Describe the API")},
             "/metrics/objects": {"get": _object_metrics()},
             **_logins(),
+            f"{ROOT}/config/parse": {"post": _declared()},
         }
         for route in ROUTES:
             paths.setdefault(f"{ROOT}{route.path}", {})[route.method.lower()] = self._of_route(route)
@@ -335,6 +338,16 @@ def _logins() -> dict[str, Schema]:
                 "responses": {**nothing, **_refusals(_ALWAYS)},
             }
         },
+    }
+
+
+def _declared() -> Schema:
+    """Describe what makes objects of a text."""
+    shown = {"200": {"description": "Done.", "content": _content(_reference(DeclaredObjects.__name__))}}
+    return {
+        **_fixed("config.parse", "Give the objects that a configuration file declares, for config.apply"),
+        "requestBody": {"required": True, "content": _content(_reference(DeclaredText.__name__))},
+        "responses": {**shown, **_refusals({**_ALWAYS, **_WITH_BODY})},
     }
 
 

@@ -25,6 +25,7 @@ NEEDED: Final[dict[str, dict[str, Any]]] = {
     "jobs.show": {"jobs": []},
     "stages.abort": {"names": ["s"]},
     "sinks.forget": {"username": "u"},
+    "access.check": {"verb": "publish", "target": "a"},
     "log_level": {"level": "INFO"},
     "config.apply": {"objects": []},
     "spool.aside.adopt": {"id": 1},

@@ -1,15 +1,24 @@
 // Every page: its first piece of the address, how many pieces come behind it, where the menu has it, and who may see it.
 // `role` is the least one; `ofNode` says that one Message VPN is not enough.
 
+import { Access } from "./access.js";
 import { Audit } from "./audit.js";
 import { Client, Clients } from "./clients.js";
 import { Dead } from "./dead.js";
 import { Events } from "./events.js";
 import { Bridges, Gateways, Webhooks } from "./gateways.js";
 import { Links } from "./links.js";
+import { KINDS, objectPage, objectsPage } from "./objects.js";
 import { Overview } from "./overview.js";
+import { Plan } from "./plan.js";
 import { Queue, TopicEndpoint } from "./queue.js";
 import { Queues, TopicEndpoints } from "./queues.js";
+
+/** Pages of a kind of objects: the list, and one of them. */
+const ofKind = (plural, more = {}) => [
+  { path: plural, title: KINDS[plural].title, group: "Access", view: objectsPage(plural), ...more },
+  { path: plural, pieces: [KINDS[plural].ofNode ? 1 : 2], menu: plural, view: objectPage(plural) },
+];
 
 export const PAGES = [
   { path: "", title: "Overview", group: "Node", view: Overview },
@@ -24,6 +33,14 @@ export const PAGES = [
   { path: "dead", title: "Dead messages", group: "Messages", view: Dead },
   { path: "webhooks", title: "Webhooks", group: "Messages", view: Webhooks },
   { path: "bridges", title: "Bridges", group: "Messages", view: Bridges },
+  { path: "access", title: "Access check", group: "Access", view: Access },
+  ...ofKind("usernames"),
+  ...ofKind("acls"),
+  ...ofKind("profiles"),
+  ...ofKind("templates"),
+  ...ofKind("vpns"),
+  ...ofKind("operators", { role: "administrator", ofNode: true }),
+  { path: "plan", title: "Configuration plan", group: "Access", role: "administrator", view: Plan },
   { path: "events", title: "Events", group: "Watching", view: Events },
   { path: "audit", title: "Audit log", group: "Watching", role: "administrator", ofNode: true, view: Audit },
 ];

@@ -20,7 +20,7 @@ async function objectAt(pieces, signal) {
   return { etag: response.headers.get("ETag"), object: await response.json() };
 }
 
-export function Attributes({ pieces, mayChange, title, onChange }) {
+export function Attributes({ pieces, mayChange, title, onChange, isOpen = false }) {
   const [editing, setEditing] = useState(null);
   const { value, problem, again } = usePolling(pieces.join("\n"), (signal) => objectAt(pieces, signal), 10_000);
   const shown = value ? Object.entries(value.object).filter(([name]) => !FIXED.has(name)) : [];
@@ -31,7 +31,7 @@ export function Attributes({ pieces, mayChange, title, onChange }) {
   };
   return html`<${Panel} id="attributes" title=${title} actions=${mayChange && value && html`<${Button} onClick=${() => setEditing(value)}>Change<//>`}>
     <${Refusal} problem=${problem} />
-    ${value ? html`<details open=${shown.length < 16}><summary>${shown.length} attributes</summary><${Facts} rows=${shown.map(([name, one]) => [html`<code>${name}</code>`, shownOf(one)])} /></details>` : !problem && html`<${Loading} />`}
+    ${value ? html`<details open=${isOpen || shown.length < 16}><summary>${shown.length} attributes</summary><${Facts} rows=${shown.map(([name, one]) => [html`<code>${name}</code>`, shownOf(one)])} /></details>` : !problem && html`<${Loading} />`}
     ${editing && html`<${Change} pieces=${pieces} ...${editing} onClose=${close} />`}
   <//>`;
 }
