@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 SCRIPT: Final = Path(__file__).with_name("browser.js")
-LIMIT_S: Final = 20.0
+LIMIT_S: Final = 40.0
 #: No service of its maker is asked for anything, and nothing is drawn by a card that is not there.
 OPTIONS: Final = (
     "--headless",
