@@ -215,6 +215,15 @@ class AccessArguments(msgspec.Struct, forbid_unknown_fields=True):
     guaranteed: bool = False
 
 
+class TrialArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `clients.try`: under which username what is tried, at a topic, filters or a queue."""
+
+    username: str
+    does: Literal["publish", "subscribe"]
+    target: Annotated[str, Meta(max_length=2_000)]
+    vpn: str = "default"
+
+
 class SubscriptionArguments(msgspec.Struct, forbid_unknown_fields=True):
     """Of `subscriptions.list`."""
 

@@ -172,6 +172,13 @@ OPERATIONS: Final[dict[str, Operation]] = {
         answers.Access,
         "Tell whether a client username may publish, subscribe or consume",
     ),
+    "clients.try": Operation(
+        OPERATOR,
+        "vpn",
+        arguments.TrialArguments,
+        None,
+        "Write down that somebody tries to publish or subscribe; the management process does it",
+    ),
     "subscriptions.list": Operation(
         VIEWER,
         "vpns",

@@ -31,6 +31,7 @@ from cluster.configuration.listening import url_of
 from cluster.management.access.ways import Offer, OidcOffer, Ways
 from cluster.management.api import declared, object_metrics, openapi, resources
 from cluster.management.api.routes import ROOT, ROUTES, Found, Route, Target, arguments_of, find, target_of
+from cluster.management.api.trials import Trials
 from cluster.management.config import ManagementRuntime, public_of
 from cluster.management.console import files
 from cluster.management.controller import DEFAULT_TIMEOUT_S, Controller
@@ -104,6 +105,7 @@ class ManagementServer:
         )
         for entry in runtime.settings.listen:
             self._site.listen(entry, url_of(entry))
+        self._trials = Trials(f"ipc://{process.runtime_dir}/links")
         process.on_request(self._request)
         process.ready({"urls": runtime.settings.listen})
 
@@ -186,6 +188,9 @@ class ManagementServer:
                     # A large text takes tenths of a second, for which nobody else waits.
                     objects = await asyncio.to_thread(declared.objects_of, await self._body(request))
                     return bodies.answer(request, objects)
+                case ("vpns", vpn, "try", "publish" | "subscribe" as does):
+                    _allow(request, "POST")
+                    return await self._try(request, connection, caller, vpn, does)
                 case ("operations", name):
                     _allow(request, "POST")
                     return await self._do(request, name, caller)
@@ -240,6 +245,22 @@ class ManagementServer:
             arguments = arguments_of(route, found.values, target.query, body)
             return await self._stream(request, connection, caller, route, arguments)
         return await resources.answer(request, target, (found, route), body, ask)
+
+    async def _try(
+        self, request: BaseRequest, connection: Connection, caller: Caller, vpn: str, does: str
+    ) -> web.StreamResponse:
+        """Publish or subscribe as a client, on behalf of an operator."""
+        body = await self._body(request)
+
+        def ask(operation: str, asked: dict[str, Any]) -> Awaitable[Any]:
+            return self._controller.ask(operation, asked, caller)
+
+        if does == "publish":
+            await self._trials.publish(vpn, body, ask)
+            return web.Response(status=204)
+        standing = Standing(self._controller.ask, caller.operator)
+        async with self._trials.heard(vpn, body, ask) as source:
+            return await self._streams.serve(request, connection, caller, source, standing)
 
     async def _stream(
         self,

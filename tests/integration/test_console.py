@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from angarium import blocking
+from angarium import blocking, errors
 from angarium_server.http.problems import CONTENT_TYPE
 from tests.integration.browser import Browser, program
 from tests.integration.http_api import PASSWORD, Api, managed_node
@@ -54,7 +54,7 @@ def browser(node: Node, chromium: Browser) -> Iterator[Browser]:
     chromium.complaints.clear()
     visit = f"?visit={next(VISITS)}"
     chromium.open(f"{node.management_url}/{visit}")
-    chromium.until(f"location.search === '{visit}' && document.querySelector('main.login input')")
+    chromium.until(f"location.search === '{visit}' && document.activeElement?.name === 'name'")
     yield chromium
     foreign = [url for url in chromium.requested if not url.startswith(node.management_url)]
     assert foreign == []
@@ -219,7 +219,48 @@ def check_access(browser: Browser, name: str, topic: str, answer: str) -> None:
     browser.fill("Client username", name, "main")
     browser.fill("Topic", topic, "main")
     browser.click("Check", "main")
-    browser.until(f"document.querySelector('#answer')?.innerText.startsWith('{answer}')")
+    browser.until(f"document.querySelector('#answer h2')?.innerText.startsWith('{answer}')")
+
+
+def test_an_operator_tries_what_a_client_may(node: Node, browser: Browser, api: Api) -> None:
+    log_in(browser, "operator")
+    browser.click("Try it", "nav")
+    browser.fill("Filters", "demo/>", "#subscribe")
+    browser.click("Subscribe", "#subscribe")
+    browser.sees("listening")
+    with blocking.connect(node.url) as client:
+        client.publish("demo/native", MARKUP.encode())
+    browser.sees(MARKUP)
+    browser.fill("Topic", "demo/by/hand", "#publish")
+    browser.fill("Payload", "of the console", "#publish")
+    browser.click("Publish", "#publish")
+    browser.sees("Published to demo/by/hand")
+    browser.sees("of the console")
+    browser.fill("Client username", "nobody", "#who")
+    browser.click("Publish", "#publish")
+    browser.until("Boolean(document.querySelector('#publish [role=alert]'))")
+    browser.click("Stop", "#subscribe")
+    tried = api.do("audit", who="operator").value
+    assert {"publish": "demo/by/hand", "subscribe": "demo/>"}.items() <= {
+        one["asked"]["does"]: one["asked"]["target"]
+        for one in tried[:-1]
+        if one["operation"] == "clients.try"
+    }.items()
+    assert browser.value("document.title").startswith("Try it")
+
+
+def test_a_viewer_may_not_try(api: Api) -> None:
+    viewer = Api(f"http://{api.place}", "viewer")
+    for does, body in (("publish", {"topic": "a", "payload": ""}), ("subscribe", {"filters": ["a"]})):
+        assert viewer.send("POST", f"/api/v1/vpns/default/try/{does}", body).code == errors.OPERATOR_DENIED
+    viewer.close()
+    # A status of 401 would have the browser ask for another operator.
+    wrong = {"topic": "a", "username": "nobody", "password": "of nobody"}
+    assert api.send("POST", "/api/v1/vpns/default/try/publish", wrong).code == errors.INVALID_ARGUMENT
+    assert api.send("POST", "/api/v1/vpns/default/try/publish", {"topic": "a", "queue": "b"}).status == 400
+    assert api.send("POST", "/api/v1/vpns/none/try/publish", {"topic": "a"}).status == 404
+    denied = {"topic": "orders/1", "username": "ann"}
+    assert api.send("POST", "/api/v1/vpns/default/try/publish", denied).code == errors.PUBLISH_DENIED
 
 
 def test_a_file_is_planned_and_applied(browser: Browser, api: Api) -> None:
@@ -272,7 +313,7 @@ def test_a_refusal_is_shown_in_the_words_of_the_node(browser: Browser) -> None:
 
 def test_the_keyboard_leads_through_all_of_it(node: Node, browser: Browser, api: Api) -> None:
     fill(node, api, "calm", [b"one"])
-    browser.until("document.activeElement.name === 'name'")
+    browser.until("document.activeElement?.name === 'name'")
     browser.type("admin")
     browser.press("Tab")
     browser.type(PASSWORD)
@@ -281,7 +322,7 @@ def test_the_keyboard_leads_through_all_of_it(node: Node, browser: Browser, api:
     browser.tab_to("Skip to the content")
     browser.tab_to("Queues")
     browser.press("Enter")
-    browser.until("document.activeElement.ariaLabel === 'Queues'")
+    browser.until("document.activeElement?.ariaLabel === 'Queues'")
     browser.sees("calm")
     browser.tab_to("calm")
     browser.press("Enter")

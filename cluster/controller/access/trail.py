@@ -39,7 +39,7 @@ CHANGES: Final = frozenset(
     (
         *("objects.create", "objects.update", "objects.delete", "objects.subscribe", "config.apply"),
         *("endpoints.purge", "endpoints.release", "endpoints.copy", "endpoints.move", "endpoints.redrive"),
-        *("messages.delete", "clients.disconnect", "stages.abort", "sinks.forget"),
+        *("messages.delete", "clients.disconnect", "clients.try", "stages.abort", "sinks.forget"),
         *(
             "cluster.token.create",
             "cluster.token.delete",
@@ -95,6 +95,7 @@ _KEPT: Final = (
         "subject",
         "reason",
         "prune",
+        "does",
     ),
 )
 #: Attributes whose values are not kept. A file of authorities may hold a private key as well.

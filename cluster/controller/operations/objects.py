@@ -12,6 +12,7 @@ config.export                                                   [kind, vpn, name
 config.apply        objects, dry_run=False, prune=False         what was done, or would be, per object
 access.check        name, verb, target, vpn="default",          {"allowed", "checks"}: whether a username may
                     guaranteed=False
+clients.try         username, does, target, vpn="default"       None: that somebody tries is allowed, and written down
 """
 
 from __future__ import annotations
@@ -57,10 +58,15 @@ class ObjectOperations:
             "config.export": self._export,
             "config.apply": self._apply,
             "access.check": self._check_access,
+            "clients.try": self._try,
         }
 
     def _check_access(self, request: arguments.AccessArguments, asker: AdminAsker, _now: float) -> None:
         self._board.reply(asker, rights_of(self._catalog, request))
+
+    def _try(self, request: arguments.TrialArguments, asker: AdminAsker, _now: float) -> None:
+        self._catalog.show("vpn", "", request.vpn)
+        self._board.reply(asker, None)
 
     def _list(self, request: arguments.ListArguments, asker: Asker, _now: float) -> None:
         self._board.reply(asker, self._catalog.find(request.kind, request.vpn, request.name))

@@ -22,6 +22,7 @@ from cluster.management.access.ways import Offer
 from cluster.management.api import object_metrics, pages
 from cluster.management.api.declared import DeclaredObjects, DeclaredText
 from cluster.management.api.routes import COMPARING, JOBS_PATTERN, ROUTES, Body, Shape
+from cluster.management.api.trials import PublishTrial, SubscribeTrial
 from cluster.objects import KINDS
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class _Document:
         structs = [kind.struct for kind in KINDS.values()]
         structs += [kind.identity for kind in KINDS.values() if kind.identity is not None]
         types = [*known, *structs, LoginArguments, ShownSession, Offer, Problem]
-        types += [DeclaredText, DeclaredObjects]
+        types += [DeclaredText, DeclaredObjects, PublishTrial, SubscribeTrial]
         template = "#/components/schemas/{name}"
         schemas, self._schemas = msgspec.json.schema_components(types, ref_template=template)
         pairs = iter(schemas)
@@ -129,6 +130,7 @@ class _Document:
             "/metrics/objects": {"get": _object_metrics()},
             **_logins(),
             f"{ROOT}/config/parse": {"post": _declared()},
+            **_trials(),
         }
         for route in ROUTES:
             paths.setdefault(f"{ROOT}{route.path}", {})[route.method.lower()] = self._of_route(route)
@@ -348,6 +350,29 @@ def _declared() -> Schema:
         **_fixed("config.parse", "Give the objects that a configuration file declares, for config.apply"),
         "requestBody": {"required": True, "content": _content(_reference(DeclaredText.__name__))},
         "responses": {**shown, **_refusals({**_ALWAYS, **_WITH_BODY})},
+    }
+
+
+def _trials() -> dict[str, Schema]:
+    """Describe trying to be a client."""
+    done = {"204": {"description": "The router has taken the message."}}
+    heard = {
+        "200": {"description": "Messages as they come.", "content": {"text/event-stream": {"schema": _TEXT}}}
+    }
+    publishing = "Publish a message as a client username"
+    listening = "Stream messages of topics to a client username"
+    return {
+        f"{ROOT}/vpns/{{vpn}}/try/publish": {"post": _trial("publish", publishing, PublishTrial, done)},
+        f"{ROOT}/vpns/{{vpn}}/try/subscribe": {"post": _trial("subscribe", listening, SubscribeTrial, heard)},
+    }
+
+
+def _trial(does: str, summary: str, body: type[Any], answer: Schema) -> Schema:
+    return {
+        **_fixed(f"try.{does}", summary),
+        "parameters": [{"name": "vpn", "in": "path", "required": True, "schema": _TEXT}],
+        "requestBody": {"required": True, "content": _content(_reference(body.__name__))},
+        "responses": {**answer, **_refusals({**_ALWAYS, **_WITH_BODY, **_NAMING})},
     }
 
 

@@ -26,6 +26,7 @@ NEEDED: Final[dict[str, dict[str, Any]]] = {
     "stages.abort": {"names": ["s"]},
     "sinks.forget": {"username": "u"},
     "access.check": {"verb": "publish", "target": "a"},
+    "clients.try": {"username": "u", "does": "publish", "target": "a"},
     "log_level": {"level": "INFO"},
     "config.apply": {"objects": []},
     "spool.aside.adopt": {"id": 1},

@@ -1,6 +1,6 @@
 // Logging in, with what the node offers: a name and a password always, other ways where its answer lists them.
 
-import { html, useEffect, useState } from "../vendor/preact-htm.js";
+import { html, useLayoutEffect, useState } from "../vendor/preact-htm.js";
 import { logIn } from "../node/api.js";
 import { Field, useWork } from "../parts/controls.js";
 import { Refusal } from "../parts/notices.js";
@@ -9,7 +9,8 @@ export function Login({ problem, onLogin }) {
   const [name, setName] = useState("");
   const [password, setPassword] = useState("");
   const work = useWork();
-  useEffect(() => {
+  // Before anything is painted: later it would take the focus from somebody who types already.
+  useLayoutEffect(() => {
     document.title = "Log in – Angarium";
     document.querySelector("main.login input")?.focus();
   }, []);

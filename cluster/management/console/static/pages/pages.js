@@ -13,6 +13,7 @@ import { Overview } from "./overview.js";
 import { Plan } from "./plan.js";
 import { Queue, TopicEndpoint } from "./queue.js";
 import { Queues, TopicEndpoints } from "./queues.js";
+import { Try } from "./try.js";
 
 /** Pages of a kind of objects: the list, and one of them. */
 const ofKind = (plural, more = {}) => [
@@ -31,6 +32,7 @@ export const PAGES = [
   { path: "topic-endpoints", title: "Topic endpoints", group: "Messages", view: TopicEndpoints },
   { path: "topic-endpoint", pieces: [2], menu: "topic-endpoints", view: TopicEndpoint },
   { path: "dead", title: "Dead messages", group: "Messages", view: Dead },
+  { path: "try", title: "Try it", group: "Messages", role: "operator", view: Try },
   { path: "webhooks", title: "Webhooks", group: "Messages", view: Webhooks },
   { path: "bridges", title: "Bridges", group: "Messages", view: Bridges },
   { path: "access", title: "Access check", group: "Access", view: Access },

@@ -75,8 +75,8 @@ export function Moment({ value }) {
 }
 
 export function Panel({ title, actions, children, id, wide }) {
-  return html`<section class=${`panel${wide ? " wide" : ""}`} aria-labelledby=${id}>
-    <header><h2 id=${id}>${title}</h2>${actions && html`<div class="actions">${actions}</div>`}</header>
+  return html`<section class=${`panel${wide ? " wide" : ""}`} id=${id} aria-labelledby=${`${id}-title`}>
+    <header><h2 id=${`${id}-title`}>${title}</h2>${actions && html`<div class="actions">${actions}</div>`}</header>
     ${children}
   </section>`;
 }

@@ -1,6 +1,6 @@
 // Dialogs: modal, with the focus inside, closed by Escape; and the question before something that cannot be taken back.
 
-import { html, useEffect, useRef, useState } from "../vendor/preact-htm.js";
+import { html, useLayoutEffect, useRef, useState } from "../vendor/preact-htm.js";
 import { Button, Field, useId, useWork } from "./controls.js";
 import { Refusal } from "./notices.js";
 
@@ -8,7 +8,7 @@ import { Refusal } from "./notices.js";
 export function Dialog({ title, onClose, children, wide }) {
   const element = useRef(null);
   const id = useId();
-  useEffect(() => {
+  useLayoutEffect(() => {
     const before = document.activeElement;
     const dialog = element.current;
     dialog.showModal();
