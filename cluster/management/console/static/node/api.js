@@ -90,15 +90,26 @@ export async function page(pieces, query, options) {
 
 // -- the session ---------------------------------------------------------------------------------------------------
 
-/** Give who asks, if this browser has a session; null if it has none. */
+/** Give who asks, if this browser has a session, or shows a certificate of an operator; null if it does neither. */
 export async function resume() {
   try {
     token = (await get(["login"])).token;
     return await get(["me"]);
   } catch (problem) {
+    if (problem.status !== 401) throw problem;
+  }
+  if ((await ways()).certificate === "none") return null;
+  try {
+    return await get(["me"]);
+  } catch (problem) {
     if (problem.status === 401) return null;
     throw problem;
   }
+}
+
+/** Give which ways to log in the node offers: {password, token, certificate, oidc: {path, label} or null}. */
+export function ways() {
+  return get(["login", "ways"]);
 }
 
 export async function logIn(name, password) {

@@ -1,18 +1,23 @@
 // Logging in, with what the node offers: a name and a password always, other ways where its answer lists them.
 
-import { html, useLayoutEffect, useState } from "../vendor/preact-htm.js";
-import { logIn } from "../node/api.js";
+import { html, useEffect, useLayoutEffect, useState } from "../vendor/preact-htm.js";
+import { logIn, ways } from "../node/api.js";
 import { Field, useWork } from "../parts/controls.js";
 import { Refusal } from "../parts/notices.js";
 
 export function Login({ problem, onLogin }) {
   const [name, setName] = useState("");
   const [password, setPassword] = useState("");
+  const [offered, setOffered] = useState(null);
   const work = useWork();
   // Before anything is painted: later it would take the focus from somebody who types already.
   useLayoutEffect(() => {
     document.title = "Log in – Angarium";
     document.querySelector("main.login input")?.focus();
+  }, []);
+  useEffect(() => {
+    // Without an answer there is a name and a password still.
+    ways().then(setOffered, () => {});
   }, []);
   const submit = (event) => {
     event.preventDefault();
@@ -27,6 +32,7 @@ export function Login({ problem, onLogin }) {
       <${Refusal} problem=${work.problem} />
       <button type="submit" class="primary" disabled=${work.busy}>${work.busy ? "Logging in …" : "Log in"}</button>
     </form>
+    ${offered?.oidc && html`<a class="button" href=${offered.oidc.path}>${offered.oidc.label}</a>`}
     <p class="quiet">An operator is made on the host of the node: <code>angarium operator create</code></p>
   </main>`;
 }
