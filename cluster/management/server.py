@@ -164,6 +164,9 @@ class ManagementServer:
             return files.answer(request, file)
         if target.path == (*ROOT, "login"):
             return await self._login(request, peer)
+        if target.path == (*ROOT, "login", "certificate"):
+            _allow(request, "POST")
+            return await self._ways.browsers.log_in_by_certificate(request, peer)
         if target.path == (*ROOT, "login", "ways"):
             _allow(request, "GET", "HEAD")
             return bodies.answer(request, offered(self._runtime))

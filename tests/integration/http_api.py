@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from angarium_server.testing import Node
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     import ssl
@@ -100,9 +101,9 @@ class Api:
         came = self._line.getresponse()
         return Answer(came.status, came.headers, came.read())
 
-    def ask_without(self, path: str) -> Answer:
+    def ask_without(self, path: str, method: str = "GET", **headers: str) -> Answer:
         """Ask for something without saying who it is."""
-        self._line.request("GET", path)
+        self._line.request(method, path, headers=headers)
         came = self._line.getresponse()
         return Answer(came.status, came.headers, came.read())
 
@@ -148,6 +149,13 @@ def managed_node(
             made = ("operator", "create", name, "--set", f"role={role}", "--password-file", str(password))
             node.run(*made)
         yield node
+
+
+def logins(node: Node, address: str = "") -> list[dict[str, Any]]:
+    """Give the logins of the audit log, of all addresses or of one."""
+    with Admin(node.data) as admin:
+        entries = [one for one in admin.call("audit") if one["operation"] == "login"]
+    return [one for one in entries if address in ("", one["address"])]
 
 
 def raw(node: Node, data: bytes) -> socket.socket:

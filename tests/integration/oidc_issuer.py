@@ -1,13 +1,14 @@
 """An identity provider (OpenID Connect) for tests, over real HTTP: discovery, keys, a login page, and tokens for codes.
 
 It checks what a real one checks: the client and its secret, the address that it sends browsers back to, PKCE, and that
-a code comes once. The login page asks nobody, and sends the browser back at once.
+a code comes once. The login page asks nobody for a password.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import secrets
 from typing import TYPE_CHECKING, Any
@@ -34,9 +35,13 @@ class Issuer(KeyServer):
         self.sign: Callable[[dict[str, Any]], str] = lambda claims: self.makers[0].token(**claims)
         #: What it says of itself, changed.
         self.described: dict[str, Any] = {}
+        #: Where it sends browsers back to, and nowhere else.
+        self.redirect_uri = REDIRECT_URI
         #: Code -> what was asked for.
         self.codes: dict[str, dict[str, str]] = {}
         self.posts: list[dict[str, str]] = []
+        #: Whether its login page is one, with a link back, instead of sending the browser back at once.
+        self.has_page = False
 
     @property
     def issuer(self) -> str:
@@ -51,9 +56,7 @@ class Issuer(KeyServer):
                 self._send(handler, 200, jwks(*self.makers))
             case "/realm/authorize":
                 asked = {name: values[0] for name, values in parse_qs(place.query).items()}
-                handler.send_response(302)
-                handler.send_header("Location", self._authorized(asked))
-                handler.end_headers()
+                self._show(handler, self._authorized(asked))
             case _:
                 handler.send_error(404)
 
@@ -74,6 +77,16 @@ class Issuer(KeyServer):
                 handler, 200, {"id_token": self._token(asked), "access_token": "x", "token_type": "Bearer"}
             )
 
+    def _show(self, handler: BaseHTTPRequestHandler, back: str) -> None:
+        """Send a browser back, or show it a page that does when somebody clicks."""
+        handler.send_response(200 if self.has_page else 302)
+        handler.send_header(
+            "Content-Type" if self.has_page else "Location", "text/html" if self.has_page else back
+        )
+        handler.end_headers()
+        if self.has_page:
+            handler.wfile.write(f'<!doctype html><a href="{html.escape(back)}">I am Anna</a>'.encode())
+
     def _metadata(self) -> dict[str, Any]:
         return {
             "issuer": self.issuer,
@@ -87,7 +100,7 @@ class Issuer(KeyServer):
 
     def _authorized(self, asked: dict[str, str]) -> str:
         """Give where the browser is sent: back, with a code."""
-        assert (asked["client_id"], asked["redirect_uri"]) == (CLIENT, REDIRECT_URI)
+        assert (asked["client_id"], asked["redirect_uri"]) == (CLIENT, self.redirect_uri)
         assert (asked["response_type"], asked["code_challenge_method"]) == ("code", "S256")
         assert "openid" in asked["scope"].split()
         assert asked["theme"] == "dark", "what the endpoint has behind its question mark stays"

@@ -14,10 +14,13 @@ from angarium import blocking, errors
 from angarium_server.http.problems import CONTENT_TYPE
 from tests.integration.browser import Browser, program
 from tests.integration.http_api import PASSWORD, Api, managed_node
+from tests.integration.oidc_issuer import CLIENT, SECRET, Issuer
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from angarium_server.testing import Node
 
@@ -341,3 +344,29 @@ def test_the_keyboard_leads_through_all_of_it(node: Node, browser: Browser, api:
     browser.until("!document.querySelector('dialog')")
     assert browser.focused() == "Purge"
     assert browser.value("person.unnamed()") == []
+
+
+@pytest.mark.requirement("R258")
+def test_who_comes_back_from_an_identity_provider_is_logged_in(tmp_path: Path, chromium: Browser) -> None:
+    """To a browser, localhost and 127.0.0.1 are two sites: cookies go as they do between a node and its provider."""
+    issuer, port = Issuer(), free_port()
+    issuer.has_page, issuer.redirect_uri = True, f"http://localhost:{port}/login/oidc/callback"
+    config = (
+        f'[management]\npublic_url = "http://localhost:{port}"\n'
+        f'[oidc]\nissuer = "{issuer.issuer}"\nclient_id = "{CLIENT}"\nclient_secret_file = "secret"\n'
+    )
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    secret.chmod(0o600)
+    with managed_node(tmp_path, config, f"http://127.0.0.1:{port}") as running:
+        running.run("operator", "create", "anna", "--set", "role=operator", "--set", "token_subject=anna-1")
+        chromium.do("Network.clearBrowserCookies")
+        chromium.open(f"http://localhost:{port}/login/oidc")
+        chromium.click("I am Anna")
+        chromium.sees("Log out")
+        chromium.sees("anna")
+        assert chromium.value("location.pathname") == "/"
+        assert chromium.value("document.cookie") == "", "no script sees a session"
+        chromium.click("Log out")
+        chromium.until("document.querySelector('main.login input')")
+    issuer.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import ssl
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +11,7 @@ import pytest
 from angarium import errors
 from cluster.commands import cli
 from tests.integration.certificates import Authority, Pair
-from tests.integration.http_api import Api, basic, managed_node
+from tests.integration.http_api import Api, basic, logins, managed_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,11 +72,6 @@ def place(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
         node.run(*made)
         node.run("operator", "create", "ben", "--set", "certificate_name=ben", "--set", "enabled=false")
         yield Place(node, authority, signer, file)
-
-
-def logins(node: Node) -> list[dict[str, Any]]:
-    lines = node.run("audit", "--json").splitlines()
-    return [one for one in map(json.loads, lines) if one["operation"] == "login"]
 
 
 @pytest.mark.requirement("R259")
@@ -157,4 +151,27 @@ def test_who_is_disabled_is_refused_over_a_connection_that_is_there(place: Place
     assert api.ask_without("/api/v1/me").status == 200
     place.node.run("operator", "delete", "carl", "--yes")
     assert api.ask_without("/api/v1/me").code == errors.UNAUTHORIZED
+    api.close()
+
+
+@pytest.mark.requirement("R259")
+def test_a_page_logs_in_with_the_certificate_of_its_browser(place: Place) -> None:
+    place.node.run("operator", "create", "dora", "--set", "certificate_name=dora")
+    api = place.api(place.signer.issue("dora"))
+    before = len(logins(place.node))
+    answer = api.ask_without("/api/v1/login/certificate", "POST")
+    assert (answer.value["operator"], answer.value["method"]) == ("dora", "certificate")
+    cookie = answer.headers["Set-Cookie"]
+    assert all(part in cookie for part in ("__Host-angarium", "Secure", "HttpOnly", "SameSite=Strict"))
+    (entry,) = logins(place.node)[before:]
+    assert (entry["who"], entry["asked"]["method"]) == ("dora", "certificate")
+    said = {"Cookie": cookie.partition(";")[0]}
+    assert api.ask_without("/api/v1/login", **said).value["token"] == answer.value["token"]
+    assert api.ask_without("/api/v1/logout", "POST", **said).code == errors.CROSS_ORIGIN, "without its token"
+    place.node.run("operator", "update", "dora", "--set", "certificate_name=other")
+    assert api.ask_without("/api/v1/login", **said).code == errors.UNAUTHORIZED
+    refused = api.ask_without("/api/v1/login/certificate", "POST")
+    assert (refused.code, "Basic" in refused.headers["WWW-Authenticate"]) == (errors.UNAUTHORIZED, False)
+    foreign = api.ask_without("/api/v1/login/certificate", "POST", Origin="https://evil.example")
+    assert foreign.code == errors.CROSS_ORIGIN
     api.close()

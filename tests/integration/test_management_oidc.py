@@ -15,7 +15,7 @@ import pytest
 from angarium import errors
 from cluster.configuration.management import OidcSection
 from cluster.management.openid.provider import Provider
-from tests.integration.http_api import LIMIT_S, PASSWORD, Answer, Api, managed_node
+from tests.integration.http_api import LIMIT_S, PASSWORD, Answer, Api, logins, managed_node
 from tests.integration.oidc_issuer import CLIENT, REDIRECT_URI, SECRET, Issuer
 from tests.token_issuer import TokenMaker, handmade, signed_with_public_key
 from tests.waiting import wait_until
@@ -130,11 +130,6 @@ def browser(node: Node, issuer: Issuer) -> Iterator[Browser]:
     made.close()
     issuer.changed, issuer.described, issuer.mood = {}, {}, "serve"
     issuer.sign = lambda claims: issuer.makers[0].token(**claims)
-
-
-def logins(node: Node, address: str) -> list[dict[str, Any]]:
-    found = map(json.loads, node.run("audit", "--json").splitlines())
-    return [one for one in found if one["operation"] == "login" and one["address"] == address]
 
 
 def session_of(browser: Browser) -> str:

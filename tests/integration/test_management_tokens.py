@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from angarium import errors
 from cluster.commands import cli
-from tests.integration.http_api import PASSWORD, Answer, Api, basic, managed_node
+from tests.integration.http_api import PASSWORD, Answer, Api, basic, logins, managed_node
 from tests.integration.token_keys import KeyServer
 from tests.token_issuer import ISSUER, TokenMaker, handmade, signed_with_public_key
 from tests.waiting import wait_until
@@ -82,11 +81,6 @@ def api(node: Node) -> Iterator[Api]:
 
 def me(api: Api, token: str) -> Answer:
     return api.send("GET", "/api/v1/me", Authorization=f"Bearer {token}")
-
-
-def logins(node: Node) -> list[dict[str, Any]]:
-    lines = node.run("audit", "--json").splitlines()
-    return [one for one in map(json.loads, lines) if one["operation"] == "login"]
 
 
 def test_an_operator_comes_in_with_a_token_and_has_the_rights_of_the_role(node: Node, api: Api) -> None:

@@ -16,7 +16,7 @@ from angarium import errors
 from angarium_server.http import bodies
 from angarium_server.http.problems import RefusedError
 from cluster.management.access.logins import NAME_MAX, Given
-from cluster.management.access.outcomes import Caller, Method
+from cluster.management.access.outcomes import Caller, Login, Method
 from cluster.management.access.sessions import IDLE_S, LIFETIME_S, Session, Sessions
 
 if TYPE_CHECKING:
@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 
     from angarium_server.connections.tls import Peer
     from cluster.management.access.logins import Logins
-    from cluster.management.access.subjects import Subjects
+    from cluster.management.access.subjects import Attribute, Subjects
 
 #: Of a change by a page: the token that its login was answered with.
 SAID_WITH_CHANGES: Final = "Angarium-Token"
 #: A challenge that browsers do not know: with Basic they would ask for the password in a window of their own.
 CHALLENGE: Final = {"WWW-Authenticate": 'Session realm="angarium"'}
+
+#: How a login was made -> what of an operator it rests on, where that is no password.
+_ATTRIBUTES: Final[dict[Method, Attribute]] = {"oidc": "token_subject", "certificate": "certificate_name"}
+_NO_CERTIFICATE: Final = "choose one in the browser; management.tls_client_certificates has it asked for"
 
 
 class Browsers:
@@ -55,7 +59,26 @@ class Browsers:
             stored = await self._logins.log_in(given, peer.address)
         except errors.UnauthorizedError as error:
             raise RefusedError(error, CHALLENGE) from None
-        session = self.sessions.begin(given.name, stored, time.monotonic())
+        return self._answered(request, self.sessions.begin(given.name, stored, time.monotonic()), peer)
+
+    async def log_in_by_certificate(self, request: BaseRequest, peer: Peer) -> web.Response:
+        """Begin a session of the operator whose certificate the connection has shown.
+
+        Raises:
+            RefusedError: it has shown none, or that of nobody who may come in (40101).
+        """
+        if peer.certificate is None:
+            detail = "this connection has shown no certificate"
+            raise RefusedError(errors.error_for(errors.UNAUTHORIZED, detail, _NO_CERTIFICATE), CHALLENGE)
+        login = Login("certificate", peer.address, subject=peer.certificate.common_name)
+        try:
+            operator = (await self._subjects.log_in("certificate_name", login)).operator
+        except errors.UnauthorizedError as error:
+            raise RefusedError(error, CHALLENGE) from None
+        session = self.sessions.begin(operator, login.subject, time.monotonic(), "certificate")
+        return self._answered(request, session, peer)
+
+    def _answered(self, request: BaseRequest, session: tuple[str, Session], peer: Peer) -> web.Response:
         response = bodies.answer(request, _shown(session[1]))
         self.keep(request, response, session, peer)
         return response
@@ -102,8 +125,8 @@ class Browsers:
 
     async def _stands(self, session: Session) -> bool:
         """Tell whether what the login rested on is so still."""
-        if session.method == "oidc":
-            return await self._subjects.find("token_subject", session.stored) == session.operator
+        if attribute := _ATTRIBUTES.get(session.method):
+            return await self._subjects.find(attribute, session.stored) == session.operator
         return await self._logins.stands(session.operator, session.stored)
 
     async def show(self, request: BaseRequest, peer: Peer) -> web.Response:

@@ -27,7 +27,7 @@ class Session(NamedTuple):
     """One browser of one operator."""
 
     operator: str
-    #: What the login rested on, and rests on while it stands: the hash of the password, or the subject of the token.
+    #: What the login rested on, while it stands: the hash of the password, or what a token or certificate said.
     stored: str
     #: Said with each change: a page of another site can have the cookie sent, and does not know this.
     token: str

@@ -326,6 +326,13 @@ def _logins() -> dict[str, Schema]:
                 "responses": {**shown, **_refusals({**_ALWAYS, **_WITH_BODY})},
             },
         },
+        f"{ROOT}/login/certificate": {
+            "post": {
+                **_fixed("log_in_by_certificate", "Begin a session with the certificate of the connection"),
+                "security": [],
+                "responses": {**shown, **_refusals(_ALWAYS)},
+            },
+        },
         f"{ROOT}/login/ways": {
             "get": {
                 **_fixed("login_ways", "Show which ways to log in there are"),

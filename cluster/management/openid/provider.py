@@ -35,7 +35,7 @@ FAILED_S: Final = 5.0
 UNKNOWN_KEY_S: Final = 30.0
 #: Requests to the issuer at once; more wait, and too many are refused.
 AT_ONCE_MAX: Final = 8
-WAITING_MAX: Final = 100
+WAITING_MAX: Final = 32
 WELL_KNOWN: Final = "/.well-known/openid-configuration"
 _SECRET_BYTES_MAX: Final = 16_384
 _ADVICE: Final = "try again later, or log in with a password; 'angarium events' on the node's host says more"
