@@ -132,6 +132,9 @@ class Host:
             while not self._is_stopping:
                 self.life = Life(self, self._data)
                 await self.life.live()
+                if self.life.has_switched:
+                    # The other host is to be the primary, and takes what nobody has.
+                    await self._wait(self._section.lease_seconds)
             return self._status
         finally:
             loop.remove_reader(self._watch.descriptor)
@@ -139,6 +142,11 @@ class Host:
             self._context.destroy(linger=0)
             shutil.rmtree(self._place, ignore_errors=True)
             os.close(self._lock)
+
+    async def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self._is_stopping:
+            await asyncio.sleep(TURN_S)
 
     def _stop(self) -> None:
         self._is_stopping = True
@@ -270,9 +278,14 @@ class Life:
         self._begun: Begin | None = None
         self._acts_until = 0.0
         self._required_by: int | None = None
-        self._is_over = self._is_stopping = self._is_switching = False
+        self._is_over = self._is_stopping = self._is_switching = self._has_stopped = False
         self._status_at = 0.0
         self._since = utc_now()
+
+    @property
+    def has_switched(self) -> bool:
+        """Tell whether the node stopped here to go on at the other host."""
+        return self._is_switching and self._has_stopped
 
     @property
     def primary(self) -> str:
@@ -335,8 +348,10 @@ class Life:
             finally:
                 task.cancel()
                 await asyncio.wait([task])
-                await closing
                 await self._end()
+                if self._has_stopped:
+                    await self._keeper.resign()
+                await closing
         if not task.cancelled() and (fault := task.exception()) is not None:
             raise fault
 
@@ -385,6 +400,7 @@ class Life:
         assert self._keeper is not None
         status = self._node.poll()
         if status is not None:
+            self._has_stopped = True
             if not self._is_switching:
                 self._host.node_ended(status)
             return True

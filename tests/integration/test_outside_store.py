@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cluster.standby.pair.outside import Answer, Holder, Read, Renew, Request, Seen, Standing, Swap, Take
+from cluster.standby.pair.outside import (
+    Answer,
+    Holder,
+    Read,
+    Renew,
+    Request,
+    Resign,
+    Seen,
+    Standing,
+    Swap,
+    Take,
+)
 from cluster.standby.stores import clock
 from cluster.standby.stores.store import NoAnswerError
 from tests.integration.etcd_servers import Etcd, needs_etcd
@@ -232,6 +243,22 @@ def test_a_lease_that_is_over_is_neither_renewed_nor_used_and_somebody_else_take
         assert (await hosts.ask(B, Take(seen, taken))).is_done
         refused = await hosts.ask(A, Renew())
         assert (refused.is_done, refused.seen.standing, refused.seen.holder) == (False, taken, B)
+
+    run(hosts, test())
+
+
+def test_a_lease_that_is_given_back_is_taken_at_once(hosts: Hosts, world: World) -> None:
+    async def test() -> None:
+        await hosts.take(A, BOTH)
+        assert not (await hosts.ask(B, Resign())).is_done, "it is not his"
+        answer = await hosts.ask(A, Resign())
+        if isinstance(world, ManualWorld):
+            assert not answer.is_done, "only the operator names another one"
+            return
+        assert (answer.is_done, answer.seen.holder, answer.seen.standing) == (True, None, BOTH)
+        assert not (await hosts.ask(A, Renew())).is_done
+        seen = await hosts.seen(B)
+        assert (await hosts.ask(B, Take(seen, Standing(2, "b", frozenset("b"))))).is_done
 
     run(hosts, test())
 

@@ -60,7 +60,11 @@ class Renew(NamedTuple):
     """Keep the lease."""
 
 
-Request: TypeAlias = Read | Take | Swap | Renew
+class Resign(NamedTuple):
+    """Give the lease back: nothing is done here any more. The operator's store keeps it; nobody takes over there."""
+
+
+Request: TypeAlias = Read | Take | Swap | Renew | Resign
 
 
 class Answer(NamedTuple):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from cluster.standby.pair.outside import Answer, Read, Renew, Swap, Take
+from cluster.standby.pair.outside import Answer, Read, Renew, Resign, Swap, Take
 from cluster.standby.stores.etcd_words import Found, Transactions, found_in
 from cluster.standby.stores.http import Reply, read_secret, said
 from cluster.standby.stores.store import NoAnswerError
@@ -115,6 +115,8 @@ class EtcdStore:
                 )
             case Renew():
                 found = await self._renew(deadline)
+            case Resign():
+                found = await self._do(self._transactions.resign(self._me), deadline)
         return Answer(number, found.is_done, found.seen)
 
     async def close(self) -> None:

@@ -70,6 +70,10 @@ class Transactions:
         compared = [self._is_holder(me), {"key": self._holder, **at}]
         return self._transaction(compared, [self._put_holder(me, lease)])
 
+    def resign(self, me: Holder) -> _Json:
+        """Be the holder no more."""
+        return self._transaction([self._is_holder(me)], [{"request_delete_range": {"key": self._holder}}])
+
     def _transaction(self, compared: list[_Json], puts: list[_Json]) -> _Json:
         reads = [{"request_range": {"key": key}} for key in (self._standing, self._holder)]
         return {"compare": compared, "success": puts + reads, "failure": reads}

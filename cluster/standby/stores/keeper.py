@@ -24,6 +24,7 @@ from cluster.standby.pair.member import (
     Require,
     Role,
 )
+from cluster.standby.pair.outside import Resign
 from cluster.standby.stores import clock
 from cluster.standby.stores.store import NoAnswerError
 
@@ -100,6 +101,13 @@ class Keeper:
             for task in self._asking:
                 task.cancel()
             await asyncio.gather(*self._asking, return_exceptions=True)
+
+    async def resign(self) -> None:
+        """Give the lease back, when nothing acts here any more and `run` has ended: the other host need not wait."""
+        if self._member.seen.holder is None:
+            return
+        with contextlib.suppress(NoAnswerError):
+            await self._store.ask(0, Resign(), ANSWER_S / self._rate)
 
     # -- what the owner knows of the standby; see `Member` -----------------------------------------------------
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from cluster.standby.pair.outside import Read, Renew, Seen, Swap, Take
+from cluster.standby.pair.outside import Read, Renew, Resign, Seen, Swap, Take
 from cluster.standby.stores.store import NoAnswerError
 from cluster.standby.stores.written import WrittenStanding, line_of, read_holder, text_of, written
 
@@ -104,6 +104,8 @@ def changed(
             _renew(_spec(given), me, lease_s)
         case Swap(_, standing):
             _annotate(given, standing, change)
+        case Resign():
+            _spec(given)["holderIdentity"] = ""
     return given
 
 
@@ -116,7 +118,7 @@ def is_possible(request: Request, seen: Seen, me: Holder) -> bool:
             return as_seen.revision == seen.revision and as_seen.holder == seen.holder
         case Swap(revision, _):
             return seen.holder == me and revision == seen.revision
-        case Renew():
+        case Renew() | Resign():
             return seen.holder == me
 
 

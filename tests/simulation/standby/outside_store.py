@@ -14,6 +14,7 @@ from cluster.standby.pair.outside import (
     Read,
     Renew,
     Request,
+    Resign,
     Seen,
     Standing,
     Swap,
@@ -76,6 +77,9 @@ class OutsideStore:
                 return True
             case Renew() if self.holder == me:
                 self._until = self._loop.now + LEASE_S
+                return True
+            case Resign() if self.holder == me:
+                self._holder = None
                 return True
             case Swap(revision, standing) if self.holder == me and revision == self.revision:
                 self._set(standing)
