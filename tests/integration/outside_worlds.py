@@ -40,8 +40,6 @@ LOOK_S: Final = 0.1
 class World(Protocol):
     """One outside store and its pair."""
 
-    #: Whether the lease ends although nobody does anything.
-    ends_by_itself: bool
     #: Whoever was so late cannot expect to have its lease still.
     late_s: float
 
@@ -70,7 +68,6 @@ async def seen_until_over(store: Store) -> None:
 class SimulatedWorld:
     """The store in which the pair was tried first."""
 
-    ends_by_itself = True
     late_s = float("inf")
 
     def __init__(self, seed: int) -> None:
@@ -116,7 +113,6 @@ class _SimulatedStore:
 class EtcdWorld:
     """A real etcd of one member."""
 
-    ends_by_itself = True
     late_s = 1.8
 
     def __init__(self, etcd: Etcd, folder: Path) -> None:
@@ -146,7 +142,6 @@ class EtcdWorld:
 class LeaseWorld:
     """A Lease at a server that does what the API server does."""
 
-    ends_by_itself = True
     late_s = 1.8
 
     def __init__(self, server: LeaseServer, folder: Path) -> None:
@@ -176,7 +171,6 @@ class LeaseWorld:
 class ManualWorld:
     """The file of the operator; here both hosts have the same one, so that they contend for it."""
 
-    ends_by_itself = False
     late_s = float("inf")
 
     def __init__(self, folder: Path) -> None:

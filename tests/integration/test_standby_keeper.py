@@ -1,4 +1,4 @@
-"""Two hosts with a real etcd between them: one acts at a time, whoever of them is killed, stopped or cut off."""
+"""Two hosts with an outside store between them: one acts at a time, whoever is killed, stopped or cut off."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ import pytest
 
 from cluster.configuration.standby import StandbySection
 from cluster.standby.pair.member import DRIFT
+from cluster.standby.pair.outside import Standing
 from cluster.standby.stores import clock
+from cluster.standby.stores.manual import PROMOTION_EPOCHS, note, promote
+from cluster.standby.stores.opening import MANUAL_FILE
 from tests.integration.etcd_servers import Etcd, needs_etcd
 from tests.integration.keeper_host import HostConfig
+from tests.integration.lease_server import LeaseServer
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -79,8 +83,7 @@ class HostProcess:
 class Pair:
     """Two hosts; use it as a context manager."""
 
-    def __init__(self, urls: list[str], folder: Path, **given: Any) -> None:
-        section = StandbySection(store="etcd", endpoints=urls, lease_seconds=LEASE, **given)
+    def __init__(self, section: StandbySection, folder: Path) -> None:
         node_id = uuid.uuid4().hex
         self.hang = folder / "hang"
         self.a, self.b = (
@@ -143,8 +146,12 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 @pytest.fixture
 def pair(etcd: Etcd, tmp_path: Path) -> Iterator[Pair]:
-    with Pair(etcd.urls, tmp_path) as pair:
+    with Pair(of_etcd(etcd), tmp_path) as pair:
         yield pair
+
+
+def of_etcd(etcd: Etcd) -> StandbySection:
+    return StandbySection(store="etcd", endpoints=etcd.urls, lease_seconds=LEASE)
 
 
 def test_a_host_that_is_killed_is_taken_over_from_and_comes_back_as_the_standby(pair: Pair) -> None:
@@ -159,6 +166,42 @@ def test_a_host_that_is_killed_is_taken_over_from_and_comes_back_as_the_standby(
     pair.b.kill()
     pair.a.wait("act", since=seen[1])
     pair.expect_one_at_a_time()
+
+
+def test_a_lease_of_kubernetes_is_taken_over_as_well(tmp_path: Path) -> None:
+    with LeaseServer() as server:
+        section = StandbySection(
+            store="kubernetes", endpoints=[server.url], namespace="n", lease_seconds=LEASE
+        )
+        with Pair(section, tmp_path) as pair:
+            pair.a.kill()
+            begun = pair.b.wait("Begin", since=clock.now())
+            pair.b.wait("act", since=begun[1])
+            pair.expect_one_at_a_time()
+
+
+def test_the_operator_decides_and_nothing_fails_over_by_itself(tmp_path: Path) -> None:
+    files = [tmp_path / host / MANUAL_FILE for host in ("a", "b")]
+    pair = Pair(StandbySection(store="manual", lease_seconds=LEASE), tmp_path)
+    promote(files[0], "a")
+    try:
+        pair.a.start()
+        pair.b.start()
+        pair.a.wait("act")
+        # What a primary tells its standby; here nobody else does.
+        note(files[1], Standing(1, "a", frozenset("ab")))
+        pair.b.wait("seen", lambda line: line[3] == ["a", "b"])
+        pair.a.kill()
+        killed = clock.now()
+        wait_for(clock.now, lambda now: now > killed + 1.5 * LEASE, "a lease and more passes")
+        assert pair.b.lines("Begin") == []
+        promote(files[1], "b")
+        begun = pair.b.wait("Begin", since=killed)
+        assert begun[2] == 1 + PROMOTION_EPOCHS + 1
+        pair.b.wait("act", since=begun[1])
+    finally:
+        pair.a.kill()
+        pair.b.kill()
 
 
 def test_a_host_that_was_stopped_does_not_act_when_it_goes_on(pair: Pair) -> None:
@@ -176,11 +219,11 @@ def test_a_host_that_was_stopped_does_not_act_when_it_goes_on(pair: Pair) -> Non
 def test_without_the_outside_store_it_acts_until_its_lease_ends_and_no_longer(
     etcd: Etcd, tmp_path: Path
 ) -> None:
-    with Pair(etcd.urls, tmp_path) as pair:
+    with Pair(of_etcd(etcd), tmp_path) as pair:
         etcd.members[0].signal(signal.SIGSTOP)
         try:
             cut = clock.now()
-            wait_for(clock.now, lambda now: now > cut + 2 * LEASE, "two leases pass")
+            wait_for(clock.now, lambda now: now > cut + 1.5 * LEASE, "a lease and more passes")
             last = pair.a.acts()[-1]
             usable_s = LEASE * (1 - DRIFT)
             assert cut < last <= max(line[2] for line in pair.a.lines("ActUntil")) + WRITTEN_S
