@@ -388,8 +388,8 @@ class MqttServer:
         read_at = self._crowd.tick(now)
         has_more = self._door.read_rest()
         is_behind = self._deliver_rest(now)
-        due = min(self._deadlines.next, self._wakes.next)
-        wake = min(self._carriers.tick(now), max(due, self._look_at), self._sweep_at, read_at)
+        due = max(min(self._deadlines.next, self._wakes.next, self._sweep_at), self._look_at)
+        wake = min(self._carriers.tick(now), due, read_at)
         for readings in self._readings.values():
             wake = min(wake, readings.tick(now))
         has_more = self._resume_held() or has_more
