@@ -20,11 +20,7 @@ class Accepting:
     def __init__(self) -> None:
         """Begin with none."""
         #: Flow and outcome -> its client, and ranges of positions; the oldest first.
-        self._gathered: dict[tuple[FlowWindow, int], tuple[int, list[Range]]] = {}
-
-    def __len__(self) -> int:
-        """Count the flows, each once for each outcome."""
-        return len(self._gathered)
+        self.gathered: dict[tuple[FlowWindow, int], tuple[int, list[Range]]] = {}
 
     def add(
         self,
@@ -36,9 +32,9 @@ class Accepting:
     ) -> None:
         """Gather a message of a client."""
         key = window, outcome
-        known = self._gathered.get(key)
+        known = self.gathered.get(key)
         if known is None or not known[1]:
-            self._gathered[key] = number, [(partition, position, position)]
+            self.gathered[key] = number, [(partition, position, position)]
             return
         at, first, last = known[1][-1]
         if position == last + 1 and at == partition:
@@ -48,11 +44,11 @@ class Accepting:
 
     def renew(self, number: int, window: FlowWindow) -> None:
         """Have more granted to a flow, though nothing of it is to be accepted."""
-        self._gathered.setdefault((window, wire.OUTCOME_ACCEPTED), (number, []))
+        self.gathered.setdefault((window, wire.OUTCOME_ACCEPTED), (number, []))
 
     def send(self, session: GatewaySession, has_room: Callable[[GatewaySession], bool]) -> None:
         """Tell the router, as long as there is room for frames."""
-        while self._gathered and has_room(session):
-            (window, outcome), (number, ranges) = next(iter(self._gathered.items()))
-            del self._gathered[window, outcome]
+        while self.gathered and has_room(session):
+            (window, outcome), (number, ranges) = next(iter(self.gathered.items()))
+            del self.gathered[window, outcome]
             session.settle(number, window, outcome, ranges)

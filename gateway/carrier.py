@@ -153,8 +153,8 @@ class Carrier:
         #: Since when it has no clients; None while it has some. And until when it waits for the answer to its BYE.
         self._idle_since: float | None = None
         self._leave_until = 0.0
-        #: When the clock is looked at next.
-        self._look_at = 0.0
+        #: When the clock is looked at next, and when that is wanted.
+        self._look_at = self._due_at = 0.0
         self._is_stopping = False
         #: Messages of clients that have left for the router.
         self.published = 0
@@ -171,8 +171,7 @@ class Carrier:
         client = Attached(self, guest, login, now + WAIT_S)
         self._waiting.append(client)
         self._idle_since = None
-        if self._is_stopping:  # it is refused before it is let in
-            self._look_at = now
+        self._look_at = now  # if we stop, it is refused before it is let in
         return client
 
     def adopt(self, client: Attached) -> None:
@@ -180,6 +179,7 @@ class Carrier:
         client.move(self)
         self._waiting.appendleft(client)
         self._idle_since = None
+        self._look_at = 0.0
 
     def has_room(self) -> bool:
         """Tell whether another message of a client is taken."""
@@ -237,12 +237,13 @@ class Carrier:
         if session is None:
             if self._is_wanted and now >= self._open_at:
                 self._open(now)
-        elif session.is_open:
+        elif session.state is State.OPEN:
             if self.producing.rows:
                 self._send_guaranteed(session, now)
             if self.gathering.rows:
                 self._send_rounds(session)
-            self.accepting.send(session, _has_room)
+            if self.accepting.gathered:
+                self.accepting.send(session, _has_room)
             if self._leaving or self._asking or self._waiting:
                 self._send_leaving(session)
                 self._send_requests(session)
@@ -458,8 +459,10 @@ class Carrier:
     def _open(self, now: float) -> None:
         self._session = GatewaySession(self._around.identity.hello(self.vpn), now)
         self._line = self._around.connect(self._received, self._send, self._line_lost)
+        self._look_at = 0.0
 
     def _opened(self, event: Opened, _now: float) -> None:
+        self._look_at = 0.0
         self._pause_s = BACKOFF_FIRST_S
         self._error = None
         self.gathering.open(event.welcome)
@@ -476,6 +479,7 @@ class Carrier:
         assert session is not None
         assert line is not None
         self._session = self._line = None
+        self._look_at = 0.0
         line.close(deque())
         self._closing.append(line)
         error = event.error or error_for(errors.SHUTTING_DOWN, "the gateway has left the router")
@@ -588,6 +592,7 @@ class Carrier:
             self.producing = Producing()
         self._refuse_overdue(now)
         self._close_idle(now)
+        self._due_at = max(self._time_at(now), self._look_at)
 
     def _close_idle(self, now: float) -> None:
         """Leave when there have been no clients for a while."""
@@ -609,22 +614,28 @@ class Carrier:
     def _wake_at(self, now: float) -> float:
         """Give when `tick` is wanted."""
         session, line, producing = self._session, self._line, self.producing
-        if self._ending or producing.has_settled():
+        if now >= self._look_at or self._ending or producing.has_settled():
             return now
         if session is None or line is None:
-            return min(self._time_at(now), self._open_at if self._is_wanted else _NEVER)
-        wake = min(self._time_at(now), line.wake_at)
+            return min(self._due_at, self._open_at if self._is_wanted else _NEVER)
+        wake = min(self._due_at, line.wake_at)
         if session.state is not State.OPEN:
             return wake
         if self.gathering.rows or producing.rows:
             if (self.gathering.rows or producing.can_send()) and session.can_publish():
                 return now
             wake = min(wake, producing.open_at())
-        if not _has_room(session):
-            return wake
-        if self._waiting or self._asking or self.accepting or (self._leaving and self._may_dismiss()):
-            return now
-        return min(wake, self.counting.wake_at(now))
+        at = now if self._has_to_say() else self.counting.wake_at(now)
+        return at if at < wake and _has_room(session) else wake
+
+    def _has_to_say(self) -> bool:
+        """Tell whether there is something of clients to be said as soon as there is room."""
+        return bool(
+            self._waiting
+            or self._asking
+            or self.accepting.gathered
+            or (self._leaving and self._may_dismiss())
+        )
 
     def _time_at(self, now: float) -> float:
         """Give when time brings something."""
@@ -635,7 +646,7 @@ class Carrier:
             at = min(at, self._waiting[0].wait_until)
         for line in self._closing:
             at = min(at, line.wake_at)
-        return max(at, self._look_at)
+        return at
 
     # Telling.
 

@@ -106,6 +106,8 @@ class MqttServer:
         #: What tells whether messages find room, and its Message VPN -> connections that are paused until they do.
         self._held: dict[tuple[Callable[[str], bool], str], dict[bytes, None]] = {}
         self._look_at = self._sweep_at = 0.0
+        #: When time brings something: never before the next look.
+        self._due_at = 0.0
         self._crowd = Crowd(process)
         self._door = Door(
             self._crowd.watch,
@@ -203,6 +205,7 @@ class MqttServer:
         """Take larger packets from now on: the client has logged in."""
         self._door.admit(connection_id)
         self._deadlines.add(connection_id, 0.0)
+        self._due_at = self._look_at
 
     def pause(self, connection_id: bytes) -> None:
         """Read nothing more of a connection until `resume`."""
@@ -261,6 +264,7 @@ class MqttServer:
     def wake(self, connection_id: bytes, at: float) -> None:
         """Call `Client.tick` then, once, besides."""
         self._wakes.add(connection_id, at)
+        self._due_at = max(min(self._due_at, at), self._look_at)
 
     def unix_ms(self) -> int:
         """Give the time of day, in ms since 1970."""
@@ -388,8 +392,7 @@ class MqttServer:
         read_at = self._crowd.tick(now)
         has_more = self._door.read_rest()
         is_behind = self._deliver_rest(now)
-        due = max(min(self._deadlines.next, self._wakes.next, self._sweep_at), self._look_at)
-        wake = min(self._carriers.tick(now), due, read_at)
+        wake = min(self._carriers.tick(now), self._due_at, read_at)
         for readings in self._readings.values():
             wake = min(wake, readings.tick(now))
         has_more = self._resume_held() or has_more
@@ -416,6 +419,7 @@ class MqttServer:
             self._memory.update(self._egress.freed_bytes, now, held_bytes=in_use_bytes())
             for delivering in self._deliveries.values():
                 delivering.sweep(now)
+        self._due_at = max(min(self._deadlines.next, self._wakes.next, self._sweep_at), self._look_at)
 
     def _end_slow(self, now: float) -> None:
         """End clients that do not read."""
