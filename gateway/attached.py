@@ -201,6 +201,10 @@ class Stage(enum.Enum):
     OVER = "over"
 
 
+#: For the path of messages: to look up a member of an enumeration costs more than a call.
+_OPEN: Final = Stage.OPEN
+
+
 class _Request:
     """One subscribe() or unsubscribe()."""
 
@@ -412,15 +416,15 @@ class Attached:
 
     def has_room(self) -> bool:
         """Tell whether another message is taken."""
-        return (
-            self.stage is Stage.OPEN and self._carrier.has_room() and self._carrier.windows.may_publish(self)
-        )
+        if self.stage is not _OPEN or not self._carrier.has_room():
+            return False
+        return self.unretired < self.window or self._carrier.windows.may_publish(self)
 
     def publish(
         self, topic: str, flags: int, meta: Meta | None, properties: bytes | None, payload: bytes
     ) -> None:
         """Publish a direct message; the caller has asked `refusal_of` and `has_room`."""
-        if self.stage is Stage.OPEN:
+        if self.stage is _OPEN:
             self._carrier.gathering.add((0, topic, flags, meta, properties, payload))
             self._carrier.windows.add(self)
 

@@ -86,6 +86,9 @@ ENDINGS_PER_TURN: Final = 200
 #: Refusals of the carrier that would not be others at the next try.
 _FINAL: Final = (errors.VPN_NOT_ALLOWED, errors.VPN_UNAVAILABLE)
 
+#: For the path of messages: to look up a member of an enumeration costs more than a call.
+_SESSION_OPEN: Final = State.OPEN
+
 _log = logging.getLogger("gateway")
 _NEVER: Final = float("inf")
 
@@ -170,21 +173,19 @@ class Carrier:
         """Log a client in; its guest is told `welcomed` or `refused` later."""
         client = Attached(self, guest, login, now + WAIT_S)
         self._waiting.append(client)
-        self._idle_since = None
-        self._look_at = now  # if we stop, it is refused before it is let in
+        self._idle_since, self._look_at = None, now  # if we stop, it is refused before it is let in
         return client
 
     def adopt(self, client: Attached) -> None:
         """Log a client in that was elsewhere before."""
         client.move(self)
         self._waiting.appendleft(client)
-        self._idle_since = None
-        self._look_at = 0.0
+        self._idle_since, self._look_at = None, 0.0
 
     def has_room(self) -> bool:
         """Tell whether another message of a client is taken."""
         session = self._session
-        return session is not None and session.state is State.OPEN and self.gathering.has_room()
+        return session is not None and session.state is _SESSION_OPEN and self.gathering.has_room()
 
     def has_room_guaranteed(self) -> bool:
         """Tell whether another guaranteed message of a client is taken."""
@@ -237,7 +238,7 @@ class Carrier:
         if session is None:
             if self._is_wanted and now >= self._open_at:
                 self._open(now)
-        elif session.state is State.OPEN:
+        elif session.state is _SESSION_OPEN:
             if self.producing.rows:
                 self._send_guaranteed(session, now)
             if self.gathering.rows:
@@ -248,8 +249,8 @@ class Carrier:
                 self._send_leaving(session)
                 self._send_requests(session)
                 self._send_hellos(session)
-            if self.counting.wake_at(now) <= now:
-                self._send_counted(session, now)
+            if self.counting.wake_at(now) <= now and _has_room(session):
+                session.count(self.counting.frame(now))
         self._send()
 
     def _send(self) -> None:
@@ -322,10 +323,6 @@ class Carrier:
                 client.number = next(self._around.numbers)
                 self._clients[client.number] = client
                 session.greet(client.number, client.login.hello(self.vpn, self._around.identity.secret))
-
-    def _send_counted(self, session: GatewaySession, now: float) -> None:
-        if _has_room(session) and (frame := self.counting.frame(now)):
-            session.count(frame)
 
     # In.
 
@@ -619,23 +616,15 @@ class Carrier:
         if session is None or line is None:
             return min(self._due_at, self._open_at if self._is_wanted else _NEVER)
         wake = min(self._due_at, line.wake_at)
-        if session.state is not State.OPEN:
+        if session.state is not _SESSION_OPEN:
             return wake
         if self.gathering.rows or producing.rows:
             if (self.gathering.rows or producing.can_send()) and session.can_publish():
                 return now
             wake = min(wake, producing.open_at())
-        at = now if self._has_to_say() else self.counting.wake_at(now)
+        has_to_say = self._waiting or self._asking or self.accepting.gathered or self._may_dismiss()
+        at = now if has_to_say else self.counting.wake_at(now)
         return at if at < wake and _has_room(session) else wake
-
-    def _has_to_say(self) -> bool:
-        """Tell whether there is something of clients to be said as soon as there is room."""
-        return bool(
-            self._waiting
-            or self._asking
-            or self.accepting.gathered
-            or (self._leaving and self._may_dismiss())
-        )
 
     def _time_at(self, now: float) -> float:
         """Give when time brings something."""

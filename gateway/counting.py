@@ -49,12 +49,10 @@ class Counting:
             return now
         return self._due if self._changed else _NEVER
 
-    def frame(self, now: float) -> CountedFrame | None:
-        """Give what is to be told now, if there is something."""
-        if not self._telling and self._changed and now >= self._due:
+    def frame(self, now: float) -> CountedFrame:
+        """Give what is to be told now; the caller has asked `wake_at`."""
+        if not self._telling:
             self._telling, self._changed = self._changed, {}
             self._due = now + INTERVAL_S
-        if not self._telling:
-            return None
         some = [self._telling.popitem()[0] for _ in range(min(len(self._telling), COUNTED_MAX))]
         return CountedFrame([client.counts() for client in some])

@@ -107,7 +107,10 @@ class Connection:
 
     def queue_bytes(self, data: bytes) -> None:
         """Have bytes of any protocol leave with the next `flush`."""
-        self._append(self.framing.wrap(data))
+        data = self.framing.wrap(data)
+        if data:
+            self._out.append(data)
+            self.unsent_bytes += len(data)
 
     def queue_end(self) -> None:
         """Have leave what the protocol says last."""
@@ -137,19 +140,19 @@ class Connection:
             raise ConnectionOverError("the connection was closed")
         if self.is_deaf:
             return []
-        return self._received(data)
-
-    def _received(self, data: bytes) -> list[Any]:
+        framing = self.framing
         try:
-            return self.framing.received(data)
+            return framing.received(data)
         finally:
-            if self.framing.replies:
-                self._append(self.framing.replies)
-                self.framing.replies = b""
+            if framing.replies:
+                self._take_replies()
 
-    @property
+    def _take_replies(self) -> None:
+        self._append(self.framing.replies)
+        self.framing.replies = b""
+
     def has_more(self) -> bool:
-        """Whether more can be read although the socket may not signal it."""
+        """Tell whether more can be read although the socket may not signal it."""
         if self.untaken or self.framing.has_more:
             return True
         return self._is_secure and not self.is_encrypting and self._pending()
@@ -159,7 +162,13 @@ class Connection:
         if self.untaken:
             untaken, self.untaken = self.untaken, ()
             return untaken
-        return self._received(b"") if self.framing.has_more else self.read()
+        if not self.framing.has_more:
+            return self.read()
+        try:
+            return self.framing.received(b"")
+        finally:
+            if self.framing.replies:
+                self._take_replies()
 
     def _pending(self) -> bool:
         assert isinstance(self._socket, ssl.SSLSocket)

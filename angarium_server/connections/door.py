@@ -459,12 +459,12 @@ class Door:
             if is_taken is False:
                 connection.untaken = messages[at:]
                 break
-        if connection.has_more:
+        if connection.has_more():
             self._read_on(connection)
 
     def _read_on(self, connection: Connection) -> None:
         """Read further of a connection when it is its turn, if there is more and it is not paused."""
-        if connection.is_paused or not connection.has_more:
+        if connection.is_paused or not connection.has_more():
             return
         if connection in self._unauthenticated:
             self._turns.put_off(connection)

@@ -143,7 +143,7 @@ class LinkSession(ClientSession):
     def leave_for(self, error: AngariumError | None) -> None:
         """Say BYE, with the reason if there is one."""
         if self.state is State.OPEN and error is not None:
-            self.state = State.LEAVING
+            self._enter(State.LEAVING)
             self._send(wire.BYE, wire.pack((error.code, error.detail[:REASON_MAX])))
         else:
             self.leave()

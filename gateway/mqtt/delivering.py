@@ -316,8 +316,7 @@ def _packet(row: Row, topic: bytes, copies: _Copies) -> bytes:
     """Write a row as a PUBLISH with QoS 0."""
     section = publish_section(row) if copies.version == V5 else b""
     flags = publish.RETAIN if copies.keeps_retain and row[2] & wire.FLAG_RETAIN else 0
-    message = publish.Message(topic, section, row[5], copies.version)
-    return b"".join(publish.frame(message, flags, copies.extra))
+    return publish.direct(topic, section, row[5], copies.version, flags, copies.extra)
 
 
 def _takers(copies: _Copies, size: int) -> _Copies:

@@ -8,7 +8,7 @@ looked at before it is known what the client may send.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from angarium_server.connections.framing import MESSAGES_MAX, FramingError
 from gateway.mqtt.codec import Packet, PacketError, Parser, Sender
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class MqttFraming:
     """One connection of a client, from its first byte."""
 
-    __slots__ = ("_parser", "has_more", "is_open", "replies")
+    __slots__ = ("_is_over", "_parser", "has_more", "is_open", "replies")
 
     #: A client speaks first.
     start: Final = b""
@@ -29,6 +29,8 @@ class MqttFraming:
     def __init__(self, limits: FramingLimits, seen: Seen) -> None:
         """Begin before the CONNECT; what was seen may be of all clients of a process."""
         self._parser = Parser(Sender.CLIENT, limits.message_bytes, seen=seen)
+        #: Whether the fault has been given.
+        self._is_over = False
         self.has_more = False
         #: Whether the peer has said which version he speaks.
         self.is_open = False
@@ -46,14 +48,15 @@ class MqttFraming:
             FramingError: the first packet is none of a client of MQTT.
         """
         parser = self._parser
-        was_over = parser.fault is not None
-        packets = cast("list[Packet | PacketError]", parser.feed(data, MESSAGES_MAX if self.is_open else 1))
+        packets: list[Any] = parser.feed(data, MESSAGES_MAX if self.is_open else 1)
         self.has_more = parser.has_more
-        if parser.fault is not None and not was_over:
+        if parser.fault is not None and not self._is_over:
+            self._is_over = True
             if not parser.fault.version:
                 raise FramingError(str(parser.fault))
             packets.append(parser.fault)
-        self.is_open = self.is_open or bool(packets)
+        if packets:
+            self.is_open = True
         return packets
 
     def wrap(self, data: bytes) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -64,6 +64,10 @@ class Stage(enum.Enum):
     JOINING = "its login is under way"
     HERE = "connected"
     GONE = "over"
+
+
+#: For the path of messages: to look up a member of an enumeration costs more than a call.
+_HERE: Final = Stage.HERE
 
 
 class Client:
@@ -147,21 +151,28 @@ class Client:
     def packet(self, packet: Packet | PacketError, now: float) -> bool:
         """Take a packet, or what was wrong with one; false if it is to be offered again when reading is resumed."""
         self._keepalive.heard_at = now
-        if self.stage is Stage.GONE:
-            return True
-        is_taken = False
-        if self.stage is not Stage.JOINING:
-            act = _ACTS.get(type(packet), Client._stray)
-            try:
-                if self.stage is Stage.NEW and act not in _FIRST:
-                    raise PacketError(errors.CONNECT_FIRST, type(packet).__name__, self.version)
+        act = _ACTS.get(type(packet), Client._stray)
+        try:
+            if self.stage is _HERE:
                 is_taken = act(self, packet, now) is not False
-            except PacketError as error:
-                self._broken(error, now)
-                return True
+            else:
+                is_taken = self._take_early(act, packet, now)
+        except PacketError as error:
+            self._broken(error, now)
+            return True
         if not is_taken:
             self._host.pause(self.connection_id)
         return is_taken
+
+    def _take_early(self, act: _Act, packet: Any, now: float) -> bool:
+        """Take a packet of one who is not here, or not any more; false if it is to wait for the login."""
+        if self.stage is Stage.JOINING:
+            return False
+        if self.stage is Stage.NEW:
+            if act not in _FIRST:
+                raise PacketError(errors.CONNECT_FIRST, type(packet).__name__, self.version)
+            act(self, packet, now)
+        return True
 
     def heard(self, now: float) -> None:
         """Note that bytes came, which need not be a whole packet."""
@@ -196,7 +207,7 @@ class Client:
     def _publish(self, packet: Publish, now: float) -> bool:
         assert self._publishing is not None
         assert self._subscribing is not None
-        if self._subscribing.is_busy:  # its own message comes to it if it has subscribed before
+        if self._subscribing.then is not None:  # its own message comes to it if it has subscribed before
             return False
         is_taken = self._publishing.take(packet, now)
         if not is_taken:
@@ -214,7 +225,9 @@ class Client:
         raise PacketError(rules.NO_METHOD, f"0x{packet.code:02x}", self.version)
 
     def _disconnect(self, packet: Disconnect, now: float) -> bool:
-        if self._subscribing is not None and self._subscribing.is_busy:  # a session that is kept has it
+        if (
+            self._subscribing is not None and self._subscribing.then is not None
+        ):  # a session that is kept has it
             return False
         if self.attached is not None and self.attached.is_away:  # its session is changed when it is back
             return False
@@ -585,8 +598,9 @@ class Client:
             self._aliases.validate()
 
 
+_Act: TypeAlias = "Callable[[Client, Any, float], bool | None]"
 #: What each packet of a client does; false if it is to come again.
-_ACTS: Final[dict[type, Callable[[Client, Any, float], bool | None]]] = {
+_ACTS: Final[dict[type, _Act]] = {
     Connect: Client._connect,
     Publish: Client._publish,
     PubAck: Client._settled,

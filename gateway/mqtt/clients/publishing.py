@@ -65,26 +65,28 @@ class Publishing:
         Raises:
             PacketError: it breaks what was agreed.
         """
-        attached = self._attached
-        if publish.qos == 2 and self._publisher.received.again(publish.packet_id, now):
+        attached, qos = self._attached, publish.qos
+        if qos == 2 and self._publisher.received.again(publish.packet_id, now):
             return True
-        if not (self._has_room_guaranteed() if publish.qos else attached.has_room()):
+        if not (self._has_room_guaranteed() if qos else attached.has_room()):
             return False
-        if publish.qos or publish.retain:
+        if qos or publish.retain:
             self._check(publish)
         alias = publish.properties.topic_alias
-        topic = topic_of(self._aliased(publish.topic, alias) if alias else publish.topic)
+        topic = self._aliased(publish.topic, alias) if alias else publish.topic
+        if topic[0] == "$":  # all others are the same here
+            topic = topic_of(topic)
         flags, meta, properties = row_of(publish, attached.name)
         size = len(publish.payload) + len(properties)
-        code = (attached.guaranteed_refusal_of if publish.qos else attached.refusal_of)(topic, size)
+        code = attached.guaranteed_refusal_of(topic, size) if qos else attached.refusal_of(topic, size)
         if code and not (
-            publish.qos == 2 and code in _RIGHTS and self._publisher.received.is_known(publish.packet_id)
+            qos == 2 and code in _RIGHTS and self._publisher.received.is_known(publish.packet_id)
         ):
             self._refuse(publish, code, now)
-        elif publish.qos == 2:
+        elif qos == 2:
             row = (0, topic, flags, meta, properties, publish.payload)
             self._publisher.received.take(publish.packet_id, row, now)
-        elif publish.qos:
+        elif qos:
             self.unanswered += 1
             attached.publish_guaranteed(topic, flags, meta, properties, publish.payload, publish.packet_id)
         else:

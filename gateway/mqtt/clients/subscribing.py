@@ -83,8 +83,8 @@ class Subscribing:
         "_receiver",
         "_requests",
         "_session",
-        "_then",
         "_users",
+        "then",
     )
 
     def __init__(
@@ -106,14 +106,9 @@ class Subscribing:
         self._users: dict[str, tuple[str, ...]] = {}
         #: Packets that wait for the one that is under way; REQUESTS_MAX at most, and none if none is.
         self._requests: list[Subscribe | Unsubscribe] = []
-        #: What the node is asked, and what is done with its answers; None if it is asked nothing.
+        #: What the node is asked, and what is done with its answers; None if all that it was asked is in force.
         self._asked: tuple[str, ...] = ()
-        self._then: Callable[[_Answers], None] | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether the node is asked something, which is not in force yet."""
-        return self._then is not None
+        self.then: Callable[[_Answers], None] | None = None
 
     def take(self, packet: Subscribe | Unsubscribe) -> bool:
         """Do what a packet says, now or later; false if too many wait."""
@@ -124,7 +119,7 @@ class Subscribing:
         return True
 
     def _go_on(self) -> None:
-        while self._requests and self._then is None:
+        while self._requests and self.then is None:
             packet = self._requests.pop(0)
             if isinstance(packet, Subscribe):
                 self._subscribe(packet)
@@ -141,7 +136,7 @@ class Subscribing:
         if not asked:
             then({})
             return
-        self._asked, self._then = asked, then
+        self._asked, self.then = asked, then
         # Every subscriber of MQTT gets every message; the node would choose one of those that did not say so.
         operation(_always(asked))
 
@@ -152,15 +147,15 @@ class Subscribing:
 
     def answered(self, codes: Sequence[int]) -> None:
         """Go on with what the node said to what it was asked."""
-        assert self._then is not None
-        then, self._then = self._then, None
+        assert self.then is not None
+        then, self.then = self.then, None
         then(dict(zip(self._asked, codes, strict=True)))
         self._go_on()
 
     def changed(self, answers: _Answers) -> None:
         """Go on with what the node said to a change of the session."""
-        assert self._then is not None
-        then, self._then = self._then, None
+        assert self.then is not None
+        then, self.then = self.then, None
         then(answers)
         self._go_on()
 
@@ -171,7 +166,7 @@ class Subscribing:
             then({})
             return
         assert self._session is not None
-        self._then = then
+        self.then = then
         self._session.change(put, drop)
 
     # -- SUBSCRIBE -------------------------------------------------------------------------------------------
@@ -218,7 +213,7 @@ class Subscribing:
         assert self._session is not None
         answers = self._session.share(joining)
         if answers is None:
-            self._then = then
+            self.then = then
         else:
             then(answers)
 
@@ -389,7 +384,7 @@ class Subscribing:
         users = sorted((one, text) for text in direct for one in filters_of(text))
         assert users == sorted((one, text) for one, texts in self._users.items() for text in texts)
         assert len(self._requests) <= REQUESTS_MAX
-        assert self._then is not None or not self._requests
+        assert self.then is not None or not self._requests
 
 
 def _always(filters: Iterable[str]) -> list[tuple[str, int]]:

@@ -231,6 +231,15 @@ def frame(message: Message, flags: int, extra: bytes = b"", *, named: bool = Tru
     return _FIRST[flags] + fields.variable_integer(size) + topic, middle, message.payload
 
 
+def direct(
+    topic: bytes, section: bytes, payload: bytes, version: int, flags: int = 0, extra: bytes = b""
+) -> bytes:
+    """Write a PUBLISH with QoS 0 at once; the arguments are those of `Message` and `frame`."""
+    if version == V5:
+        payload = fields.variable_integer(len(extra) + len(section)) + extra + section + payload
+    return _FIRST[flags] + fields.variable_integer(len(topic) + len(payload)) + topic + payload
+
+
 def alias(number: int) -> bytes:
     """Write a topic alias for `frame`."""
     return b"\x23" + number.to_bytes(2, "big")

@@ -82,6 +82,12 @@ class State(enum.StrEnum):
     CLOSED = "closed"
 
 
+#: For the path of messages: to look up a member of an enumeration costs more than a call.
+_OPEN: Final = State.OPEN
+_CLOSED: Final = State.CLOSED
+_SPEAKING: Final = (State.OPEN, State.LEAVING)
+
+
 class Hello(NamedTuple):
     """What a client says about itself when it connects; see `angarium.connect`."""
 
@@ -139,7 +145,8 @@ class EgressWindow:
 
     def free(self) -> tuple[int, int]:
         """Give the messages and bytes that may come now."""
-        return max(self.messages_max - self.held_messages, 0), max(self.bytes_max - self.held_bytes, 0)
+        messages, size_bytes = self.messages_max - self.held_messages, self.bytes_max - self.held_bytes
+        return messages if messages > 0 else 0, size_bytes if size_bytes > 0 else 0
 
     def has_room(self) -> bool:
         """Tell whether anything may come now."""
@@ -162,6 +169,8 @@ class ClientSession:
     def __init__(self, hello: Hello, window: EgressWindow, now: float) -> None:
         """Greet the router; `now` is monotonic, in seconds, like every `now` here."""
         self.state = State.GREETING
+        #: What is understood now.
+        self._handlers = self.handlers[State.GREETING]
         #: What the router said; None until the session was open.
         self.welcome: Welcome | None = None
         #: Frames to send, the oldest first; at most OUTGOING_MAX multiparts.
@@ -202,7 +211,7 @@ class ClientSession:
         """Tell whether ingress credit allows another round."""
         welcome = self.welcome
         return (
-            self.state is State.OPEN
+            self.state is _OPEN
             and welcome is not None
             and len(self._unretired) < welcome.rounds
             and self._unretired_bytes < welcome.round_bytes
@@ -259,15 +268,15 @@ class ClientSession:
     @property
     def is_open(self) -> bool:
         """Whether it greeted and did not say BYE."""
-        return self.state is State.OPEN
+        return self.state is _OPEN
 
     def can_ask(self) -> bool:
         """Tell whether an operation may be asked for."""
-        return self.state is State.OPEN and self.guaranteed.can_ask()
+        return self.state is _OPEN and self.guaranteed.can_ask()
 
     def can_request(self) -> bool:
         """Tell whether another SUBSCRIBE or UNSUBSCRIBE may be sent."""
-        return self.state is State.OPEN and len(self._requests) < REQUESTS_PENDING_MAX
+        return self.state is _OPEN and len(self._requests) < REQUESTS_PENDING_MAX
 
     def subscribe(self, filters: Sequence[tuple[str, int]], client_name: str | None = None) -> int:
         """Ask for filters with their flags, for a named client or this one; give the request's number."""
@@ -287,7 +296,7 @@ class ClientSession:
 
     def renew_credit(self) -> bool:
         """Grant what there is room for if it is a piece of a window; tell whether a frame is to be sent."""
-        if self.state not in (State.OPEN, State.LEAVING):
+        if self.state not in _SPEAKING:
             return False
         free_messages, free_bytes = self._window.free()
         messages = self._received[0] + free_messages
@@ -304,8 +313,11 @@ class ClientSession:
     def leave(self) -> None:
         """Say BYE; `Closed(None)` follows when everything sent has retired."""
         if self.state is State.OPEN:
-            self.state = State.LEAVING
+            self._enter(State.LEAVING)
             self._send(wire.BYE, wire.pack(()))
+
+    def _enter(self, state: State) -> None:
+        self.state, self._handlers = state, self.handlers[state]
 
     def tick(self, now: float) -> list[Event]:
         """Keep the connection alive; call it at least once per keepalive interval.
@@ -345,13 +357,13 @@ class ClientSession:
 
     def receive(self, frames: list[bytes], now: float) -> list[Event]:
         """Take one multipart in; give what happened, in order. Never raises."""
-        if self.state is State.CLOSED:
+        if self.state is _CLOSED:
             return []
         self._received_at = now
         try:
             if len(frames) < 2:
                 raise malformed("a message of less than two frames")
-            handler = self.handlers[self.state].get(frames[0])
+            handler = self._handlers.get(frames[0])
             if handler is None:
                 detail = f"{frames[0][:8]!r} while {self.state.value}"
                 raise errors.error_for(errors.UNKNOWN_OPERATION, detail)
@@ -374,7 +386,7 @@ class ClientSession:
         welcome: Welcome = header(_decode_welcome, frames, parts=0)
         self.welcome = welcome
         self._keepalive_s = welcome.keepalive_ms / 1000
-        self.state = State.OPEN
+        self._enter(State.OPEN)
         # The application may have consumed while HELLO was under way, and may have nothing more to release.
         self.renew_credit()
         return [Opened(welcome)]
