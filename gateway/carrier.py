@@ -249,7 +249,7 @@ class Carrier:
                 self._send_leaving(session)
                 self._send_requests(session)
                 self._send_hellos(session)
-            if self.counting.wake_at(now) <= now and _has_room(session):
+            if self.counting.wake_at <= now and _has_room(session):
                 session.count(self.counting.frame(now))
         self._send()
 
@@ -309,9 +309,8 @@ class Carrier:
         return self.gathering.taken >= direct and self.producing.taken >= guaranteed
 
     def _send_requests(self, session: GatewaySession) -> None:
-        asking = self._asking
-        while asking and _has_room(session):
-            asking.popleft().ask(session)
+        while self._asking and _has_room(session):
+            self._asking.popleft().ask(session)
 
     def _send_hellos(self, session: GatewaySession) -> None:
         waiting = self._waiting
@@ -327,9 +326,8 @@ class Carrier:
     # In.
 
     def _received(self, frames: list[bytes], now: float) -> None:
-        session = self._session
-        assert session is not None
-        self._act(session.receive(frames, now), now)
+        assert self._session is not None
+        self._act(self._session.receive(frames, now), now)
 
     def _act(self, events: list[Any], now: float) -> None:
         for event in events:
@@ -622,8 +620,10 @@ class Carrier:
             if (self.gathering.rows or producing.can_send()) and session.can_publish():
                 return now
             wake = min(wake, producing.open_at())
-        has_to_say = self._waiting or self._asking or self.accepting.gathered or self._may_dismiss()
-        at = now if has_to_say else self.counting.wake_at(now)
+        leaving = self._leaving and self._may_dismiss()
+        at = self.counting.wake_at
+        if self._waiting or self._asking or self.accepting.gathered or leaving:
+            at = now
         return at if at < wake and _has_room(session) else wake
 
     def _time_at(self, now: float) -> float:

@@ -31,28 +31,34 @@ class Counting:
         self._changed: dict[Counted, None] = {}
         #: Those that are told now, a frame at a time: all at once would be a long step.
         self._telling: dict[Counted, None] = {}
-        #: When it is time.
+        #: When it is time for more.
         self._due = 0.0
+        #: When there is a frame to send.
+        self.wake_at = _NEVER
 
     def changed(self, client: Counted) -> None:
         """Take note that a counter of a client changed."""
         self._changed[client] = None
+        self._plan()
 
     def forget(self, client: Counted) -> bool:
         """Drop a client that leaves; gives whether there is something to tell of it."""
         was_changed = self._changed.pop(client, True) is None
-        return self._telling.pop(client, True) is None or was_changed
+        was_told = self._telling.pop(client, True) is None
+        self._plan()
+        return was_told or was_changed
 
-    def wake_at(self, now: float) -> float:
-        """Give when there is a frame to send."""
+    def _plan(self) -> None:
         if self._telling:
-            return now
-        return self._due if self._changed else _NEVER
+            self.wake_at = 0.0
+        else:
+            self.wake_at = self._due if self._changed else _NEVER
 
     def frame(self, now: float) -> CountedFrame:
-        """Give what is to be told now; the caller has asked `wake_at`."""
+        """Give what is to be told now; `wake_at` has come."""
         if not self._telling:
             self._telling, self._changed = self._changed, {}
             self._due = now + INTERVAL_S
         some = [self._telling.popitem()[0] for _ in range(min(len(self._telling), COUNTED_MAX))]
+        self._plan()
         return CountedFrame([client.counts() for client in some])

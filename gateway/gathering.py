@@ -42,7 +42,7 @@ class Gathering:
         #: Empty, but while a round is made.
         self._round = RowGatherer()
         #: Those that have not left, the oldest first.
-        self.rows: deque[Row] = deque()
+        self.rows: Final[deque[Row]] = deque()
         #: How many have left, or were dropped.
         self.taken = 0
         #: What they take, with overhead.

@@ -29,8 +29,6 @@ from gateway.gathering import Gathering
 from gateway.session import Acknowledged, ProducerOpened, ProducerRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from angarium.client.protocol.events import Welcome
     from angarium.errors import AngariumError
     from angarium.message import Row
@@ -74,6 +72,8 @@ class Producing(Generic[P]):
     def __init__(self) -> None:
         """Wait for the first message."""
         self._gathering: Final = Gathering()
+        #: Those that have not left.
+        self.rows: Final = self._gathering.rows
         #: Its number in the session; 0 while it is not open.
         self.handle = 0
         #: The newest number that has left in an earlier session.
@@ -266,11 +266,6 @@ class Producing(Generic[P]):
         return {one: Settled(answers, sum(sizes)) for one, (answers, sizes) in found.items()}
 
     # Telling.
-
-    @property
-    def rows(self) -> Sequence[Row]:
-        """Give those that have not left."""
-        return self._gathering.rows
 
     @property
     def unacknowledged(self) -> int:

@@ -100,7 +100,9 @@ class Connection:
         """Have a message of ZMTP leave with the next `flush`."""
         pieces = pack(frames)
         if len(frames) <= LONE_BATCH_FRAMES and len(frames[-1]) < SMALL_BYTES:
-            self._append(b"".join(pieces))
+            data = b"".join(pieces)
+            self._out.append(data)
+            self.unsent_bytes += len(data)
         else:
             self._out.extend(filter(None, pieces))  # an empty one would never be sent
             self.unsent_bytes += sum(map(len, pieces))
