@@ -159,11 +159,11 @@ class WorkerServer:
             self._undelivered += 1
 
     def _connected(self) -> None:
-        """There is a new connection: its router does not know us."""
+        """Take the news of connections: the router of a new one does not know us."""
         while self._monitor.poll(0):
             next_event(self._monitor)
-        self._worker.connected()
-        self._next_announcement = self._now
+            self._worker.connected()
+            self._next_announcement = self._now
 
     def _tick(self, now: float) -> float | None:
         self._now = now
@@ -203,6 +203,8 @@ class WorkerServer:
             self._process.ready({})
             return None
         if now >= self._next_announcement:
+            # The router may answer before the news of its connection are read: it would have started us for nothing.
+            self._connected()
             self._send(worker.ready_frames())
             self._next_announcement = now + READY_INTERVAL_S
         return self._next_announcement - now
