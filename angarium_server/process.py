@@ -101,6 +101,8 @@ EXIT_ORPHANED: Final = 3
 KEEPER_FILE: Final = "keeper"
 #: Tells a node, when it is started, that a keeper started it, and where that is.
 KEEPER_VARIABLE: Final = "ANGARIUM_KEEPER"
+#: ... and its process, with which the node ends.
+KEEPER_PID_VARIABLE: Final = "ANGARIUM_KEEPER_PID"
 #: How often a process says that it is there: a keeper that was started again has to hear of it.
 LEASE_HELLO_S: Final = 0.5
 _HELLO: Final = b"h"
@@ -168,7 +170,7 @@ def die_with_parent() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         _log.warning(
-            "cannot be told of the supervisor's death by the kernel: %s", os.strerror(ctypes.get_errno())
+            "cannot be told of the death of its parent by the kernel: %s", os.strerror(ctypes.get_errno())
         )
 
 

@@ -35,7 +35,7 @@ from angarium_server import launch
 from angarium_server.connections.names import Names
 from angarium_server.connections.tls import make_context
 from angarium_server.frames.shipping import Order
-from angarium_server.process import KEEPER_VARIABLE, utc_now
+from angarium_server.process import KEEPER_PID_VARIABLE, KEEPER_VARIABLE, utc_now
 from angarium_server.watch import Watch
 from cluster.admin.answers import HostStatus, StoreStatus
 from cluster.configuration.config import read_password_file
@@ -238,7 +238,11 @@ class Host:
 
     def start_node(self, desk: Desk) -> subprocess.Popen[bytes]:
         """Start the node with the command that started this host."""
-        environment = {**launch.environment(), KEEPER_VARIABLE: desk.address}
+        environment = {
+            **launch.environment(),
+            KEEPER_VARIABLE: desk.address,
+            KEEPER_PID_VARIABLE: str(os.getpid()),
+        }
         return subprocess.Popen(launch.command(*sys.argv[1:]), env=environment, process_group=0)
 
     @property

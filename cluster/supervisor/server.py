@@ -39,11 +39,14 @@ import zmq
 from angarium_server import black_box, launch
 from angarium_server.frames.control import Heartbeat, Processes, Scale, StopNode, Table, ToSupervisor
 from angarium_server.process import (
+    EXIT_ORPHANED,
     KEEPER_FILE,
+    KEEPER_PID_VARIABLE,
     KEEPER_VARIABLE,
     LOG_LEVEL_VARIABLE,
     SUPERVISOR_PID_VARIABLE,
     configure_logging,
+    die_with_parent,
     utc_now,
 )
 from cluster.configuration.config import NodeConfig, cluster_secret
@@ -116,6 +119,8 @@ def run_supervisor(options: UpOptions) -> int:
     config = effective_config(options)
     if config.standby.store and KEEPER_VARIABLE not in os.environ:
         return _run_host(Path(options.data_dir), config)
+    if KEEPER_VARIABLE in os.environ:
+        _follow_keeper()
     configure_logging("supervisor", None, config.log.level)
     for text in exposed(config):
         _log.warning("%s", text)
@@ -137,6 +142,17 @@ def _run_host(data: Path, config: NodeConfig) -> int:
 
     configure_logging("standby", None, config.log.level)
     return run_host(data, config)
+
+
+def _follow_keeper() -> None:
+    """End when the keeper does: what is left of this node would keep its data from the next one.
+
+    Raises:
+        SystemExit: the keeper has ended already.
+    """
+    die_with_parent()
+    if os.getppid() != int(os.environ[KEEPER_PID_VARIABLE]):
+        raise SystemExit(EXIT_ORPHANED)
 
 
 class Server:
