@@ -13,6 +13,7 @@ from msgspec import Meta
 from angarium_server.process import load_config
 from node.endpoints.effort import RATE_DEFAULT_MS
 from node.matching.config import MatchingConfig
+from node.tracing.config import TracingConfig
 from storage.shipping.line import StandbySettings  # noqa: TC001 - msgspec reads the types of fields
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ class WorkerRuntime(WorkerConfig, frozen=True, kw_only=True, forbid_unknown_fiel
     write_delay_ms: int = 50
     #: Where a copy of the spool is kept; None: nowhere.
     standby: StandbySettings | None = None
+    #: Spans, and the node that they are of.
+    tracing: TracingConfig = TracingConfig()
+    node: str = ""
 
 
 def load(runtime_dir: str | os.PathLike[str]) -> WorkerRuntime:

@@ -33,6 +33,12 @@ WORKER: Final = Metrics(
     matching_work | counter | nodes | visited in the tree of filters, and what making the answers cost
     paused_batches | counter | number | batches that took more than one step
     batches_waiting | gauge | number | those that wait for their next one
+    spans_made, spans_exported, spans_dropped | counter | number | [spans](tracing.md#spans-of-the-node) of sampled
+     messages; that the collector took; for which there was no room, or that it did not take
+    spans_waiting | gauge | number | that the collector has not taken yet
+    traced_messages | gauge | messages | of which it makes spans now
+    traces_begun, traces_passed_over | counter | messages | of which it began to make spans; sampled ones that were
+     too many, in a second or at a time
     starts | counter | number | times that a router started it
     stale_frames | counter | frames | of another router than its own, dropped
     faults | counter | frames | that no router sends, dropped; above 0 is a fault of the node

@@ -30,6 +30,7 @@ from node.home.home import OPERATIONS, HomeLimits
 from node.home.server import HomeServer
 from node.home.spool.folders import SpoolDirectory
 from node.matching.worker import Worker
+from node.tracing.tracing import NOTHING, Tracing
 from storage.spool import SpoolFailedError
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class WorkerServer:
         process.add(self._monitor, self._connected)
         process.on_request(self._answer)
         process.progress("waiting for the router")
+        self._tracing = self._make_tracing(settings)
         #: What holds guaranteed messages; None where there is no place for a spool.
         self._home = self._make_home(settings) if settings.spool_dir else None
 
@@ -92,7 +94,17 @@ class WorkerServer:
             write_delay_ms=settings.write_delay_ms,
             selector_ms_per_s=settings.selector_ms_per_s,
         )
-        return HomeServer(self._process, directory, limits, self._send, self._box)
+        return HomeServer(self._process, directory, limits, self._send, self._box, self._tracing)
+
+    def _make_tracing(self, settings: config.WorkerRuntime) -> Tracing | None:
+        """Make spans if somebody wants them; what is wrong there keeps no message from anybody."""
+        if not settings.tracing.endpoint:
+            return None
+        try:
+            return Tracing(settings.tracing, settings.node, self._process.index)
+        except (OSError, ValueError) as error:
+            _log.error("there are no spans: tracing.ca_file %s: %s", settings.tracing.ca_file, error)
+            return None
 
     def _make_socket(self) -> zmq.Socket[bytes]:
         process = self._process
@@ -128,6 +140,8 @@ class WorkerServer:
         self._socket.disable_monitor()
         if self._home is not None:
             self._home.close()
+        if self._tracing is not None:
+            self._tracing.close()
 
     def _drain(self) -> bool:
         """Take the frames that are there, up to a bound, and send the answers."""
@@ -212,18 +226,23 @@ class WorkerServer:
     def _answer(self, operation: str, arguments: Any) -> Any:
         home = self._home
         if operation == "metrics":
-            return self._worker.metrics()
+            return {**self._worker.metrics(), **self._spans()}
         if operation == "stats":
             stats = {
                 **self._worker.stats(),
                 "undelivered_answers": self._undelivered,
                 "in_use_bytes": in_use_bytes(),
+                **self._spans(),
             }
             # While the spool is read nobody knows what is being taken over.
             return stats if home is None or not home.is_ready else {**stats, "home": home.stats()}
         if home is not None and home.answers_to(operation):
             return home.request(operation, arguments)
         raise errors.error_for(errors.UNKNOWN_OPERATION, f"{operation!r} is no operation of this worker")
+
+    def _spans(self) -> dict[str, int]:
+        """Give what is counted of spans."""
+        return NOTHING if self._tracing is None else self._tracing.stats()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -43,6 +43,7 @@ from cluster.configuration.keys import about, within
 from cluster.configuration.management import OidcSection
 from cluster.security import passwords
 from node.config import WorkerConfig, WorkerRuntime
+from node.tracing import config as tracing
 from router.ground.config import RouterConfig, SpoolLimits
 from router.tokens.config import TokenIssuer
 
@@ -187,6 +188,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     audit: AuditSection = msgspec.field(default_factory=AuditSection)
     health: health.HealthSection = msgspec.field(default_factory=health.HealthSection)
     standby: standby.StandbySection = msgspec.field(default_factory=standby.StandbySection)
+    tracing: tracing.TracingConfig = msgspec.field(default_factory=tracing.TracingConfig)
     log: LogSection = msgspec.field(default_factory=LogSection)
     issuers: list[TokenIssuer] = []
     #: Declared objects, checked; attributes may hold `password_file` instead of `password`.
@@ -208,6 +210,7 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "audit": AuditSection,
     "health": health.HealthSection,
     "standby": standby.StandbySection,
+    "tracing": tracing.TracingConfig,
     "log": LogSection,
 }
 
@@ -250,6 +253,7 @@ def faults_of(config: NodeConfig) -> list[str]:
     faults += standby.faults_of(config.standby)
     if config.standby.store:
         faults += _pair_faults(config)
+    faults += tracing.faults_of(config.tracing) + ca_file_faults("tracing.ca_file", config.tracing.ca_file)
     return faults + _spool_faults(config.spool) + health.faults_of(config.health)
 
 
@@ -284,6 +288,7 @@ def worker_runtime(config: NodeConfig, spool_dir: Path) -> WorkerRuntime:
         spool_map_bytes=spool.map_gb * 1_000_000_000,
         ack_delay_ms=spool.ack_delay_ms,
         write_delay_ms=spool.write_delay_ms,
+        tracing=config.tracing,
     )
 
 

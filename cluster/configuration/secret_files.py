@@ -21,7 +21,14 @@ def exposed(config: NodeConfig) -> list[str]:
     """Give a sentence for each file that others may read, or that somebody else owns."""
     given = [attributes.get(key) for *_, attributes in config.objects for key in _PASSWORD_FILES]
     paths = dict.fromkeys(
-        path for path in (config.cluster.secret_file, config.oidc.client_secret_file, *given) if path
+        path
+        for path in (
+            config.cluster.secret_file,
+            config.oidc.client_secret_file,
+            config.tracing.headers_file,
+            *given,
+        )
+        if path
     )
     return [sentence for path in paths if (sentence := _sentence(path))]
 

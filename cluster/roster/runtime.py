@@ -48,4 +48,4 @@ def of_worker(now: InForce) -> WorkerRuntime:
     """Give the same for every worker."""
     settings = worker_runtime(now.config, now.data_path / SPOOL_FOLDER)
     standby = standby_of(now.config, now.node.data_id)
-    return msgspec.structs.replace(settings, data_id=now.node.data_id, standby=standby)
+    return msgspec.structs.replace(settings, data_id=now.node.data_id, standby=standby, node=now.node.node)

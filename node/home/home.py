@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from node.home.lanes.jobs import BackupJob
     from node.home.spool.held_lanes import HeldLane
     from node.home.spool.stores import Store
+    from node.tracing.watch import Watch
     from storage.spool import Change, Spool
 
 __all__ = ["OPERATIONS", "Home", "HomeLimits"]
@@ -88,6 +89,7 @@ class Home:
         limits: HomeLimits | None = None,
         neighbours: Neighbours | None = None,
         box: BlackBox | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """Make a home that knows nothing yet; `recover` reads the spool.
 
@@ -97,6 +99,7 @@ class Home:
             limits: what it may use.
             neighbours: the spools of the other workers; without them no lane is taken over.
             box: takes which lane is served; None: nobody reads it.
+            watch: makes spans of sampled messages; None: nobody wants them.
         """
         self._box = box = box or BlackBox()
         self._limits = limits or HomeLimits()
@@ -105,6 +108,7 @@ class Home:
         parts = self.parts = HomeParts(spool, incarnation, self._limits, neighbours, box)
         #: Those that are used most.
         self.lanes, self.pending, self.writing = parts.lanes, parts.pending, parts.writing
+        self.lanes.watch = watch
         self._flows, self._outbox = parts.flows, parts.outbox
         self._lookups = ProducerLookups(parts)
         self._space = DiskSpace(spool, parts.writing, parts.outbox)
@@ -496,6 +500,8 @@ class Home:
                 continue
             held.add(segment.count, segment.live_bytes)
             held.lane.append(segment, self._now, self._wall_ms)
+            if lanes.watch is not None and held.lane_id in lanes.watch.lanes:
+                lanes.watch.stored(held.lane, segment)
             lanes.touched[held] = None
             lanes.changed[held] = None
             if not block.is_written and held.lane.flows and held.reserve_ahead():

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from node.home.lanes.jobs import BackupJob
     from node.home.parts import HomeLimits
     from node.home.spool.folders import SpoolDirectory
+    from node.tracing.tracing import Tracing
     from storage.shipping.line import StandbySettings
 
 #: How often a start looks whether the standby has what it found.
@@ -52,6 +53,7 @@ class HomeServer:
         limits: HomeLimits,
         send: Callable[[list[bytes]], None],
         box: BlackBox,
+        tracing: Tracing | None = None,
     ) -> None:
         """Open the spool, and begin to read it.
 
@@ -61,6 +63,7 @@ class HomeServer:
             limits: what the home may use.
             send: sends frames to the router.
             box: takes which lane is served.
+            tracing: makes spans of sampled messages; None: nobody wants them.
 
         Raises:
             UnavailableError: the spool is damaged (50322), or another process has it (50320).
@@ -72,7 +75,9 @@ class HomeServer:
         own = str(process.index)
         self._spool = open_own(directory.path / own, directory.map_bytes, self._news, directory.data_id)
         self._others = OtherSpools(directory.path, own, directory.map_bytes)
-        self._home = Home(self._spool, process.incarnation, limits, self._others, box)
+        self._tracing = tracing
+        watch = None if tracing is None else tracing.watch
+        self._home = Home(self._spool, process.incarnation, limits, self._others, box, watch)
         self._recovery: Iterator[str] | None = self._home.recover(time.monotonic(), wall_ms_now())
         #: Readable when something was written, or a copy is ready.
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -118,6 +123,8 @@ class HomeServer:
             self._send(frames)
         for event in self._home.take_events():
             self._process.emit_event(event)
+        if self._tracing is not None:
+            self._tracing.carry()
         if self._waiting:
             self._reply()
         for job in self._home.take_backups():

@@ -43,6 +43,13 @@ def test_opposite_bridges_on_two_linked_nodes_make_no_loop(tmp_path: Path) -> No
         for place, subscription in subscriptions.items():
             assert receive(subscription, 20) == sent, place
         operators["b"].wait_for("default", "back", lambda row: row["dropped"]["visited"] == 20)
+        traced = {
+            "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "tracestate": "a=b",
+        }
+        clients["a", "default"].publish("t/x", b"traced", properties=traced)
+        for place, subscription in subscriptions.items():
+            assert subscription.receive(20.0).properties == traced, place
         refuse_what_a_link_joins(mesh, operators["a"])
 
 

@@ -212,6 +212,8 @@ class Leases:
         self._keeping[held.lane_id] += 1
         for position in wish.done:
             held.lane.finish(position)
+            if self._lanes.watch is not None and held.lane_id in self._lanes.watch.lanes:
+                self._lanes.watch.finished(held.lane, position)
         if wish.holder:
             return held.lane.holdings.keep(wish.holder, wish.note, wish.held, self._wall_ms)
         held.note = wish.note or None

@@ -135,6 +135,8 @@ class FlowVerbs:
             detail = f"flow {flow} is not here"
             self.tell([FlowEvent(flow, wire.FLOW_SETTLE_REFUSED, errors.NOT_DELIVERED, detail)])
             return
+        if self._lanes.watch is not None and held.lane_id in self._lanes.watch.lanes:
+            self._lanes.watch.settled(held.lane, flow, settle.outcome, settle.ranges)
         self._touch(held, held.lane.settle(flow, settle.outcome, settle.ranges, now, wall_ms))
 
     def _touch(self, held: HeldLane, events: list[FlowEvent]) -> None:
@@ -193,6 +195,8 @@ class Serving:
     def forget(self, held: HeldLane) -> None:
         """Forget a lane that is deleted."""
         self._starved.pop(held, None)
+        if self._lanes.watch is not None:
+            self._lanes.watch.forget(held.lane_id)
 
     @property
     def lacks_allowance(self) -> bool:
@@ -241,6 +245,8 @@ class Serving:
         rows = 0
         if handouts:
             rows = sum([len(handout.indices) for handout in handouts])
+            if self._lanes.watch is not None and held.lane_id in self._lanes.watch.lanes:
+                self._lanes.watch.handed_out(held.lane, handouts)
             damages = self._delivery.add(held, handouts)
             if damages:
                 self.withdraw(held, damages)
@@ -249,6 +255,8 @@ class Serving:
         if is_waiting and held.delivered < held.accepted:
             self._reserve(held)
         self.collect(held)
+        if self._lanes.watch is not None and held.lane_id in self._lanes.watch.lanes:
+            self._lanes.watch.look(held.lane, wall_ms)
         self._box.end()
         # A reader group takes no part in the limit of what consumers have.
         if held.lane.more and (room or held.lane.lease is not None):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from node.backlog.segment import Segment
     from node.endpoints.effort import Effort
     from node.endpoints.lane import Lane
+    from node.tracing.watch import Watch
     from storage.spool import Change
 
 #: Positions that are reserved ahead in a lane whose messages are delivered before they are written: one write for so
@@ -313,6 +314,8 @@ class HeldLanes:
         self._due: list[tuple[float, int]] = []
         #: Delivered to consumers and not settled in all lanes; a reader group has as much as it likes.
         self.unacked = 0
+        #: Makes spans of sampled messages; None: nobody wants them.
+        self.watch: Watch | None = None
 
     def __len__(self) -> int:
         """Give the number of lanes."""

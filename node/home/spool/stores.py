@@ -155,6 +155,8 @@ class StoreMaker:
         block = store.block = self._blocks.create(body.batch, len(rows), header.file)
         # Lanes that get the same rows share what never changes.
         made: dict[tuple[int, ...], Segment] = {}
+        watch = None if store.stage else self._lanes.watch
+        sampled = {} if watch is None else watch.sampled(rows)
         counts = {one.lane: one.partitions for one in header.counts}
         for held, (groups, indices) in _rows_by_lane(body).items():
             first = 0 if store.stage else held.tail + 1
@@ -167,6 +169,10 @@ class StoreMaker:
             block.segments.append(segment)
             if not store.stage:
                 held.tail += segment.count
+            if watch is not None and sampled:
+                at = range(len(rows)) if indices is None else indices
+                found = [(place, rows[i], sampled[i]) for place, i in enumerate(at) if i in sampled]
+                watch.arrived(held.lane, first, found)
             if header.producer is not None:
                 producer, count = header.producer, counts.get(held.lane_id, 1)
                 self._records.store(

@@ -15,6 +15,7 @@ from node.config import WorkerConfig
 from node.matching.batch import REPORTED_MAX, Batch
 from node.matching.worker import Worker
 from node.metrics import WORKER
+from node.tracing.tracing import NOTHING
 from tests.unit.declared_metrics import differences
 from tests.unit.node.fake_router import (
     ALWAYS,
@@ -73,7 +74,7 @@ def test_a_batch_whose_rows_all_go_to_one_plain_set_is_answered_whole(router: Ro
 
 
 def test_a_worker_answers_the_metrics_that_it_declares(router: Router) -> None:
-    of_the_shell = ("in_use_bytes", "undelivered_answers")
+    of_the_shell = ("in_use_bytes", "undelivered_answers", *NOTHING)
     assert differences(WORKER, router.worker.metrics(), of_the_shell) == []
     assert differences(WORKER, router.worker.stats(), of_the_shell) == []
 

@@ -1,0 +1,1 @@
+"""Spans of a worker: what happens to sampled messages of its endpoints, and who is told of it."""
