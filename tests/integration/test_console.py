@@ -115,6 +115,7 @@ def test_the_page_and_its_files_come_without_a_login_and_nothing_else_does(api: 
         assert (refused.status, refused.headers["Content-Type"]) == (401, CONTENT_TYPE)
 
 
+@pytest.mark.requirement("R262")
 def test_an_operator_finds_the_queue_that_grows_and_works_with_its_messages(
     node: Node, browser: Browser, api: Api
 ) -> None:
@@ -282,6 +283,7 @@ def test_a_file_is_planned_and_applied(browser: Browser, api: Api) -> None:
     assert api.get("/vpns/default/queues/planned").value["max_ttl_s"] == 60
 
 
+@pytest.mark.requirement("R262")
 def test_each_page_of_the_menu_shows_what_it_is_for(browser: Browser, api: Api) -> None:
     log_in(browser)
     hook = {"name": "hook", "queue": "calm", "url": "https://example.com/", "enabled": False}

@@ -1,8 +1,8 @@
 // Events: what happened at the node, the newest first.
 
-import { html } from "../vendor/preact-htm.js";
+import { html, useEffect, useState } from "../vendor/preact-htm.js";
 import { get } from "../node/api.js";
-import { usePolling } from "../node/polling.js";
+import { useStream } from "../node/streams.js";
 import { Badge, Field, Head, Moment } from "../parts/controls.js";
 import { Loading, Refusal } from "../parts/notices.js";
 import { Search } from "../parts/list.js";
@@ -26,11 +26,23 @@ const COLUMNS = [
 export function Events({ me, query }) {
   const vpns = useVpns();
   const vpn = query.vpn || me.vpn;
-  const { value, problem } = usePolling(vpn ?? "", (signal) => get(["events"], { limit: NEWEST, vpn }, { signal }));
+  const [value, setValue] = useState(null);
+  const [refused, setRefused] = useState(null);
+  useEffect(() => {
+    const ending = new AbortController();
+    setValue(null);
+    get(["events"], { limit: NEWEST, vpn }, { signal: ending.signal }).then(setValue, (problem) => ending.signal.aborted || setRefused(problem));
+    return () => ending.abort();
+  }, [vpn]);
+  // What happens from now on; an event that both bring is one.
+  const broken = useStream(["events"], { vpn }, (kind, event) => {
+    if (kind === "message") setValue((before) => [...(before ?? []).filter((one) => one.id !== event.id), event].slice(-NEWEST));
+  });
+  const problem = refused ?? broken;
   const find = (query.find ?? "").toLowerCase();
   const severity = query.severity ?? "";
   const severities = [...new Set((value ?? []).map((one) => one.severity))].sort();
-  const fitting = (value ?? []).toReversed().filter((one) =>
+  const fitting = (value ?? []).toSorted((one, other) => other.id - one.id).filter((one) =>
     (!severity || one.severity === severity) && (!find || `${one.event} ${one.text} ${one.client ?? ""}`.toLowerCase().includes(find)));
   return html`
     <${Head} title="Events" note=${`Of the newest ${NEWEST} the newest first; all of them: angarium events`} />

@@ -1,8 +1,8 @@
 // Moving, copying and redriving messages: jobs of the node, whose progress is shown until they are done.
 
 import { html, useState } from "../vendor/preact-htm.js";
-import { change, get } from "../node/api.js";
-import { usePolling } from "../node/polling.js";
+import { change } from "../node/api.js";
+import { useStream } from "../node/streams.js";
 import { Button, Field, useWork } from "../parts/controls.js";
 import { Dialog } from "../parts/dialog.js";
 import { count, counted } from "../parts/format.js";
@@ -45,20 +45,17 @@ export function Transfer({ pieces, status, what, vpn, name, isRedrive, onClose }
   <//>`;
 }
 
-/** How far jobs are; a job of none has nothing to do. */
+/** How far jobs are, as the node says each time that it changes; without a job there is nothing to do. */
 function Progress({ jobs, verb, onClose }) {
   const path = jobs.map((job) => job.join("-")).join(",");
-  const [isOver, setOver] = useState(jobs.length === 0);
-  const { value, problem } = usePolling(path, async (signal) => {
-    const told = await get(["jobs", path], {}, { signal });
-    setOver(told.state !== "running");
-    return told;
-  }, isOver ? 0 : 500);
+  const [value, setValue] = useState(null);
+  const isOver = jobs.length === 0 || (value !== null && value.state !== "running");
+  const problem = useStream(!isOver ? ["jobs", path] : null, {}, (kind, told) => kind === "message" && setValue(told));
   const done = value?.done ?? 0;
   const rest = [value?.refused && `${count(value.refused)} refused`, value?.kept && `${count(value.kept)} stay`].filter(Boolean).join(", ");
   return html`
     <progress max=${value?.total || 1} value=${value ? done : undefined} aria-label="Progress"></progress>
     <p role="status" aria-live="polite">${counted(done, "message")} ${DONE[verb]}${rest ? `; ${rest}` : ""}${isOver ? "." : " so far …"}</p>
-    <${Refusal} problem=${problem ?? (value?.error ? { title: value.error[1], code: value.error[0] } : null)} />
+    <${Refusal} problem=${(isOver ? null : problem) ?? (value?.error ? { title: value.error[1], code: value.error[0] } : null)} />
     <footer><button type="button" class="primary" onClick=${onClose}>Close</button></footer>`;
 }
