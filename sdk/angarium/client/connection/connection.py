@@ -33,6 +33,8 @@ ATTEMPT_TIMEOUT_S: Final = 5.0
 #: Waits between rounds of attempts grow from the first to the last of these.
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_MAX_S: Final = 5.0
+#: With several addresses, because another host may take over at any moment.
+BACKOFF_SEVERAL_S: Final = 1.0
 BACKOFF_FACTOR: Final = 2.0
 #: Levels of a deliver-to-one priority, 1 is the highest.
 PRIORITIES: Final = range(1, 5)
@@ -243,6 +245,7 @@ class Connection:
         """Try all addresses until one works; give the error that ends it."""
         delay = BACKOFF_FIRST_S
         urls = self._options.urls
+        longest = BACKOFF_MAX_S if len(urls) == 1 else BACKOFF_SEVERAL_S
         while True:
             lasting = 0
             error: AngariumError | None = None
@@ -261,7 +264,7 @@ class Connection:
                 return error or errors.error_for(errors.CONNECT_FAILED, f"{', '.join(urls)}: no time is left")
             _logger.debug("no connection: %s; trying again in %.2f s", error, wait_s)
             await asyncio.sleep(wait_s)
-            delay = min(delay * BACKOFF_FACTOR, BACKOFF_MAX_S)
+            delay = min(delay * BACKOFF_FACTOR, longest)
 
     async def _attempt(self, url: str, timeout_s: float) -> AngariumError | None:
         """Try one address; give None if the session is open."""
