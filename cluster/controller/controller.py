@@ -370,8 +370,10 @@ class Controller:
         """Give the metrics of the node as the page of the health endpoint."""
         cluster = self._mesh.view.metrics(now)
         health, samples = self.health(now), self._samples.newest
+        full = report.full_disks(self._board.node, self._router_stats, is_disk_full=self.is_disk_full)
+        node = {**self._board.node, "disk_full": bool(full)}
         pair = self._standby.metrics()
-        return metrics(health, self._board.node, self._usage, self._router_stats, cluster, samples, pair)
+        return metrics(health, node, self._usage, self._router_stats, cluster, samples, pair)
 
     def pair(self, status: HostStatus | None) -> list[Effect]:
         """Take what the keeper of this host says; None: it has none."""

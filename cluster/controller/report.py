@@ -74,6 +74,12 @@ def gateways(node: Row, usage: dict[int, Row]) -> dict[tuple[str, int], Row]:
     }
 
 
+def full_disks(node: Row, router: Row | None, *, is_disk_full: bool) -> list[str]:
+    """Give what has no room on its disk; the controller says whether its store and events had none last."""
+    full = [f"worker {index}" for index in (router or {}).get("spool", {}).get("homes_full", [])]
+    return full + (["configuration and events"] if is_disk_full or node.get("disk_full") else [])
+
+
 def status(
     node: Row,
     usage: dict[int, Row],
@@ -85,8 +91,6 @@ def status(
 ) -> Row:
     """Give what `angarium status --json` prints; without an answer of the router its numbers are zero."""
     stats = router or {}
-    full = [f"worker {index}" for index in stats.get("spool", {}).get("homes_full", [])]
-    full += ["configuration and events"] if is_disk_full or node.get("disk_full") else []
     rows = processes(node, usage)
     return {
         "node": node.get("node", ""),
@@ -103,7 +107,7 @@ def status(
         "totals": {name: stats.get(name, 0) for name in RATED},
         "discards": stats.get("discards", {}),
         "spool": metrics.spool(router),
-        "disk_full": full,
+        "disk_full": full_disks(node, router, is_disk_full=is_disk_full),
         "certificates": node.get("certificates", []),
         "links": stats.get("links", []),
         "topology_issues": topology_issues,

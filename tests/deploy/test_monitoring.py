@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from angarium import blocking
 from angarium_server.http.exposition import exposed
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
 from cluster.controller.health.node_metrics import CLUSTER, NODE, PROCESS
 from cluster.data.node_file import read_node_file
+from cluster.management.api.object_metrics import TABLES
 from cluster.roster.table import ROLES
 from router.ground.metrics import LINK, ROUTER, SPOOL
 from tests.ports import free_port
@@ -28,8 +31,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PARTS = [NODE, PROCESS, ROUTER, SPOOL, CLUSTER, LINK, *(one.metrics for one in ROLES.values() if one.metrics)]
+PARTS += TABLES
 NAMES = {exposed(part.part, metric)[0] for part in PARTS for metric in part if metric.kind}
-LABELS = {"instance", "neighbour", "vpn", "name", "role", "index"} | {
+LABELS = {"instance", "neighbour", "vpn", "name", "username", "role", "index"} | {
     metric.label for part in PARTS for metric in part if metric.label
 }
 #: A node alone has neither a neighbour nor what went wrong.
@@ -37,6 +41,7 @@ NOT_ALONE = re.compile(
     r"angarium_(cluster_(up|lag|progress|spooled|retry|dead)|link)|_(discards|errors|ended)_total"
 )
 START_S = 30.0
+SCRAPER, PASSWORD = "prometheus", "of a test"
 
 pytestmark = pytest.mark.requirement("R261")
 
@@ -82,14 +87,20 @@ def test_the_page_on_monitoring_has_the_rules(deploy: Path, root: Path) -> None:
 
 
 class Prometheus:
-    """A Prometheus that scrapes one node each second."""
+    """A Prometheus that scrapes both pages of one node each second."""
 
-    def __init__(self, folder: Path, deploy: Path, target: str) -> None:
+    def __init__(self, folder: Path, deploy: Path, health: str, management: str) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
         shutil.copy(deploy / "prometheus" / "angarium.rules.yml", folder)
-        scrape = {"job_name": "angarium", "static_configs": [{"targets": [target]}]}
+        node = {"job_name": "angarium", "static_configs": [{"targets": [health]}]}
+        objects = {
+            "job_name": "angarium-objects",
+            "metrics_path": "/metrics/objects",
+            "basic_auth": {"username": SCRAPER, "password": PASSWORD},
+            "static_configs": [{"targets": [management]}],
+        }
         interval = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-        config = {"global": interval, "rule_files": ["angarium.rules.yml"], "scrape_configs": [scrape]}
+        config = {"global": interval, "rule_files": ["angarium.rules.yml"], "scrape_configs": [node, objects]}
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
         options = [f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
         listen = f"--web.listen-address={self.url.removeprefix('http://')}"
@@ -123,10 +134,11 @@ class Prometheus:
 
 @pytest.fixture
 def prometheus(tmp_path: Path, deploy: Path) -> Iterator[Prometheus]:
-    """Give one with a node that has a gateway, a bridge and a webhook."""
+    """Give one with a node that has a gateway, a bridge, a webhook, a queue that is leased, and a sink."""
     if shutil.which("prometheus") is None or shutil.which("promtool") is None:
         pytest.skip("needs prometheus and promtool: apt install prometheus")
-    with Node(tmp_path / "data", workers=1, mqtt="tcp://127.0.0.1:0") as node:
+    fronts = {"mqtt": "tcp://127.0.0.1:0", "management": "http://127.0.0.1:0"}
+    with Node(tmp_path / "data", workers=1, **fronts) as node, blocking.connect(node.url) as client:
         with Admin(node.data) as admin:
             admin.call("objects.create", kind="vpn", name="sales", vpn=None)
             open_to_all = {"client_connect_default": "allow"}
@@ -139,12 +151,21 @@ def prometheus(tmp_path: Path, deploy: Path) -> Iterator[Prometheus]:
             admin.call("objects.create", kind="queue", name="q", attributes={"owner": "default"})
             attributes = {"queue": "q", "url": "https://example.com"}
             admin.call("objects.create", kind="webhook", name="w", attributes=attributes)
-        target = read_node_file(node.data).health.removeprefix("http://")
-        server = Prometheus(tmp_path, deploy, target)
+            admin.call("objects.create", kind="topic-endpoint", name="te")
+            scraper = {"role": "viewer", "password": PASSWORD}
+            admin.call("objects.create", kind="operator", name=SCRAPER, vpn=None, attributes=scraper)
+        client.create_queue("read")
+        client.reader_group("read", "job", lease_s=3_600)
+        client.commit_stages([], "sink", 1)
+        places = (read_node_file(node.data).health, node.management_url)
+        server = Prometheus(tmp_path, deploy, *(place.removeprefix("http://") for place in places))
         try:
+            server.wait_for("angarium_object_sink_batch == 1")
+            client.commit_stages([], "sink", 2)
             server.wait_for("angarium_bridge_up == 1 and angarium_bridge_lag_seconds > 0")
             server.wait_for("angarium_webhook_up == 1")
             server.wait_for("rate(angarium_router_messages_in_total[1m])")
+            server.wait_for("delta(angarium_object_sink_batch[5m]) > 0")
             yield server
         finally:
             server.close()
@@ -152,12 +173,14 @@ def prometheus(tmp_path: Path, deploy: Path) -> Iterator[Prometheus]:
 
 def test_a_prometheus_answers_each_query(prometheus: Prometheus, deploy: Path, tmp_path: Path) -> None:
     subprocess.run(["promtool", "check", "config", str(tmp_path / "prometheus.yml")], check=True)
-    target = prometheus.get("/api/v1/targets")["activeTargets"][0]["scrapeUrl"]
-    with urllib.request.urlopen(target, timeout=5) as page:
-        checked = subprocess.run(
-            ["promtool", "check", "metrics"], input=page.read(), capture_output=True, check=False
-        )
-    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+    for target in prometheus.get("/api/v1/targets")["activeTargets"]:
+        login = base64.b64encode(f"{SCRAPER}:{PASSWORD}".encode()).decode()
+        request = urllib.request.Request(target["scrapeUrl"], headers={"Authorization": f"Basic {login}"})
+        with urllib.request.urlopen(request, timeout=5) as page:
+            checked = subprocess.run(
+                ["promtool", "check", "metrics"], input=page.read(), capture_output=True, check=False
+            )
+        assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
     asked = [
         target["expr"].replace("$instance", ".*") for panel in panels(deploy) for target in panel["targets"]
     ]

@@ -94,7 +94,7 @@ def test_every_metric_that_is_declared_is_in_a_table() -> None:
     parts = {*vars(router_metrics), *vars(node_metrics), *vars(controller_metrics)}
     tables = re.findall(r"<!-- metrics (\w+) -->", read("metrics.md"))
     elsewhere = ["BRIDGE", "CHANNEL", "ENDPOINT", "HTTP", "MANAGEMENT", "MQTT", "OBJECTS", "WEBHOOK"]
-    elsewhere += [f"OBJECT_{kind}" for kind in ("LINK", "GATEWAY", "WEBHOOK", "BRIDGE")]
+    elsewhere += [f"OBJECT_{kind}" for kind in ("LINK", "GATEWAY", "WEBHOOK", "BRIDGE", "SINK")]
     assert sorted(tables) == sorted([*(name for name in parts if name.isupper()), *elsewhere])
 
 

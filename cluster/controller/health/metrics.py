@@ -43,7 +43,7 @@ def metrics(
 
     Args:
         health: how the node does.
-        node: what the supervisor told last.
+        node: what the supervisor told last, and whether a disk is full.
         usage: what each pid uses.
         stats: what the router told last; None if it did not answer, then its metrics are not there.
         cluster: those of the cluster, and under `links` those of each link by the name of the neighbour.
@@ -53,7 +53,8 @@ def metrics(
     page = Page()
     verdicts = {name: passed(getattr(health, name)) for name in ("live", "started", "ready")}
     stopping = node.get("phase") == "stopping"
-    page.add(NODE, {**verdicts, "stopping": stopping, "uptime_s": node.get("uptime_s", 0.0)})
+    more = {"disk_full": bool(node.get("disk_full")), "uptime_s": node.get("uptime_s", 0.0)}
+    page.add(NODE, {**verdicts, "stopping": stopping, **more})
     for row in node.get("processes", ()):
         used = usage.get(row["pid"], {}) if row["pid"] else {}
         values: Row = {"ready": row["state"] == "ready", "restarts": row.get("restarts", 0), **used}

@@ -11,6 +11,7 @@ NODE: Final = Metrics(
     """
     live, started, ready | gauge | 0, 1 | what the [probes](operations.md#probes) say
     stopping | gauge | 0, 1 | whether it is being shut down
+    disk_full | gauge | 0, 1 | whether the disk of a worker, of the configuration or of events had no room last
     uptime_s | gauge | s | since `angarium up`
     """,
 )

@@ -11,6 +11,7 @@ nothing twice.
 from __future__ import annotations
 
 import fnmatch
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
@@ -41,6 +42,8 @@ FIELDS: Final = [
     "bytes_in",
     "messages_out",
     "bytes_out",
+    "reader_group",
+    "dead_message_queue",
 ]
 _ENDPOINT: Final = """
     messages_spooled | gauge | messages | that it holds, with those on their way to its homes
@@ -52,6 +55,8 @@ _ENDPOINT: Final = """
     messages_in, bytes_in | counter | messages, bytes | that came in, since the start of the router
     messages_out, bytes_out | counter | messages, bytes | that left it for good since then
     discards | counter by reason | messages | what it refused or discarded, since the start of the router
+    leased | gauge by reader_group | 1 | the reader group that has leased it, such as a stream of Spark
+    dead_message_queue | gauge by dead_message_queue | 1 | the queue for its dead messages
     """
 _STATE: Final = """
     up | gauge | 0, 1 | whether its state is `up`, or `standby`
@@ -110,6 +115,13 @@ BRIDGE: Final = Metrics(
     refused | counter by code | messages | refused by this node
     """,
 )
+SINK: Final = Metrics(
+    "object_sink",
+    """
+    batch | gauge | number | the newest batch that it has committed
+    last_commit_age_s | gauge | s | since then
+    """,
+)
 OBJECTS: Final = Metrics(
     "objects",
     """
@@ -140,11 +152,18 @@ def _endpoint(row: Row, now_ms: int) -> dict[str, Any]:
         "oldest_message_age_s": None if oldest is None else max(0, now_ms - oldest) / 1_000 if oldest else 0,
         "bound_flows": row.get("bind_count"),
         "discards": row.get("counters"),
+        "leased": {row["reader_group"]: 1} if row.get("reader_group") else {},
+        "dead_message_queue": {row["dead_message_queue"]: 1},
     }
 
 
 def _with_state(row: Row, _now_ms: int) -> dict[str, Any]:
     return {**row, "up": row["state"] in ("up", "standby"), "state": {row["state"]: 1}}
+
+
+def _sink(row: Row, now_ms: int) -> dict[str, Any]:
+    used_s = datetime.fromisoformat(row["last_used"]).timestamp()
+    return {**row, "last_commit_age_s": max(0.0, now_ms / 1_000 - used_s)}
 
 
 def _gateway(row: Row, _now_ms: int) -> dict[str, Any]:
@@ -168,8 +187,11 @@ _KINDS: Final = {
     "gateway": Kind(GATEWAY, "gateways.list", _gateway),
     "webhook": Kind(WEBHOOK, "webhooks.list", _with_state),
     "bridge": Kind(BRIDGE, "bridges.list", _with_state),
+    "sink": Kind(SINK, "sinks.list", _sink),
 }
 KINDS: Final = tuple(_KINDS)
+#: All that may be on the page.
+TABLES: Final = (*(kind.metrics for kind in _KINDS.values()), OBJECTS)
 #: Those that are of the node, and in no Message VPN.
 OF_NODE: Final = ("link", "gateway")
 
@@ -228,6 +250,8 @@ def page(found: Iterable[tuple[str, list[dict[str, Any]]]], wanted: Wanted, now_
         shown[name], left_out[name] = len(kept), len(fitting) - len(kept)
         for row in kept:
             labels = {} if name in OF_NODE else {"vpn": row["vpn"]}
+            if name == "sink":
+                labels["username"] = row["username"]
             text.add(kind.metrics, kind.values(row, now_ms), **labels, name=row["name"])
     text.add(OBJECTS, {"shown": shown, "left_out": left_out})
     return text.text()

@@ -36,6 +36,8 @@ QUEUE = {
     "bytes_in": 800,
     "messages_out": 5,
     "bytes_out": 500,
+    "reader_group": "archive",
+    "dead_message_queue": "dead",
 }
 TOLD_BY_ROUTER = """messages_spooled spool_usage_bytes delivered_unacked bind_count oldest_stored_ms
     messages_in bytes_in messages_out bytes_out"""
@@ -94,7 +96,15 @@ BRIDGE = {
     "discarded": 0,
     "refused": {},
 }
+SINK = {
+    "vpn": "default",
+    "username": "spark",
+    "name": "s",
+    "batch": 7,
+    "last_used": "1970-01-01T00:01:30Z",
+}
 ROWS: dict[str, dict[str, Any]] = {
+    "sink": SINK,
     "queue": QUEUE,
     "topic_endpoint": QUEUE,
     "link": LINK,
@@ -132,6 +142,14 @@ def test_links_gateways_webhooks_and_bridges_are_there_by_their_names() -> None:
     bridge = lines(BRIDGE, kind="bridge")
     assert 'angarium_object_bridge_dropped_total{vpn="default",name="b",reason="visited"} 1' in bridge
     assert not [line for line in bridge if "queued_messages" in line]
+
+
+def test_a_sink_tells_its_batch_and_how_long_ago_that_was() -> None:
+    labels = '{vpn="default",username="spark",name="s"}'
+    assert lines(SINK, kind="sink")[:2] == [
+        f"angarium_object_sink_batch{labels} 7",
+        f"angarium_object_sink_last_commit_age_seconds{labels} 10.5",
+    ]
 
 
 def test_a_disabled_one_is_not_up() -> None:
@@ -178,6 +196,8 @@ def test_a_queue_is_there_with_all_that_is_known_of_it() -> None:
         f"angarium_queue_messages_out_total{labels} 5",
         f"angarium_queue_bytes_out_total{labels} 500",
         'angarium_queue_discards_total{vpn="default",name="orders",reason="quota_discard"} 4',
+        'angarium_queue_leased{vpn="default",name="orders",reader_group="archive"} 1',
+        'angarium_queue_dead_message_queue{vpn="default",name="orders",dead_message_queue="dead"} 1',
         'angarium_objects_shown{kind="queue"} 1',
         'angarium_objects_left_out{kind="queue"} 0',
     ]
@@ -187,11 +207,12 @@ def test_an_empty_queue_has_no_age_and_one_of_a_router_that_is_silent_no_figures
     assert 'angarium_queue_oldest_message_age_seconds{vpn="default",name="orders"} 0' in lines(
         {**QUEUE, "oldest_stored_ms": 0}
     )
-    silent = lines({**QUEUE, **UNKNOWN, "counters": {}})
+    silent = lines({**QUEUE, **UNKNOWN, "counters": {}, "reader_group": None})
     assert [line.partition("{")[0] for line in silent[:-2]] == [
         "angarium_queue_quota_bytes",
         "angarium_queue_ingress_enabled",
         "angarium_queue_egress_enabled",
+        "angarium_queue_dead_message_queue",
     ]
 
 
@@ -230,7 +251,7 @@ def test_a_scrape_says_what_it_wants() -> None:
     assert wanted_by({}) == Wanted(KINDS, None, "*", LIMIT_DEFAULT)
     query = {"kind": ["queue", "queue"], "vpn": ["a"], "name": ["x*"], "limit": ["5"]}
     assert wanted_by(query) == Wanted(("queue",), "a", "x*", 5, is_exact=True)
-    of_vpn = ("queue", "topic_endpoint", "webhook", "bridge")
+    of_vpn = ("queue", "topic_endpoint", "webhook", "bridge", "sink")
     assert wanted_by({"vpn": ["a"]}) == Wanted(of_vpn, "a", "*", LIMIT_DEFAULT)
 
 
