@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 #: How often the host looks around.
 TURN_S: Final = 0.02
 STATUS_S: Final = 0.5
+LOOK_S: Final = 0.5
 #: Held for as long as the host runs; and what it was last, for a start at which the outside store knows nothing.
 LOCK_FILE: Final = "standby.lock"
 ROLE_FILE: Final = "standby.role"
@@ -278,6 +279,10 @@ class Life:
         self._probes: HealthServer | None = None
         self._desk: Desk | None = None
         self._line: FilesLine | None = None
+        #: What a standby has to follow; nothing before the node has begun, whose workers stay as many. When that is
+        #: looked for.
+        self._stores: list[str] = []
+        self._look_at = 0.0
         self._node: subprocess.Popen[bytes] | None = None
         self._begun: Begin | None = None
         self._acts_until = 0.0
@@ -401,7 +406,6 @@ class Life:
         """Look after the node of this primary and its standby; tell whether it is over."""
         assert self._node is not None
         assert self._desk is not None
-        assert self._keeper is not None
         status = self._node.poll()
         if status is not None:
             self._has_stopped = True
@@ -410,22 +414,27 @@ class Life:
             return True
         self._order()
         self._desk.tick(now)
-        stores = self._host.stores
-        if self._line is None and stores:
-            self._line = self._host.files_line()
-        if self._line is None:
-            return False
+        if self._line is None and now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._stores = self._host.stores
+            self._line = self._host.files_line() if self._stores else None
+        if self._line is not None:
+            self._judge_standby(self._line, self._desk, now)
+        return False
+
+    def _judge_standby(self, line: FilesLine, desk: Desk, now: float) -> None:
+        """Tell the keeper how far the standby is, which is as far as with the slowest store."""
+        assert self._keeper is not None
         assert self._member is not None
         assert self._member.seen.standing is not None, "a primary has one"
-        self._line.tick(now, self._member.seen.standing)
-        if not self._line.follows(now) or not self._desk.follows(stores, now):
+        line.tick(now, self._member.seen.standing)
+        if not line.follows(now) or not desk.follows(self._stores, now):
             self._keeper.standby_is_silent()
-            return False
+            return
         self._keeper.standby_follows()
-        caught_up = self._desk.caught_up(stores, now)
+        caught_up = desk.caught_up(self._stores, now)
         if caught_up is not None:
             self._keeper.standby_has_all(*caught_up)
-        return False
 
     async def _end(self) -> None:
         if self._node is not None and self._node.poll() is None:
@@ -474,11 +483,11 @@ class Life:
                 store=self._host.store,
                 failure=self._keeper.failure,
                 follows=self._followers.stores if self._followers is not None else [],
-                stores=self._stores(),
+                stores=self._store_statuses(),
             )
         )
 
-    def _stores(self) -> list[StoreStatus]:
+    def _store_statuses(self) -> list[StoreStatus]:
         if self._desk is None:
             return []
         return [
