@@ -104,6 +104,8 @@ class HostStatus(msgspec.Struct, frozen=True, kw_only=True):
     in_sync: list[str]
     #: Whether it may acknowledge and deliver now.
     acts: bool
+    #: Whether an operator had it take over although it might lack what was acknowledged.
+    forced: bool = False
     #: Whether it waits for its standby before it acknowledges.
     required: bool
     #: The kind of the outside store, and why it did not answer last; empty: it did.

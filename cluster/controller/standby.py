@@ -42,8 +42,9 @@ class StandbyOperations:
             return
         is_in_sync = len(status.in_sync) > 1
         if self._told is None or self._told[0] != status.epoch:
-            text = f"host {status.host} is the primary of epoch {status.epoch}"
-            self._board.record_system("warning", PRIMARY_EVENT, text)
+            how = ", by force: what only the other host had is lost" if status.forced else ""
+            text = f"host {status.host} is the primary of epoch {status.epoch}{how}"
+            self._board.record_system("error" if status.forced else "warning", PRIMARY_EVENT, text)
         if (self._told is None or self._told[1]) and not is_in_sync:
             text = f"host {status.host} goes on without a standby: what is acknowledged now is on one disk"
             self._board.record_system("error", LOST_EVENT, text)

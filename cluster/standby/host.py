@@ -479,6 +479,7 @@ class Life:
                 primary=standing.primary if standing is not None else "",
                 in_sync=sorted(standing.in_sync) if standing is not None else [],
                 acts=self._keeper.may_act,
+                forced=self._member.is_forced,
                 required=self._required_by is not None,
                 store=self._host.store,
                 failure=self._keeper.failure,

@@ -80,6 +80,15 @@ def test_operators_hear_once_of_a_primary_and_of_a_standby_that_is_lost_or_back(
     ]
 
 
+@pytest.mark.requirement("R269")
+def test_a_promotion_by_force_is_told_with_what_it_costs() -> None:
+    world = World()
+    world.do(world.controller.pair(alone(forced=True)))
+    (event,) = [event for event in world.ring.find(None, 100) if event["event"] == "SYSTEM_PRIMARY_BEGAN"]
+    assert event["severity"] == "error"
+    assert "what only the other host had is lost" in event["text"]
+
+
 def test_the_number_of_workers_stays_on_a_pair() -> None:
     world = World()
     world.do(world.controller.pair(STATUS))
