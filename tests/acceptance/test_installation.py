@@ -44,14 +44,15 @@ def test_the_server_adds_one_package_of_ours(installation: Installation) -> None
 
 
 def test_a_client_without_the_server_names_no_module_that_is_missing(installation: Installation) -> None:
-    """Every module of the SDK, Spark's aside, is imported with the server's packages out of reach."""
+    """Every module of the SDK, those of its extras aside, is imported with the server's packages out of reach."""
     program = """
 import importlib, pkgutil, sys
 import angarium
 for name in ("angarium_server", "cluster", "lmdb", "click", "psutil", "rich", "zmq"):
     sys.modules[name] = None
+of_extras = ("angarium.spark", "angarium.pipeline", "angarium.opentelemetry")
 for one in pkgutil.walk_packages(angarium.__path__, "angarium."):
-    if not one.name.startswith(("angarium.spark", "angarium.pipeline")) and not one.name.endswith("__main__"):
+    if not one.name.startswith(of_extras) and not one.name.endswith("__main__"):
         importlib.import_module(one.name)
 """
     run(installation.python, "-P", "-c", program)
