@@ -19,7 +19,7 @@ from angarium import blocking
 from angarium_server.http.exposition import exposed
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
-from cluster.controller.health.node_metrics import CLUSTER, NODE, PROCESS
+from cluster.controller.health.node_metrics import CLUSTER, NODE, PROCESS, STANDBY
 from cluster.data.node_file import read_node_file
 from cluster.management.api.object_metrics import TABLES
 from cluster.roster.table import ROLES
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PARTS = [NODE, PROCESS, ROUTER, SPOOL, CLUSTER, LINK, *(one.metrics for one in ROLES.values() if one.metrics)]
-PARTS += TABLES
+PARTS += [STANDBY, *TABLES]
 NAMES = {exposed(part.part, metric)[0] for part in PARTS for metric in part if metric.kind}
 LABELS = {"instance", "neighbour", "vpn", "name", "username", "role", "index"} | {
     metric.label for part in PARTS for metric in part if metric.label
