@@ -30,12 +30,20 @@ OPTIONS: Final = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    # A page that was left is gone, and takes no keys that are for the next one.
+    "--disable-features=BackForwardCache",
     "--disable-extensions",
     "--hide-scrollbars",
     "--disable-default-apps",
     "--renderer-process-limit=1",
     "--remote-debugging-port=0",
 )
+#: Nothing offers to keep or to fill in a password: it would take the keys that are meant for the page.
+SETTINGS: Final = {
+    "credentials_enable_service": False,
+    "profile": {"password_manager_enabled": False},
+    "autofill": {"enabled": False, "profile_enabled": False},
+}
 #: Keys by their names: what is pressed, its number, and the text that it types.
 KEYS: Final = {
     "Tab": (9, ""),
@@ -57,6 +65,9 @@ class Browser:
         found = program()
         assert found, "there is no Chromium here"
         self._port_file = folder / "DevToolsActivePort"
+        settings = folder / "Default" / "Preferences"
+        settings.parent.mkdir()
+        settings.write_text(json.dumps(SETTINGS))
         command = [
             found,
             *OPTIONS,
@@ -90,6 +101,8 @@ class Browser:
         self._session = self.do("Target.attachToTarget", **asked)["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.do(f"{domain}.enable")
+        # Keys go to the page, whichever window of the machine has the focus.
+        self.do("Emulation.setFocusEmulationEnabled", enabled=True)
         self.do("Page.addScriptToEvaluateOnNewDocument", source=SCRIPT.read_text())
 
     def __enter__(self) -> Self:
@@ -138,6 +151,7 @@ class Browser:
 
     def open(self, url: str) -> None:
         self.do("Page.navigate", url=url)
+        self.do("Page.bringToFront")
 
     def value(self, script: str) -> Any:
         """Give what an expression of the page is."""

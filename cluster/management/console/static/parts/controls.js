@@ -26,13 +26,13 @@ export function Field({ label, hint, type = "text", value, onInput, options, wid
       ${options.map(([one, text]) => html`<option key=${one} value=${one} selected=${one === value}>${text}</option>`)}
     </select>`;
   } else if (type === "textarea") {
-    control = html`<textarea ...${told} spellcheck="false" onInput=${changed}></textarea>`;
+    control = html`<textarea ...${told} spellcheck=${false} onInput=${changed}></textarea>`;
   } else if (type === "checkbox") {
     return html`<div class="field check">
       <input ...${told} type="checkbox" value="on" checked=${value} onChange=${changed} /><label for=${id}>${label}</label>
     </div>`;
   } else {
-    control = html`<input ...${told} type=${type} spellcheck="false" autocapitalize="off" onInput=${changed} />`;
+    control = html`<input ...${told} type=${type} spellcheck=${false} autocapitalize="off" onInput=${changed} />`;
   }
   return html`<div class=${`field${wide ? " wide" : ""}`}>
     <label for=${id} class=${hideLabel ? "unseen" : ""}>${label}</label>${control}
