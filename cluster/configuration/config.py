@@ -250,7 +250,7 @@ def faults_of(config: NodeConfig) -> list[str]:
     faults += _secret_file_faults("oidc.client_secret_file", config.oidc.client_secret_file)
     faults += admin.faults_of(config.admin, config.router)
     faults += issuers.faults_of(config.issuers)
-    faults += standby.faults_of(config.standby)
+    faults += standby.faults_of(config.standby, config.node.name)
     if config.standby.store:
         faults += _pair_faults(config)
     faults += tracing.faults_of(config.tracing) + ca_file_faults("tracing.ca_file", config.tracing.ca_file)

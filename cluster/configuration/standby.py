@@ -1,7 +1,4 @@
-"""The section `[standby]` of the configuration: where the outside store is, and who this host is there.
-
-It is read and checked here; a node does not have the section yet, because no process makes a standby of it.
-"""
+"""The section `[standby]` of the configuration: where the outside store is, and who the two hosts are to each other."""
 
 from __future__ import annotations
 
@@ -111,8 +108,8 @@ class StandbySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = ""
 
 
-def faults_of(section: StandbySection) -> list[str]:
-    """Give what is wrong with the section, as sentences."""
+def faults_of(section: StandbySection, node: str) -> list[str]:
+    """Give what is wrong with the section for a node of this name, as sentences."""
     faults = [
         f"standby.{key}: store = {section.store!r} does not use it: leave it out"
         for key, stores in _USED_BY.items()
@@ -121,7 +118,7 @@ def faults_of(section: StandbySection) -> list[str]:
     if section.store:
         faults += _pair_faults(section)
     if section.store in ("etcd", "kubernetes"):
-        faults += _endpoint_faults(section) + _prefix_faults(section) + _file_faults(section)
+        faults += _endpoint_faults(section) + _name_faults(section, node) + _file_faults(section)
     return faults
 
 
@@ -161,9 +158,12 @@ def _endpoint_fault(url: str) -> str:
     return ""
 
 
-def _prefix_faults(section: StandbySection) -> list[str]:
+def _name_faults(section: StandbySection, node: str) -> list[str]:
     faults = []
     if section.store == "kubernetes":
+        if node and not _NAME.fullmatch(node):
+            text = "the Lease is named after it, and has lower case letters, digits, - and . only"
+            faults.append(f"node.name = {node!r}: {text}")
         if not _NAME.fullmatch(section.prefix):
             text = "as a beginning of the name of a Lease it has lower case letters, digits, - and . only"
             faults.append(f"standby.prefix = {section.prefix!r}: {text}")

@@ -84,6 +84,11 @@ class StandbyOperations:
         status = self._known()
         if len(status.in_sync) < 2:
             raise errors.error_for(errors.STANDBY_REFUSED, "no standby has everything that was acknowledged")
+        if status.store == "manual":
+            detail = 'with standby.store = "manual" this host would be the primary again'
+            raise errors.error_for(
+                errors.STANDBY_REFUSED, detail, "stop it, and 'angarium standby promote' on both"
+            )
         self._board.reply(asker, None)
         self._board.emit(SwitchOver(status.pid))
 

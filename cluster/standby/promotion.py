@@ -36,9 +36,8 @@ def promote_host(data: Path, status: HostStatus, *, may_lose: bool) -> str:
             promote(data / MANUAL_FILE, status.host, may_lose=may_lose)
         except PromotionError as error:
             raise errors.error_for(errors.STANDBY_REFUSED, str(error)) from None
-        return (
-            f"host {status.host} is named the primary; name it on the other host too, or leave that one off"
-        )
+        other = f"'angarium standby promote --host {status.host}'"
+        return f"host {status.host} is named the primary; before the other one is started again, type {other} there"
     if lacks:
         descriptor = os.open(data / FORCE_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.close(descriptor)
@@ -46,3 +45,20 @@ def promote_host(data: Path, status: HostStatus, *, may_lose: bool) -> str:
             f"host {status.host} takes the lease when nobody has it; what only {status.primary} has is lost"
         )
     return f"host {status.host} has everything, and takes over by itself when nobody has the lease"
+
+
+def name_other(data: Path, host: str, *, may_lose: bool) -> str:
+    """Name another host the primary in the file of the host of a data directory, whether it runs or not.
+
+    Raises:
+        ConflictError: that host may lack something, or the operator does not decide here (40909).
+    """
+    path = data / MANUAL_FILE
+    if not path.exists():
+        detail = f"{path} is not there: the outside store decides, or no host of a pair ran here"
+        raise errors.error_for(errors.STANDBY_REFUSED, detail, "leave --host out")
+    try:
+        promote(path, host, may_lose=may_lose)
+    except PromotionError as error:
+        raise errors.error_for(errors.STANDBY_REFUSED, str(error)) from None
+    return f"host {host} is named the primary here; what runs on {data} is its standby"

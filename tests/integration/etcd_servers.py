@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import signal
 import ssl
 import subprocess
 import urllib.error
@@ -17,7 +19,6 @@ from tests.ports import free_port
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    import signal
     from pathlib import Path
     from types import TracebackType
 
@@ -76,6 +77,8 @@ class Member:
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)
+        if number == signal.SIGSTOP:  # which takes its time while other processes want to run
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def kill(self) -> None:
         if self._process is not None:

@@ -81,16 +81,25 @@ def switch(*, admin: AdminOptions, out: Output) -> None:
     is_flag=True,
     help="Also if this host may lack messages that were acknowledged: they are lost then.",
 )
+@click.option(
+    "--host",
+    "other",
+    metavar="NAME",
+    help='The other host is the primary from now on; with standby.store = "manual", on the one that was it before.',
+)
 @output_option
-def promote(*, data: Path | None, force: bool, out: Output) -> None:
+def promote(*, data: Path | None, force: bool, other: str | None, out: Output) -> None:
     """Make this host the primary, once the other one does not run.
 
     With standby.store = "manual" that is how a standby takes over. With another store it does so by itself, if it has
     everything; --force is for a host that has not, when the other one is lost.
     """
-    from cluster.standby.promotion import promote_host
+    from cluster.standby.promotion import name_other, promote_host
 
     where = data or own_data_directory()
+    if other is not None:
+        out.done(name_other(where, other, may_lose=force), {"host": other, "forced": force})
+        return
     status = _status_of(data)
     told = promote_host(where, status, may_lose=force)
     out.done(told, {"host": status.host, "forced": force})

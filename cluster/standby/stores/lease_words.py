@@ -105,7 +105,7 @@ def changed(
         case Swap(_, standing):
             _annotate(given, standing, change)
         case Resign():
-            _spec(given)["holderIdentity"] = ""
+            _spec(given).pop("holderIdentity", None)
     return given
 
 

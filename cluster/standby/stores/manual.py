@@ -45,6 +45,8 @@ class PromotionError(Exception):
 class _State(msgspec.Struct, frozen=True, kw_only=True):
     """What is in the file."""
 
+    #: The host whose file it is; empty: it has not asked yet.
+    host: str = ""
     #: The host that the operator named; empty: none yet.
     primary: str = ""
     #: Who has taken the lease, as a line; empty: nobody.
@@ -100,9 +102,12 @@ class ManualStore:
         with _locked(self._path):
             state = _read(self._path)
             changed = self._changed(state, request)
-            if changed is not None and changed != state:
-                _write(self._path, changed)
-            return changed is not None, (changed or state).seen_by(self._me.host)
+            kept = changed or state
+            if not kept.host:
+                kept = msgspec.structs.replace(kept, host=self._me.host)
+            if kept != state:
+                _write(self._path, kept)
+            return changed is not None, kept.seen_by(self._me.host)
 
     def _changed(self, state: _State, request: Request) -> _State | None:
         """Give what a request makes of the file; None: it is not carried out."""
@@ -148,7 +153,7 @@ class ManualStore:
 
 
 def promote(path: Path, host: str, *, may_lose: bool = False) -> None:
-    """Name the primary in the file of this host; on the host itself, and on the one that was it before.
+    """Name the primary in the file of a host: of the one that is to be it, and of the one that was it before.
 
     Args:
         path: of the file.
@@ -165,21 +170,24 @@ def promote(path: Path, host: str, *, may_lose: bool = False) -> None:
         if state.primary == host:
             return
         known = None if state.standing is None else state.standing.standing
-        if known is not None:
-            if host not in known.in_sync and not may_lose:
-                have = ", ".join(sorted(known.in_sync))
-                text = f"{host} may not have everything that was acknowledged; {have} has. Promote that one, or say"
-                raise PromotionError(f"{text} that what is missing may be lost")
-            # A host that was in sync goes on with those that were; one that was not has nobody with it.
-            is_in_sync = host in known.in_sync
-            in_sync = known.in_sync if is_in_sync else frozenset((host,))
-            primary = known.primary if is_in_sync else host
-            state = state.with_standing(Standing(known.epoch + PROMOTION_EPOCHS, primary, in_sync))
+        if known is not None and host not in known.in_sync and not may_lose:
+            have = ", ".join(sorted(known.in_sync))
+            text = (
+                f"{host} may not have everything that was acknowledged; {have} has. Promote that one, or say"
+            )
+            raise PromotionError(f"{text} that what is missing may be lost")
+        if known is not None and host != known.primary:
+            # Nobody else has everything any more. Epochs rise where they are used: the file of a host that steps aside
+            # would refuse to follow what it takes for an earlier epoch.
+            epoch = known.epoch + (PROMOTION_EPOCHS if state.host in ("", host) else 0)
+            state = state.with_standing(Standing(epoch, host, frozenset((host,))))
         _write(path, msgspec.structs.replace(state, primary=host, holder=""))
 
 
 def note(path: Path, standing: Standing) -> None:
-    """Keep what the primary told its standby, in the file of the standby; one of an earlier epoch changes nothing.
+    """Keep what the primary told its standby, in the file of the standby.
+
+    One of an earlier epoch changes nothing, unless it is from the host that the operator named.
 
     Raises:
         OSError: the file cannot be read or written.
@@ -188,8 +196,11 @@ def note(path: Path, standing: Standing) -> None:
     with _locked(path):
         state = _read(path)
         known = state.standing
-        if known is None or (standing.epoch >= known.epoch and standing != known.standing):
-            _write(path, state.with_standing(standing))
+        if known is not None and (
+            standing == known.standing or (standing.epoch < known.epoch and standing.primary != state.primary)
+        ):
+            return
+        _write(path, state.with_standing(standing))
 
 
 @contextlib.contextmanager

@@ -13,7 +13,10 @@ from cluster.admin.answers import HostStatus, StoreStatus
 from cluster.controller.switchboard.effects import SwitchOver
 from cluster.data.node_file import NODE_FILE, NodeFile, read_node_file
 from cluster.standby import files
-from cluster.standby.promotion import FORCE_FILE, promote_host
+from cluster.standby.pair.outside import Standing
+from cluster.standby.promotion import FORCE_FILE, name_other, promote_host
+from cluster.standby.stores.manual import note
+from cluster.standby.stores.opening import MANUAL_FILE
 from tests.unit.cluster.controller_world import World
 
 if TYPE_CHECKING:
@@ -58,6 +61,10 @@ def test_a_switch_is_written_down_and_asks_the_keeper() -> None:
     with pytest.raises(errors.AngariumError) as caught:
         world.ask("standby.switch")
     assert caught.value.code == errors.STANDBY_REFUSED, "nobody else has everything"
+    world.do(world.controller.pair(msgspec.structs.replace(STATUS, store="manual")))
+    with pytest.raises(errors.AngariumError) as caught:
+        world.ask("standby.switch")
+    assert caught.value.code == errors.STANDBY_REFUSED, "the operator decides"
     world.do(world.controller.pair(STATUS))
     world.written.clear()
     world.effects.clear()
@@ -165,6 +172,24 @@ def test_a_host_that_may_lack_something_is_promoted_by_force_only(tmp_path: Path
     assert "is lost" in promote_host(tmp_path, beta, may_lose=True)
     assert (tmp_path / FORCE_FILE).exists()
     assert promote_host(tmp_path, STATUS, may_lose=False) == "host alpha is the primary"
+
+
+def test_the_operator_names_the_other_host_where_the_old_primary_was(tmp_path: Path) -> None:
+    with pytest.raises(errors.AngariumError) as caught:
+        name_other(tmp_path, "beta", may_lose=False)
+    assert (caught.value.code, "the outside store decides" in caught.value.detail) == (
+        errors.STANDBY_REFUSED,
+        True,
+    )
+    manual = msgspec.structs.replace(alone(store="manual"), role="standby", primary="", in_sync=[])
+    assert "type 'angarium standby promote --host alpha' there" in promote_host(
+        tmp_path, manual, may_lose=False
+    )
+    note(tmp_path / MANUAL_FILE, Standing(1, "alpha", frozenset(("alpha",))))
+    with pytest.raises(errors.AngariumError) as caught:
+        name_other(tmp_path, "beta", may_lose=False)
+    assert "beta may not have everything" in caught.value.detail
+    assert "host beta is named the primary here" in name_other(tmp_path, "beta", may_lose=True)
 
 
 def test_orders_and_what_is_heard_are_frames() -> None:

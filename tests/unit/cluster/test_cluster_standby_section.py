@@ -12,32 +12,38 @@ from tests.integration.certificates import Authority
 if TYPE_CHECKING:
     from pathlib import Path
 
-ETCD: dict[str, Any] = {"store": "etcd", "endpoints": ["https://10.0.0.1:2379"]}
-KUBERNETES: dict[str, Any] = {"store": "kubernetes"}
+WAY: dict[str, Any] = {"listen": "tls://0.0.0.0:55600", "peer": "tls://10.0.0.2:55600"}
+ETCD: dict[str, Any] = {"store": "etcd", "endpoints": ["https://10.0.0.1:2379"], **WAY}
+KUBERNETES: dict[str, Any] = {"store": "kubernetes", **WAY}
 
 
 @pytest.mark.parametrize(
     "given",
     [
         {},
-        {"store": "manual", "required": True},
+        {"store": "manual", "required": True, **WAY},
         ETCD,
-        {"store": "etcd", "endpoints": ["http://127.0.0.1:2379", "http://[::1]:2379/"], "prefix": "a/b"},
+        {
+            "store": "etcd",
+            "endpoints": ["http://127.0.0.1:2379", "http://[::1]:2379/"],
+            "prefix": "a/b",
+            **WAY,
+        },
         {**ETCD, "username": "u", "password_file": "/p"},
         KUBERNETES,
         {**KUBERNETES, "endpoints": ["https://[fd00::1]:6443"], "namespace": "prod", "token_file": "/t"},
     ],
 )
 def test_what_can_be_has_no_fault(given: dict[str, Any]) -> None:
-    assert faults_of(StandbySection(**given)) == []
+    assert faults_of(StandbySection(**given), "orders") == []
 
 
 @pytest.mark.parametrize(
     ("given", "faults"),
     [
-        ({"store": "etcd"}, ["standby.endpoints: name the members of etcd, https://HOST:PORT"]),
+        ({"store": "etcd", **WAY}, ["standby.endpoints: name the members of etcd, https://HOST:PORT"]),
         (
-            {"store": "etcd", "endpoints": ["http://10.0.0.1:2379"]},
+            {"store": "etcd", "endpoints": ["http://10.0.0.1:2379"], **WAY},
             [
                 "standby.endpoints: http://10.0.0.1:2379: others can read and change what goes there: write https://"
             ],
@@ -46,6 +52,7 @@ def test_what_can_be_has_no_fault(given: dict[str, Any]) -> None:
             {
                 "store": "etcd",
                 "endpoints": ["10.0.0.1:2379", "https://h", "https://h:1/v3", "https://h:99999"],
+                **WAY,
             },
             [
                 f"standby.endpoints: '{url}' is no address: write https://HOST:PORT"
@@ -53,7 +60,7 @@ def test_what_can_be_has_no_fault(given: dict[str, Any]) -> None:
             ],
         ),
         (
-            {"store": "etcd", "endpoints": ["https://u:secret@h:2379"]},
+            {"store": "etcd", "endpoints": ["https://u:secret@h:2379"], **WAY},
             [
                 "standby.endpoints: a password does not belong into this file: write standby.username and"
                 " password_file"
@@ -73,7 +80,7 @@ def test_what_can_be_has_no_fault(given: dict[str, Any]) -> None:
             ],
         ),
         (
-            {"store": "manual", "endpoints": ["https://h:1"], "token_file": "/t"},
+            {"store": "manual", "endpoints": ["https://h:1"], "token_file": "/t", **WAY},
             [
                 "standby.endpoints: store = 'manual' does not use it: leave it out",
                 "standby.token_file: store = 'manual' does not use it: leave it out",
@@ -89,7 +96,7 @@ def test_what_can_be_has_no_fault(given: dict[str, Any]) -> None:
     ],
 )
 def test_each_fault_names_its_key_and_tells_no_secret(given: dict[str, Any], faults: list[str]) -> None:
-    assert faults_of(StandbySection(**given)) == faults
+    assert faults_of(StandbySection(**given), "orders") == faults
 
 
 def test_files_for_tls_are_read_and_a_key_is_for_nobody_else(tmp_path: Path) -> None:
@@ -100,9 +107,15 @@ def test_files_for_tls_are_read_and_a_key_is_for_nobody_else(tmp_path: Path) -> 
         "cert_file": str(pair.cert),
         "key_file": str(pair.key),
     }
-    assert faults_of(StandbySection(**ETCD, **given)) == []
+    assert faults_of(StandbySection(**ETCD, **given), "orders") == []
     pair.key.chmod(0o644)
-    (fault,) = faults_of(StandbySection(**ETCD, **given))
+    (fault,) = faults_of(StandbySection(**ETCD, **given), "orders")
     assert fault.startswith(f"standby.key_file: {pair.key} has mode 0644")
-    (fault,) = faults_of(StandbySection(**ETCD, ca_file=str(tmp_path / "none")))
+    (fault,) = faults_of(StandbySection(**ETCD, ca_file=str(tmp_path / "none")), "orders")
     assert "cannot be used: No such file" in fault
+
+
+def test_a_node_in_kubernetes_has_a_name_that_a_lease_can_have() -> None:
+    (fault,) = faults_of(StandbySection(**KUBERNETES), "Orders_1")
+    assert fault.startswith("node.name = 'Orders_1': the Lease is named after it")
+    assert faults_of(StandbySection(**ETCD), "Orders_1") == []

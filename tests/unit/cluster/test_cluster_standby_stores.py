@@ -167,6 +167,8 @@ def test_a_host_that_is_named_in_both_files_ends_the_one_and_begins_at_the_other
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     at_a, at_b = founded(tmp_path / "a"), tmp_path / "b" / MANUAL_FILE
+    assert asked(at_b, B, Read()).seen == Seen(0, None, Holder("", ""))
+    assert at_b.exists(), "a standby keeps what the primary tells it where there is such a file"
     note(at_b, BOTH)
     assert asked(at_b, B, Read()).seen == Seen(1, BOTH, Holder("", ""))
     promote(at_a, "b")
@@ -174,9 +176,31 @@ def test_a_host_that_is_named_in_both_files_ends_the_one_and_begins_at_the_other
     assert (refused.is_done, refused.seen.holder) == (False, Holder("b", ""))
     promote(at_b, "b")
     seen = asked(at_b, B, Read()).seen
-    assert seen.holder is None
-    assert seen.standing == BOTH._replace(epoch=3 + PROMOTION_EPOCHS)
-    assert asked(at_b, B, Take(seen, Standing(seen.standing.epoch + 1, "b", frozenset("b")))).is_done
+    assert (seen.standing, seen.holder) == (Standing(3 + PROMOTION_EPOCHS, "b", frozenset("b")), None)
+    assert asked(at_b, B, Take(seen, Standing(4 + PROMOTION_EPOCHS, "b", frozenset("b")))).is_done
+
+
+def test_a_host_that_stepped_aside_follows_and_lacks_what_came_since(tmp_path: Path) -> None:
+    at_a = founded(tmp_path)
+    promote(at_a, "b")
+    aside = asked(at_a, A, Read()).seen
+    # It follows whoever has a higher epoch than this one.
+    assert aside.standing == Standing(3, "b", frozenset("b"))
+    with pytest.raises(PromotionError, match="a may not have everything that was acknowledged; b has"):
+        promote(at_a, "a")
+    note(at_a, Standing(1004, "b", frozenset("ab")))
+    promote(at_a, "a")
+    assert asked(at_a, A, Read()).seen.standing == Standing(1004 + PROMOTION_EPOCHS, "a", frozenset("a"))
+
+
+def test_what_the_host_that_was_named_tells_counts_whatever_its_epoch(tmp_path: Path) -> None:
+    """The old primary was started more often than the new one knows."""
+    at_a = founded(tmp_path)
+    note(at_a, BOTH._replace(epoch=2000))
+    promote(at_a, "b")
+    told = Standing(1004, "b", frozenset("ab"))
+    note(at_a, told)
+    assert asked(at_a, A, Read()).seen.standing == told
 
 
 def test_a_host_that_may_lack_something_is_named_only_by_who_says_so(tmp_path: Path) -> None:
