@@ -40,6 +40,8 @@ class Issuer(KeyServer):
         #: Code -> what was asked for.
         self.codes: dict[str, dict[str, str]] = {}
         self.posts: list[dict[str, str]] = []
+        #: Whether its client has no secret.
+        self.is_public = False
         #: Whether its login page is one, with a link back, instead of sending the browser back at once.
         self.has_page = False
 
@@ -110,6 +112,8 @@ class Issuer(KeyServer):
         return f"{asked['redirect_uri']}?{urlencode(back)}"
 
     def _is_client(self, handler: BaseHTTPRequestHandler, form: dict[str, str]) -> bool:
+        if self.is_public:
+            return form["client_id"] == CLIENT and "client_secret" not in form
         if "client_secret" in form:
             return (form["client_id"], form["client_secret"]) == (CLIENT, SECRET)
         given = f"{quote(CLIENT, safe='')}:{quote(SECRET, safe='')}"

@@ -14,6 +14,7 @@ import pytest
 
 from angarium import errors
 from cluster.configuration.management import OidcSection
+from cluster.management.openid.flow import Flow
 from cluster.management.openid.provider import Provider
 from tests.integration.http_api import LIMIT_S, PASSWORD, Answer, Api, logins, managed_node
 from tests.integration.oidc_issuer import CLIENT, REDIRECT_URI, SECRET, Issuer
@@ -65,16 +66,28 @@ def node(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[N
         yield running
 
 
+def at_issuer(address: str) -> dict[str, str]:
+    """Go to the issuer, and give what it sends back to the node."""
+    place = urlsplit(address)
+    line = http.client.HTTPConnection(place.netloc, timeout=LIMIT_S)
+    line.request("GET", f"{place.path}?{place.query}")
+    came = line.getresponse()
+    came.read()
+    line.close()
+    back, _, query = came.headers["Location"].partition("?")
+    assert back == REDIRECT_URI
+    return {name: values[0] for name, values in parse_qs(query).items()}
+
+
 class Browser:
     """Keeps cookies, and comes by the proxy from an address of its own."""
 
     _addresses = 0
 
-    def __init__(self, node: Node, issuer: Issuer) -> None:
+    def __init__(self, node: Node) -> None:
         Browser._addresses += 1
         self.address = f"192.0.2.{Browser._addresses}"
         self._line = http.client.HTTPConnection(urlsplit(node.management_url).netloc, timeout=LIMIT_S)
-        self._issuer = issuer
         self.cookies: dict[str, str] = {}
         #: Name of a cookie -> how it was given.
         self.given: dict[str, str] = {}
@@ -101,23 +114,11 @@ class Browser:
         assert sent.status == 302, sent.body
         return sent.headers["Location"]
 
-    def at_issuer(self, address: str) -> dict[str, str]:
-        """Go to the issuer, and give what it sends back to the node."""
-        place = urlsplit(address)
-        line = http.client.HTTPConnection(place.netloc, timeout=LIMIT_S)
-        line.request("GET", f"{place.path}?{place.query}")
-        came = line.getresponse()
-        came.read()
-        line.close()
-        back, _, query = came.headers["Location"].partition("?")
-        assert back == REDIRECT_URI
-        return {name: values[0] for name, values in parse_qs(query).items()}
-
     def back(self, query: dict[str, str], **headers: str) -> Answer:
         return self.send("GET", f"/login/oidc/callback?{urlencode(query)}", **headers)
 
     def log_in(self) -> Answer:
-        return self.back(self.at_issuer(self.away()))
+        return self.back(at_issuer(self.away()))
 
     def close(self) -> None:
         self._line.close()
@@ -125,7 +126,7 @@ class Browser:
 
 @pytest.fixture
 def browser(node: Node, issuer: Issuer) -> Iterator[Browser]:
-    made = Browser(node, issuer)
+    made = Browser(node)
     yield made
     made.close()
     issuer.changed, issuer.described, issuer.mood = {}, {}, "serve"
@@ -147,7 +148,7 @@ def test_an_operator_logs_in_works_and_logs_out(node: Node, issuer: Issuer, brow
     assert sent.startswith(f"{issuer.issuer}/authorize?theme=dark&response_type=code&")
     begun = browser.given["__Host-angarium-oidc"]
     assert all(part in begun for part in ("Secure", "HttpOnly", "SameSite=Lax", "Path=/", "Max-Age=600"))
-    page = browser.back(browser.at_issuer(sent), Accept="text/html")
+    page = browser.back(at_issuer(sent), Accept="text/html")
     assert (page.status, page.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert b'content="0;url=/"' in page.body
     assert "default-src 'none'" in page.headers["Content-Security-Policy"]
@@ -175,7 +176,7 @@ def test_an_operator_logs_in_works_and_logs_out(node: Node, issuer: Issuer, brow
 def test_a_page_that_cannot_be_reached_is_no_way_to_another_site(browser: Browser) -> None:
     sent = browser.send("GET", "/login/oidc?next=https://evil.example&redirect_uri=https://evil.example")
     assert "evil" not in sent.headers["Location"]
-    query = browser.at_issuer(sent.headers["Location"])
+    query = at_issuer(sent.headers["Location"])
     page = browser.back({**query, "next": "https://evil.example"})
     assert page.status == 200
     assert b"evil" not in page.body
@@ -210,7 +211,7 @@ WRONG_ANSWERS: dict[str, Any] = {
 @pytest.mark.requirement("R259")
 @pytest.mark.parametrize("kind", WRONG_ANSWERS)
 def test_an_answer_that_was_not_asked_for_leads_nowhere(node: Node, browser: Browser, kind: str) -> None:
-    query = browser.at_issuer(browser.away())
+    query = at_issuer(browser.away())
     WRONG_ANSWERS[kind](browser, query)
     page = browser.back(query, Accept="text/html")
     assert (page.status, session_of(browser)) == (401, "")
@@ -222,7 +223,7 @@ def test_an_answer_that_was_not_asked_for_leads_nowhere(node: Node, browser: Bro
 
 
 def test_an_answer_counts_once(browser: Browser) -> None:
-    query = browser.at_issuer(browser.away())
+    query = at_issuer(browser.away())
     cookie = dict(browser.cookies)
     assert browser.back(query).status == 200
     browser.cookies = cookie
@@ -233,9 +234,9 @@ def test_an_answer_counts_once(browser: Browser) -> None:
 
 def test_a_code_of_somebody_else_is_not_taken(node: Node, issuer: Issuer, browser: Browser) -> None:
     """Whoever steals a code cannot use it in a login of his own: PKCE."""
-    stolen = browser.at_issuer(browser.away())["code"]
-    thief = Browser(node, issuer)
-    query = thief.at_issuer(thief.away())
+    stolen = at_issuer(browser.away())["code"]
+    thief = Browser(node)
+    query = at_issuer(thief.away())
     refused = thief.back({**query, "code": stolen})
     assert refused.code == errors.UNAUTHORIZED
     assert "invalid_grant" in refused.value["detail"]
@@ -290,27 +291,52 @@ def test_a_session_ends_with_its_operator(node: Node, issuer: Issuer, browser: B
         assert browser.send("GET", "/api/v1/me").code == errors.UNAUTHORIZED
 
 
-def test_a_secret_goes_in_the_form_where_the_issuer_takes_no_other(tmp_path: Path, issuer: Issuer) -> None:
-    """And a key that the issuer has begun to use is known with the first token that it has signed."""
+@pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post", "none"])
+def test_the_node_says_which_client_it_is_as_the_issuer_wants_it(
+    tmp_path: Path, issuer: Issuer, method: str
+) -> None:
     secret = tmp_path / "client.secret"
     secret.write_text(SECRET)
-    secret.chmod(0o600)
-    config = CONFIG.format(issuer=issuer.issuer, client=CLIENT, secret=secret)
-    issuer.described = {"token_endpoint_auth_methods_supported": ["client_secret_post"]}
-    with managed_node(tmp_path, config) as node:
-        node.run("operator", "create", "anna", "--set", "token_subject=anna-1")
-        browser = Browser(node, issuer)
-        assert browser.log_in().status == 200
-        assert issuer.posts[-1]["client_secret"] == SECRET
-        browser.close()
-    issuer.described = {}
+    issuer.described = {"token_endpoint_auth_methods_supported": [method]}
+    issuer.is_public = method == "none"
+    section = OidcSection(
+        issuer=issuer.issuer,
+        client_id=CLIENT,
+        client_secret_file="" if issuer.is_public else str(secret),
+    )
+    try:
+        assert asyncio.run(token_of(issuer, section))
+        form = issuer.posts[-1]
+        assert (form.get("client_secret"), form.get("client_id")) == {
+            "client_secret_basic": (None, None),
+            "client_secret_post": (SECRET, CLIENT),
+            "none": (None, CLIENT),
+        }[method]
+        secret.write_text("another")
+        if method != "none":
+            with pytest.raises(errors.UnauthorizedError, match="invalid_client"):
+                asyncio.run(token_of(issuer, section))
+    finally:
+        issuer.described, issuer.is_public = {}, False
+
+
+async def token_of(issuer: Issuer, section: OidcSection) -> str:
+    """Go to the issuer, and have the code that it gives exchanged."""
+    provider, flow = Provider(section), Flow(section, REDIRECT_URI)
+    try:
+        metadata = await provider.metadata()
+        _, begun = flow.begin(0.0)
+        code = at_issuer(flow.address(metadata.authorization_endpoint, begun))["code"]
+        return await provider.exchange(code, begun.verifier, REDIRECT_URI)
+    finally:
+        await provider.close()
 
 
 @pytest.mark.parametrize("mood", ["slow", "drip", "wrong", "huge", "error", "redirect"])
 def test_an_issuer_that_fails_is_told_and_passwords_go_on(
     node: Node, issuer: Issuer, browser: Browser, mood: str
 ) -> None:
-    query = browser.at_issuer(browser.away())
+    query = at_issuer(browser.away())
     issuer.mood = mood
     began = time.monotonic()
     failed = browser.back(query, Accept="text/html")
@@ -362,7 +388,7 @@ def test_an_issuer_that_is_gone_is_asked_now_and_then_and_passwords_go_on(tmp_pa
     secret.chmod(0o600)
     config = CONFIG.format(issuer=own.issuer, client=CLIENT, secret=secret)
     with managed_node(tmp_path, config) as node:
-        browser = Browser(node, own)
+        browser = Browser(node)
         failed = browser.send("GET", "/login/oidc")
         assert (failed.status, failed.code) == (503, errors.ISSUER_UNAVAILABLE)
         assert own.issuer in failed.value["detail"]

@@ -8,6 +8,7 @@ without end.
 from __future__ import annotations
 
 import asyncio
+import base64
 import ssl
 import time
 from pathlib import Path
@@ -148,8 +149,8 @@ class Provider:
         if "client_secret_basic" not in methods and "client_secret_post" in methods:
             form |= {"client_id": client, "client_secret": secret}
             return {}
-        auth = aiohttp.BasicAuth(quote(client, safe=""), quote(secret, safe=""))
-        return {"Authorization": auth.encode()}
+        shown = f"{quote(client, safe='')}:{quote(secret, safe='')}"
+        return {"Authorization": f"Basic {base64.b64encode(shown.encode()).decode()}"}
 
     async def _discovered(self) -> Metadata:
         address = self._section.issuer.rstrip("/") + WELL_KNOWN
