@@ -142,7 +142,7 @@ class Egress:
         egress = session.egress
         assert egress is not None
         if egress.congested_at is None and self.may_send(session):
-            dropped = egress.take_dropped()
+            dropped = egress.take_dropped() if egress.opened else 0
             if dropped:
                 frames = _frames_for(session, delivery.bundles, dropped)
             elif delivery.is_small and not session.is_neighbour:

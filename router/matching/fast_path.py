@@ -295,14 +295,18 @@ class FastPath:
     def _match(
         self, a_round: Round[Session], rows: list[Any], batch: bytes, cache: TopicCache[Entry]
     ) -> int | None:
+        entries, number, rules_id = cache.entries, cache.number, a_round.rules_id
+        first = rows[0][wire.ROW_TOPIC]
         entry: Entry | None = None
         is_mixed = False
         classes = 0
         last = -1
         for index, topic, flags, _, _, _ in rows:
-            if entry is None or topic != rows[0][wire.ROW_TOPIC]:
-                known = cache.get(topic)
-                if known is None or known.endpoints is not None or a_round.rules_id not in known.rules:
+            if entry is None or topic != first:
+                known = entries.get(topic)
+                if known is not None and known.valid_at != number:
+                    known = cache.get(topic)
+                if known is None or known.endpoints is not None or rules_id not in known.rules:
                     return None
                 if entry is not None and known.plain is not entry.plain:
                     is_mixed = True
@@ -414,7 +418,9 @@ class FastPath:
         common: Entry | None = None
         tested_max = cache.log.tested + _TESTED_MAX
         for topic in topics:
-            known = cache.get(topic)
+            known = cache.entries.get(topic)
+            if known is not None and known.valid_at != cache.number:
+                known = cache.get(topic)
             if known is None or rules_id not in known.rules or cache.log.tested > tested_max:
                 return None
             if common is not None and (

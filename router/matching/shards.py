@@ -275,9 +275,8 @@ class Shards:
         if count == 1 and len(parts) == 1:
             return parts if not parts[0].worker else [Part(0, parts[0].rows, parts[0].batch)]
         if epoch == self.epoch:
-            if len({part.worker for part in parts}) != len(parts) or any(
-                part.worker >= count for part in parts
-            ):
+            workers = {part.worker for part in parts}
+            if len(workers) != len(parts) or max(workers, default=0) >= count:
                 raise error_for(errors.MALFORMED_FRAME, "parts name each worker of the table at most once")
             return parts
         return self.recut(parts)

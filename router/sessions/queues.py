@@ -156,44 +156,42 @@ def split_by_class(bundle: Bundle) -> list[tuple[int, Bundle]]:
 class EgressQueue:
     """The queues of one session; most sessions never need one."""
 
-    __slots__ = ("_limits", "_queues", "congested_at")
+    __slots__ = ("_limits", "congested_at", "opened")
 
     def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
         #: Empty before something has to wait for the first time.
-        self._queues: tuple[ClassQueue, ...] = ()
+        self.opened: tuple[ClassQueue, ...] = ()
         #: Since when something has been waiting, or None.
         self.congested_at: float | None = None
 
     @property
     def queues(self) -> tuple[ClassQueue, ...]:
         """Give the queue of each class of service."""
-        if not self._queues:
-            self._queues = tuple(
-                [ClassQueue(depth * WORK_UNIT_BYTES, burst) for depth, burst in self._limits]
-            )
-        return self._queues
+        if not self.opened:
+            self.opened = tuple([ClassQueue(depth * WORK_UNIT_BYTES, burst) for depth, burst in self._limits])
+        return self.opened
 
     def limit(self, limits: QueueLimits) -> None:
         """Set other limits; they are in force from the next message on."""
         self._limits = limits
-        for queue, (depth, burst) in zip(self._queues, limits, strict=bool(self._queues)):
+        for queue, (depth, burst) in zip(self.opened, limits, strict=bool(self.opened)):
             queue.bytes_max, queue.burst = depth * WORK_UNIT_BYTES, burst
 
     @property
     def messages(self) -> int:
         """Count what waits."""
-        return sum(queue.messages for queue in self._queues)
+        return sum(queue.messages for queue in self.opened)
 
     @property
     def bytes(self) -> int:
         """Count the bytes that wait."""
-        return sum(queue.bytes for queue in self._queues)
+        return sum(queue.bytes for queue in self.opened)
 
     def take_dropped(self) -> int:
         """Give the messages that were dropped and not told of, when nothing waits that could carry it."""
         dropped = 0
-        for queue in self._queues:
+        for queue in self.opened:
             if queue.dropped:
                 dropped += queue.dropped
                 queue.dropped = 0
@@ -205,7 +203,7 @@ class EgressQueue:
 
     def validate(self) -> None:
         """Check the sums. Not the limits: a lower one is in force from the next message on."""
-        for queue in self._queues:
+        for queue in self.opened:
             assert queue.messages == sum(bundle.rows for bundle in queue.entries)
             assert queue.bytes == sum(bundle.bytes for bundle in queue.entries)
 

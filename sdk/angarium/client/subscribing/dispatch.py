@@ -110,10 +110,13 @@ class Dispatcher:
         return ready
 
     def _match(self, topic: str) -> tuple[Mailbox, ...]:
-        entry = self._cache.get(topic)
+        cache = self._cache
+        entry = cache.entries.get(topic)
+        if entry is not None and entry.valid_at != cache.number:
+            entry = cache.get(topic)
         if entry is None:
             entry = _Entry(tuple(dict.fromkeys(self._trie.match(topic))))
-            self._cache.put(topic, entry)
+            cache.put(topic, entry)
         return entry.subscriptions
 
     def _push_all(self, members: tuple[Mailbox, ...], delivery: Delivery) -> None:
