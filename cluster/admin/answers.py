@@ -95,6 +95,7 @@ class HostStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A host of a pair, as it sees itself."""
 
     host: str
+    #: `primary` or `standby`; `alone`: the node has one host.
     role: str
     pid: int
     pid_start: int

@@ -12,16 +12,35 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium import errors
+from cluster.admin.answers import HostStatus
 from cluster.controller.switchboard.effects import SwitchOver
 
 if TYPE_CHECKING:
     from cluster.admin import arguments
-    from cluster.admin.answers import HostStatus
     from cluster.controller.switchboard.switchboard import Asker, Handlers, Switchboard
 
 PRIMARY_EVENT: Final = "SYSTEM_PRIMARY_BEGAN"
 LOST_EVENT: Final = "SYSTEM_STANDBY_LOST"
 CLEAR_EVENT: Final = f"{LOST_EVENT}_CLEAR"
+
+
+#: Of a node that has one host.
+ALONE: Final = HostStatus(
+    host="",
+    role="alone",
+    pid=0,
+    pid_start=0,
+    since="",
+    epoch=0,
+    primary="",
+    in_sync=[],
+    acts=True,
+    required=False,
+    store="",
+    failure="",
+    follows=[],
+    stores=[],
+)
 
 
 class StandbyOperations:
@@ -78,7 +97,7 @@ class StandbyOperations:
         }
 
     def _show(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
-        self._board.reply(asker, msgspec.to_builtins(self._known()))
+        self._board.reply(asker, msgspec.to_builtins(self._status or ALONE))
 
     def _switch(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
         status = self._known()

@@ -54,6 +54,7 @@ def names(world: World) -> list[str]:
 @pytest.mark.requirement("R269")
 def test_a_switch_is_written_down_and_asks_the_keeper() -> None:
     world = World()
+    assert world.ask("standby.status")["role"] == "alone"
     with pytest.raises(errors.AngariumError) as caught:
         world.ask("standby.switch")
     assert caught.value.code == errors.STANDBY_REFUSED, "there is no pair"
