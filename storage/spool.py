@@ -153,7 +153,7 @@ class LmdbSpool:
         self._open_added(environment, may_create=lock is not None)
         #: Table -> a key that none in it exceeds. What is greater is appended, which fills pages better;
         #: blocks and the segments of the newest lane come by rising keys.
-        self._tails: dict[Table, bytes] = {}
+        self._tails: dict[Table, bytearray] = {}
         self._descriptor: int | None = None
         if lock is not None:
             self._find_tails()
@@ -205,7 +205,7 @@ class LmdbSpool:
                 stored = value if table is blocks else _seal(table, key, value)
                 if key > tails.get(table, key):
                     transaction.put(key, stored, db=tables[table], append=True)
-                    tails[table] = key
+                    tails[table][:] = key
                 else:
                     transaction.put(key, stored, db=tables[table])
 
@@ -324,7 +324,7 @@ class LmdbSpool:
                 self._environment.begin(db=self._tables[table]) as transaction,
                 transaction.cursor() as cursor,
             ):
-                self._tails[table] = bytes(cursor.key()) if cursor.last() else b""
+                self._tails[table] = bytearray(cursor.key() if cursor.last() else b"")
 
     def _unreadable(self, table: Table, error: Exception) -> errors.AngariumError:
         return damaged(self.directory, f"reading {table.name.lower()} failed: LMDB says {error}")

@@ -47,11 +47,9 @@ class Reports:
         self._incarnation = incarnation
         #: Whether the router knows our lanes: HOME was sent.
         self.is_known = False
-        #: Whether something was accepted or stored that the router does not know.
-        self._told = (0, 0)
-        #: The allowance that the router knows to be in force, whether it knows that more is wanted, and that there is
-        #: no room.
-        self._state_told = (0, False, False)
+        #: What the router knows: the numbers up to which everything is accepted, and stored; the allowance in force,
+        #: whether more is wanted, and whether there is no room.
+        self._told = [0, 0, 0, False, False]
         #: Changed totals are told again then at the earliest.
         self._next_at = 0.0
         #: Bytes of the spool, when they are asked for again, and what the router was told.
@@ -64,8 +62,7 @@ class Reports:
     def reset(self) -> None:
         """Begin with another router: it knows nothing."""
         self.is_known = False
-        self._told = (0, 0)
-        self._state_told = (0, False, False)
+        self._told[:] = (0, 0, 0, False, False)
 
     def note_freed(self) -> None:
         """Note that the spool may have become smaller."""
@@ -75,7 +72,7 @@ class Reports:
         """Give the HOME that answers a complete LANES."""
         self.is_known = True
         stored = self._pending.stored
-        self._told = (stored, stored)
+        self._told[:2] = (stored, stored)
         totals = [held.totals() for held in self._lanes]
         self._lanes.changed.clear()
         used, fill = self._blocks.files.used(), self._blocks.newest_file_bytes()
@@ -86,24 +83,22 @@ class Reports:
         """Give a COMMITTED if there is something to tell now."""
         if not self.is_known:
             return None
-        numbers = (self._pending.accepted, self._pending.stored)
+        told = [
+            *(self._pending.accepted, self._pending.stored, self._serving.allowance),
+            *(self._serving.lacks_allowance, self._space.is_full),
+        ]
         is_changed = self._lanes.changed or self._blocks.files.has_changed
         may_wait = now < self._next_at and not self._lanes.is_urgent
-        state = (self._serving.allowance, self._serving.lacks_allowance, self._space.is_full)
-        if (
-            (numbers, state) == (self._told, self._state_told)
-            and (not is_changed or may_wait)
-            and not self._is_smaller(now)
-        ):
+        if told == self._told and (not is_changed or may_wait) and not self._is_smaller(now):
             return None
-        self._told, self._state_told = numbers, state
+        self._told[:] = told
         self._lanes.is_urgent = False
         if is_changed:
             self._next_at = now + REPORT_INTERVAL_S
         totals = [held.totals() for held in self._lanes.changed]
         self._lanes.changed.clear()
         spool = self._figures(now, *self._blocks.files.take_changes())
-        return [wire.COMMITTED, encode(CommittedFrame(self._incarnation, *numbers, totals, spool))]
+        return [wire.COMMITTED, encode(CommittedFrame(self._incarnation, told[0], told[1], totals, spool))]
 
     def _figures(
         self,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.access import is_this_host
-from angarium_server.memory import without_room
+from angarium_server.memory import give_up_room
 from router.ground.alarms import NODE_CONNECTIONS, USERNAME_CONNECTIONS, VPN_CONNECTIONS, UsernameOf
 from router.sessions.directory import guest, profiles_of
 
@@ -257,7 +257,7 @@ class Authenticator:
             if fresh and len(self._left) <= self._config.max_connections:
                 break
             del self._left[oldest]
-        self._left = without_room(self._left)
+        give_up_room(self._left)
 
     def token(self, ticket: Ticket, session: Session) -> bytes:
         """Make the resume token of a session."""

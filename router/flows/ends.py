@@ -24,7 +24,7 @@ from angarium.errors import error_for
 from angarium_server.frames.frame import MalformedFrameError, encode
 from angarium_server.frames.homes import Bind, Credit, Settle, Unbind
 from angarium_server.frames.settings import FlowOptions
-from angarium_server.memory import without_room
+from angarium_server.memory import give_up_room
 from router.flows.flow import WHOLE, Flow, Held, HomeFlow, HomeState
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Ends:
         del end.flow.ends[end.lane.partition]
         if not end.flow.ends:
             self._in_line.pop(end.flow, None)
-            self.by_id = without_room(self.by_id)
+            give_up_room(self.by_id)
         end.restart()
         if end.state not in (HomeState.WAITING, HomeState.OVER):
             self._shards.send_order(end.home, end.id, Unbind(None))

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from angarium import wire
 from angarium_server.costs import ENDPOINT_BYTES, PARTITION_BYTES, subscription_bytes
 from angarium_server.frames.settings import LaneSettings
-from angarium_server.memory import without_room
+from angarium_server.memory import give_up_room
 from router.guaranteed.endpoint_filters import EVERYTHING, EndpointFilters
 from router.guaranteed.lanes import Lane, Lanes
 from router.matching.shards import Confirmation
@@ -518,7 +518,7 @@ class Endpoints:
             listener.endpoint_gone(endpoint)
         for lane in endpoint.all_lanes():
             del self._lanes[lane.lane_id]
-        self._lanes = without_room(self._lanes)
+        give_up_room(self._lanes)
         return endpoint
 
     def drop_vpn(self, vpn: Vpn) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium import wire
 from angarium_server.frames.homes import LanePut, LanesFrame
-from angarium_server.memory import without_room
+from angarium_server.memory import give_up_room
 from router.matching.shards import Confirmation, Shard, Shards, ShardState
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Lanes:
             if gone is not None:
                 _of(frames, gone.home)[1].append(lane_id)
                 self._home(gone.home).taken_over.pop(lane_id, None)
-        self.entries = without_room(self.entries)
+        give_up_room(self.entries)
         confirmation = Confirmation(done or _nothing)
         for index, (put, delete) in frames.items():
             if index in handed_over:

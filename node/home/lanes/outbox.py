@@ -94,8 +94,8 @@ class Delivery:
         for frame in self._frames:
             head = FlowMessagesFrame(self._incarnation, frame.flow, frame.parts, frame.bytes)
             frames.append([wire.FLOW_MESSAGES, encode(head), *frame.batches])
-        self._frames = []
-        self._open = {}
+        self._frames.clear()
+        self._open.clear()
         return frames
 
     def _pack(self, held: HeldLane, handout: Handout) -> Parcel:
@@ -209,16 +209,17 @@ class Outbox:
 
     def clear(self) -> None:
         """Forget what is to be said: its router is gone."""
-        self.frames = []
-        self._told = []
+        self.frames.clear()
+        self._told.clear()
 
     def take_frames(self) -> list[list[bytes]]:
         """Give the frames, in order."""
         for frame, events in self._told:
             frame.append(encode(FlowEventFrame(self.incarnation, events)))
-        self._told = []
-        frames, self.frames = self.frames + self._moves + self.delivery.take_frames(), []
-        self._moves = []
+        frames = self.frames + self._moves + self.delivery.take_frames()
+        self._told.clear()
+        self.frames.clear()
+        self._moves.clear()
         return frames
 
     def take_events(self) -> list[dict[str, Any]]:

@@ -421,14 +421,15 @@ class SpoolFiles:
 
     def used(self) -> Runs:
         """Give all files in use; the router knows everything then."""
-        self._changed = {}
+        self._changed.clear()
         return runs_of(self._users)
 
     def take_changes(self) -> tuple[Runs, Runs]:
         """Give the files that are in use now and those that are not, of those that changed."""
         if not self._changed:
             return [], []
-        changed, self._changed = self._changed, {}
+        changed = list(self._changed)
+        self._changed.clear()
         used = [file for file in changed if file in self._users]
         return runs_of(used), runs_of(file for file in changed if file not in self._users)
 

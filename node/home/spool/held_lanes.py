@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import wire
 from angarium_server.frames.homes import LaneTotals
 from angarium_server.frames.settings import settings_map
-from angarium_server.memory import without_room
+from angarium_server.memory import give_up_room
 from node.home.spool import layout
 from storage.spool import Table
 
@@ -370,7 +370,8 @@ class HeldLanes:
         self.unacked -= held.unacked
         for table in (self.touched, self.short, self.changed, self.rows, self.reserving, self.lossy):
             table.pop(held, None)
-        self._lanes, self.flows = without_room(self._lanes), without_room(self.flows)
+        give_up_room(self._lanes)
+        give_up_room(self.flows)
 
     def refresh(self, held: HeldLane) -> None:
         """Bring what is known of a lane up to date after something happened in it."""

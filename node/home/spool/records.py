@@ -237,7 +237,7 @@ class Records:
             (Table.RECORDS, layout.pair_key(lane_id, producer), None if record is None else record.pack())
             for (lane_id, producer), record in self._changed.items()
         ]
-        self._changed = {}
+        self._changed.clear()
         return changes
 
     def restore(self, key: bytes) -> None:

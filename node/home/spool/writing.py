@@ -361,7 +361,8 @@ class Writing:
             write.seen[held] = segment.last
 
     def _add_tasks(self, write: Write) -> None:
-        write.held_back, self._held_back = self._held_back, {}
+        write.held_back.update(self._held_back)
+        self._held_back.clear()
         for held in self._lanes.rows:
             write.changes.append(held.row_change())
             write.rows.append(held)

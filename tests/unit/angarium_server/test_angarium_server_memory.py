@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import re
+import subprocess
 import sys
 
 import pytest
@@ -16,6 +18,7 @@ from angarium_server.memory import (
     GIVE_BACK_DELAY_S,
     FreedMemory,
     collect_rarely,
+    give_up_room,
     in_use_bytes,
 )
 
@@ -112,6 +115,54 @@ def test_names_that_c_code_asked_for_are_not_kept() -> None:
     del others
     memory.give_back()
     assert sys.getallocatedblocks() - before < 100
+
+
+#: A process that counts while it takes 30 MB of small things, a few numbers among them, and then has nothing of it.
+COUNTING = """
+from angarium_server import memory
+if not {has_room}:
+    memory.RESERVED_NUMBERS.clear()
+freed = memory.FreedMemory()
+counts, times, things = dict.fromkeys(range(30), 1 << 20), dict.fromkeys(range(30), 1 << 40), []
+for at in range(300_000):
+    things.append((None, None, None, None, None, (1 << 20) + at if at % 15 == 0 else None))
+    if at % 10_000 == 0:
+        counts[at // 10_000] += 1
+        times[at // 10_000] += 1
+del things
+memory.give_back()
+import sys
+sys._debugmallocstats()
+"""
+
+
+def arenas_after_counting(*, has_room: bool) -> int:
+    program = COUNTING.format(has_room=has_room)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    found = re.search(r"arenas allocated current +=\s+(\d+)", done.stderr)
+    assert found is not None, done.stderr
+    return int(found[1])
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="another interpreter has other memory")
+def test_numbers_that_were_counted_while_much_was_in_memory_keep_none_of_it() -> None:
+    least = arenas_after_counting(has_room=True)
+    assert least < 8
+    assert arenas_after_counting(has_room=False) > least + 8, "without the room for them they do"
+
+
+def test_a_table_that_most_left_gives_its_room_up_and_stays_the_same_one() -> None:
+    table = dict.fromkeys(range(100_000))
+    roomy = sys.getsizeof(table)
+    for key in range(99_990):
+        del table[key]
+    small = dict.fromkeys(range(10))
+    before = sys.getsizeof(small)
+    for one in (table, small):
+        give_up_room(one)
+    assert list(table) == list(range(99_990, 100_000))
+    assert sys.getsizeof(table) < roomy / 100
+    assert (list(small), sys.getsizeof(small)) == (list(range(10)), before)
 
 
 @pytest.mark.requirement("R278")
