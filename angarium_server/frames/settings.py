@@ -56,7 +56,7 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaneSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a lane; they change only as a whole (`Lane.configure`).
+    """The settings of a lane, and of every other of its endpoint; they change only as a whole (`Lane.configure`).
 
     A field with the name of an attribute of endpoints has its value, unless the router says otherwise
     (`lane_settings`).
@@ -67,8 +67,7 @@ class LaneSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     #: Client username on whose account the selector of a topic endpoint examines messages.
     owner: str = ""
-    #: Which partition of how many; 0 of 0 for an endpoint without partitions.
-    partition: _Natural = 0
+    #: How many partitions the endpoint has; 0: it has none, and one lane.
     partitions: _Natural = 0
     access_type: Literal["exclusive", "non-exclusive"] = "exclusive"
     egress_enabled: bool = True

@@ -392,6 +392,10 @@ def _bit_runs(mask: int) -> Iterator[tuple[int, int]]:
         offset += length
 
 
+#: Of every lane in which nothing died. It stays empty.
+_NONE_DEAD: Final[defaultdict[int, PositionSet]] = defaultdict(PositionSet)
+
+
 class Backlog:
     """The messages of a lane and their states."""
 
@@ -422,7 +426,7 @@ class Backlog:
         #: Segments whose durable state changed, in the order of the first change.
         self.changed: dict[Segment, None] = {}
         #: Reason -> positions of dead rows that `take_dead` has not given yet; made when the first of them die.
-        self._dead: defaultdict[int, PositionSet] = defaultdict(PositionSet)
+        self._dead = _NONE_DEAD
         #: When a segment has to be looked at (wall ms); each is in it at most once, at `Segment.timer`.
         self.timers = NO_TIMES
         #: Of a last-value lane: position of the newest message that was let in; older ones are replaced.
@@ -460,7 +464,57 @@ class Backlog:
             self.counts[state] += segment.state.count(state)
         for i, code in enumerate(segment.dead or b""):
             if code and segment.state[i] == MOVING:
-                self._dead[code].add(segment.first + i, segment.first + i)
+                self._dead_of(code).add(segment.first + i, segment.first + i)
+
+    def _dead_of(self, reason: int) -> PositionSet:
+        if self._dead is _NONE_DEAD:
+            self._dead = defaultdict(PositionSet)
+        return self._dead[reason]
+
+    # --- what is there ----------------------------------------------------------------------------------
+
+    @property
+    def oldest_stored_ms(self) -> int:
+        """Wall ms when the oldest message was spooled, 0 if there is none."""
+        segment = self.segments.oldest()
+        if segment is None:
+            return 0
+        if segment.ages is None:
+            return segment.stored_ms
+        return next(segment.stored_at_ms(i) for i, state in enumerate(segment.state) if state != GONE)
+
+    def segments_from(self, position: int) -> Iterator[Segment]:
+        """Give the segments with messages at or above a position, in order; what changes meanwhile is no harm."""
+        segments = self.segments
+        at = segments.next_from(segments.index(position))
+        while at is not None:
+            yield at[1]
+            at = segments.next_from(segments.index(at[1].first + at[1].count))
+
+    def find(self, position: int) -> tuple[Segment, int] | None:
+        """Give the segment and row of a message, None if it is gone or never was."""
+        segment = self.segments.find(position)
+        if segment is None or segment.state[position - segment.first] == GONE:
+            return None
+        return segment, position - segment.first
+
+    def stats(self) -> dict[str, int]:
+        """Give counts since it was made (`COUNTERS`), and what there is now."""
+        counts = self.counts
+        return {
+            **dict.fromkeys(COUNTERS, 0),
+            **self.statistics,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "ready": counts[READY],
+            "unacked": counts[OUT],
+            "held": counts[HELD],
+            "moving": counts[MOVING],
+            "segments": self.segments.count,
+            "oldest_stored_ms": self.oldest_stored_ms,
+        }
+
+    # --- what changes -----------------------------------------------------------------------------------
 
     def change(self, segment: Segment, i: int, j: int, was: int, to: int) -> None:
         """Change the state of a run; neither is GONE."""
@@ -532,7 +586,7 @@ class Backlog:
             segment.dead = bytearray(segment.count)
         segment.dead[i:j] = _ONE[reason] * (j - i)
         self.change(segment, i, j, was, MOVING)
-        self._dead[reason].add(segment.first + i, segment.first + j - 1)
+        self._dead_of(reason).add(segment.first + i, segment.first + j - 1)
         self.changed[segment] = None
 
     def revive(self, segment: Segment, i: int) -> None:
@@ -555,7 +609,7 @@ class Backlog:
 
     def has_dead(self) -> bool:
         """Tell whether `take_dead` would give something."""
-        return any(positions.count for positions in self._dead.values())
+        return bool(self._dead) and any(positions.count for positions in self._dead.values())
 
     def replace_older(self, newest: int) -> None:
         """Of a last-value lane: remove what is older than a message that came; what is delivered waits."""
@@ -578,7 +632,7 @@ class Backlog:
             self.changed[segment] = None
         self.segments.clear()
         self.timers = NO_TIMES
-        self._dead.clear()
+        self._dead = _NONE_DEAD
         self.counts = [0] * len(STATES)
         self.bytes = 0
         self.statistics["purged"] += messages
@@ -602,6 +656,7 @@ class Backlog:
         self.timers.validate()
         assert not NO_TIMES.count
         assert not NO_SEGMENTS.count
+        assert not _NONE_DEAD
         counts = [0] * len(STATES)
         timers = 0
         for segment in self.segments:

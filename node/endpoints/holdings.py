@@ -69,6 +69,11 @@ class Holdings:
         #: Messages that are held.
         self.count = 0
 
+    @property
+    def is_used(self) -> bool:
+        """Whether anybody has something, or may."""
+        return bool(self._holdings)
+
     # --- holders ----------------------------------------------------------------------------------------
 
     def holders(self) -> list[str]:

@@ -12,11 +12,11 @@ Nothing here trusts a client: a call looks at a bounded number of messages and s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from angarium import errors, wire
 from angarium_server.frames.homes import FlowEvent
-from node.backlog.backlog import COUNTERS, Backlog
+from node.backlog.backlog import Backlog
 from node.backlog.lifetimes import Lifetimes
 from node.backlog.segment import (
     GONE,
@@ -33,11 +33,12 @@ from node.endpoints.flow import Flow, Outcomes, Settling
 from node.endpoints.holdings import Holdings
 from node.endpoints.leasing import Leasing
 from node.endpoints.reader import Work
+from node.endpoints.resting import FIRST_START, LaneStart, RestingLane
 from node.endpoints.retained import Retained
 from node.endpoints.topic_selector import TopicSelector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from angarium_server.frames.settings import FlowOptions, LaneSettings
     from node.endpoints.lease import Lease
@@ -50,22 +51,6 @@ HAND_OUT_MAX: Final = 10_000
 DEAD_MAX: Final = 10_000
 
 _STATE_NAMES: Final = {GONE: "gone", READY: "ready", OUT: "unacked", HELD: "delayed", MOVING: "moving"}
-
-
-class LaneStart(NamedTuple):
-    """Where a lane goes on after an earlier process."""
-
-    #: The lowest position that was never used.
-    next_position: int
-    #: The highest position that a flow may have got; 0: none did.
-    delivered_upto: int
-    #: Messages up to it without a recorded attempt count as tried once: `delivered_upto` if the home did not stop in
-    #: order, else 0.
-    tried_upto: int
-
-
-#: Of a lane that never was.
-FIRST_START: Final = LaneStart(1, 0, 0)
 
 
 class Lane:
@@ -103,8 +88,9 @@ class Lane:
         settings: LaneSettings,
         sources: Sources,
         start: LaneStart = FIRST_START,
+        backlog: Backlog | None = None,
     ) -> None:
-        """Make a lane without messages.
+        """Make a lane without messages, or that of one that rested with some.
 
         Args:
             lane_id: endpoint id << 10 | partition.
@@ -112,6 +98,7 @@ class Lane:
             settings: of the endpoint.
             sources: for looking into messages.
             start: what earlier processes did with its positions.
+            backlog: what is in it; None: nothing.
 
         Raises:
             InvalidRequestError: the selector of a topic endpoint is invalid (40601).
@@ -125,9 +112,10 @@ class Lane:
         #: there is something above the last position that it was given.
         self.more = self._is_short = self.barred = False
         self._sources = sources
-        self._backlog = Backlog(settings)
+        self._backlog = backlog or Backlog(settings)
         self._consumers = Consumers(self._backlog, self._sources)
         self._consumers.delivered_upto = start.delivered_upto
+        recovered_upto = start.delivered_upto if start.recovered_upto is None else start.recovered_upto
         readied = self._consumers.readied
         self._lifetimes = Lifetimes(self._backlog, readied)
         self._outcomes = Outcomes(self._backlog, self._lifetimes, readied)
@@ -135,7 +123,7 @@ class Lane:
         self._closing: dict[int, Flow] = {}
         parts = self._backlog, self._consumers, self._lifetimes, self._outcomes
         self._settling = Settling(
-            self._backlog, self._lifetimes, self._outcomes, self._consumers.wake, start.delivered_upto
+            self._backlog, self._lifetimes, self._outcomes, self._consumers.wake, recovered_upto
         )
         #: What a reader group has of it.
         self.leasing = Leasing(*parts)
@@ -196,6 +184,11 @@ class Lane:
         return self._consumers.lease
 
     @property
+    def has_lease_news(self) -> bool:
+        """Whether something of its lease is to be written, or told."""
+        return self.leasing.is_changed or self.leasing.timed_out is not None
+
+    @property
     def has_dead(self) -> bool:
         """Whether `take_dead` would give something."""
         return self._backlog.has_dead()
@@ -203,12 +196,7 @@ class Lane:
     @property
     def oldest_stored_ms(self) -> int:
         """Wall ms when the oldest message was spooled, 0 if there is none."""
-        segment = self._backlog.segments.oldest()
-        if segment is None:
-            return 0
-        if segment.ages is None:
-            return segment.stored_ms
-        return next(segment.stored_at_ms(i) for i, state in enumerate(segment.state) if state != GONE)
+        return self._backlog.oldest_stored_ms
 
     @property
     def segments(self) -> Iterator[Segment]:
@@ -217,18 +205,11 @@ class Lane:
 
     def segments_from(self, position: int) -> Iterator[Segment]:
         """Give the segments with messages at or above a position, in order; what changes meanwhile is no harm."""
-        segments = self._backlog.segments
-        at = segments.next_from(segments.index(position))
-        while at is not None:
-            yield at[1]
-            at = segments.next_from(segments.index(at[1].first + at[1].count))
+        return self._backlog.segments_from(position)
 
     def find(self, position: int) -> tuple[Segment, int] | None:
         """Give the segment and row of a message, None if it is gone or never was."""
-        segment = self._backlog.segments.find(position)
-        if segment is None or segment.state[position - segment.first] == GONE:
-            return None
-        return segment, position - segment.first
+        return self._backlog.find(position)
 
     def state_of(self, segment: Segment, i: int) -> str:
         """Say where a message is: ready, unacked, delayed, filtering (its selector), moving or gone."""
@@ -242,24 +223,36 @@ class Lane:
 
     def stats(self) -> dict[str, int]:
         """Give counts since it was made (`backlog.COUNTERS`), and what there is now."""
-        counts = self._backlog.counts
         consumers = sum(not flow.is_browser for flow in self.flows.values())
         return {
-            **dict.fromkeys(COUNTERS, 0),
-            **self._backlog.statistics,
-            "messages": self.messages,
-            "bytes": self.bytes,
-            "ready": counts[READY],
-            "unacked": counts[OUT],
-            "held": counts[HELD],
-            "moving": counts[MOVING],
-            "segments": self._backlog.segments.count,
-            "oldest_stored_ms": self.oldest_stored_ms,
+            **self._backlog.stats(),
             "next_position": self.next_position,
             "delivered_upto": self.delivered_upto,
             "consumers": consumers,
             "browsers": len(self.flows) - consumers,
         }
+
+    # --- rest -------------------------------------------------------------------------------------------
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether nobody has a part in it, messages wait for nothing but a consumer, and nothing is to be written."""
+        if self.flows or self.lease is not None or self.has_lease_news or self.holdings.is_used:
+            return False
+        backlog = self._backlog
+        if backlog.changed or self._is_timed or backlog.counts[READY] != backlog.messages:
+            return False
+        return not (self.settings.selector or self.settings.retains)
+
+    def rest(self, rouse: Callable[[RestingLane], Lane]) -> RestingLane:
+        """Give what is to be kept of it if it `may_rest`; a lane that starts with that goes on as this one would."""
+        assert self.may_rest
+        delivered, recovered = self.delivered_upto, self._settling.recovered_upto
+        start = LaneStart(
+            self.next_position, delivered, self._tried_upto, None if recovered == delivered else recovered
+        )
+        backlog = self._backlog if self._backlog.segments.count or self._backlog.statistics else None
+        return RestingLane(self.lane_id, self.generation, self.settings, start, rouse, backlog)
 
     # --- messages and settings come ---------------------------------------------------------------------
 

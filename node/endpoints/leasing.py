@@ -86,11 +86,6 @@ class Leasing:
         """The reader group that has the lease; None: none has."""
         return self.lease.group if self.lease is not None else None
 
-    @property
-    def held(self) -> int:
-        """Messages that are OUT at the reader group."""
-        return self.lease.out.count if self.lease is not None else 0
-
     def demand(self, group: str, epoch: int, now: float) -> Lease:
         """Give the lease of a group, which uses it.
 

@@ -45,6 +45,7 @@ from node.home.operations import Answer, AnswerDurable, Operations
 from node.home.parts import HomeLimits, HomeParts
 from node.home.reports import DiskSpace, ProducerLookups, RecordsForgotten, Reports
 from node.home.spool import layout
+from node.home.spool.held_lanes import NO_SEGMENTS
 from node.home.spool.recovery import Recovery
 from node.home.spool.repacking import SMALL_BLOCKS, Repacked
 from node.home.spool.writing import Task
@@ -224,7 +225,7 @@ class Home:
             for segment in held.waiting:
                 held.add(segment.live, segment.live_bytes)
                 held.lane.load(segment, self._now, self._wall_ms)
-            held.waiting = []
+            held.waiting = NO_SEGMENTS
 
     def stop(self, now: float, wall_ms: int) -> None:
         """Put everything on disk, and the mark of an orderly stop; no frame is to come any more."""
@@ -496,7 +497,7 @@ class Home:
             held.accepted = segment.last
             lanes.changed[held] = None
             if held.importing:
-                held.waiting.append(segment)
+                held.wait(segment)
                 continue
             held.add(segment.count, segment.live_bytes)
             held.lane.append(segment, self._now, self._wall_ms)
@@ -535,6 +536,8 @@ class Home:
             self._serve_short()
         self._work(now, wall_ms)
         self.parts.serving.serve(now, wall_ms)
+        if self.lanes.quiet or self.lanes.rest_at is not None:
+            self.lanes.rest(now, self.parts.rouse)
         report = self._reports.committed(now)
         if report is not None:
             self._outbox.frames.append(report)
@@ -594,6 +597,7 @@ class Home:
             return now
         dues = (
             self.lanes.next_due,
+            self.lanes.rest_at,
             parts.moves.next_due() if parts.moves.busy else None,
             self._reports.next_due(),
             self.writing.next_due() if self.writing.out is None else None,

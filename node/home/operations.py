@@ -478,11 +478,11 @@ def lane_metrics(held: HeldLane) -> dict[str, Any]:
     metrics = {metric: stats[name] for metric, name in _OF_THE_LANE.items()}
     metrics.update((metric, stats[name] + counts.get(metric, 0)) for metric, name in _DISCARDS.items())
     metrics.update((metric, counts.get(metric, 0)) for metric in _OF_THE_HOME)
-    lease = held.lane.leasing.lease
+    lease = held.lane.lease
     return {
         **metrics,
         "reader_group": "" if lease is None else lease.group,
-        "leased_messages": held.lane.leasing.held,
+        "leased_messages": 0 if lease is None else lease.out.count,
         "lease_lost_messages": 0 if lease is None else lease.lost,
         "longest_lease_s": 0 if lease is None else round(lease.lease_s),
         "oldest_lease_ms": 0 if lease is None else lease.epoch,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from node.endpoints.effort import RATE_DEFAULT_MS, STEPS_PER_MS, Effort
 from node.endpoints.lane import Lane, Sources
+from node.endpoints.resting import RestingLane
 from node.home.lanes.adoption import Adoptions
 from node.home.lanes.jobs import MoveJobs
 from node.home.lanes.lane_changes import LaneChanges
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from angarium_server.black_box import BlackBox
     from angarium_server.frames.settings import LaneSettings
     from node.backlog.segment import Row, Segment
-    from node.endpoints.lane import LaneStart
+    from node.endpoints.resting import LaneStart
     from node.home.lanes.adoption import Neighbours
     from storage.spool import Spool
 
@@ -93,19 +94,31 @@ class HomeParts:
         self.changes = LaneChanges(
             spool, lanes, records, writing, moves, self.adoptions, staging, self.make_lane
         )
+        #: Gives the lane of one that rests, and puts it in its place; each of these has it.
+        self.rouse = self._rouse
         #: How lanes look into messages.
         self._sources = Sources(self._read_row, self.effort)
 
     def _read_row(self, segment: Segment, i: int) -> Row:
         return self.blocks.row(segment, i, self.effort)
 
-    def make_lane(self, lane_id: int, generation: int, settings: LaneSettings, start: LaneStart) -> Lane:
-        """Make a lane of this home, without messages.
+    def make_lane(
+        self, lane_id: int, generation: int, settings: LaneSettings, start: LaneStart
+    ) -> Lane | RestingLane:
+        """Make a lane of this home, without messages; it rests if it has nothing to do.
 
         Raises:
             InvalidRequestError: the selector of a topic endpoint is invalid (40601).
         """
-        return Lane(lane_id, generation, settings, self._sources, start)
+        if settings.selector or settings.retains:
+            return Lane(lane_id, generation, settings, self._sources, start)
+        return RestingLane(lane_id, generation, settings, start, self.rouse)
+
+    def _rouse(self, resting: RestingLane) -> Lane:
+        mine = resting.lane_id, resting.generation, resting.settings
+        lane = Lane(*mine, self._sources, resting.start, resting.backlog)
+        self.lanes.roused(lane)
+        return lane
 
     def renew_efforts(self) -> None:
         """Begin a turn of the loop; tells operators whose selectors have to wait."""

@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from angarium.trace_context import TraceContext
-    from angarium_server.frames.settings import LaneSettings
     from node.backlog.segment import Row, Segment
     from node.endpoints.lane import Handout, Lane
+    from node.endpoints.resting import RestingLane
     from node.tracing.config import TracingConfig
     from node.tracing.spans import Value
+
+    AnyLane = Lane | RestingLane
 
 #: Messages that are watched at a time, about 500 bytes each; of more the oldest is given up.
 WATCHED_MAX: Final = 4_000
@@ -175,7 +177,7 @@ class Watch:
         self._room -= 1
         return True
 
-    def arrived(self, lane: Lane, first: int, rows: Iterable[tuple[int, Row, TraceContext]]) -> None:
+    def arrived(self, lane: AnyLane, first: int, rows: Iterable[tuple[int, Row, TraceContext]]) -> None:
         """Watch messages of a lane from now on: their places behind position `first`, rows and contexts."""
         if lane.settings.retains:
             return
@@ -190,7 +192,7 @@ class Watch:
             self._forget(lane_id, position)
             self.counts["messages_passed_over"] += 1
 
-    def stored(self, lane: Lane, segment: Segment) -> None:
+    def stored(self, lane: AnyLane, segment: Segment) -> None:
         """Messages of a segment are the lane's."""
         for one in self._between(lane.lane_id, segment.first, segment.last):
             if not one.is_stored:
@@ -199,7 +201,7 @@ class Watch:
                 self._end("enqueue", one, lane, span_id=one.enqueue_id, is_remote=True)
                 one.parent_id = one.enqueue_id
 
-    def handed_out(self, lane: Lane, handouts: Sequence[Handout]) -> None:
+    def handed_out(self, lane: AnyLane, handouts: Sequence[Handout]) -> None:
         """Messages go to consumers; what browsers see goes nowhere."""
         for flow_id, segment, indices, counts in handouts:
             flow = lane.flows.get(flow_id)
@@ -214,19 +216,19 @@ class Watch:
                 one.parent_id = self._end("deliver", one, lane, told)
                 one.flow = flow_id
 
-    def settled(self, lane: Lane, flow: int, outcome: int, ranges: Iterable[Sequence[int]]) -> None:
+    def settled(self, lane: AnyLane, flow: int, outcome: int, ranges: Iterable[Sequence[int]]) -> None:
         """A flow says what becomes of messages; what it does not have is none of its business."""
         for first, last in ranges:
             for one in self._between(lane.lane_id, first, last):
                 if one.flow == flow:
                     self._settle(lane, one, OUTCOMES.get(outcome, ""))
 
-    def finished(self, lane: Lane, position: int) -> None:
+    def finished(self, lane: AnyLane, position: int) -> None:
         """A message was processed by who has it, whatever flow that had it from."""
         for one in self._between(lane.lane_id, position, position):
             self._settle(lane, one, "accept")
 
-    def _settle(self, lane: Lane, one: Watched, name: str) -> None:
+    def _settle(self, lane: AnyLane, one: Watched, name: str) -> None:
         if not name:
             return
         self._end(name, one, lane)
@@ -234,7 +236,7 @@ class Watch:
         if name == "accept":
             self._forget(lane.lane_id, one.position)
 
-    def look(self, lane: Lane, wall_ms: int) -> None:
+    def look(self, lane: AnyLane, wall_ms: int) -> None:
         """Look for what was not said: messages that are gone, dead, or came back from a consumer that left."""
         watched = self.lanes.get(lane.lane_id)
         if watched is not None:
@@ -242,7 +244,7 @@ class Watch:
                 if one.is_stored:
                     self._look_at(lane, one, wall_ms)
 
-    def _look_at(self, lane: Lane, one: Watched, wall_ms: int) -> None:
+    def _look_at(self, lane: AnyLane, one: Watched, wall_ms: int) -> None:
         found = lane.find(one.position)
         if found is None:
             self._gone(lane, one, wall_ms)
@@ -254,7 +256,7 @@ class Watch:
         if segment.state[i] == MOVING and not one.reason and segment.dead is not None:
             one.reason = REASONS[segment.dead[i]]
 
-    def _gone(self, lane: Lane, one: Watched, wall_ms: int) -> None:
+    def _gone(self, lane: AnyLane, one: Watched, wall_ms: int) -> None:
         told: dict[str, Value] = {}
         if one.reason:
             told["angarium.reason"] = one.reason
@@ -284,7 +286,7 @@ class Watch:
         self,
         name: str,
         one: Watched,
-        lane: Lane,
+        lane: AnyLane,
         more: dict[str, Value] | None = None,
         *,
         span_id: str = "",
@@ -294,7 +296,7 @@ class Watch:
         """End what a message was in, and give the id of its span; the next one begins now."""
         now_ns = max(self._clock(), one.since_ns)
         settings = lane.settings
-        told = {**_attributes(name, one, settings), **(more or {})}
+        told = {**_attributes(name, one, lane), **(more or {})}
         span_id = span_id or self._id()
         self.counts["spans_made"] += 1
         if len(self._spans) < SPANS_MAX:
@@ -347,8 +349,9 @@ def _find(indices: Sequence[int], row: int) -> int | None:
     return at if at < len(indices) and indices[at] == row else None
 
 
-def _attributes(name: str, one: Watched, settings: LaneSettings) -> dict[str, Value]:
+def _attributes(name: str, one: Watched, lane: AnyLane) -> dict[str, Value]:
     """Say what is done with which message, by the semantic conventions for messaging as far as they go."""
+    settings = lane.settings
     told: dict[str, Value] = {
         "messaging.system": "angarium",
         "messaging.operation.name": name,
@@ -360,7 +363,7 @@ def _attributes(name: str, one: Watched, settings: LaneSettings) -> dict[str, Va
     if name in _TYPES:
         told["messaging.operation.type"] = _TYPES[name]
     if settings.partitions:
-        told["messaging.destination.partition.id"] = str(settings.partition)
+        told["messaging.destination.partition.id"] = str(lane.lane_id & ((1 << wire.LANE_BITS) - 1))
     if not one.topic.startswith(wire.QUEUE_TOPIC_PREFIX):
         told["messaging.destination_publish.name"] = one.topic
     return told

@@ -20,8 +20,6 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
-from msgspec.structs import replace
-
 from angarium import wire
 from angarium_server.costs import ENDPOINT_BYTES, PARTITION_BYTES, subscription_bytes
 from angarium_server.frames.settings import LaneSettings
@@ -632,8 +630,8 @@ def _wanted_filters(endpoint: Endpoint) -> list[str]:
     return [endpoint.address, *texts] if endpoint.address else texts
 
 
-def lane_settings(endpoint: Endpoint, partition: int) -> LaneSettings:
-    """Give what the home of a lane must know of its endpoint: attributes as they are, but for these."""
+def lane_settings(endpoint: Endpoint) -> LaneSettings:
+    """Give what the homes of its lanes must know of an endpoint: attributes as they are, but for these."""
     attributes = endpoint.attributes
     delay = None
     if attributes["redelivery_delay_enabled"]:
@@ -644,7 +642,6 @@ def lane_settings(endpoint: Endpoint, partition: int) -> LaneSettings:
         "kind": endpoint.kind,
         "vpn": endpoint.vpn.name,
         "name": endpoint.name,
-        "partition": partition,
         "partitions": endpoint.partitions,
         "access_type": "exclusive" if endpoint.is_exclusive else "non-exclusive",
         "max_unacked": endpoint.max_unacked,
@@ -663,11 +660,8 @@ def lane_settings(endpoint: Endpoint, partition: int) -> LaneSettings:
 
 
 def _lanes_of(endpoint: Endpoint) -> list[Lane]:
-    settings = lane_settings(endpoint, 0)
-    return [
-        Lane(lane.lane_id, lane.home, endpoint.generation, replace(settings, partition=lane.partition))
-        for lane in endpoint.all_lanes()
-    ]
+    settings = lane_settings(endpoint)
+    return [Lane(lane.lane_id, lane.home, endpoint.generation, settings) for lane in endpoint.all_lanes()]
 
 
 def _one_less(confirmation: Confirmation) -> None:

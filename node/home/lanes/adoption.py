@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from angarium import errors
 from node.backlog.segment import Segment, segment_key
 from node.home.spool import layout
-from node.home.spool.held_lanes import PROVISIONAL
+from node.home.spool.held_lanes import NO_SEGMENTS, PROVISIONAL
 from node.home.spool.writing import Task
 from storage.spool import SpoolFullError, Table
 
@@ -485,7 +485,7 @@ class Adoptions:
             held.lane.leasing.drop(self._wall_ms)
         for segment in one.segments:
             self._give(held, segment, is_old=True)
-        waiting, held.waiting = held.waiting, []
+        waiting, held.waiting = held.waiting, NO_SEGMENTS
         for segment in waiting:
             self._give(held, segment, is_old=False)
         for key, segment in one.staged:

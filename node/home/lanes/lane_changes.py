@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from angarium import errors, wire
 from angarium_server.costs import PARTITION_BYTES
 from angarium_server.frames.homes import FlowEvent
-from angarium_server.frames.settings import settings_map
-from node.endpoints.lane import FIRST_START
+from angarium_server.frames.settings import LaneSettings, settings_map
+from node.endpoints.resting import FIRST_START
 from node.home.spool import layout
-from node.home.spool.held_lanes import PROVISIONAL, HeldLane
+from node.home.spool.held_lanes import NO_SEGMENTS, PROVISIONAL, HeldLane
 from node.home.spool.writing import Task
 from node.selectors import compile_selector
 from storage.spool import Table
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from angarium_server.frames.homes import LanePut
-    from angarium_server.frames.settings import LaneSettings
     from node.backlog.segment import Segment
     from node.home.lanes.adoption import Adoptions, Old
     from node.home.lanes.moves import Moves
@@ -88,6 +87,8 @@ class LaneChanges:
         self._is_clearing = False
         #: What lanes took that are not here any more, since the process started.
         self.freed_bytes = 0
+        #: What was told last: the lanes of an endpoint come one after the other, and share them.
+        self._settings = LaneSettings()
 
     def put(self, puts: Sequence[LanePut], now: float, wall_ms: int) -> list[FlowEvent]:
         """Make, change or empty lanes; gives what that means for their flows.
@@ -101,11 +102,13 @@ class LaneChanges:
         elsewhere = self._adoptions.search(missing)
         told: list[FlowEvent] = []
         for put in puts:
+            if put.settings != self._settings:
+                self._settings = put.settings
             held = self._lanes.get(put.lane)
             if held is None:
-                self._make(put.lane, put.generation, put.settings, elsewhere.get(put.lane))
+                self._make(put.lane, put.generation, self._settings, elsewhere.get(put.lane))
             else:
-                told += self._change(held, put.generation, put.settings, now, wall_ms)
+                told += self._change(held, put.generation, self._settings, now, wall_ms)
         return told
 
     def _make(self, lane_id: int, generation: int, settings: LaneSettings, old: Old | None) -> None:
@@ -162,7 +165,7 @@ class LaneChanges:
         for segment in held.waiting:
             messages += segment.live
             self._writing.discard(segment, now)
-        held.waiting = []
+        held.waiting = NO_SEGMENTS
         self._lanes.note_losses(held, self._writing.noted, self._writing.durable)
         self._moves.count(held)
         self._lanes.touched[held] = None

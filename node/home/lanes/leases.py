@@ -203,7 +203,7 @@ class Leases:
         return held.lane.leasing.acknowledge(wish.end)
 
     def _release(self, held: HeldLane, wish: ReleaseLease) -> bool:
-        lease = held.lane.leasing.lease
+        lease = held.lane.lease
         if lease is None or lease.group != wish.group or (wish.epoch and lease.epoch != wish.epoch):
             return False
         return self._let_go(held) is not None
@@ -238,7 +238,7 @@ class Leases:
         return group
 
     def _let_go(self, held: HeldLane) -> str | None:
-        lease = held.lane.leasing.lease
+        lease = held.lane.lease
         if lease is None:
             return None
         self._tell(held.lane.leasing.end(self._wall_ms))
@@ -263,8 +263,9 @@ class Leases:
 
     def stats(self) -> dict[str, int]:
         """Give counters, how many lanes are leased, and what their groups have planned and not acknowledged."""
-        leased = [held.lane.leasing.held for held in self._lanes if held.lane.leasing.lease is not None]
-        return {**self._counts, "leases": len(leased), "leased_messages": sum(leased)}
+        leases = [held.lane.lease for held in self._lanes if held.lane.lease is not None]
+        leased = sum(lease.out.count for lease in leases)
+        return {**self._counts, "leases": len(leases), "leased_messages": leased}
 
 
 def _row_of(held: HeldLane) -> list[Any]:
@@ -274,5 +275,5 @@ def _row_of(held: HeldLane) -> list[Any]:
 
 def _name_of(held: HeldLane) -> str:
     settings = held.lane.settings
-    partition = f" partition {settings.partition}" if settings.partitions else ""
+    partition = f" partition {held.partition}" if settings.partitions else ""
     return f"{settings.kind} {settings.name!r}{partition}"

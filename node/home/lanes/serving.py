@@ -291,7 +291,7 @@ class Serving:
         lane = held.lane
         if lane.has_dead or held.is_retiring:
             self._moves.take_dead(held)
-        if lane.leasing.is_changed or lane.leasing.timed_out is not None:
+        if lane.has_lease_news:
             self._leases.look(held)
         self._writing.collect(held, self._now)
 

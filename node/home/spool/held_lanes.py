@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,11 +22,12 @@ from node.home.spool import layout
 from storage.spool import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from node.backlog.segment import Segment
     from node.endpoints.effort import Effort
     from node.endpoints.lane import Lane
+    from node.endpoints.resting import RestingLane
     from node.tracing.watch import Watch
     from storage.spool import Change
 
@@ -39,6 +41,13 @@ GAPS_MAX: Final = 64
 PROVISIONAL: Final = 1 << 48
 #: Lanes that wait for effort and are asked in one tick: some need less of it than it takes to ask them.
 SHORT_PER_TICK: Final = 100
+#: Lanes in which nobody has a part rest about so long after the last one left, and so many of them in one tick.
+REST_AFTER_S: Final = 0.5
+RESTS_PER_TICK: Final = 50
+#: Of every lane that has none, as most: they stay empty.
+_NO_COUNTS: Final[Mapping[str, int]] = {}
+_NO_LOSSES: Final[list[tuple[int, int, int]]] = []
+NO_SEGMENTS: Final[list[Segment]] = []
 _PARTITION_MASK: Final = (1 << wire.LANE_BITS) - 1
 
 
@@ -82,7 +91,7 @@ class HeldLane:
         "want_given",
     )
 
-    def __init__(self, lane: Lane, tail: int, floor: int = 1) -> None:
+    def __init__(self, lane: Lane | RestingLane, tail: int, floor: int = 1) -> None:
         self.lane = lane
         self.lane_id = lane.lane_id
         #: The last position that a message got, in memory.
@@ -113,7 +122,7 @@ class HeldLane:
         self.handovers = 0
         #: While the lane is taken over from another spool: new messages have positions above this one, and wait.
         self.importing = 0
-        self.waiting: list[Segment] = []
+        self.waiting = NO_SEGMENTS
         #: Whether all of it is here and the spool that it came from still has it, or had it when the process started.
         self.is_doubled = False
         #: Messages and spool bytes of it in that spool; None until they were counted, and if it is not taken over.
@@ -136,12 +145,12 @@ class HeldLane:
         self.added = (0, 0)
         self.lost = (0, 0)
         #: (number of the loss, messages and bytes gone with it) that are not durable, oldest first.
-        self.losses: list[tuple[int, int, int]] = []
+        self.losses = _NO_LOSSES
         #: High-water marks since the process started.
         self.peak_messages = 0
         self.peak_bytes = 0
         #: What happened since the process started, by the names of docs/metrics.md.
-        self.counts: dict[str, int] = {}
+        self.counts: Mapping[str, int] = _NO_COUNTS
 
     @property
     def partition(self) -> int:
@@ -150,11 +159,17 @@ class HeldLane:
 
     def count(self, name: str, number: int = 1) -> None:
         """Count something that happened."""
-        self.counts[name] = self.counts.get(name, 0) + number
+        self.counts = {**self.counts, name: self.counts.get(name, 0) + number}
 
     def add(self, messages: int, size: int) -> None:
         """Count messages that the lane got."""
         self.added = (self.added[0] + messages, self.added[1] + size)
+
+    def wait(self, segment: Segment) -> None:
+        """Keep a segment that came while the lane is taken over."""
+        if not self.waiting:
+            self.waiting = []
+        self.waiting.append(segment)
 
     def stage(self, messages: int, size: int) -> None:
         """Count messages that are staged for the lane, or not any more."""
@@ -286,6 +301,7 @@ class HeldLane:
         assert self.added[1] - self.lost[1] >= self.lane.bytes + self.staged[1]
         assert min(self.staged) >= 0
         assert self.losses == sorted(self.losses)
+        assert not any((_NO_COUNTS, _NO_LOSSES, NO_SEGMENTS))
 
 
 class HeldLanes:
@@ -316,6 +332,11 @@ class HeldLanes:
         self.unacked = 0
         #: Makes spans of sampled messages; None: nobody wants them.
         self.watch: Watch | None = None
+        #: Lanes without flows when they were looked at last; those of them whose time to rest has come; and when to let
+        #: some rest, None: there were none.
+        self.quiet: dict[HeldLane, None] = {}
+        self._resting: dict[HeldLane, None] = {}
+        self.rest_at: float | None = None
 
     def __len__(self) -> int:
         """Give the number of lanes."""
@@ -350,7 +371,7 @@ class HeldLanes:
         """Take in a lane that was kept aside; nothing of it that is not durable was lost."""
         del self._aside[held.lane_id]
         held.added, held.lost = (held.lane.messages, held.lane.bytes), (0, 0)
-        held.losses.clear()
+        held.losses = _NO_LOSSES
         held.due, held.unacked = None, 0
         self.add(held)
         self.rows[held] = None
@@ -370,6 +391,8 @@ class HeldLanes:
         self.unacked -= held.unacked
         for table in (self.touched, self.short, self.changed, self.rows, self.reserving, self.lossy):
             table.pop(held, None)
+        for table in (self.quiet, self._resting):
+            table.pop(held, None)
         give_up_room(self._lanes)
         give_up_room(self.flows)
 
@@ -380,9 +403,12 @@ class HeldLanes:
         if unacked != held.unacked:
             self.changed[held] = None
         self.unacked += unacked - held.unacked
-        held.messages, held.bytes, held.unacked = lane.messages, lane.bytes, unacked
-        held.peak_messages = max(held.peak_messages, lane.messages)
-        held.peak_bytes = max(held.peak_bytes, lane.bytes)
+        messages, size = lane.messages, lane.bytes
+        held.messages, held.bytes, held.unacked = messages, size, unacked
+        held.peak_messages = max(held.peak_messages, messages)
+        held.peak_bytes = max(held.peak_bytes, size)
+        if not lane.flows:
+            self.quiet[held] = None
         if lane.wants_effort:
             self.short[held] = None
         due = lane.next_due()
@@ -390,6 +416,32 @@ class HeldLanes:
             held.due = due
             if due is not None:
                 heapq.heappush(self._due, (due, held.lane_id))
+
+    # -- rest ------------------------------------------------------------------------------------------------
+
+    def rest(self, now: float, rouse: Callable[[RestingLane], Lane]) -> None:
+        """Let some of the lanes rest that may; `rouse` gives the lane of one, in its place, when it is needed."""
+        if self.rest_at is None:
+            self.rest_at = now + REST_AFTER_S
+        if now < self.rest_at:
+            return
+        if not self._resting:
+            self._resting.update(self.quiet)
+            self.quiet.clear()
+        for held in list(islice(self._resting, RESTS_PER_TICK)):
+            del self._resting[held]
+            if held.lane.may_rest:
+                held.lane = held.lane.rest(rouse)
+        self.rest_at = now if self._resting else now + REST_AFTER_S if self.quiet else None
+
+    def roused(self, lane: Lane) -> None:
+        """Put a lane that was roused in its place, unless it is gone."""
+        held = self._lanes.get(lane.lane_id) or self._aside.get(lane.lane_id)
+        if held is not None:
+            held.lane = lane
+            self.quiet[held] = None
+
+    # -- what is told and what is due ------------------------------------------------------------------------
 
     def note_losses(self, held: HeldLane, number: int, durable: int) -> None:
         """Note what a lane has lost by now; it is durable when every loss up to a number is.
@@ -408,6 +460,8 @@ class HeldLanes:
             held.lost = lost
             self.changed[held] = None
         else:
+            if not held.losses:
+                held.losses = []
             held.losses.append((number, *lost))
             self.lossy[held] = None
 
@@ -420,6 +474,7 @@ class HeldLanes:
                 del held.losses[:durable]
                 self.changed[held] = None
             if not held.losses:
+                held.losses = _NO_LOSSES
                 del self.lossy[held]
 
     def take_due(self, now: float) -> list[HeldLane]:

@@ -10,11 +10,11 @@ news for hung.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from angarium_server.frames.settings import settings_from
+from angarium_server.frames.settings import LaneSettings, settings_from
 from node.backlog.segment import GONE, Segment, segment_key
-from node.endpoints.lane import LaneStart
+from node.endpoints.resting import LaneStart
 from node.home.spool import layout
 from node.home.spool.held_lanes import HeldLane
 from node.home.spool.writing import Dead
@@ -23,9 +23,9 @@ from storage.spool import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from angarium_server.frames.settings import LaneSettings
     from node.endpoints.lane import Lane
     from node.endpoints.lease import LeaseRow
+    from node.endpoints.resting import RestingLane
     from node.home.spool.blocks import Blocks
     from node.home.spool.held_lanes import HeldLanes
     from node.home.spool.records import Records
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from storage.spool import Spool
 
     #: Makes a lane: id, generation, settings, where it goes on.
-    MakeLane = Callable[[int, int, LaneSettings, LaneStart], Lane]
+    MakeLane = Callable[[int, int, LaneSettings, LaneStart], Lane | RestingLane]
 
 #: Rows that are read at a time, in well under a tenth of a second.
 ROWS_PER_STEP: Final = 2_000
@@ -103,12 +103,15 @@ class Recovery:
                 notes[lane_id] = value
             else:
                 positions[lane_id] = layout.unpack_positions(value)
+        told: dict[str, Any] | None = None
+        settings = LaneSettings()
         for lane_id, row in rows.items():
+            if row.settings != told:  # else it is the next lane of the same endpoint
+                told, settings = row.settings, settings_from(row.settings)
             known = positions.get(lane_id, layout.Positions(0, 0))
             # Nothing below the floor is here any more, and no position of it is given again.
             tail = max(known.given, row.floor - 1)
             tried = 0 if self.was_clean else known.delivered
-            settings = settings_from(row.settings)
             is_doubled = row.importing == layout.COPIED
             importing = 0 if is_doubled else row.importing
             # What is taken over comes below what is here.
@@ -119,10 +122,10 @@ class Recovery:
             held.handovers, held.importing, held.is_doubled = row.handovers, importing, is_doubled
             held.note_positions(known)
             held.gaps, held.unsure = known.gaps, known.delivered
+            self._lanes.add(held)
             held.take_note(notes.get(lane_id))
             if lane_id in leases:
-                lane.leasing.load(leases[lane_id], now)
-            self._lanes.add(held)
+                held.lane.leasing.load(leases[lane_id], now)
 
     def _read_segments(self, now: float, wall_ms: int) -> Iterator[str]:
         """Read segments and their states side by side, in the order of lanes and positions."""
@@ -170,7 +173,7 @@ class Recovery:
 
     def _load(self, held: HeldLane, segment: Segment, now: float, wall_ms: int) -> None:
         if held.importing:
-            held.waiting.append(segment)
+            held.wait(segment)
         else:
             held.add(segment.live, segment.live_bytes)
             held.lane.load(segment, now, wall_ms)

@@ -32,7 +32,8 @@ def exceeded(node: GuaranteedNode, world: GuaranteedWorld, history: GuaranteedHi
         yield f"{len(files)} spool files are used, {limits.max_files} are allowed"
     homes = [home for index, home in node.homes.items() if node.supervisor.workers.get(index) is not None]
     # What a reader group has planned is out, and has no limit.
-    planned = sum(held.lane.leasing.held for home in homes for held in home.home.lanes)
+    leases = [held.lane.lease for home in homes for held in home.home.lanes]
+    planned = sum(lease.out.count for lease in leases if lease is not None)
     unacked = sum(home.home.lanes.unacked for home in homes) - planned
     if unacked > limits.max_delivered_unacked:
         yield f"{unacked} messages are delivered and not settled, {limits.max_delivered_unacked} are allowed"

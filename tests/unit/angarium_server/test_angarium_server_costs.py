@@ -17,6 +17,7 @@ from angarium.wire import KIND_PLAIN
 from angarium_server import costs
 from angarium_server.frames import gateways
 from node.config import WorkerConfig
+from node.home.spool.held_lanes import REST_AFTER_S
 from node.matching.matching import Matching
 from router.gateways.wills import Wills
 from router.ground.config import RouterConfig
@@ -167,7 +168,7 @@ def test_a_batch_that_waits_for_a_slow_consumer() -> None:
     assert queue.bytes == len(queue.entries) * (costs.BUNDLE_BYTES + 20)
 
 
-def test_a_partition_in_the_router_and_at_its_home() -> None:
+def test_a_partition_in_the_router_and_at_its_home_takes_little_until_a_consumer_comes() -> None:
     driven = DrivenHome()
     driven.start(ROUTER, {})
     usages: dict[int, LaneUsage] = {}
@@ -175,7 +176,12 @@ def test_a_partition_in_the_router_and_at_its_home() -> None:
     def make(number: int) -> None:
         usages[number] = LaneUsage(_make_partition(driven, number), 0)
 
-    _expect(costs.PARTITION_BYTES, make, 200)
+    def make_bound(number: int) -> None:
+        make(number)
+        _bind(driven, number)
+
+    assert _measure(make, 200) < costs.PARTITION_BYTES / 2
+    assert costs.PARTITION_BYTES < _measure(make_bound, 200) < costs.PARTITION_BYTES * 1.8
 
 
 def test_a_partition_whose_consumers_left_takes_about_what_it_took_before() -> None:
@@ -183,22 +189,29 @@ def test_a_partition_whose_consumers_left_takes_about_what_it_took_before() -> N
     driven.start(ROUTER, {})
 
     def make_used(number: int) -> None:
-        bind = ["bind", _make_partition(driven, number), False, None, 100, 1 << 40, {}]
-        driven.send(wire.FLOW, driven.router, [[number + 1, bind]])
-        assert number + 1 in driven.home.lanes.flows
+        _make_partition(driven, number)
+        _bind(driven, number)
         driven.send(wire.FLOW, driven.router, [[number + 1, ["unbind", None]]])
         driven.tick()
         assert number + 1 not in driven.home.lanes.flows
+        driven.pass_time(2 * REST_AFTER_S)
+        driven.tick()
         driven.write()
-        driven.events.clear()
+        driven.clear()  # what the driver notes
 
     never_used = _measure(lambda number: _make_partition(driven, number + 500), 200)
     assert _measure(make_used, 200) < never_used * 1.1
 
 
+def _bind(driven: DrivenHome, number: int) -> None:
+    bind = ["bind", 7 << wire.LANE_BITS | number, False, None, 100, 1 << 40, {}]
+    driven.send(wire.FLOW, driven.router, [[number + 1, bind]])
+    assert number + 1 in driven.home.lanes.flows
+
+
 def _make_partition(driven: DrivenHome, number: int) -> int:
     lane_id = 7 << wire.LANE_BITS | number
-    driven.lanes({lane_id: settings_of("parted", partition=number, partitions=1_000)})
+    driven.lanes({lane_id: settings_of("parted", partitions=1_000)})
     driven.tick()
     driven.write()
     return lane_id

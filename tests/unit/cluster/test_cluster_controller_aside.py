@@ -35,7 +35,7 @@ def commits(seen: list[c.Effect]) -> list[Any]:
 
 
 def lane(endpoint: int, partition: int = 0, messages: int = 4, **settings: Any) -> dict[str, Any]:
-    found = LaneSettings(name="lost", partition=partition, **settings)
+    found = LaneSettings(name="lost", **settings)
     return {
         "lane_id": endpoint << BITS | partition,
         "kind": "queue",

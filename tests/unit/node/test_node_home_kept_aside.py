@@ -91,7 +91,7 @@ def test_a_deletion_that_was_decided_is_completed_also_of_what_is_kept_aside(orp
 
 def test_all_partitions_of_a_deleted_endpoint_are_deleted() -> None:
     driven = started()
-    driven.lanes({LANE + 3: settings_of("q", partition=3, partitions=4)})
+    driven.lanes({LANE + 3: settings_of("q", partitions=4)})
     driven.store(([LANE + 3], rows_of(2)))
     driven.settle_down()
     driven.kill()

@@ -167,12 +167,12 @@ def test_a_partition_that_was_taken_away_is_leased_while_it_has_something_for_th
     """The group hears of what it has leased there, so that it releases that too."""
     driven = started()
     taken_away = LANE + 1
-    driven.lanes({taken_away: settings_of("q", partition=1, partitions=2)})
+    driven.lanes({taken_away: settings_of("q", partitions=2)})
     driven.store(([taken_away], rows_of(4)))
     driven.settle_down()
     driven.leased_at_once("open", "g", HOUR_MS, lane_id=taken_away)
     driven.leased_at_once("plan", "g", 0, 1, 0, ALL, ALL, lane_id=taken_away)
-    driven.lanes({taken_away: settings_of("q", partition=1, partitions=1)})
+    driven.lanes({taken_away: settings_of("q", partitions=1)})
     reference = driven.lease("open", "h", HOUR_MS, lane_id=taken_away)
     driven.settle_down()
     assert driven.leased[reference][0] == errors.ENDPOINT_LEASED, "what is planned is in it"
@@ -182,7 +182,7 @@ def test_a_partition_that_was_taken_away_is_leased_while_it_has_something_for_th
     assert (found["continued"], found["acknowledged"], found["messages"]) == (True, 5, 0)
     assert driven.leased_at_once("release", "g", found["epoch"], lane_id=taken_away)
     assert driven.leased_at_once("open", "g", HOUR_MS, lane_id=taken_away) is None
-    driven.lanes({taken_away: settings_of("q", partition=1, partitions=2)})
+    driven.lanes({taken_away: settings_of("q", partitions=2)})
     found = driven.leased_at_once("open", "h", HOUR_MS, lane_id=taken_away)
     assert (found["continued"], found["next"]) == (False, 5), "it is a partition again"
 

@@ -10,19 +10,16 @@ from storage.spool import Table
 from tests.unit.node.driven_home import LANE, ROUTER, DrivenHome, rows_of, settings_of
 
 PARTITIONS = 3 * BINDS_PER_TICK
+SETTINGS = settings_of("parted", partitions=PARTITIONS)
 ENDPOINT = 77
 LANES = [ENDPOINT << wire.LANE_BITS | partition for partition in range(PARTITIONS)]
-
-
-def settings_of_partition(partition: int) -> dict[str, object]:
-    return settings_of("parted", partition=partition, partitions=PARTITIONS)
 
 
 @pytest.fixture
 def driven() -> DrivenHome:
     """A home with a queue of very many partitions and a small one."""
     driven = DrivenHome()
-    parted = {lane: settings_of_partition(partition) for partition, lane in enumerate(LANES)}
+    parted = dict.fromkeys(LANES, SETTINGS)
     driven.start(ROUTER, {LANE: settings_of("q"), **parted})
     driven.settle_down(0.1)
     driven.flow_number = PARTITIONS
@@ -125,7 +122,7 @@ def test_lanes_that_were_touched_are_served_some_at_a_time(driven: DrivenHome) -
 
 
 def test_very_many_lanes_end_the_turn(driven: DrivenHome) -> None:
-    others = {lane + (1 << wire.LANE_BITS): settings_of_partition(0) for lane in LANES[:LANES_PER_TICK]}
+    others = {lane + (1 << wire.LANE_BITS): SETTINGS for lane in LANES[:LANES_PER_TICK]}
     for at in range(0, LANES_PER_TICK, 50):
         assert not driven.home.is_spent
         driven.lanes(dict(list(others.items())[at : at + 50]))

@@ -342,14 +342,12 @@ P0, P1 = THIRD, THIRD | 1
 
 def test_a_partition_that_is_taken_away_moves_its_messages_to_the_others() -> None:
     driven = DrivenHome()
-    both = {P0 + k: settings_of("p", partition=k, partitions=2) for k in range(2)}
+    both = {P0 + k: settings_of("p", partitions=2) for k in range(2)}
     driven.start(ROUTER, both)
     flow, stored_ms = driven.bind(P1, messages=2), driven.wall_ms
     driven.store(([P1], rows_of(5, meta=(60_000, 0, None, "k"))), origins=[["queue", "old", "moved"]] * 5)
     driven.settle_down(1.0)
-    driven.lanes(
-        {P0: settings_of("p", partition=0, partitions=1), P1: settings_of("p", partition=1, partitions=1)}
-    )
+    driven.lanes({P0: settings_of("p", partitions=1), P1: settings_of("p", partitions=1)})
     driven.settle_down()
     ((header, rows),) = driven.moves
     origins = [["queue", "old", "moved"]] * 3
@@ -371,8 +369,8 @@ def test_what_a_move_names_is_on_disk_with_it() -> None:
     """Else the next process asks for it without these, and its answer deletes them when the router sent them again."""
     driven = DrivenHome(limits=HomeLimits(write_delay_ms=10_000))
     open_lane, closed = (
-        settings_of("p", partitions=2, partition=1),
-        settings_of("p", partitions=1, partition=1),
+        settings_of("p", partitions=2),
+        settings_of("p", partitions=1),
     )
     driven.start(ROUTER, {P1: open_lane})
     driven.store(([P1], rows_of(1)))
@@ -421,7 +419,7 @@ def test_what_comes_from_another_partition_keeps_its_attempts_and_its_age() -> N
 
 def test_a_message_that_the_other_partitions_refuse_is_tried_again() -> None:
     driven = DrivenHome()
-    driven.start(ROUTER, {P1: settings_of("p", partition=1, partitions=1)})
+    driven.start(ROUTER, {P1: settings_of("p", partitions=1)})
     driven.store(([P1], rows_of(2)))
     driven.settle_down(1.1)
     ack(driven, -1, (1, QUOTA))

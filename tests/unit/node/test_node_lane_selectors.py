@@ -43,7 +43,7 @@ def test_an_exclusive_flow_with_a_selector_does_not_hide_messages_from_its_heir(
 
 @pytest.mark.requirement("R144")
 def test_a_message_that_is_not_selected_does_not_block_its_partition(make: type[Driver]) -> None:
-    driver = make(partition=2, partitions=4, **SPREAD)
+    driver = make(partitions=4, **SPREAD)
     driver.bind(1, selector="a")
     driver.put(row(0, tag="b"), row(1, tag="a"))
     assert driver.deliver() == {1: [2]}

@@ -74,10 +74,9 @@ class Walk:
         lane.validate()
         there = dict.fromkeys(self.driver.positions())
         if self.lease is None:
-            assert self.driver.leasing.held == 0
             return
         assert [one for one in self.planned if one not in there] == []
-        assert self.driver.leasing.held == len(self.planned)
+        assert self.lease.out.count == len(self.planned)
         assert all(one in self.lease.out for one in self.planned)
         assert self.lease.lost == self.lost
 

@@ -40,8 +40,8 @@ class TestFilters:
 
     def test_its_home_is_told_that_it_retains(self, retaining: PublishNode) -> None:
         retaining.queue("q", "a")
-        assert lane_settings(retaining.endpoint(NAME), 0).retains
-        assert not lane_settings(retaining.endpoint("q"), 0).retains
+        assert lane_settings(retaining.endpoint(NAME)).retains
+        assert not lane_settings(retaining.endpoint("q")).retains
 
     def test_a_queue_that_goes_takes_its_filter_along_and_another_one_may_come(
         self, retaining: PublishNode
