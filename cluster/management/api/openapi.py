@@ -50,6 +50,8 @@ _WITH_BODY: Final = {413: errors.CONTENT_TOO_LARGE, 415: errors.UNSUPPORTED_MEDI
 _CHANGING: Final = {409: errors.OBJECT_EXISTS}
 _SELECTING: Final = {406: errors.INVALID_SELECTOR}
 _COMPARED: Final = {412: errors.CHANGED_MEANWHILE}
+#: Reads of what this node may not have, although its path exists.
+_CONFLICTING_READS: Final = ("standby.status",)
 _PROBLEMS: Final = {**_ALWAYS, **_NAMING, **_WITH_BODY, **_CHANGING, **_SELECTING, **_COMPARED}
 
 _TEXT: Final[Schema] = {"type": "string"}
@@ -268,7 +270,7 @@ class _Document:
 
     def _responses(self, route: Route) -> Schema:
         problems = {**_ALWAYS, **_NAMING}
-        if route.method != "GET":
+        if route.method != "GET" or route.operation in _CONFLICTING_READS:
             problems |= _CHANGING
         if route.body is not Body.NONE:
             problems |= _WITH_BODY
