@@ -18,7 +18,7 @@ export const endpointColumns = (page) => [
   { name: "name", title: "Name", main: true, sort: "name", show: (row) => html`<${Link} path=${[page, row.vpn, row.name]}>${row.name}<//>` },
   { name: "vpn", title: "Message VPN", sort: "vpn", show: (row) => row.vpn },
   { name: "messages", title: "Messages", number: true, sort: "messages_spooled", show: (row) => count(row.messages_spooled) },
-  { name: "size", title: "Size", number: true, sort: "spool_usage_bytes", show: (row) => size(row.spool_usage_bytes) },
+  { name: "size", title: "Size", number: true, minor: true, sort: "spool_usage_bytes", show: (row) => size(row.spool_usage_bytes) },
   { name: "unacked", title: "Unacked", number: true, minor: true, sort: "delivered_unacked", show: (row) => count(row.delivered_unacked) },
   { name: "consumers", title: "Consumers", number: true, sort: "bind_count", show: (row) => count(row.bind_count) },
   { name: "in", title: "In", number: true, sort: "messages_in_per_s", show: (row) => rate(row.messages_in_per_s) },

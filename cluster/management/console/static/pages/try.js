@@ -29,7 +29,7 @@ export function Try({ me, query }) {
         <${Field} type="password" label="Its password" value=${password} onInput=${setPassword} autocomplete="off" placeholder="none" />
       </form>
     <//>
-    <div class="columns">
+    <div class="columns uneven">
       <${Publish} ...${{ vpn, who }} queue=${query.queue ?? ""} />
       <${Subscribe} ...${{ vpn, who }} />
     </div>`;

@@ -41,7 +41,7 @@ function optionsOf(series, show, width) {
       y: { range: (_, __, high) => [0, Math.max((high ?? 0) * 1.1, LEAST)] },
     },
     axes: [
-      { ...axis, space: 70, incrs: [60, 120, 300], values: (_, ticks) => ticks.map((tick) => CLOCK.format(tick * 1_000)) },
+      { ...axis, space: 70, size: 32, incrs: [60, 120, 300], values: (_, ticks) => ticks.map((tick) => CLOCK.format(tick * 1_000)) },
       { ...axis, size: 66, incrs: show(1).includes("B") ? POWERS : STEPS, values: (_, ticks) => ticks.map((tick) => show(tick)) },
     ],
     series: [

@@ -12,6 +12,8 @@ export function Dialog({ title, onClose, children, wide }) {
     const before = document.activeElement;
     const dialog = element.current;
     dialog.showModal();
+    // What one came for has the focus, and where that would be a deletion, the way out of it.
+    (dialog.querySelector("form :is(input, select, textarea)") ?? dialog.querySelector("footer button"))?.focus();
     return () => {
       // What lies behind a modal dialog takes no focus.
       dialog.close();
