@@ -104,10 +104,8 @@ class StandbyOperations:
         if len(status.in_sync) < 2:
             raise errors.error_for(errors.STANDBY_REFUSED, "no standby has everything that was acknowledged")
         if status.store == "manual":
-            detail = 'with standby.store = "manual" this host would be the primary again'
-            raise errors.error_for(
-                errors.STANDBY_REFUSED, detail, "stop it, and 'angarium standby promote' on both"
-            )
+            detail = 'with standby.store = "manual" this host would be the primary again: stop it and promote the other'
+            raise errors.error_for(errors.STANDBY_REFUSED, detail)
         self._board.reply(asker, None)
         self._board.emit(SwitchOver(status.pid))
 
