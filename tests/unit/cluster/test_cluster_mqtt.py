@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import pytest
 
+from angarium_server.watch import Watch
 from cluster.configuration.config import NodeConfig
 from cluster.configuration.mqtt import MqttAddress, MqttSection, address_of, with_port
 from cluster.data.node_file import NodeFile
 from cluster.mqtt.config import MqttRuntime, of_mqtt
 from cluster.mqtt.deadlines import NEVER, STALE_MAX, Deadlines
-from cluster.mqtt.server import door_limits, settings_of
+from cluster.mqtt.server import SWEEP_S, MqttServer, door_limits, settings_of
 from cluster.roles.role import InForce
 from router.ground.config import Identity
+
+if TYPE_CHECKING:
+    from angarium_server.process import Process
+
+
+class Idle(Watch):
+    """The process, as far as a gateway to which nobody comes needs it."""
+
+    index, incarnation, stopping = 0, 1, False
+
+    def __init__(self, runtime_dir: Path) -> None:
+        super().__init__()
+        self.runtime_dir = runtime_dir
+
+    def on_request(self, handler: object) -> None:
+        pass
+
+    def ready(self, info: object) -> None:
+        pass
+
+
+def test_no_turn_of_an_idle_process_wants_the_next_one_at_once(tmp_path: Path) -> None:
+    """It looks at the clock now and then only; what is due between two looks waits for the next one."""
+    (tmp_path / "mqtt.json").write_bytes(msgspec.json.encode(told()))
+    process = Idle(tmp_path)
+    server = MqttServer(cast("Process", process))
+    began = time.monotonic()
+    waits = [server.tick(began + turn / 1000) for turn in range(3 * int(SWEEP_S * 1000))]
+    server.close()
+    process.close()
+    assert min(waits) > 0.0
+    assert max(waits) <= SWEEP_S
 
 
 @pytest.mark.parametrize(
@@ -71,9 +106,9 @@ def test_clients_are_looked_at_in_the_order_of_their_deadlines() -> None:
     here: set[bytes] = set()
     deadlines = Deadlines(here, here.__len__)
     due = {b"%d" % number: rng.uniform(0, 100) for number in range(500)}
-    for one, time in due.items():
+    for one, at in due.items():
         here.add(one)
-        deadlines.add(one, time)
+        deadlines.add(one, at)
     deadlines.add(b"patient", NEVER)
     taken: list[bytes] = []
     for now in range(0, 101, 5):
