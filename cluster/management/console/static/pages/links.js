@@ -10,7 +10,7 @@ import { Table } from "../parts/table.js";
 
 const WIDTH = 640;
 const HEIGHT = 380;
-const RADIUS = 22;
+const RADIUS = 29;
 /** More nodes than this are told in the table alone. */
 const NODES_MAX = 40;
 const MOODS = { up: "good", this: "good", connecting: "warn", disabled: "quiet", stale: "warn" };
