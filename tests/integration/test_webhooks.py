@@ -226,6 +226,33 @@ def test_what_is_not_allowed_is_not_reached(tmp_path: Path, sink: Sink) -> None:
     assert b"inside" not in sink.bodies("ok")
 
 
+def test_what_all_together_hold_is_bounded_and_what_is_too_much_comes_later(
+    tmp_path: Path, sink: Sink
+) -> None:
+    """One of these messages fits what all may hold, and none of them a share; three queues have them."""
+    file = tmp_path / "node.toml"
+    file.write_text('[http]\nwebhook_networks = ["127.0.0.0/8"]\nwebhook_memory_bytes = 1_048_576\n')
+    large = b" " * 700_000
+    with Node(tmp_path / "data", workers=1, config=file) as node, Admin(node.data) as admin:
+        with blocking.connect(node.url) as client, client.producer() as producer:
+            for name in "abc":
+                client.create_queue(f"large/{name}", subscriptions=[f"large/{name}"])
+                for number in range(3):
+                    producer.publish(f"large/{name}", b"%s%d" % (name.encode(), number) + large)
+            producer.flush()
+        for name in "abc":
+            given = {"queue": f"large/{name}", "url": sink.url("wait"), "window": 3}
+            admin.call("objects.create", kind="webhook", name=name, attributes=given)
+        held = []
+
+        def all_came() -> bool:
+            held.append(sum(one["held_bytes"] for one in admin.call("webhooks.list")))
+            return len({body[:2] for body in sink.bodies("wait") if len(body) > len(large)}) == 9
+
+        wait_until(all_came, "all are posted")
+        assert 0 < max(held) <= 1_048_576
+
+
 def test_the_examples_of_the_page_print_what_it_says(node: Node, sink: Sink) -> None:
     text = (
         (ROOT / "docs" / "webhooks.md")
