@@ -14,7 +14,7 @@ from angarium_server.process import load_config
 from node.endpoints.effort import RATE_DEFAULT_MS
 from node.matching.config import MatchingConfig
 from node.tracing.config import TracingConfig
-from storage.shipping.line import StandbySettings  # noqa: TC001 - msgspec reads the types of fields
+from storage.shipping.settings import StandbySettings  # noqa: TC001 - msgspec reads the types of fields
 
 if TYPE_CHECKING:
     import os

@@ -83,7 +83,7 @@ from cluster.join.tokens import Tokens
 from cluster.join.vault import Vault
 from cluster.standby.pair.settings import SWITCH_SIGNAL, read_status
 from storage.config_store import ConfigStore, Entry, is_there
-from storage.shipping.line import StandbySettings  # noqa: TC001 - msgspec reads the types of fields
+from storage.shipping.settings import StandbySettings  # noqa: TC001 - msgspec reads the types of fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,7 +13,7 @@ from storage.shipping.line import ShippingLine
 if TYPE_CHECKING:
     from angarium_server.process import Process
     from storage.config_store import ConfigStore
-    from storage.shipping.line import StandbySettings
+    from storage.shipping.settings import StandbySettings
 
 
 class ShippedStore:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from angarium.errors import AngariumError, error_for
-from angarium_server.connections.encryption import Encryption, Trust
+from angarium_server.connections.encryption import Encryption, LinkFiles, Trust
 from angarium_server.connections.outgoing import Connection
 from angarium_server.frames.frame import decoder, read
 from angarium_server.frames.shipping import VERSION, AskSynced, Meet, NotFollowed, ToldSynced, Whereabouts
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from angarium_server.frames.shipping import ShipFiles
     from angarium_server.watch import Watch
     from cluster.standby.pair.outside import Standing
-    from storage.shipping.line import StandbySettings
+    from storage.shipping.settings import StandbySettings
 
 RETRY_S: Final = 0.5
 #: How often files are looked at, and the standby is asked whether it is there.
@@ -43,7 +43,7 @@ class FilesLine:
         self._names = names
         self._settings = settings
         self._data = data
-        self._encryption = Encryption(settings.files)
+        self._encryption = Encryption(LinkFiles(**settings.tls_files))
         self._connection: Connection | None = None
         self._outgoing: deque[list[bytes]] = deque()
         self._is_met = False

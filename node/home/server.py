@@ -17,13 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
-from angarium_server.connections.names import Names
 from angarium_server.process import DeferredReply
 from node.home.home import Home
 from node.home.operations import Answer
 from node.home.spool.folders import OtherSpools, StartNews, open_own
-from storage.groups import GroupLog
-from storage.shipping.line import ShippingLine, found
 from storage.writer import Writer
 
 if TYPE_CHECKING:
@@ -35,7 +32,8 @@ if TYPE_CHECKING:
     from node.home.parts import HomeLimits
     from node.home.spool.folders import SpoolDirectory
     from node.tracing.tracing import Tracing
-    from storage.shipping.line import StandbySettings
+    from storage.shipping.line import ShippingLine
+    from storage.shipping.settings import StandbySettings
 
 #: How often a start looks whether the standby has what it found.
 WAIT_S: Final = 0.05
@@ -93,6 +91,11 @@ class HomeServer:
         process.add(self._waker, self._woken)
 
     def _make_line(self, standby: StandbySettings, own: str) -> ShippingLine:
+        # TLS is megabytes for workers that have no standby.
+        from angarium_server.connections.names import Names
+        from storage.groups import GroupLog
+        from storage.shipping.line import ShippingLine, found
+
         log = found(GroupLog(self._spool), self._spool.commit)
         return ShippingLine(self._process, Names(self._process), standby, own, log)
 

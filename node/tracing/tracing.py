@@ -6,7 +6,6 @@ import random
 import time
 from typing import TYPE_CHECKING, Final
 
-from node.tracing.exporter import Exporter
 from node.tracing.watch import Watch
 
 if TYPE_CHECKING:
@@ -36,6 +35,10 @@ class Tracing:
         Raises:
             OSError: the file of authorities cannot be used.
         """
+        from node.tracing.exporter import (
+            Exporter,  # its HTTP and TLS are megabytes for workers that trace nothing
+        )
+
         self.watch: Final = Watch(config, time.time_ns, random.Random())  # noqa: S311 - ids of spans are no secret
         self._exporter: Final = Exporter(config, node, index)
 

@@ -12,8 +12,6 @@ import secrets
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from angarium.errors import AngariumError, error_for
 from angarium_server.connections.encryption import Encryption, LinkFiles, Trust
 from angarium_server.connections.outgoing import Connection
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from angarium_server.frames.shipping import Order
     from angarium_server.process import Process
     from storage.groups import GroupLog
+    from storage.shipping.settings import StandbySettings
     from storage.spool import Change
 
 #: Between two attempts to connect.
@@ -57,19 +56,6 @@ TELL_S: Final = 0.2
 _log = logging.getLogger(__name__)
 _decode_refusal = decoder(NotFollowed)
 _decode_whereabouts = decoder(Whereabouts)
-
-
-class StandbySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the standby is, and what shows it who we are: the supervisor writes it for each process with a store."""
-
-    #: Where the other host listens for it: `tls://HOST:PORT`, or `tcp://` on loopback.
-    peer: str
-    node: str
-    data_id: str
-    secret: str
-    #: What encrypts the connection.
-    files: LinkFiles = LinkFiles()
-    server_name: str = ""
 
 
 class ShippingLine:
@@ -95,7 +81,7 @@ class ShippingLine:
         self._store = store
         self._log = log
         self._found = log.past.newest
-        self._encryption = Encryption(settings.files)
+        self._encryption = Encryption(LinkFiles(**settings.tls_files))
         #: None before the first order.
         self.shipping: Shipping | None = None
         self._connection: Connection | None = None

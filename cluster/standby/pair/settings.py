@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from angarium_server.connections.encryption import LinkFiles
 from angarium_server.process import KEEPER_VARIABLE
 from cluster.admin.answers import HostStatus
 from cluster.configuration.config import read_password_file
 from cluster.data.node_file import process_runs
-from storage.shipping.line import StandbySettings
+from storage.shipping.settings import StandbySettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,10 +47,10 @@ def shipping_settings(config: NodeConfig, data_id: str) -> StandbySettings:
         node=config.node.name,
         data_id=data_id,
         secret=read_password_file(section.secret_file),
-        files=LinkFiles(
-            ca_file=config.cluster.ca_file,
-            cert_file=config.router.tls_cert_file,
-            key_file=config.router.tls_key_file,
-        ),
+        tls_files={
+            "ca_file": config.cluster.ca_file,
+            "cert_file": config.router.tls_cert_file,
+            "key_file": config.router.tls_key_file,
+        },
         server_name=section.peer_name,
     )

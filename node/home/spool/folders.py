@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from storage.shipping.line import StandbySettings
+    from storage.shipping.settings import StandbySettings
 
 #: A predecessor that was killed may hold the spool for a moment.
 OPEN_TRIES: Final = 50
