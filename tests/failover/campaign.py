@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -249,7 +250,7 @@ class Round:
         if found["wrong"]:
             self.failures.append("sets")
         self.figures |= found
-        self.figures["outages"] = outages(troubles.done, operations)
+        outages(troubles.done, self.figures, operations, self._lease_s)
 
 
 def free_ports(count: int) -> list[int]:
@@ -260,15 +261,22 @@ def free_ports(count: int) -> list[int]:
     return sorted(found)
 
 
-def outages(done: list[Done], operations: list[list[Any]]) -> dict[str, list[float]]:
-    """Give how long after each trouble of the primary something was done that was asked for after it had begun."""
-    found: dict[str, list[float]] = {}
+def outages(done: list[Done], found: dict[str, Any], operations: list[list[Any]], lease_s: int) -> None:
+    """Say how long nothing was done for clients around each trouble of the primary, and when another one took over."""
+    ends = sorted(until for _, _, until in operations)
+    outage: dict[str, list[float]] = {}
     for one in done:
-        if one.hit_primary:
-            ends = [until for _, since, until in operations if since >= one.since]
-            if ends:
-                found.setdefault(one.kind, []).append(round(min(ends) - one.since, 2))
-    return found
+        window = (one.since, one.until + 2 * lease_s)
+        inside = [window[0], *(end for end in ends if window[0] < end < window[1]), window[1]]
+        longest_s = max(later - earlier for earlier, later in itertools.pairwise(inside))
+        is_takeover = any(
+            window[0] < since < window[1] and primary != before[1]
+            for before, (_, primary, since) in itertools.pairwise(found["epochs"])
+        )
+        if one.hit_primary or is_takeover:
+            kind = f"{one.kind}{' (takeover)' if is_takeover else ''}"
+            outage.setdefault(kind, []).append(round(longest_s, 2))
+    found["outages"] = outage
 
 
 def in_sync(world: World) -> bool:
@@ -354,7 +362,13 @@ def _keep(folder: Path, place: Path) -> None:
 
 def verdict_of(seed: int, rounds: list[dict[str, Any]], broken: list[Any]) -> dict[str, Any]:
     """Give the sums of all rounds."""
-    outs = [value for one in rounds for values in one.get("outages", {}).values() for value in values]
+    outs = [
+        value
+        for one in rounds
+        for kind, values in one.get("outages", {}).items()
+        for value in values
+        if kind.endswith("(takeover)")
+    ]
     wrongs = [kind for one in rounds for wrong in one.get("wrong", {}).values() if isinstance(wrong, dict) for kind in wrong]
     troubles: Counter[str] = Counter()
     queues: Counter[str] = Counter()
@@ -373,8 +387,8 @@ def verdict_of(seed: int, rounds: list[dict[str, Any]], broken: list[Any]) -> di
         "lost": wrongs.count("lost"),
         "doubled_without_flag": wrongs.count("doubled"),
         "two_primaries": sum("two_primaries" in one.get("wrong", {}) for one in rounds),
-        "epochs": sum(one.get("epochs", 0) for one in rounds),
-        "outage_s": {
+        "epochs": sum(len(one.get("epochs", [])) for one in rounds),
+        "takeover_s": {
             "count": len(outs),
             "p50": percentile(outs, 0.5),
             "p99": percentile(outs, 0.99),

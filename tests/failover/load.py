@@ -50,7 +50,8 @@ RETAINED_S, OBJECT_S, LOOK_S = 0.4, 1.5, 0.05
 PROBE_S: Final = 0.1
 #: A queue from which nothing comes for so long is empty.
 IDLE_S: Final = 3.0
-_PASSING: Final = (408, 429, 500, 503)
+#: Families of errors that pass.
+_PASSING: Final = (408, 429, 500, 503, 600)
 
 
 class Load:
@@ -351,7 +352,8 @@ class Load:
             "queues": {queue.name: queue.figures() for queue in self.queues.values()},
             "objects": [len(self.objects.created), len(self.objects.deleted)],
             "retained": {name: kept.acknowledged for name, kept in self.retained.items()},
-            "epochs": len(self.reigns.all),
+            "epochs": [[one.epoch, one.primary, round(one.since, 2)] for one in self.reigns.all],
+            "seen_s": round(sum(one.until - one.since for one in self.reigns.all), 1),
             "told": dict(self.told),
             "wrong": wrong,
             "operations": [list(one) for one in self.operations],
