@@ -14,6 +14,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,9 +36,11 @@ from tests.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.failover.lines import Lines
     from tests.failover.troubles import Done
 
 LEASE_S: Final = 6
+MEMBERS: Final = 3
 ROUND_MINUTES: Final = 5.0
 #: Between two troubles, in leases; sometimes it is waited until both hosts are in sync.
 PAUSE: Final = (0.05, 2.0)
@@ -48,8 +51,9 @@ PATIENCE_S: Final = 120.0
 RESTART_S: Final = 1.0
 LOOK_S: Final = 0.1
 OUTPUT_CHARACTERS: Final = 6_000
-#: Where libfaketime is, if it is installed.
-FAKETIME: Final = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+#: What makes a clock wrong, compiled, and what tells it by how much.
+CLOCK: Final = "clock.so"
+CLOCK_VARIABLE: Final = "ANGARIUM_FAILOVER_CLOCK"
 
 
 class LoadProcess:
@@ -96,10 +100,28 @@ class LoadProcess:
 class Round:
     """One pair, from its first start to the verdict."""
 
-    def __init__(self, folder: Path, lease_s: int, *, has_spaces: bool) -> None:
-        """Make the places; nothing runs yet."""
+    def __init__(
+        self,
+        folder: Path,
+        lease_s: int,
+        *,
+        has_spaces: bool,
+        members: int = MEMBERS,
+        workers: int = pair.WORKERS,
+    ) -> None:
+        """Make the places; nothing runs yet.
+
+        Args:
+            folder: for everything.
+            lease_s: of the primary.
+            has_spaces: hosts are namespaces; else they are on loopback, with disks that cannot hang.
+            members: of etcd, on loopback.
+            workers: of the node, on loopback.
+        """
         self._folder = folder
         self._lease_s = lease_s
+        self._members, self._workers = members, workers
+        self._lines: Lines | None = None
         self._cables = Cables() if has_spaces else None
         self.failures: list[str] = []
         self.figures: dict[str, Any] = {}
@@ -111,10 +133,11 @@ class Round:
             if self._cables is not None:
                 stack.callback(self._cables.remove)
                 self._cables.build()
-            disks = {host: Disk(self._folder / host) for host in HOSTS}
+            can_hang = self._cables is not None
+            disks = {host: Disk(self._folder / host, can_hang=can_hang) for host in HOSTS}
             for disk in disks.values():
                 stack.callback(disk.remove)
-            store = self._write()
+            store = self._write(stack)
             stack.callback(store.stop)
             store.start()
             clocks = self._clocks()
@@ -124,7 +147,9 @@ class Round:
             for disk in disks.values():
                 stack.callback(disk.thaw)
             ca_file = self._ca_file if self._cables is not None else None
-            world = World(hosts, store, self._lease_s, self._cables, disks, clocks, ca_file)
+            world = World(
+                hosts, store, self._lease_s, self._cables or self._lines, self._cables, disks, clocks, ca_file
+            )
             wait_until(lambda: world.etcd_leader() is not None, "etcd has a leader")
             for host in hosts.values():
                 host.start()
@@ -134,40 +159,37 @@ class Round:
     def _ca_file(self) -> Path:
         return self._folder / "authority.pem"
 
-    def _write(self) -> Etcd:
+    def _write(self, stack: contextlib.ExitStack) -> Etcd:
         if self._cables is not None:
             space = self._cables
             self._urls = pair.in_spaces(self._folder, self._lease_s)
             self._stores = [f"https://127.0.0.1:{port}" for port in pair.ETCD_PORTS[::2]]
             inside = lambda command: space.command(OUTSIDE, command)  # noqa: E731 - one place
             return Etcd(self._folder, pair.ETCD_PORTS, inside, self._folder / "outside")
-        ports = free_ports(10)
-        own = {"a": (ports[0], ports[1]), "b": (ports[2], ports[3])}
-        self._urls = pair.on_loopback(self._folder, self._lease_s, own, ports[4::2])
-        self._stores = [f"http://127.0.0.1:{port}" for port in ports[4::2]]
-        return Etcd(self._folder, ports[4:])
+        loopback = pair.Loopback(free_ports(4 + 2 * self._members))
+        self._lines = stack.enter_context(loopback.lines)
+        self._urls = loopback.write(self._folder, self._lease_s, self._workers)
+        self._stores = loopback.stores
+        return Etcd(self._folder, loopback.etcd)
 
     def _clocks(self) -> dict[str, Path]:
         """Give a file for each host that sets its clock, where that is possible."""
-        if not Path(FAKETIME).exists():
+        if self._cables is None or shutil.which("cc") is None:
+            return {}
+        source = Path(__file__).with_name("clock.c")
+        command = ["cc", "-O1", "-shared", "-fPIC", "-o", str(self._folder / CLOCK), str(source)]
+        if subprocess.run(command, check=False, capture_output=True).returncode:
             return {}
         places = {host: self._folder / f"{host}.clock" for host in HOSTS}
         for place in places.values():
-            place.write_text("+0s\n", encoding="ascii")
+            place.write_text("0\n", encoding="ascii")
         return places
 
     def _host(self, name: str, clocks: dict[str, Path]) -> Host:
         data = self._folder / name / "data"
         environment = {pair.MARK: str(data)}
         if clocks:
-            environment |= {
-                "LD_PRELOAD": FAKETIME,
-                "FAKETIME_TIMESTAMP_FILE": str(clocks[name]),
-                "FAKETIME_CACHE_DURATION": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                "FAKETIME_DONT_RESET": "1",
-                "NO_FAKE_STAT": "1",
-            }
+            environment |= {"LD_PRELOAD": str(self._folder / CLOCK), CLOCK_VARIABLE: str(clocks[name])}
         command = (lambda one: one) if self._cables is None else (lambda one: self._inside(name, one))
         return Host(name, self._folder, data, command, environment)
 
@@ -327,14 +349,14 @@ def campaign(
     """Run rounds until the time is over, at least one; gives the verdict."""
     why = cables.missing()
     if why:
-        say(f"no cuts, and all on loopback: {why}")
+        say(f"all on loopback, and no disk hangs: {why}")
     deadline = time.monotonic() + minutes * 60
     rounds: list[dict[str, Any]] = []
     broken: list[Any] = []
     while not rounds or time.monotonic() < deadline:
         # Each round may be repeated alone, as the first one of its own seed.
         rng = random.Random(seed + len(rounds))
-        folder = Path(tempfile.mkdtemp(prefix="angarium-pair-"))
+        folder = Path(tempfile.mkdtemp(prefix="failover-"))
         one = Round(folder, lease_s, has_spaces=not why)
         until = min(deadline, time.monotonic() + round_minutes * 60)
         try:
@@ -416,6 +438,8 @@ def main() -> int:
         parser.error("there is no etcd here: install etcd-server")
     kinds = [kind for kind in options.troubles.split(",") if kind] or None
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # Namespaces and disks are removed also then.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     verdict = campaign(
         options.minutes, options.seed, kinds, options.lease, options.round_minutes, options.keep
     )

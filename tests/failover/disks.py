@@ -17,13 +17,13 @@ _UNMOUNT_S, _UNMOUNT_AGAIN_S = 20.0, 0.1
 class Disk:
     """A folder with a file system of its own, where that is allowed."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, *, can_hang: bool = True) -> None:
         """Make the folder, and mount a file system there if that is possible."""
         self.place = place
         place.mkdir()
         self._image = place.with_name(f"{place.name}.image")
         #: Whether it can be frozen.
-        self.is_own = self._mount()
+        self.is_own = can_hang and self._mount()
         self._is_frozen = False
 
     def _mount(self) -> bool:

@@ -15,9 +15,10 @@ from angarium_server import launch
 from cluster.admin.client import Admin
 from cluster.security.authority import create_certificate
 from tests.failover.cables import CABLES, HOSTS, OUTSIDE
+from tests.failover.lines import lines_between
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 NODE: Final = "pair"
 USERNAME: Final = "app"
@@ -46,6 +47,7 @@ def in_spaces(folder: Path, lease_s: int) -> dict[str, str]:
         text = _configuration(
             host,
             lease_s,
+            WORKERS,
             listen=f"tls://{addresses[host]}:{PORT}",
             shipping=f"tls://{CABLES[0].address(host)}:{SHIPPING_PORT}",
             peer=f"tls://{CABLES[0].address(other)}:{SHIPPING_PORT}",
@@ -56,27 +58,37 @@ def in_spaces(folder: Path, lease_s: int) -> dict[str, str]:
     return {host: f"tls://{addresses[host]}:{PORT}" for host in HOSTS}
 
 
-def on_loopback(folder: Path, lease_s: int, ports: dict[str, tuple[int, int]], etcd: list[int]) -> dict[str, str]:
-    """Write the files of two hosts on loopback; gives the address of each for clients.
+class Loopback:
+    """Ports of a pair on loopback, and the lines between them."""
 
-    Args:
-        folder: where.
-        lease_s: of the pair.
-        ports: of each host, for clients and for the other host.
-        etcd: ports of the members.
-    """
-    for host, other in zip(HOSTS, reversed(HOSTS), strict=True):
-        text = _configuration(
-            host,
-            lease_s,
-            listen=f"tcp://127.0.0.1:{ports[host][0]}",
-            shipping=f"tcp://127.0.0.1:{ports[host][1]}",
-            peer=f"tcp://127.0.0.1:{ports[other][1]}",
-            endpoints=[f"http://127.0.0.1:{port}" for port in etcd],
+    def __init__(self, ports: Sequence[int]) -> None:
+        """Take ports: two of each host, and two of each member of etcd."""
+        clients, shipping = (
+            {host: f"127.0.0.1:{port}" for host, port in zip(HOSTS, some, strict=True)}
+            for some in (ports[0:2], ports[2:4])
         )
-        (folder / f"{host}.toml").write_text(text, encoding="utf-8")
-    _write_secrets(folder)
-    return {host: f"tcp://127.0.0.1:{ports[host][0]}" for host in HOSTS}
+        self._clients, self._shipping = clients, shipping
+        self.etcd = ports[4:]
+        self.stores = [f"http://127.0.0.1:{port}" for port in self.etcd[::2]]
+        self.lines = lines_between(clients, shipping, [f"127.0.0.1:{port}" for port in self.etcd[::2]])
+
+    def write(self, folder: Path, lease_s: int, workers: int = WORKERS) -> dict[str, str]:
+        """Write the files of both hosts; gives the address of each for clients."""
+        index_of = {(cable.name, end): index for index, cable in enumerate(CABLES) for end in cable.ends}
+        for host in HOSTS:
+            text = _configuration(
+                host,
+                lease_s,
+                workers,
+                listen=f"tcp://{self._clients[host]}",
+                shipping=f"tcp://{self._shipping[host]}",
+                peer=f"tcp://{self.lines.addresses(0, host)[0]}",
+                endpoints=[f"http://{one}" for one in self.lines.addresses(index_of["store", host], host)],
+            )
+            (folder / f"{host}.toml").write_text(text, encoding="utf-8")
+        _write_secrets(folder)
+        doors = {host: self.lines.addresses(index_of["clients", host], OUTSIDE)[0] for host in HOSTS}
+        return {host: f"tcp://{door}" for host, door in doors.items()}
 
 
 def _address_of(purpose: str, host: str, end: str) -> str:
@@ -90,14 +102,14 @@ def _write_secrets(folder: Path) -> None:
 
 
 def _configuration(
-    host: str, lease_s: int, *, listen: str, shipping: str, peer: str, endpoints: list[str]
+    host: str, lease_s: int, workers: int, *, listen: str, shipping: str, peer: str, endpoints: list[str]
 ) -> str:
     is_encrypted = listen.startswith("tls://")
     tls = f'tls_cert_file = "{host}.pem"\ntls_key_file = "{host}.key"\n' if is_encrypted else ""
     ca = 'ca_file = "authority.pem"\n' if is_encrypted else ""
     return (
         f'[node]\nname = "{NODE}"\n'
-        f'[router]\nlisten = ["{listen}"]\nworkers = {WORKERS}\n{tls}'
+        f'[router]\nlisten = ["{listen}"]\nworkers = {workers}\n{tls}'
         f"{'[cluster]' if ca else ''}\n{ca}"
         f'[standby]\nstore = "etcd"\nhost = "{host}"\nlisten = "{shipping}"\npeer = "{peer}"\n'
         f'secret_file = "secret"\nendpoints = {json.dumps(endpoints)}\nlease_seconds = {lease_s}\n{ca}'

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.failover.cables import Cables
     from tests.failover.disks import Disk
     from tests.failover.etcd import Etcd, Member
+    from tests.failover.lines import Lines
     from tests.failover.pair import Host
 
 #: Single processes, by how often they are hit.
@@ -39,8 +40,10 @@ class World(NamedTuple):
     hosts: dict[str, Host]
     etcd: Etcd
     lease_s: int
+    #: What can be cut.
+    cables: Cables | Lines
     #: None: there are no namespaces.
-    cables: Cables | None = None
+    spaces: Cables | None = None
     disks: dict[str, Disk] = {}
     #: Files that say by how much the clock of a host is wrong; empty: clocks cannot be set.
     clocks: dict[str, Path] = {}
@@ -53,7 +56,7 @@ class World(NamedTuple):
         def ask() -> Member | None:
             return self.etcd.leader(lambda one: status_of(one.port, ca_file=self.ca_file))
 
-        return ask() if self.cables is None else self.cables.within(OUTSIDE, ask)
+        return ask() if self.spaces is None else self.spaces.within(OUTSIDE, ask)
 
     def primary(self) -> Host | None:
         """Give the host that says that it is the primary."""
@@ -88,16 +91,13 @@ class Troubles:
             "kill-both": (1, self._kill_both),
             "kill-etcd-leader": (2, self._kill_etcd_leader),
             "etcd-majority": (1, self._stop_etcd),
+            "isolate": (3, self._isolate),
+            "one-way": (4, self._one_way),
+            "cut-pair": (3, self._cut_pair),
+            "cut-store": (2, self._cut_store),
+            "cut-clients": (1, self._cut_clients),
+            "unplug": (2, self._unplug),
         }
-        if world.cables is not None:
-            self.making |= {
-                "isolate": (3, self._isolate),
-                "one-way": (4, self._one_way),
-                "cut-pair": (3, self._cut_pair),
-                "cut-store": (2, self._cut_store),
-                "cut-clients": (1, self._cut_clients),
-                "unplug": (2, self._unplug),
-            }
         if any(disk.is_own for disk in world.disks.values()):
             self.making["freeze-disk"] = (3, self._freeze)
         if world.clocks:
@@ -126,8 +126,7 @@ class Troubles:
     def heal(self) -> None:
         """Undo everything: all hosts run, nothing is cut, no disk hangs."""
         world = self._world
-        if world.cables is not None:
-            world.cables.heal()
+        world.cables.heal()
         for disk in world.disks.values():
             disk.thaw()
         for one in world.etcd.members:
@@ -216,7 +215,6 @@ class Troubles:
     # -- cables ------------------------------------------------------------------------------------------------
 
     def _cut(self, name: str, cut: list[Any]) -> str:
-        assert self._world.cables is not None
         self._world.cables.cut(cut)
         return f"{name} {self._wait()}"
 
@@ -246,7 +244,6 @@ class Troubles:
         return self._cut(f"{host.name} cut from its clients", ways(host.name, ("clients",)))
 
     def _unplug(self) -> str:
-        assert self._world.cables is not None
         host = self._host()
         own = [index for index, cable in enumerate(CABLES) if host.name in cable.ends]
         self._world.cables.unplug(own)
@@ -262,7 +259,7 @@ class Troubles:
     def _set_clock(self) -> str:
         host = self._host()
         seconds = self._rng.uniform(*CLOCK_S)
-        self._world.clocks[host.name].write_text(f"{seconds:+.1f}s\n", encoding="ascii")
+        self._world.clocks[host.name].write_text(f"{seconds:.0f}\n", encoding="ascii")
         return f"clock of {host.name} set by {seconds:+.0f} s"
 
     def _kill_etcd_leader(self) -> str:

@@ -1,0 +1,90 @@
+"""A pair of hosts loses its primary in three ways, and nothing that was acknowledged: the short form of scripts/failover."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.failover import compare, etcd
+from tests.failover.cables import ways
+from tests.failover.campaign import Round, in_sync, is_even
+from tests.waiting import wait_for, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.failover.pair import Host
+    from tests.failover.troubles import World
+
+LEASE_S = 3
+PATIENCE_S = 60.0
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+def primary_of(world: World) -> Host:
+    found = world.primary()
+    assert found is not None
+    return found
+
+
+def settle(world: World) -> None:
+    wait_for(
+        lambda: [host.status for host in world.hosts.values()],
+        lambda _: in_sync(world),
+        "being in sync",
+        PATIENCE_S,
+        lambda: "\n".join(host.output() for host in world.hosts.values()),
+    )
+
+
+def other_takes_over(world: World, before: Host) -> None:
+    def is_another() -> bool:
+        found = world.primary()
+        return found is not None and found is not before
+
+    wait_until(is_another, f"the other host taking over from {before.name}", PATIENCE_S)
+
+
+@pytest.mark.requirement("R264", "R265", "R266")
+@pytest.mark.skipif(etcd.is_missing(), reason="there is no etcd here (etcd-server)")
+def test_a_primary_that_is_killed_hangs_or_is_cut_off_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+    one = Round(tmp_path, LEASE_S, has_spaces=False, members=1, workers=1)
+    with one.world() as world:
+        settle(world)
+        load = one.load()
+        try:
+            first = primary_of(world)
+            first.kill()
+            other_takes_over(world, first)
+            first.start()
+            settle(world)
+
+            second = primary_of(world)
+            second.signal(signal.SIGSTOP)
+            other_takes_over(world, second)
+            second.signal(signal.SIGCONT)
+            settle(world)
+
+            third = primary_of(world)
+            world.cables.cut(ways(third.name))
+            other_takes_over(world, third)
+            world.cables.heal()
+            settle(world)
+
+            quiet = load.ask("quiet", PATIENCE_S)
+            assert not quiet["hangs"]
+            wait_until(lambda: in_sync(world) and is_even(world), "the standby having all", PATIENCE_S)
+            for host in world.hosts.values():
+                host.kill()
+            assert not compare.differences(*(host.data for host in world.hosts.values()))
+            for host in world.hosts.values():
+                host.start()
+            verdict = load.ask("check", PATIENCE_S)
+        finally:
+            load.end()
+    assert not verdict["failures"]
+    assert not verdict["wrong"]
+    assert verdict["acknowledged"] > 0
+    assert len({epoch for epoch, _, _ in verdict["epochs"]}) >= 4
