@@ -86,5 +86,5 @@ def test_a_primary_that_is_killed_hangs_or_is_cut_off_is_replaced_and_nothing_is
             load.end()
     assert not verdict["failures"]
     assert not verdict["wrong"]
-    assert verdict["acknowledged"] > 0
+    assert verdict["acknowledged"] > 0, verdict
     assert len({epoch for epoch, _, _ in verdict["epochs"]}) >= 4

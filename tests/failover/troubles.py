@@ -59,8 +59,9 @@ class World(NamedTuple):
         return ask() if self.spaces is None else self.spaces.within(OUTSIDE, ask)
 
     def primary(self) -> Host | None:
-        """Give the host that says that it is the primary."""
-        return next((host for host in self.hosts.values() if host.is_primary), None)
+        """Give the host that says that it is the primary; one that hangs may have said so long ago."""
+        found = [host for host in self.hosts.values() if host.is_primary]
+        return max(found, key=lambda host: host.status.get("epoch", 0), default=None)
 
 
 class Done(NamedTuple):
