@@ -315,7 +315,9 @@ def in_sync(world: World) -> bool:
 def is_even(world: World) -> bool:
     """Tell whether the standby lacks nothing."""
     primary = world.primary()
-    return primary is not None and all(not row[3] and row[2] for row in primary.status["stores"])
+    return primary is not None and all(
+        row["caught_up"] and not row["lag_groups"] for row in primary.status["stores"]
+    )
 
 
 def wait_until(condition: Any, what: str, timeout_s: float = PATIENCE_S) -> None:

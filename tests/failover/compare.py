@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
 from cluster.standby import files
 from storage.config_store import ConfigStore
-from storage.shipping.groups import KEYS_OF, GroupLog
+from storage.groups import KEYS_OF, GroupLog
 from storage.spool import Table, open_spool
 from tests.failover.sets import SHOWN
 
