@@ -1,7 +1,7 @@
 """Three hosts as one machine can have them: network namespaces, joined by cables that can be cut in one direction.
 
-Host `a` and host `b` are the pair; in `c` are the clients and the outside store. Each purpose has a cable of its own, so
-that a host may lose its clients and keep the outside store, or the other way round:
+Host `a` and host `b` are the pair; in `c` are the clients and the outside store. Each purpose has a cable of its own,
+so that a host may lose its clients and keep the outside store, or the other way round:
 
     pair     a -- b     what a primary ships to its standby
     clients  a -- c, b -- c
@@ -65,9 +65,7 @@ class Way(NamedTuple):
 
 def ways(host: str, purposes: tuple[str, ...] = ("pair", "clients", "store")) -> list[Way]:
     """Give both directions of the cables of a host, those out first."""
-    own = [
-        index for index, cable in enumerate(CABLES) if host in cable.ends and cable.name in purposes
-    ]
+    own = [index for index, cable in enumerate(CABLES) if host in cable.ends and cable.name in purposes]
     out = [Way(index, host) for index in own]
     back = [Way(index, next(end for end in CABLES[index].ends if end != host)) for index in own]
     return out + back

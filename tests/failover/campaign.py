@@ -1,7 +1,7 @@
 """Runs a pair of hosts under load and makes trouble for some minutes, then judges: the program behind scripts/failover.
 
 Each round has two hosts, an etcd of three members, and clients that send and take all the time. Trouble comes in a
-random order from a seed. At the end of a round everything is healed: both hosts have to be in sync again and have to have
+random order from a seed. At the end of a round everything is healed: both hosts have to be in sync again and to have
 the same on their disks; then both are started once more, and what was acknowledged has to be there.
 """
 
@@ -146,9 +146,9 @@ class Round:
             for disk in disks.values():
                 stack.callback(disk.thaw)
             ca_file = self._ca_file if self._cables is not None else None
-            world = World(
-                hosts, store, self._lease_s, self._cables or self._lines, self._cables, disks, clocks, ca_file
-            )
+            cut = self._cables or self._lines
+            assert cut is not None
+            world = World(hosts, store, self._lease_s, cut, self._cables, disks, clocks, ca_file)
             wait_until(lambda: world.etcd_leader() is not None, "etcd has a leader")
             for host in hosts.values():
                 host.start()
@@ -399,7 +399,13 @@ def verdict_of(seed: int, rounds: list[dict[str, Any]], broken: list[Any]) -> di
         for value in values
         if kind.endswith("(takeover)")
     ]
-    wrongs = [kind for one in rounds for wrong in one.get("wrong", {}).values() if isinstance(wrong, dict) for kind in wrong]
+    wrongs = [
+        kind
+        for one in rounds
+        for wrong in one.get("wrong", {}).values()
+        if isinstance(wrong, dict)
+        for kind in wrong
+    ]
     troubles: Counter[str] = Counter()
     queues: Counter[str] = Counter()
     for one in rounds:
@@ -436,7 +442,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="how long [%(default)s]")
     parser.add_argument("--seed", type=int, default=0, help="chooses the troubles [%(default)s]")
     parser.add_argument("--troubles", default="", help="kinds of them, with commas [all that are possible]")
-    parser.add_argument("--lease", type=int, default=LEASE_S, help="lease of the primary, in seconds [%(default)s]")
+    parser.add_argument(
+        "--lease", type=int, default=LEASE_S, help="lease of the primary, in seconds [%(default)s]"
+    )
     parser.add_argument(
         "--round-minutes", type=float, default=ROUND_MINUTES, help="a new pair after so long [%(default)s]"
     )

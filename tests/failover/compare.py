@@ -55,7 +55,7 @@ def _different(here: Spool, there: Spool) -> dict[str, Any]:
     if (pasts[0].begun, pasts[0].newest) != (pasts[1].begun, pasts[1].newest):
         found["past"] = [str(past) for past in pasts]
     for table in Table:
-        ours, theirs = ({key: value for key, value in spool.scan(table)} for spool in (here, there))
+        ours, theirs = (dict(spool.scan(table)) for spool in (here, there))
         keys = [
             key
             for key in sorted(ours.keys() | theirs.keys())

@@ -7,8 +7,10 @@ import os
 import shutil
 import subprocess
 import time
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DISK_MB: Final = 2_048
 _UNMOUNT_S, _UNMOUNT_AGAIN_S = 20.0, 0.1

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import signal
 import ssl
 import subprocess
 import time
 import urllib.request
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 READY_S: Final = 60.0
 

@@ -43,8 +43,8 @@ class Lines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for _, _, proxy in self._proxies:
-            self._do(proxy.close())
+        for one in self._proxies:
+            self._do(one[2].close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -168,7 +168,7 @@ class Load:
                 if error.code // 100 not in _PASSING:
                     self.failures.append(f"{what}: {error}")
                 await asyncio.sleep(BETWEEN_S)
-            except Exception:
+            except Exception:  # noqa: BLE001 - told at the end
                 self.failures.append(f"{what}: {traceback.format_exc()[-600:]}")
                 return
             else:
@@ -178,7 +178,9 @@ class Load:
 
     async def _produce(self, name: str) -> None:
         """Send as one named producer, with a retained message now and then."""
-        numbers = itertools.count(max((one.number for one in self.sent.attempted if one.producer == name), default=-1) + 1)
+        numbers = itertools.count(
+            max((one.number for one in self.sent.attempted if one.producer == name), default=-1) + 1
+        )
         retained_at = 0.0
         async with self.connect() as client, client.producer(name) as producer:
             waiting: list[tuple[Id, Any]] = []
@@ -189,7 +191,9 @@ class Load:
                         one = Id(name, number)
                         self.sent.attempted.add(one)
                         key = str(number % KEYS)
-                        receipt = await producer.send(f"load/{name}/{key}", payload_of(one), partition_key=key)
+                        receipt = await producer.send(
+                            f"load/{name}/{key}", payload_of(one), partition_key=key
+                        )
                         waiting.append((one, receipt))
                     if time.monotonic() > retained_at and len(keeping) < 10:
                         retained_at = time.monotonic() + RETAINED_S

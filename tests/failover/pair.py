@@ -187,7 +187,9 @@ class Host:
     def ask_down(self) -> int:
         """Stop it as an operator does, with `angarium down`; gives the status of that."""
         command = launch.command("down", "--data", str(self.data))
-        done = subprocess.run(command, env=self._environment, check=False, capture_output=True, timeout=2 * STOP_S)
+        done = subprocess.run(
+            command, env=self._environment, check=False, capture_output=True, timeout=2 * STOP_S
+        )
         return done.returncode
 
     # -- all its processes -------------------------------------------------------------------------------------

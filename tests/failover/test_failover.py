@@ -1,4 +1,4 @@
-"""A pair of hosts loses its primary in three ways, and nothing that was acknowledged: the short form of scripts/failover."""
+"""A pair of hosts loses its primary in three ways, and nothing that was acknowledged: scripts/failover in short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What befalls a pair: each trouble is one real thing done to real processes, cables or disks, and undone after a while.
+"""What befalls a pair: each trouble is one real thing done to real processes, cables or disks, and undone in time.
 
 A seed says which, to whom, and for how long. Only processes that the campaign started are touched.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.failover.cables import CABLES, OUTSIDE, ways
@@ -14,7 +15,7 @@ from tests.failover.etcd import status_of
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from tests.failover.cables import Cables
@@ -44,9 +45,9 @@ class World(NamedTuple):
     cables: Cables | Lines
     #: None: there are no namespaces.
     spaces: Cables | None = None
-    disks: dict[str, Disk] = {}
+    disks: Mapping[str, Disk] = MappingProxyType({})
     #: Files that say by how much the clock of a host is wrong; empty: clocks cannot be set.
-    clocks: dict[str, Path] = {}
+    clocks: Mapping[str, Path] = MappingProxyType({})
     #: Of the certificates, those of etcd too; None: nothing is encrypted.
     ca_file: Path | None = None
 
