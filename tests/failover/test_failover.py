@@ -68,7 +68,8 @@ def test_a_primary_that_is_killed_hangs_or_is_cut_off_is_replaced_and_nothing_is
             settle(world)
 
             third = primary_of(world)
-            world.cables.cut(ways(third.name))
+            # Its clients reach it still, and it has to refuse them.
+            world.cables.cut(ways(third.name, ("pair", "store")))
             other_takes_over(world, third)
             world.cables.heal()
             settle(world)

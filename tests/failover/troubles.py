@@ -95,6 +95,7 @@ class Troubles:
             "etcd-majority": (1, self._stop_etcd),
             "isolate": (3, self._isolate),
             "one-way": (4, self._one_way),
+            "split": (4, self._split),
             "cut-pair": (3, self._cut_pair),
             "cut-store": (2, self._cut_store),
             "cut-clients": (1, self._cut_clients),
@@ -233,6 +234,13 @@ class Troubles:
             cut = [self._rng.choice(cut)]
         named = ", ".join(f"{CABLES[way.cable].name} from {way.sender}" for way in cut)
         return self._cut(f"one way cut ({named})", cut)
+
+    def _split(self) -> str:
+        """Leave a host its clients only, who would not notice that there is another primary."""
+        host = self._host()
+        return self._cut(
+            f"host {host.name} cut off from all but its clients", ways(host.name, ("pair", "store"))
+        )
 
     def _cut_pair(self) -> str:
         return self._cut("a and b cut from each other", ways("a", ("pair",)))
