@@ -74,6 +74,8 @@ class Desk:
             del self._heard[identity]
         for identity in self._heard:
             self.socket.send_multipart([identity, *self.order.frames()], zmq.NOBLOCK)
+        # To send uses up the signal of what came meanwhile: once that of every process was, nothing would be heard again.
+        self.receive(now)
 
     def follows(self, stores: Sequence[str], now: float) -> bool:
         """Tell whether the standby follows all of these."""
