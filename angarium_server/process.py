@@ -32,6 +32,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -182,13 +183,15 @@ class Lease:
     delivers (R266). A process that did not run for a while looks at the clock before anything else.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], touch: Callable[[], None] = lambda: None) -> None:
         """Have none yet.
 
         Args:
             socket: connected to the keeper.
+            touch: called when something was sent on it: what came meanwhile may have no signal any more.
         """
         self.socket = socket
+        self._touch = touch
         self.order = Order(epoch=0, acts_until=0.0, required_by=None)
         self._hello_at = 0.0
 
@@ -198,6 +201,7 @@ class Lease:
 
     def tell(self, frames: list[bytes]) -> None:
         """Tell the keeper something; without one it is lost."""
+        self._touch()
         try:
             self.socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
@@ -329,7 +333,7 @@ class Process:
         if not place.exists():
             return
         keeper = self._connect(place.read_text(encoding="utf-8"), immediate=True)
-        lease = self.lease = Lease(keeper)
+        lease = self.lease = Lease(keeper, partial(self._watch.touch, keeper))
         self._watch.add(keeper, lease.receive)
         self._watch.close_while(lambda: not lease.holds(), (self._supervisor, keeper))
 
@@ -473,7 +477,6 @@ class Process:
         self._next_duty = self._next_heartbeat
         if self.lease is not None:
             self.lease.tick(now)
-            self._watch.touch(self.lease.socket)
         if self._control is None:
             return
         if now >= self._next_hello:

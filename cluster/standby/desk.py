@@ -74,7 +74,7 @@ class Desk:
             del self._heard[identity]
         for identity in self._heard:
             self.socket.send_multipart([identity, *self.order.frames()], zmq.NOBLOCK)
-        # To send uses up the signal of what came meanwhile: once that of every process was, nothing would be heard again.
+        # To send uses up the signal of what came meanwhile; without that of any process nothing is heard again.
         self.receive(now)
 
     def follows(self, stores: Sequence[str], now: float) -> bool:

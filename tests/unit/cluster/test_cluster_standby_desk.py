@@ -39,7 +39,7 @@ class Keeper:
         return bool(select.select((self.watch.descriptor,), (), (), timeout_s)[0])
 
     def says(self, caught_up: int | None) -> None:
-        self.process.send_multipart(Followed("0", "beta", True, caught_up, 0, 0).frames())  # noqa: FBT003 - a row
+        self.process.send_multipart(Followed("0", "beta", True, caught_up, 0, 0).frames())
 
 
 @pytest.fixture
