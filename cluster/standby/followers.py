@@ -295,6 +295,8 @@ class Followers:
         self._ending: set[asyncio.Task[None]] = set()
         #: Connections that ship files.
         self._filing: set[bytes] = set()
+        #: Connections of stores that are not followed any more: what they still ship is passed over.
+        self._over: set[bytes] = set()
 
     def listen(self, url: str, context: ssl.SSLContext | None) -> str:
         """Listen at an address; gives it with the port it got.
@@ -334,6 +336,8 @@ class Followers:
                 follower.take(frames)
             elif connection.id in self._filing:
                 self._file(connection.id, frames)
+            elif connection.id in self._over:
+                return True
             else:
                 self._meet(connection, read(_decode_meet, frames), now)
         except MalformedFrameError as error:
@@ -407,6 +411,7 @@ class Followers:
 
     def _lost(self, connection_id: bytes, _reason: str, _now: float) -> None:
         self._end(connection_id)
+        self._over.discard(connection_id)
 
     def _fault(self, connection_id: bytes, reason: str, now: float) -> None:
         self._refuse(connection_id, errors.error_for(errors.MALFORMED_FRAME, reason), now)
@@ -418,6 +423,7 @@ class Followers:
         self._filing.discard(connection_id)
         follower = self._followers.pop(connection_id, None)
         if follower is not None:
+            self._over.add(connection_id)
             task = asyncio.get_running_loop().create_task(follower.end())
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
