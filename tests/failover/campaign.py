@@ -371,6 +371,9 @@ def campaign(
             figures = one.run(rng, kinds, until)
         except (TimeoutError, OSError, subprocess.SubprocessError) as error:
             figures, one.failures = one.figures, [*one.failures, repr(error)]
+        except KeyboardInterrupt:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         rounds.append(figures)
         if one.failures:
             broken.append({"seed": seed + len(rounds) - 1, "failures": one.failures, **figures})
