@@ -77,6 +77,10 @@ class Desk:
         # To send uses up the signal of what came meanwhile; without that of any process nothing is heard again.
         self.receive(now)
 
+    def misses(self, stores: Sequence[str], now: float) -> bool:
+        """Tell whether the standby does not follow one of these, as its process says; one that is away says nothing."""
+        return any(not said.follows for said in self._fresh(stores, now))
+
     def follows(self, stores: Sequence[str], now: float) -> bool:
         """Tell whether the standby follows all of these."""
         fresh = self._fresh(stores, now)

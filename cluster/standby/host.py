@@ -428,8 +428,11 @@ class Life:
         assert self._member is not None
         assert self._member.seen.standing is not None, "a primary has one"
         line.tick(now, self._member.seen.standing)
-        if not line.follows(now) or not desk.follows(self._stores, now):
+        if not line.follows(now) or desk.misses(self._stores, now):
             self._keeper.standby_is_silent()
+            return
+        if not desk.follows(self._stores, now):
+            self._keeper.standby_is_not_asked()
             return
         self._keeper.standby_follows()
         caught_up = desk.caught_up(self._stores, now)

@@ -118,6 +118,10 @@ class Member:
         if self._silent_since is None:
             self._silent_since = now
 
+    def standby_is_not_asked(self) -> None:
+        """A process of this host is away, which may be why the standby does not follow it."""
+        self._silent_since = None
+
     def standby_follows(self) -> None:
         """It gets groups as they come, in every spool, and owes no answer."""
         self._silent_since = None

@@ -115,6 +115,10 @@ class Keeper:
         """The standby owes an answer."""
         self._member.standby_is_silent(self._now())
 
+    def standby_is_not_asked(self) -> None:
+        """A process of this host is away, which may be why the standby does not follow it."""
+        self._member.standby_is_not_asked()
+
     def standby_follows(self) -> None:
         """It gets groups as they come, in every spool, and owes no answer."""
         self._member.standby_follows()

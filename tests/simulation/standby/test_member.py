@@ -153,6 +153,14 @@ def test_a_silent_standby_is_let_go_when_the_store_says_so() -> None:
     assert taken(member) == [Release()]
 
 
+def test_a_standby_is_not_let_go_for_a_process_of_this_host_that_is_away() -> None:
+    member = primary(BOTH)
+    member.standby_is_silent(101.0)
+    member.standby_is_not_asked()
+    member.tick(101.0 + SILENT_S + 0.1)
+    assert isinstance(asked(member)[1], Renew)
+
+
 def test_by_policy_a_silent_standby_is_waited_for() -> None:
     member = primary(BOTH, may_be_alone=False)
     taken(member)

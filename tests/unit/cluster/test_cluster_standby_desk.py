@@ -13,7 +13,7 @@ import zmq
 
 from angarium_server.frames.shipping import Followed, Order
 from angarium_server.watch import Watch
-from cluster.standby.desk import GONE_S, ORDER_S, Desk
+from cluster.standby.desk import FRESH_S, GONE_S, ORDER_S, Desk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,8 +38,8 @@ class Keeper:
     def is_woken(self, timeout_s: float = LIMIT_S) -> bool:
         return bool(select.select((self.watch.descriptor,), (), (), timeout_s)[0])
 
-    def says(self, caught_up: int | None) -> None:
-        self.process.send_multipart(Followed("0", "beta", True, caught_up, 0, 0).frames())
+    def says(self, caught_up: int | None, *, follows: bool = True) -> None:
+        self.process.send_multipart(Followed("0", "beta", follows, caught_up, 0, 0).frames())
 
 
 @pytest.fixture
@@ -72,3 +72,18 @@ def test_what_comes_while_an_order_is_said_is_heard(keeper: Keeper) -> None:
     keeper.now += GONE_S
     keeper.desk.tick(keeper.now)
     assert keeper.process.poll(int(LIMIT_S * 1000)), "the process hears no order"
+
+
+def test_a_process_that_is_away_says_nothing_of_the_standby(keeper: Keeper) -> None:
+    def hear(*, follows: bool) -> None:
+        keeper.says(None, follows=follows)
+        while keeper.desk.followed.get("0", (None,))[0] is None or keeper.desk.follows(["0"], 0.0) != follows:
+            assert keeper.is_woken(), "nothing is heard"
+            keeper.watch.wait(0.0)
+
+    hear(follows=True)
+    assert not keeper.desk.follows(["0", "1"], 0.0), "nobody has spoken of store 1"
+    assert not keeper.desk.misses(["0", "1"], 0.0)
+    hear(follows=False)
+    assert keeper.desk.misses(["0", "1"], 0.0)
+    assert not keeper.desk.misses(["0", "1"], FRESH_S), "that was a while ago"
