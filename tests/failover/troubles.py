@@ -29,8 +29,8 @@ ROLES: Final = ("router", "worker", "worker", "controller", "supervisor", "keepe
 #: Of leases: a trouble lasts from a part of one to some.
 SHORTEST: Final = 0.1
 LONGEST: Final = 3.0
-#: A clock is set by so much.
-CLOCK_S: Final = (-7_200.0, 7_200.0)
+#: A clock is set by so much; set back by more, certificates are not valid yet, and nobody may talk to anybody.
+CLOCK_S: Final = (-3_000.0, 7_200.0)
 #: A host that hangs or is cut off is the primary so often.
 PRIMARY_SHARE: Final = 0.65
 
