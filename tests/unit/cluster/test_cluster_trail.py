@@ -41,7 +41,7 @@ READS = {
     *("bridges.show", "links.list", "links.show", "cluster.status", "cluster.token.list", "spool.show"),
     *("spool.fetch", "spool.aside", "spool.aside.read", "operators.me", "operators.credentials"),
     *("operators.find", "operators.keys", "operators.logged_in", "webhooks.list", "webhooks.show"),
-    "standby.status",
+    *("standby.status", "access.check"),
 }
 
 
