@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 MOVE_ROWS: Final = 255
 #: Spool bytes of one MOVE; a larger row goes alone.
 MOVE_BYTES: Final = 1 << 20
+#: MOVEs of a home that are under way: more would make the messages of clients wait behind them. One whose target does
+#: not answer is not counted for longer than this time, so that it holds up no other.
+MOVES_MAX: Final = 4
+COUNTED_S: Final = 0.5
 #: Dead messages that a lane has here at a time; the others wait in the lane.
 DEAD_HERE_MAX: Final = 1_000
 #: What was refused is tried again after this time, doubled each time.
@@ -182,6 +186,8 @@ class Moves:
         self._movers: dict[int, Mover] = {}
         #: Lanes that may have something to begin.
         self.busy: dict[int, None] = {}
+        #: Lanes whose MOVE is under way and counted, with when it was begun; the oldest first.
+        self._counted: dict[int, float] = {}
         #: Whether there is a router that knows where messages go.
         self.is_open = False
         self._now = 0.0
@@ -254,6 +260,7 @@ class Moves:
         """Forget a lane that is deleted."""
         mover = self._movers.pop(held.lane_id, None)
         self.busy.pop(held.lane_id, None)
+        self._counted.pop(held.lane_id, None)
         if mover is not None and mover.job is not None:
             mover.job.fail(errors.UNKNOWN_ENDPOINT, "the endpoint was deleted")
 
@@ -272,7 +279,11 @@ class Moves:
         self._now, self._wall_ms = now, wall_ms
         if not self.is_open:
             return
+        while (oldest := next(iter(self._counted.items()), None)) and oldest[1] + COUNTED_S <= now:
+            del self._counted[oldest[0]]
         for lane_id in list(self.busy):
+            if len(self._counted) >= MOVES_MAX:
+                break
             mover = self._movers[lane_id]
             if mover.intent is not None:
                 del self.busy[lane_id]
@@ -285,6 +296,8 @@ class Moves:
         """Give when something can begin; None if nothing waits."""
         if not self.is_open:
             return None
+        if len(self._counted) >= MOVES_MAX:
+            return next(iter(self._counted.values())) + COUNTED_S
         movers = [self._movers[lane_id] for lane_id in self.busy]
         return min((0.0 if mover.job is not None else mover.retry_at for mover in movers), default=None)
 
@@ -302,6 +315,7 @@ class Moves:
         if intent is not None:
             mover.intent = intent
             mover.next_sequence = intent.last + 1
+            self._counted[held.lane_id] = self._now
             self._writing.collect(held, self._now)
             self._write(mover, mover.row(intent=intent), MoveChosen(mover, intent))
         elif not (mover.dead or mover.job or (held.is_retiring and held.lane.messages)):
@@ -504,6 +518,7 @@ class Moves:
         if mover.intent is intent:
             mover.intent = None
             mover.held.moving = None
+            self._counted.pop(mover.held.lane_id, None)
             if not mover.held.is_gone:
                 self.busy[mover.held.lane_id] = None
                 self._lanes.changed[mover.held] = None
@@ -521,6 +536,8 @@ class Moves:
             assert self._lanes.get(lane_id) is mover.held
             mover.validate()
         assert all(lane_id in self._movers for lane_id in self.busy)
+        assert len(self._counted) <= MOVES_MAX
+        assert all(self._movers[lane_id].intent is not None for lane_id in self._counted)
 
 
 def retiring_positions(held: HeldLane) -> list[int]:

@@ -6,7 +6,7 @@ import pytest
 
 from angarium import errors, wire
 from node.home.home import HomeLimits
-from node.home.lanes.moves import MOVE_ROWS, RETRY_MAX_S, RETRY_S
+from node.home.lanes.moves import COUNTED_S, MOVE_ROWS, MOVES_MAX, RETRY_MAX_S, RETRY_S
 from node.home.spool import layout
 from storage.spool import Table
 from tests.unit.node.driven_home import (
@@ -428,3 +428,35 @@ def test_a_message_that_the_other_partitions_refuse_is_tried_again() -> None:
     assert driven.moves[1][0][1] == 3
     ack(driven)
     assert driven.totals[P1][0] == 0
+
+
+# -- beside others -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def crowd() -> DrivenHome:
+    """A home with twice as many queues as may move, in each of which messages died at once."""
+    lanes = {
+        at << wire.LANE_BITS: settings_of(f"q{at}", dead_message_queue=DEAD)
+        for at in range(10, 10 + 2 * MOVES_MAX)
+    }
+    driven = DrivenHome()
+    driven.start(ROUTER, {**lanes, DMQ: LANES[DMQ]})
+    for lane_id in lanes:
+        driven.store(([lane_id], rows_of(2, meta=(1_000, 0, None, None))))
+    driven.settle_down()
+    driven.settle_down(1.1)
+    return driven
+
+
+def test_few_moves_are_under_way_at_a_time_so_that_clients_do_not_wait_behind_them(crowd: DrivenHome) -> None:
+    assert len(crowd.moves) == MOVES_MAX
+    for done in range(2 * MOVES_MAX):
+        ack(crowd, done)
+    assert len({header[0] for header, _ in crowd.moves}) == 2 * MOVES_MAX
+    assert not any(crowd.totals[header[0]][0] for header, _ in crowd.moves)
+
+
+def test_a_move_that_nobody_answers_holds_up_no_other(crowd: DrivenHome) -> None:
+    crowd.settle_down(COUNTED_S)
+    assert len({header[0] for header, _ in crowd.moves}) == 2 * MOVES_MAX
