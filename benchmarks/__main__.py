@@ -30,6 +30,7 @@ from benchmarks import (
 )
 from benchmarks.crowd import plan as crowd_plan
 from benchmarks.crowd import suite
+from benchmarks.http import suite as http
 from benchmarks.mqtt.suite import Exchanges
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
     from benchmarks.figures import Row
 
-#: What can be chosen with --only; the last two take as long as all others together and run only if they are chosen.
-SUBJECTS: Final = ("direct", "guaranteed", "mesh", "spark", "clients", "mqtt")
+#: What can be chosen with --only; `clients` and `mqtt` take as long as all others and run only if they are chosen.
+SUBJECTS: Final = ("direct", "guaranteed", "mesh", "http", "spark", "clients", "mqtt")
 #: Peers of any subject; each compares with those it knows.
 PEERS: Final = tuple(dict.fromkeys((*plan.PEERS, *crowd_plan.PEERS)))
 #: How little is measured with --quick.
@@ -173,6 +174,8 @@ def measure(
         links = mesh.Links(directory, settings)
         versions |= links.versions()
         found += links.run()
+    if only in (None, "http") and settings.rows in http.TITLE:
+        found += http.rows(directory, settings)
     if only in (None, "spark"):
         spark = pipeline.Pipeline(directory, settings)
         versions |= spark.versions()

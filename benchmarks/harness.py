@@ -24,6 +24,7 @@ from cluster.commands.bench.process import PUBLISH, SUBSCRIBE, Task
 if TYPE_CHECKING:
     from benchmarks.brokers.server import Broker
     from benchmarks.crowd.task import GroupTask
+    from benchmarks.http.client import PostTask
     from benchmarks.mqtt.task import MqttTask
 
 #: A client that says nothing for so long hangs.
@@ -37,7 +38,7 @@ class ClientProcess(client_process.ClientProcess):
 
     answer_timeout_s = ANSWER_TIMEOUT_S
 
-    def __init__(self, broker: Broker, task: Task | GroupTask | MqttTask) -> None:
+    def __init__(self, broker: Broker, task: Task | GroupTask | MqttTask | PostTask) -> None:
         """Start it with its task; the broker knows the module of most."""
         module = broker.module_of(task) if isinstance(task, Task) else task.module
         super().__init__(

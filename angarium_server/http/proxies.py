@@ -11,7 +11,8 @@ Each proxy adds whom it talks to at the end; what is before that anybody may hav
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,6 +22,24 @@ if TYPE_CHECKING:
 FORWARDED_FOR: Final = "X-Forwarded-For"
 #: Of the addresses in it; those before are not looked at.
 HOPS_MAX: Final = 20
+#: Browsers come by TLS alone for a year: of a name that nothing else of its host is reached by, at the usual port.
+_STRICT_TRANSPORT: Final = {"Strict-Transport-Security": "max-age=31536000"}
+
+
+class Public(NamedTuple):
+    """How browsers reach a server by a proxy."""
+
+    #: Whether the proxy encrypts, so that cookies are for TLS alone.
+    is_encrypted: bool
+    #: For every answer.
+    headers: dict[str, str]
+
+
+def public_of(url: str) -> Public:
+    """Give what follows from the address by which browsers come; empty: from none."""
+    place = urlsplit(url)
+    is_encrypted = place.scheme == "https"
+    return Public(is_encrypted, _STRICT_TRANSPORT if is_encrypted and place.port in (None, 443) else {})
 
 
 class Proxies:

@@ -12,10 +12,11 @@ from aiohttp import web
 from angarium import errors
 from angarium.errors import AngariumError
 from angarium_server.connections.addresses import host_and_port, is_tls
-from angarium_server.connections.tls import make_context
+from angarium_server.connections.tls import Peer, make_context
 from angarium_server.http.door import Connection, Door, Limits
 from angarium_server.http.origins import Origins
 from angarium_server.http.problems import RefusedError, refusal
+from angarium_server.http.proxies import FORWARDED_FOR, Proxies, public_of
 
 if TYPE_CHECKING:
     import ssl
@@ -42,6 +43,14 @@ class Settings(Limits, Protocol):
     def hosts(self) -> Sequence[str]:
         """Give more names by which clients may ask for them."""
 
+    @property
+    def public_url(self) -> str:
+        """Give the address of browsers, if a proxy passes their requests on; empty: there is none."""
+
+    @property
+    def proxies(self) -> Sequence[str]:
+        """Give the proxies that are believed when they say where a request comes from: addresses or networks."""
+
 
 class Site:
     """One HTTP server of a process."""
@@ -54,7 +63,6 @@ class Site:
         headers: Mapping[str, str],
         answer: Callable[[BaseRequest, Connection], Awaitable[StreamResponse]],
         *,
-        public_url: str = "",
         ends_with_its_client: bool = False,
     ) -> None:
         """Listen nowhere yet.
@@ -65,14 +73,16 @@ class Site:
             tls: the files of https:// addresses.
             headers: those that each answer has, unless it has others.
             answer: answers a request; a refusal is raised.
-            public_url: the address of browsers, if a proxy passes their requests on.
             ends_with_its_client: a request whose client is gone is given up.
         """
         self._part = part
         self._tls = tls
-        self._headers = headers
+        self._public = public_of(settings.public_url)
+        self._proxies = Proxies(settings.proxies)
+        #: Those that each answer has, unless it has others.
+        self.headers: Final = {**headers, **self._public.headers}
         self._answer = answer
-        self._origins = Origins(settings.listen, settings.hosts, public_url)
+        self._origins = Origins(settings.listen, settings.hosts, settings.public_url)
         self._http = web.Server(self._handle, handler_cancellation=ends_with_its_client)
         self.door = Door(settings, self._http)
         #: What encrypts; a reload changes it, for connections that come then.
@@ -129,6 +139,13 @@ class Site:
 
     # -- requests --------------------------------------------------------------------------------------------
 
+    def peer(self, request: BaseRequest, connection: Connection) -> Peer:
+        """Give where a request comes from: a proxy says it of those that it passes on."""
+        forwarded = request.headers.getall(FORWARDED_FOR, [])
+        address = self._proxies.address_of(connection.address, forwarded)
+        is_encrypted = connection.is_encrypted or self._public.is_encrypted
+        return Peer(address, connection.certificate, is_encrypted)
+
     async def _handle(self, request: BaseRequest) -> StreamResponse:
         """Answer a request, whatever it is."""
         connection = request.protocol
@@ -145,7 +162,7 @@ class Site:
             except Exception:  # noqa: BLE001 - a fault of ours that one request provokes costs that request only
                 _log.exception("a request led to a fault of the process")
                 response = self._refuse(errors.error_for(errors.INTERNAL))
-            for name, value in self._headers.items():
+            for name, value in self.headers.items():
                 response.headers.setdefault(name, value)
             await _send(request, response, connection)
         return response

@@ -37,6 +37,19 @@ class HttpSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             " proxy, for instance."
         ),
     ] = []
+    public_url: Annotated[
+        str,
+        about(
+            "Address by which browsers come, if a proxy passes them on and ends TLS: https://HOST or https://HOST:PORT."
+        ),
+    ] = ""
+    proxies: Annotated[
+        list[str],
+        about(
+            "Addresses or networks of proxies that say in X-Forwarded-For where a request comes from; others are not"
+            " believed."
+        ),
+    ] = []
     max_body_bytes: Annotated[
         int,
         within(

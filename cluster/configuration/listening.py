@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import urlsplit
 
 from angarium import errors
 from angarium_server.connections.addresses import address_fault, host_and_port, is_loopback, is_tls
 from angarium_server.connections.tls import TlsFiles, make_context
+from angarium_server.http.origins import origin_of
+from angarium_server.http.proxies import Proxies
 from cluster.configuration.encryption import exposed_key_faults
 
 if TYPE_CHECKING:
@@ -38,6 +41,14 @@ class Listening(Protocol):
     @property
     def tls_key_file(self) -> str:
         """Give the file with its key; empty: it is in the same one."""
+
+    @property
+    def public_url(self) -> str:
+        """Give the address by which browsers come, by a proxy; empty: there is none."""
+
+    @property
+    def proxies(self) -> list[str]:
+        """Give the proxies that are believed: addresses or networks."""
 
 
 def url_of(entry: str) -> str:
@@ -71,6 +82,7 @@ def faults_of(name: str, section: Listening, router: RouterConfig) -> list[str]:
         for at, entry in enumerate(section.listen)
         if entry in section.listen[:at] or (places[at] and places[at] in places[:at])
     ]
+    faults += _front_faults(name, section)
     files = files_of(section, router)
     if faults or not (section.tls_cert_file and section.listen):
         return faults
@@ -90,3 +102,28 @@ def _entry_fault(name: str, entry: str, section: Listening, router: RouterConfig
     if is_loopback(url):
         return ""
     return f"{entry}: {_ADVICE.format(name=name, url=entry.replace('http:', 'https:', 1))}"
+
+
+def _front_faults(name: str, section: Listening) -> list[str]:
+    """Give what is wrong with what the section says of proxies."""
+    faults = []
+    if section.public_url and (fault := _public_fault(section.public_url)):
+        faults.append(f"{name}.public_url: {section.public_url!r}: {fault}")
+    for one in section.proxies:
+        try:
+            Proxies([one])
+        except ValueError as error:
+            faults.append(f"{name}.proxies: {error}")
+    return faults
+
+
+def _public_fault(url: str) -> str:
+    try:
+        origin = origin_of(url)
+    except ValueError as error:
+        return str(error)
+    scheme, _, place = origin.partition("://")
+    port = "" if urlsplit(origin).port else ":80"
+    if scheme == "http" and not is_loopback(f"tcp://{place}{port}"):
+        return "passwords would go there in the clear: write https://"
+    return ""

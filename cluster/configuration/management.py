@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
-from angarium_server.connections.addresses import is_loopback
-from angarium_server.http.origins import origin_of
-from angarium_server.http.proxies import Proxies
 from cluster.configuration import listening
 from cluster.configuration.encryption import ca_file_faults
 from cluster.configuration.keys import about, within
@@ -168,13 +164,6 @@ def faults_of(
             "management.tls_client_certificates: they can be checked with a file of authorities only: write"
             " management.tls_client_ca_file"
         )
-    if section.public_url and (fault := _public_fault(section.public_url)):
-        faults.append(f"management.public_url: {section.public_url!r}: {fault}")
-    for one in section.proxies:
-        try:
-            Proxies([one])
-        except ValueError as error:
-            faults.append(f"management.proxies: {error}")
     return faults
 
 
@@ -184,15 +173,3 @@ def files_of(section: ManagementSection, router: RouterConfig) -> TlsFiles:
     return own._replace(
         ca_file=section.tls_client_ca_file, client_certificates=section.tls_client_certificates
     )
-
-
-def _public_fault(url: str) -> str:
-    try:
-        origin = origin_of(url)
-    except ValueError as error:
-        return str(error)
-    scheme, _, place = origin.partition("://")
-    port = "" if urlsplit(origin).port else ":80"
-    if scheme == "http" and not is_loopback(f"tcp://{place}{port}"):
-        return "passwords would go there in the clear: write https://"
-    return ""

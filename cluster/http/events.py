@@ -16,7 +16,7 @@ from gateway.http.queues import Receiver
 from gateway.http.streams import Stream, event_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aiohttp import web
     from aiohttp.web import BaseRequest
@@ -57,8 +57,11 @@ class Journal:
 class Events:
     """Those of a process."""
 
-    def __init__(self, clients: Clients, streams: Streams, touched: Callable[[], None]) -> None:
-        """Send by these streams."""
+    def __init__(
+        self, clients: Clients, streams: Streams, headers: Mapping[str, str], touched: Callable[[], None]
+    ) -> None:
+        """Send by these streams, each behind a head with these headers."""
+        self._headers = headers
         self._clients = clients
         self._streams = streams
         self._touched = touched
@@ -68,12 +71,12 @@ class Events:
     # -- topics ----------------------------------------------------------------------------------------------
 
     async def of_topics(
-        self, request: BaseRequest, headers: dict[str, str], client: HttpClient, filters: Sequence[str]
+        self, request: BaseRequest, client: HttpClient, filters: Sequence[str]
     ) -> web.StreamResponse:
         """Send what some filters match, until one side goes."""
         await self._in_force(partial(client.subscribe, filters))
         try:
-            response, stream, over = await self._begin(request, headers, client, filters)
+            response, stream, over = await self._begin(request, client, filters)
             try:
                 await over
             finally:
@@ -95,10 +98,10 @@ class Events:
             raise error_for(errors.TIMEOUT, "the filters are not in force") from None
 
     async def _begin(
-        self, request: BaseRequest, headers: dict[str, str], client: HttpClient, filters: Sequence[str] = ()
+        self, request: BaseRequest, client: HttpClient, filters: Sequence[str] = ()
     ) -> tuple[web.StreamResponse, Stream, asyncio.Future[AngariumError]]:
         """Send the head of an answer; gives its stream, and what is done when that is over."""
-        response, outlet = await outlets.begin(request, headers)
+        response, outlet = await outlets.begin(request, self._headers)
         over: asyncio.Future[AngariumError] = asyncio.get_running_loop().create_future()
         stream = Stream(client.attached.vpn, filters, outlet, lambda error: _finish(over, error))
         self._streams.add(stream, time.monotonic())
@@ -112,11 +115,11 @@ class Events:
     # -- queues ----------------------------------------------------------------------------------------------
 
     async def of_queue(
-        self, request: BaseRequest, headers: dict[str, str], client: HttpClient, reader: Reader, last: str
+        self, request: BaseRequest, client: HttpClient, reader: Reader, last: str
     ) -> web.StreamResponse:
         """Send messages of a queue, after those that were sent behind a last event; what came before it is accepted."""
         unread = self._resume(last, reader.owner)
-        response, stream, over = await self._begin(request, headers, client)
+        response, stream, over = await self._begin(request, client)
         journal = self._journals_add(Journal(reader.owner, stream))
         try:
             self._put(journal, unread)

@@ -14,7 +14,6 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.http import bodies
 from angarium_server.http.problems import RefusedError
-from cluster.http.events import Events
 from gateway.http.client import Stage
 from gateway.http.credentials import credentials_of
 from gateway.http.messages import Options, headers_of, json_of
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
     from angarium.errors import AngariumError
     from angarium.message import Row
     from cluster.http.config import HttpRuntime
+    from cluster.http.events import Events
     from gateway.http.client import Done, HttpClient
     from gateway.http.clients import Clients
     from gateway.http.credentials import Credentials
     from gateway.http.queues import Reader, Taken
-    from gateway.http.streams import Streams
 
 #: How long a message may wait for room, and for the node to store it; whether it is stored is not known then.
 PUBLISH_S: Final = 30.0
@@ -84,10 +83,10 @@ class Requests:
     """The requests of a process."""
 
     def __init__(
-        self, runtime: HttpRuntime, clients: Clients, streams: Streams, touched: Callable[[], None]
+        self, runtime: HttpRuntime, clients: Clients, events: Events, touched: Callable[[], None]
     ) -> None:
         """Do them by these clients; `touched` is called when there is something to send to the router."""
-        self._events = Events(clients, streams, touched)
+        self._events = events
         settings = runtime.settings
         self._bytes_max = min(settings.max_body_bytes, runtime.max_message_bytes)
         self._memory = settings.body_memory_bytes
@@ -213,8 +212,8 @@ class Requests:
     ) -> web.StreamResponse:
         if target.name:
             reader = self._reader(client, credentials, target)
-            return await self._events.of_queue(request, HEADERS, client, reader, last)
-        return await self._events.of_topics(request, HEADERS, client, target.topics)
+            return await self._events.of_queue(request, client, reader, last)
+        return await self._events.of_topics(request, client, target.topics)
 
     # -- requests and replies --------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.configuration.listening import url_of
 from cluster.http.config import HttpRuntime
+from cluster.http.events import Events
 from cluster.http.requests import HEADERS, Requests
 from gateway.http.clients import Clients
 from gateway.http.streams import Streams
@@ -73,10 +74,11 @@ class HttpServer:
         self._clients = Clients(self._attach)
         self._streams = Streams(runtime.settings.egress_memory_bytes)
         self._look_at = 0.0
-        self._requests = Requests(runtime, self._clients, self._streams, self._turns.soon)
         self._site = Site(
             ROLE, runtime.settings, runtime.tls, HEADERS, self._answer, ends_with_its_client=True
         )
+        events = Events(self._clients, self._streams, self._site.headers, self._turns.soon)
+        self._requests = Requests(runtime, self._clients, events, self._turns.soon)
         for entry in runtime.settings.listen:
             self._site.listen(entry, url_of(entry))
         process.on_request(self._request)
@@ -131,7 +133,7 @@ class HttpServer:
         return self._carriers.tick(now)
 
     async def _answer(self, request: BaseRequest, connection: Connection) -> StreamResponse:
-        return await self._requests.answer(request, connection.address)
+        return await self._requests.answer(request, self._site.peer(request, connection).address)
 
     def _request(self, operation: str, _arguments: Any) -> Any:
         """Answer the controller."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,26 +13,6 @@ from router.tokens.config import TokenIssuer  # noqa: TC001 - the same
 if TYPE_CHECKING:
     from cluster.configuration.config import NodeConfig
     from cluster.roles.role import InForce
-
-
-#: Browsers come by TLS alone for a year: of a name that nothing else of its host is reached by, at the usual port.
-_STRICT_TRANSPORT: Final = {"Strict-Transport-Security": "max-age=31536000"}
-
-
-class Public(NamedTuple):
-    """How browsers reach the management process by a proxy."""
-
-    #: Whether the proxy encrypts, so that cookies are for TLS alone.
-    is_encrypted: bool
-    #: For every answer.
-    headers: dict[str, str]
-
-
-def public_of(url: str) -> Public:
-    """Give what follows from `management.public_url`."""
-    place = urlsplit(url)
-    is_encrypted = place.scheme == "https"
-    return Public(is_encrypted, _STRICT_TRANSPORT if is_encrypted and place.port in (None, 443) else {})
 
 
 class ManagementRuntime(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,11 +18,9 @@ from aiohttp import web
 
 from angarium import errors
 from angarium.errors import AngariumError
-from angarium_server.connections.tls import Peer
 from angarium_server.http import bodies
 from angarium_server.http.exposition import CONTENT_TYPE
 from angarium_server.http.problems import RefusedError
-from angarium_server.http.proxies import FORWARDED_FOR, Proxies
 from angarium_server.http.site import Site
 from angarium_server.http.turns import Turns
 from angarium_server.memory import in_use_bytes
@@ -32,7 +30,7 @@ from cluster.management.access.ways import Offer, OidcOffer, Ways
 from cluster.management.api import declared, object_metrics, openapi, resources
 from cluster.management.api.routes import ROOT, ROUTES, Found, Route, Target, arguments_of, find, target_of
 from cluster.management.api.trials import Trials
-from cluster.management.config import ManagementRuntime, public_of
+from cluster.management.config import ManagementRuntime
 from cluster.management.console import files
 from cluster.management.controller import DEFAULT_TIMEOUT_S, Controller
 from cluster.management.openid.pages import CALLBACK, PATH, Pages
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
 
     from aiohttp.web import BaseRequest
 
+    from angarium_server.connections.tls import Peer
     from angarium_server.http.door import Connection
     from cluster.management.access.outcomes import Caller
 
@@ -90,19 +89,9 @@ class ManagementServer:
         self._controller = Controller(process, self._turns.soon)
         self._ways = Ways(self._controller.ask, runtime.issuers)
         self._openid = self._pages(runtime)
-        self._public = public_of(runtime.settings.public_url)
-        self._proxies = Proxies(runtime.settings.proxies)
-        headers = {**HEADERS, **self._public.headers}
-        self._streams = Streams(runtime.settings, headers)
+        self._site = Site(ROLE, runtime.settings, runtime.tls, HEADERS, self._answered)
+        self._streams = Streams(runtime.settings, self._site.headers)
         self._watch = Watch(self._controller.ask)
-        self._site = Site(
-            ROLE,
-            runtime.settings,
-            runtime.tls,
-            headers,
-            self._answered,
-            public_url=runtime.settings.public_url,
-        )
         for entry in runtime.settings.listen:
             self._site.listen(entry, url_of(entry))
         self._trials = Trials(f"ipc://{process.runtime_dir}/links")
@@ -149,15 +138,8 @@ class ManagementServer:
 
     # -- requests --------------------------------------------------------------------------------------------
 
-    def _peer(self, request: BaseRequest, connection: Connection) -> Peer:
-        """Give where a request comes from: a proxy says it of those that it passes on."""
-        forwarded = request.headers.getall(FORWARDED_FOR, [])
-        address = self._proxies.address_of(connection.address, forwarded)
-        is_encrypted = connection.is_encrypted or self._public.is_encrypted
-        return Peer(address, connection.certificate, is_encrypted)
-
     async def _answered(self, request: BaseRequest, connection: Connection) -> web.StreamResponse:
-        peer = self._peer(request, connection)
+        peer = self._site.peer(request, connection)
         target = target_of(request.raw_path)
         if file := files.find(target.path):
             _allow(request, "GET", "HEAD")
@@ -261,7 +243,7 @@ class ManagementServer:
         if does == "publish":
             await self._trials.publish(vpn, body, ask)
             return web.Response(status=204)
-        standing = Standing(self._controller.ask, caller.operator)
+        standing = self._standing(request, connection, caller)
         async with self._trials.heard(vpn, body, ask) as source:
             return await self._streams.serve(request, connection, caller, source, standing)
 
@@ -280,11 +262,7 @@ class ManagementServer:
 
         last = request.headers.get("Last-Event-ID", "")
 
-        def shown_again() -> Awaitable[Caller]:
-            return self._ways.caller(request, self._peer(request, connection))
-
-        is_token = request.headers.get("Authorization", "").lower().startswith("bearer ")
-        standing = Standing(self._controller.ask, caller.operator, shown_again if is_token else None)
+        standing = self._standing(request, connection, caller)
         if route.operation == "jobs.show":
             if last == OVER:
                 return web.Response(status=204)
@@ -292,6 +270,14 @@ class ManagementServer:
         with self._watch.watching():
             source = Events(ask, self._watch, arguments, last)
             return await self._streams.serve(request, connection, caller, source, standing)
+
+    def _standing(self, request: BaseRequest, connection: Connection, caller: Caller) -> Standing:
+        """Give what tells whether the login of a request counts still."""
+
+        def login_counts() -> Awaitable[None]:
+            return self._ways.check(request, self._site.peer(request, connection), caller.operator)
+
+        return Standing(self._controller.ask, caller.operator, login_counts)
 
     async def _body(self, request: BaseRequest) -> dict[str, Any]:
         timeout_s = self._settings.request_timeout_ms / 1_000

@@ -48,7 +48,11 @@ class TracingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 1.0
     messages_per_second: Annotated[
         int,
-        Meta(ge=1, le=10_000, description="Messages for which each worker begins to make spans in a second."),
+        Meta(
+            ge=1,
+            le=10_000,
+            description="Messages for which each worker begins to make spans in a second; Message VPNs share them.",
+        ),
     ] = 100
 
     @property

@@ -10,8 +10,8 @@ each stretch of its way, one behind the other, each ended when it is over:
 `enqueue` is a child of the span that published it, `deliver`, `expire` and `delete` of that, and what a consumer says a
 child of `deliver`. In the dead message queue the message is enqueued anew, in the same trace.
 
-Both the messages that are taken in a second and those that are watched are bounded; what exceeds that is counted. It is
-all in memory: a worker that is started again makes no spans of the messages that it finds.
+The messages that are taken in a second, and those that are watched, are bounded, and Message VPNs share them; what
+exceeds that is counted. It is all in memory: a worker that is started again makes no spans of messages that it finds.
 
 No I/O. The wall clock and chance are given; `node.home` says what happens.
 """
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from angarium import wire
 from angarium.trace_context import sampled_in
 from node.backlog.segment import MOVING, OUT, REASONS
+from node.tracing.shares import Shares
 from node.tracing.spans import CONSUMER, INTERNAL, PRODUCER, Span
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
     AnyLane = Lane | RestingLane
 
-#: Messages that are watched at a time, about 500 bytes each; of more the oldest is given up.
+#: Messages that are watched at a time, about 500 bytes each; of more the oldest of the Message VPN with most of them is
+#: given up.
 WATCHED_MAX: Final = 4_000
 #: Messages of a lane that are looked at in one turn, for what nobody says: that they expired, or were purged.
 LOOKS: Final = 50
@@ -101,9 +103,10 @@ class Watched:
 class _WatchedLane:
     """The watched messages of a lane."""
 
-    __slots__ = ("by_position", "looked", "positions")
+    __slots__ = ("by_position", "looked", "positions", "vpn")
 
-    def __init__(self) -> None:
+    def __init__(self, vpn: str) -> None:
+        self.vpn = vpn
         self.by_position: dict[int, Watched] = {}
         #: The same, rising.
         self.positions: list[int] = []
@@ -140,14 +143,12 @@ class Watch:
         self._clock = clock
         self._chance = chance
         self._ids_below = round(config.sample_ratio * (1 << _RANDOM_BITS))
-        self._per_s = config.messages_per_second
-        #: Messages that may be taken now, at most those of a second, and when that was reckoned.
-        self._room = float(self._per_s)
-        self._reckoned_ns = clock()
+        self._shares = Shares(config.messages_per_second, clock())
         #: Lane id -> what is watched there, never nothing.
         self.lanes: dict[int, _WatchedLane] = {}
-        #: All of it, the oldest first.
-        self._all: dict[tuple[int, int], None] = {}
+        #: Message VPN -> all of it, the oldest first, never nothing; and how much that is.
+        self._all: dict[str, dict[tuple[int, int], None]] = {}
+        self.watched = 0
         self._spans: list[Span] = []
         #: Since the start.
         self.counts = dict.fromkeys(
@@ -156,40 +157,34 @@ class Watch:
 
     # What happens, in this order.
 
-    def sampled(self, rows: Sequence[Row]) -> dict[int, TraceContext]:
-        """Give the rows of a STORE that are to be watched, with their contexts: mostly none."""
+    def sampled(self, rows: Sequence[Row], vpn: str) -> dict[int, TraceContext]:
+        """Give the rows of a STORE of a Message VPN that are to be watched, with their contexts: mostly none."""
         found: dict[int, TraceContext] = {}
         for at, row in enumerate(rows):
             if row.properties is None or (context := sampled_in(row.properties)) is None:
                 continue
-            if int(context.trace_id[-14:], 16) < self._ids_below and self._has_room():
+            if int(context.trace_id[-14:], 16) >= self._ids_below:
+                continue
+            if self._shares.take(vpn, self._clock()):
                 found[at] = context
+            else:
+                self.counts["messages_passed_over"] += 1
         return found
-
-    def _has_room(self) -> bool:
-        now_ns = self._clock()
-        passed_s = max(now_ns - self._reckoned_ns, 0) / 1e9
-        self._room = min(self._room + passed_s * self._per_s, float(self._per_s))
-        self._reckoned_ns = now_ns
-        if self._room < 1:
-            self.counts["messages_passed_over"] += 1
-            return False
-        self._room -= 1
-        return True
 
     def arrived(self, lane: AnyLane, first: int, rows: Iterable[tuple[int, Row, TraceContext]]) -> None:
         """Watch messages of a lane from now on: their places behind position `first`, rows and contexts."""
         if lane.settings.retains:
             return
-        now_ns = self._clock()
+        now_ns, vpn = self._clock(), lane.settings.vpn
         for place, row, context in rows:
             one = Watched(first + place, row, context, self._id(), now_ns)
-            self.lanes.setdefault(lane.lane_id, _WatchedLane()).add(one)
-            self._all[lane.lane_id, one.position] = None
+            self.lanes.setdefault(lane.lane_id, _WatchedLane(vpn)).add(one)
+            self._all.setdefault(vpn, {})[lane.lane_id, one.position] = None
+            self.watched += 1
             self.counts["messages_watched"] += 1
-        while len(self._all) > WATCHED_MAX:
-            lane_id, position = next(iter(self._all))
-            self._forget(lane_id, position)
+        while self.watched > WATCHED_MAX:
+            most = max(self._all.values(), key=len)
+            self._forget(*next(iter(most)))
             self.counts["messages_passed_over"] += 1
 
     def stored(self, lane: AnyLane, segment: Segment) -> None:
@@ -301,7 +296,7 @@ class Watch:
         self.counts["spans_made"] += 1
         if len(self._spans) < SPANS_MAX:
             kind = _KINDS.get(name, INTERNAL)
-            begin, title = one.since_ns, f"{name} {settings.name}"
+            begin, title = one.since_ns, f"{name} {_shown(settings.name)}"
             self._spans.append(
                 Span(title, kind, one.trace_id, span_id, one.parent_id, begin, now_ns, told, error, is_remote)
             )
@@ -318,23 +313,27 @@ class Watch:
         return [] if watched is None else watched.between(first, last)
 
     def _forget(self, lane_id: int, position: int) -> None:
-        self._all.pop((lane_id, position), None)
         watched = self.lanes[lane_id]
+        own = self._all[watched.vpn]
+        del own[lane_id, position]
+        if not own:
+            del self._all[watched.vpn]
+        self.watched -= 1
         watched.remove(position)
         if not watched.positions:
             del self.lanes[lane_id]
 
-    @property
-    def watched(self) -> int:
-        """Messages that are watched now."""
-        return len(self._all)
-
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        assert 0 <= self._room <= self._per_s
-        assert len(self._all) <= WATCHED_MAX
+        self._shares.validate()
+        assert self.watched <= WATCHED_MAX
+        for vpn, own in self._all.items():
+            assert own
+            assert all(self.lanes[lane_id].vpn == vpn for lane_id, _ in own)
+        everything = [one for own in self._all.values() for one in own]
+        assert len(everything) == self.watched
         assert {(lane_id, one) for lane_id, lane in self.lanes.items() for one in lane.positions} == {
-            *self._all
+            *everything
         }
         for lane in self.lanes.values():
             assert lane.positions
@@ -347,6 +346,13 @@ def _find(indices: Sequence[int], row: int) -> int | None:
         return indices.index(row) if row in indices else None
     at = bisect_left(indices, row)
     return at if at < len(indices) and indices[at] == row else None
+
+
+def _shown(queue: str) -> str:
+    """Give what the name of a span says of a queue: names group spans, and each session of MQTT has its own queue."""
+    if queue.startswith(wire.SHARED_QUEUE_PREFIX):
+        return wire.SHARED_QUEUE_PREFIX + "*"
+    return wire.SESSION_QUEUE_PREFIX + "*" if queue.startswith(wire.SESSION_QUEUE_PREFIX) else queue
 
 
 def _attributes(name: str, one: Watched, lane: AnyLane) -> dict[str, Value]:

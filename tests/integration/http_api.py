@@ -107,6 +107,14 @@ class Api:
         came = self._line.getresponse()
         return Answer(came.status, came.headers, came.read())
 
+    def opened(self, path: str, **headers: str) -> http.client.HTTPResponse:
+        """Give a stream of events that has begun, asked for without saying who it is."""
+        told = {"Accept": "text/event-stream"} | {k.replace("_", "-"): v for k, v in headers.items()}
+        self._line.request("GET", path, headers=told)
+        came = self._line.getresponse()
+        assert came.status == 200, came.read()
+        return came
+
     def do(self, operation: str, **arguments: Any) -> Answer:
         """Do an operation by its name."""
         return self.send("POST", f"/api/v1/operations/{operation}", arguments)

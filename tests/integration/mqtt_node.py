@@ -53,13 +53,13 @@ acl_profile = "most"
 
 
 @contextmanager
-def mqtt_node(folder: Path) -> Iterator[Node]:
-    """Run a node; the Message VPN `orders` has a username alice with a password."""
+def mqtt_node(folder: Path, http: str | None = None) -> Iterator[Node]:
+    """Run a node; the Message VPN `orders` has a username alice with a password. `http` is for clients of HTTP."""
     (folder / "alice.password").write_text(PASSWORD)
     (folder / "alice.password").chmod(0o600)
     file = folder / "node.toml"
     file.write_text(_CONFIG)
-    with Node(folder / "data", workers=2, config=file) as node:
+    with Node(folder / "data", workers=2, config=file, http=http) as node:
         yield node
 
 

@@ -1,4 +1,4 @@
-"""The clients of the benchmark of MQTT against a node: all that is published is acknowledged, and comes."""
+"""The clients of the benchmarks of MQTT and HTTP against a node: all that is published is acknowledged, and comes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.brokers.server import Broker
+from benchmarks.http import suite as http
 from benchmarks.mqtt import plan
 from benchmarks.mqtt.suite import exchange
 from tests.integration.mqtt_node import mqtt_node
@@ -26,6 +27,7 @@ class Running(Broker):
     """A node that somebody else has started."""
 
     name = "node"
+    http_url = ""
 
     def client_python(self) -> str:
         """Give the interpreter of its clients."""
@@ -37,12 +39,15 @@ class Running(Broker):
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Give a node as the benchmark sees it."""
     folder: Path = tmp_path_factory.mktemp("node")
-    with mqtt_node(folder) as node:
+    with mqtt_node(folder, "http://127.0.0.1:0") as node:
         running = Running(folder)
-        running.url = node.mqtt_url
+        running.url, running.http_url = node.mqtt_url, node.http_url
+        node.run(
+            "queue", "create", http.ROOT, "--set", "owner=default", "--set", f"subscriptions={http.ROOT}/>"
+        )
         yield running
 
 
@@ -56,3 +61,14 @@ def test_a_scenario_loses_nothing(broker: Broker, scenario: plan.Scenario) -> No
     assert all(found.figure(what) > 0 for what in scenario.figures)
     if scenario.retained:
         assert found.sent == TOPICS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [http.HTTP, *http.WINDOWS])
+def test_what_is_posted_is_stored(broker: Running, window: int) -> None:
+    mqtt_url, broker.url = broker.url, broker.http_url
+    try:
+        found = http.post(broker, mqtt_url, window, SECONDS)
+    finally:
+        broker.url = mqtt_url
+    assert found.sent == found.stored >= http.CONNECTIONS

@@ -7,7 +7,7 @@ import re
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -31,6 +31,8 @@ max_message_bytes = 200_000
 max_body_bytes = 100_000
 body_memory_bytes = 1_048_576
 request_timeout_ms = 1_000
+public_url = "https://messages.example"
+proxies = ["127.0.0.1"]
 
 # Who has no password is let in although somebody has one.
 [vpn.default.username.default]
@@ -42,6 +44,9 @@ client_connect_default = "allow"
 [vpn.default.username.anna]
 password_file = "anna.password"
 acl_profile = "few"
+
+[vpn.default.username.ben]
+password_file = "anna.password"
 """
 
 
@@ -186,6 +191,19 @@ def test_requests_of_one_user_are_one_client_with_its_rights(node: Node) -> None
     assert [one["sdk"] for one in clients if one["username"] == "anna"] == ["http"]
     for one in (anna, *others):
         one.close()
+
+
+@pytest.mark.requirement("R255")
+def test_behind_a_proxy_a_client_is_at_the_address_that_the_proxy_says(node: Node) -> None:
+    ben = Web(node, "ben", "right")
+    passed_on: dict[str, Any] = {"Host": "messages.example", "X_Forwarded_For": "192.0.2.7"}
+    answer = ben.post("/v1/topics/a", Origin="https://messages.example", **passed_on)
+    assert (answer.status, answer.headers["Strict-Transport-Security"]) == (204, "max-age=31536000")
+    clients = [json.loads(line) for line in node.run("client", "list", "--json").splitlines()]
+    assert ["192.0.2.7" in one["address"] for one in clients if one["username"] == "ben"] == [True]
+    for origin in ("https://elsewhere.example", "https://messages.example:444"):
+        assert ben.post("/v1/topics/a", Origin=origin, **passed_on).code == errors.CROSS_ORIGIN
+    ben.close()
 
 
 def test_who_has_a_wrong_password_is_told_so_and_asked_for_it(node: Node, web: Web) -> None:

@@ -168,7 +168,15 @@ def test_a_page_logs_in_with_the_certificate_of_its_browser(place: Place) -> Non
     said = {"Cookie": cookie.partition(";")[0]}
     assert api.ask_without("/api/v1/login", **said).value["token"] == answer.value["token"]
     assert api.ask_without("/api/v1/logout", "POST", **said).code == errors.CROSS_ORIGIN, "without its token"
+    apis = [place.api(place.signer.issue("dora")) for _ in range(2)]
+    streams = [
+        one.opened("/api/v1/events?event=VPN_*", **told) for one, told in zip(apis, (said, {}), strict=True)
+    ]
     place.node.run("operator", "update", "dora", "--set", "certificate_name=other")
+    for stream in streams:
+        assert f'"code":{errors.UNAUTHORIZED}'.encode() in stream.read(), "a stream ends by itself"
+    for one in apis:
+        one.close()
     assert api.ask_without("/api/v1/login", **said).code == errors.UNAUTHORIZED
     refused = api.ask_without("/api/v1/login/certificate", "POST")
     assert (refused.code, "Basic" in refused.headers["WWW-Authenticate"]) == (errors.UNAUTHORIZED, False)

@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import time
+from contextlib import contextmanager
 from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -92,11 +93,26 @@ class Browser:
         #: Name of a cookie -> how it was given.
         self.given: dict[str, str] = {}
 
-    def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+    def _told(self, headers: dict[str, str]) -> dict[str, str]:
         told = {"Host": HOST, "X-Forwarded-For": self.address}
         told |= {name.replace("_", "-"): value for name, value in headers.items()}
         if self.cookies:
             told["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        return told
+
+    @contextmanager
+    def stream(self, path: str) -> Iterator[http.client.HTTPResponse]:
+        """Give a stream of events, which has begun."""
+        line = http.client.HTTPConnection(self._line.host, self._line.port, timeout=LIMIT_S)
+        line.request("GET", path, headers=self._told({"Accept": "text/event-stream"}))
+        came = line.getresponse()
+        assert came.status == 200
+        yield came
+        came.close()
+        line.close()
+
+    def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        told = self._told(headers)
         data = None if body is None else json.dumps(body).encode()
         self._line.request(method, path, data, {**told, "Content-Type": "application/json"})
         came = self._line.getresponse()
@@ -287,7 +303,10 @@ def test_a_session_ends_with_its_operator(node: Node, issuer: Issuer, browser: B
         node.run("operator", "update", "carl", "--set", "enabled=true", "--set", "token_subject=carl-1")
         assert browser.log_in().status == 200
         assert browser.send("GET", "/api/v1/me").status == 200
-        node.run("operator", "update", "carl", "--set", change)
+        with browser.stream("/api/v1/events?event=VPN_*") as stream:
+            node.run("operator", "update", "carl", "--set", change)
+            told = stream.read()
+        assert f'"code":{errors.UNAUTHORIZED}'.encode() in told, "a stream of the session ends by itself"
         assert browser.send("GET", "/api/v1/me").code == errors.UNAUTHORIZED
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-#: Nobody makes up this name, so nobody deletes who asks.
-OPERATOR: Final = "o-7b1"
+#: Role -> who asks; nobody makes up these names, so nobody deletes them.
+OPERATORS: Final = {"administrator": "o-7b1", "operator": "o-7b2", "viewer": "o-7b3"}
 CONFIG: Final = Path(__file__).with_name("schemathesis.toml")
 #: Requests per operation. With ANGARIUM_OPENAPI_EXAMPLES they are others at each run, and every limit is tried too.
 EXAMPLES: Final = os.environ.get("ANGARIUM_OPENAPI_EXAMPLES")
@@ -38,8 +38,9 @@ LIMIT_S: Final = 90 if EXAMPLES is None else 36_000
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     folder = tmp_path_factory.mktemp("management")
     with managed_node(folder) as running:
-        made = ("operator", "create", OPERATOR, "--set", "role=administrator")
-        running.run(*made, "--password-file", str(folder / "password"))
+        for role, name in OPERATORS.items():
+            made = ("operator", "create", name, "--set", f"role={role}")
+            running.run(*made, "--password-file", str(folder / "password"))
         make_one_of_each(running)
         yield running
 
@@ -97,11 +98,20 @@ def test_nothing_of_it_is_answered_to_who_does_not_log_in(node: Node, described:
     api.close()
 
 
-@pytest.mark.requirement("R256")
+@pytest.mark.requirement("R256", "R257")
 @pytest.mark.timeout(LIMIT_S + 30)
+@pytest.mark.parametrize(
+    "role",
+    [
+        pytest.param("viewer", marks=pytest.mark.long),
+        pytest.param("operator", marks=pytest.mark.long),
+        "administrator",
+    ],
+)
 @pytest.mark.usefixtures("described")
-def test_the_server_does_what_it_says(node: Node, tmp_path: Path) -> None:
+def test_the_server_does_what_it_says(node: Node, tmp_path: Path, role: str) -> None:
     """Schemathesis makes up requests, those that fit the description and those that do not, and judges the answers."""
+    before = node.run("config", "export")
     bounds = ["--seed", "1", "--max-examples", EXAMPLES_DEFAULT, "--phases", "fuzzing"]
     if EXAMPLES is not None:
         bounds = ["--max-examples", EXAMPLES, "--phases", "examples,coverage,fuzzing"]
@@ -109,7 +119,7 @@ def test_the_server_does_what_it_says(node: Node, tmp_path: Path) -> None:
         [
             *(Path(sys.executable).with_name("st"), "--config-file", CONFIG, "run"),
             *(*bounds, "--no-shrink"),
-            *("--auth", f"{OPERATOR}:{PASSWORD}", f"{node.management_url}/api/v1/openapi.json"),
+            *("--auth", f"{OPERATORS[role]}:{PASSWORD}", f"{node.management_url}/api/v1/openapi.json"),
         ],
         cwd=tmp_path,
         env=os.environ
@@ -121,3 +131,6 @@ def test_the_server_does_what_it_says(node: Node, tmp_path: Path) -> None:
     )
     assert made.returncode == 0, made.stdout + made.stderr
     assert json.loads(node.run("status", "--json"))["node"]
+    assert role != "viewer" or node.run("config", "export") == before, (
+        "who may only look has changed something"
+    )

@@ -299,10 +299,14 @@ async def _not_reading() -> None:
     async def ask(_operation: str, _arguments: dict[str, Any]) -> Any:
         return {"enabled": True, "password": "", "password_set": False}
 
+    async def counts() -> None:
+        pass
+
     streams, much = Streams(ManagementSection(), {}, stalled_s=0.3), Much()
 
     async def answer(request: BaseRequest) -> web.StreamResponse:
-        return await streams.serve(request, Client(), Caller("admin", "::1"), much, Standing(ask, "admin"))
+        standing = Standing(ask, "admin", counts)
+        return await streams.serve(request, Client(), Caller("admin", "::1"), much, standing)
 
     server = web.Server(answer)
     listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)

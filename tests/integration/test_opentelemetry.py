@@ -47,8 +47,9 @@ class Spans:
         self.exporter = exporter
         self.tracer = provider.get_tracer("test")
 
-    def named(self, name: str) -> list[ReadableSpan]:
-        return [span for span in self.exporter.get_finished_spans() if span.name == name]
+    def named(self, text: str) -> list[ReadableSpan]:
+        """Give those with this name, or with this operation and destination: no topic is in a name."""
+        return [span for span in self.exporter.get_finished_spans() if text in (span.name, _titled(span))]
 
     def one(self, name: str) -> ReadableSpan:
         found: list[ReadableSpan] = wait_until(lambda: self.named(name), f"there is a span {name!r}")
@@ -57,6 +58,10 @@ class Spans:
 
     def names(self) -> list[str]:
         return sorted(span.name for span in self.exporter.get_finished_spans())
+
+
+def _titled(span: ReadableSpan) -> str:
+    return f"{span.name} {said(span).get('destination.name', '')}"
 
 
 @pytest.fixture
@@ -138,7 +143,9 @@ def test_a_callback_runs_as_a_child_of_who_published(node: Node, spans: Spans) -
         assert isinstance(said(sent)["server.port"], int)
         told = {**common, "operation.type": "process", "destination.template": "a/*"}
         assert said(handled).items() >= told.items()
-        assert spans.names() == ["around", "process a/*", "send a/7"]
+        assert spans.names() == ["around", "process a/*", "send"], (
+            "there are as many topics as there are orders"
+        )
 
     run(work())
 
@@ -221,7 +228,8 @@ def test_a_context_that_a_message_has_already_is_passed_on(node: Node, spans: Sp
         assert [one.properties["traceparent"] for one in (first, second)] == [OLD, OLD]
         sent = spans.one("send old/1")
         assert (sent.kind, links(sent)) == (SpanKind.CLIENT, [context_in(first)])
-        assert links(spans.one("send")) == [context_in(first)]
+        (many,) = (span for span in spans.named("send") if "batch.message_count" in said(span))
+        assert links(many) == [context_in(first)]
         assert not spans.named("create old/2")
         assert trace.get_current_span(context_of(second)).get_span_context().is_remote
 

@@ -98,7 +98,7 @@ class Browsers:
             RefusedError: the session is over (40101).
             ForbiddenError: a change without the token of the session (40328).
         """
-        if cookie_name(request, peer) not in request.cookies:
+        if not self.has(request, peer):
             return None
         session = await self.session(request, peer)
         if request.method not in ("GET", "HEAD") and not session.allows_change(
@@ -122,6 +122,20 @@ class Browsers:
             self.sessions.end(name)
             raise _over()
         return session
+
+    def has(self, request: BaseRequest, peer: Peer) -> bool:
+        """Tell whether a request says that it is of a session."""
+        return cookie_name(request, peer) in request.cookies
+
+    async def check(self, request: BaseRequest, peer: Peer) -> None:
+        """Look whether the session of a request that is answered for long is there still; that is no use of it.
+
+        Raises:
+            RefusedError: it is over (40101).
+        """
+        session = self.sessions.look(request.cookies[cookie_name(request, peer)], time.monotonic())
+        if session is None or not await self._stands(session):
+            raise _over()
 
     async def _stands(self, session: Session) -> bool:
         """Tell whether what the login rested on is so still."""

@@ -73,6 +73,11 @@ class Sessions:
         self._open[_key(name)] = session = session._replace(used=now)
         return session
 
+    def look(self, name: str, now: float) -> Session | None:
+        """Give the session of an id without using it; None if there is none, or it is over."""
+        session = self._open.get(_key(name))
+        return None if session is None or session.is_over(now) else session
+
     def end(self, name: str) -> None:
         """End one."""
         self._open.pop(_key(name), None)

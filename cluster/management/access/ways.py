@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from angarium import errors
 from cluster.management.access.browsers import Browsers
 from cluster.management.access.logins import Logins
 from cluster.management.access.outcomes import Caller, Login, Outcomes
@@ -73,6 +74,28 @@ class Ways:
         if scheme.lower() == "bearer" and self._tokens:
             return await self._tokens.caller(shown.strip(), peer.address)
         return await self._logins.caller(authorization, peer.address)
+
+    async def check(self, request: BaseRequest, peer: Peer, operator: str) -> None:
+        """Look whether what a request of an operator came in with counts still, while it is answered.
+
+        A password is none of it: who asks with one is known by name, and compared as such by who answers.
+
+        Raises:
+            UnauthorizedError: it does not count any more (40101).
+            RefusedError: the same.
+        """
+        authorization = request.headers.get("Authorization")
+        found: str | None = operator
+        if authorization is not None:
+            if authorization.lower().startswith("bearer "):
+                found = (await self.caller(request, peer)).operator
+        elif self.browsers.has(request, peer):
+            await self.browsers.check(request, peer)
+        elif peer.certificate is not None:
+            found = await self.subjects.find("certificate_name", peer.certificate.common_name)
+        if found != operator:
+            detail = f"what it was asked for with is not of operator {operator!r} any more"
+            raise errors.error_for(errors.UNAUTHORIZED, detail, "log in again")
 
     def counts(self) -> dict[str, int]:
         """Give what happened so far, by the names of metrics."""

@@ -56,12 +56,10 @@ class Limits(Protocol):
 class Standing:
     """Whether the login of somebody still counts."""
 
-    def __init__(
-        self, ask: Ask, operator: str, shown_again: Callable[[], Awaitable[object]] | None = None
-    ) -> None:
-        """Ask the controller in this way, on behalf of nobody; a token is judged again, for it ends."""
+    def __init__(self, ask: Ask, operator: str, login_counts: Callable[[], Awaitable[None]]) -> None:
+        """Ask the controller in this way, on behalf of nobody; the other one raises what is wrong with the login."""
         self._ask = ask
-        self._shown_again = shown_again
+        self._login_counts = login_counts
         self._operator = operator
         self._login: tuple[bool, str] | None = None
         self._look_at = 0.0
@@ -70,16 +68,16 @@ class Standing:
         """Look, if it is time to.
 
         Raises:
-            UnauthorizedError: he is disabled, or has another password; his token has ended (40101).
+            UnauthorizedError: he is disabled, or has another password; his token, session or certificate does not
+                count any more (40101).
         """
         if now < self._look_at:
             return
         self._look_at = now + STANDING_S
-        if self._shown_again is not None:
-            try:
-                await self._shown_again()
-            except RefusedError as refused:
-                raise refused.error from None
+        try:
+            await self._login_counts()
+        except RefusedError as refused:
+            raise refused.error from None
         known = await self._ask("operators.credentials", {"name": self._operator})
         found = bool(known["enabled"]), str(known["password"]) if known["password_set"] else ""
         if self._login is None:

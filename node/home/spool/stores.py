@@ -156,7 +156,8 @@ class StoreMaker:
         # Lanes that get the same rows share what never changes.
         made: dict[tuple[int, ...], Segment] = {}
         watch = None if store.stage else self._lanes.watch
-        sampled = {} if watch is None else watch.sampled(rows)
+        # All lanes of a STORE are of one Message VPN.
+        sampled = {} if watch is None else watch.sampled(rows, body.lanes[0][0].lane.settings.vpn)
         counts = {one.lane: one.partitions for one in header.counts}
         for held, (groups, indices) in _rows_by_lane(body).items():
             first = 0 if store.stage else held.tail + 1

@@ -61,7 +61,10 @@ def describe(
 
 
 def _destination(attributes: dict[str, Any], rows: Sequence[Row], place: Place) -> str:
-    """Say where the messages go or come from, and give that for the name of the span."""
+    """Say where the messages go or come from, and give that for the name of the span.
+
+    There are as many topics as there are orders or devices, and names group spans: so no topic is in one.
+    """
     if place.is_endpoint:
         attributes["messaging.destination.name"] = place.name
         if len(rows) == 1 and not rows[0][1].startswith(wire.QUEUE_TOPIC_PREFIX):
@@ -72,8 +75,9 @@ def _destination(attributes: dict[str, Any], rows: Sequence[Row], place: Place) 
         return place.name
     topic = topics.pop()
     if topic.startswith(wire.QUEUE_TOPIC_PREFIX):
-        topic = topic.removeprefix(wire.QUEUE_TOPIC_PREFIX)
-    elif topic.startswith("#"):
+        queue = attributes["messaging.destination.name"] = topic.removeprefix(wire.QUEUE_TOPIC_PREFIX)
+        return queue
+    if topic.startswith("#"):
         # An inbox: the topic of one connection.
         attributes["messaging.destination.temporary"] = True
         attributes["messaging.destination.name"] = topic
@@ -81,7 +85,7 @@ def _destination(attributes: dict[str, Any], rows: Sequence[Row], place: Place) 
     attributes["messaging.destination.name"] = topic
     if place.name:
         attributes["messaging.destination.template"] = place.name
-    return place.name or topic
+    return place.name
 
 
 def _message(attributes: dict[str, Any], row: Row) -> None:

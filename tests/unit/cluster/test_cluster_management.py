@@ -12,6 +12,7 @@ import pytest
 from angarium import errors
 from angarium_server.http.bodies import NESTED_MAX, is_deep
 from angarium_server.http.problems import BAD_GATEWAY, problem_of, status_of
+from angarium_server.http.proxies import public_of
 from cluster.configuration.listening import url_of, with_port
 from cluster.configuration.management import ManagementSection, faults_of
 from cluster.management.access.attempts import ADDRESS_BURST
@@ -20,7 +21,6 @@ from cluster.management.access.logins import Logins as ByPassword
 from cluster.management.access.outcomes import Outcomes
 from cluster.management.access.remembered import REMEMBERED_S, Remembered
 from cluster.management.api.routes import target_of
-from cluster.management.config import public_of
 from cluster.security import passwords
 from router.ground.config import RouterConfig
 

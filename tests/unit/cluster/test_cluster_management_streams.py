@@ -119,6 +119,10 @@ def test_jobs_are_told_when_they_change_and_the_last_word_says_so() -> None:
     asyncio.run(follow())
 
 
+async def counts() -> None:
+    """Say that a login counts."""
+
+
 @pytest.mark.parametrize(
     "changed",
     [{"enabled": False}, {"password": "other"}, {"password_set": False}],
@@ -128,7 +132,7 @@ def test_a_login_stands_until_the_operator_is_another(changed: dict[str, Any]) -
     node = Node(known, known, known | changed)
 
     async def look() -> None:
-        standing = Standing(node.ask, "anna")
+        standing = Standing(node.ask, "anna", counts)
         await standing.check(0.0)
         await standing.check(STANDING_S / 2)
         await standing.check(STANDING_S)
@@ -144,7 +148,7 @@ def test_an_operator_without_a_password_has_another_hash_each_time_and_stands() 
     node = Node(known, known | {"password": "two"})
 
     async def look() -> None:
-        standing = Standing(node.ask, "anna")
+        standing = Standing(node.ask, "anna", counts)
         await standing.check(0.0)
         await standing.check(STANDING_S)
 

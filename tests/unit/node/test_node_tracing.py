@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from angarium import Message, wire
+from angarium_server.frames.settings import LaneSettings
 from node.matching.batch import Row
 from node.tracing.config import HEADERS_BYTES_MAX, TracingConfig, faults_of, read_headers
+from node.tracing.shares import Shares, level_of
 from node.tracing.watch import LOOKS, WATCHED_MAX, Watch
 from tests.unit.node.lane_driver import ACCEPTED, FAILED, LANE_ID, REJECTED, Driver
 
@@ -34,14 +37,14 @@ class World(Driver):
     """A lane with a watch over it, as a home has them; the clock of spans is that of the lane."""
 
     def __init__(self, config: TracingConfig | None = None, **settings: Any) -> None:
-        super().__init__(name="q", **settings)
+        super().__init__(**{"name": "q", **settings})
         self.ns = 1_700_000_000_000_000_000
         self.watch = Watch(
             config or TracingConfig(messages_per_second=10_000), lambda: self.ns, random.Random(7)
         )
 
     def come(self, *rows: Row) -> Segment:
-        sampled = self.watch.sampled(rows)
+        sampled = self.watch.sampled(rows, self.lane.settings.vpn)
         found = [(i, rows[i], context) for i, context in sampled.items()]
         if found:
             self.watch.arrived(self.lane, self.lane.next_position, found)
@@ -173,7 +176,7 @@ def test_a_ratio_takes_a_share_of_the_traces_the_same_everywhere(ratio: float, l
     config = TracingConfig(sample_ratio=ratio, messages_per_second=10_000)
     ids = random.Random(11)
     rows = [row(ids.getrandbits(128), i) for i in range(1_000)]
-    first, second = (World(config).watch.sampled(rows) for _ in range(2))
+    first, second = (World(config).watch.sampled(rows, "default") for _ in range(2))
     assert first == second
     assert least <= len(first) <= most
 
@@ -181,14 +184,60 @@ def test_a_ratio_takes_a_share_of_the_traces_the_same_everywhere(ratio: float, l
 def test_more_than_there_may_be_in_a_second_are_passed_over() -> None:
     world = World(TracingConfig(messages_per_second=3))
     rows = [row(i + 1, i) for i in range(5)]
-    assert list(world.watch.sampled(rows)) == [0, 1, 2]
+    assert list(world.watch.sampled(rows, "a")) == [0, 1, 2]
     world.ns += 400_000_000
-    assert list(world.watch.sampled(rows)) == [0]
+    assert list(world.watch.sampled(rows, "a")) == []
+    world.ns += 600_000_000
+    assert len(world.watch.sampled(rows, "a")) == 3
     world.ns -= 10_000_000_000  # A wall clock may be set.
-    assert list(world.watch.sampled(rows)) == []
-    world.ns += 60_000_000_000
-    assert len(world.watch.sampled(rows)) == 3
-    assert world.watch.counts["messages_passed_over"] == 2 + 4 + 5 + 2
+    assert len(world.watch.sampled(rows, "a")) == 3
+    assert world.watch.counts["messages_passed_over"] == 2 + 5 + 2 + 2
+    world.watch.validate()
+
+
+def test_a_message_vpn_that_asks_for_much_leaves_the_others_their_part() -> None:
+    shares = Shares(100, 0)
+    for second in range(1, 4):
+        now_ns = second * 1_000_000_000
+        got = {vpn: [shares.take(vpn, now_ns) for _ in range(asks)].count(True) for vpn, asks in ASKED}
+        shares.validate()
+        if second > 1:
+            assert got == {"loud": 60, "quiet": 30, "small": 10}
+    assert [shares.take("loud", 9_000_000_000) for _ in range(200)].count(True) == 100, "there is nobody else"
+    assert level_of([500, 30, 10], 100) == 60
+    assert (level_of([], 7), level_of([5, 2], 7), level_of([9] * 10, 3)) == (7, 7, 1)
+
+
+#: Message VPN -> how much it asks for in a second, of 100 that there are.
+ASKED = (("loud", 500), ("quiet", 30), ("small", 10))
+
+
+def test_the_message_vpn_with_most_messages_loses_the_oldest() -> None:
+    world = World()
+    other: Any = SimpleNamespace(lane_id=LANE_ID + 1, settings=LaneSettings(vpn="other"))
+    sampled = world.watch.sampled([row(1)], "other")
+    world.watch.arrived(other, 1, [(0, row(1), sampled[0])])
+    for start in range(0, WATCHED_MAX, 100):
+        world.come(*[row(start + i + 2, i) for i in range(100)])
+    world.watch.validate()
+    assert world.watch.watched == WATCHED_MAX
+    assert list(world.watch.lanes[LANE_ID + 1].by_position) == [1], "it was there first, and is there still"
+
+
+@pytest.mark.parametrize(
+    ("queue", "shown"),
+    [
+        ("orders", "orders"),
+        ("#DEAD_MSG_QUEUE", "#DEAD_MSG_QUEUE"),
+        ("#mqtt/sensor-4711", "#mqtt/*"),
+        ("#mqtt/$share/group/a", "#mqtt/$share/*"),
+    ],
+)
+def test_a_span_has_no_name_that_only_one_client_has(queue: str, shown: str) -> None:
+    world = World(name=queue)
+    world.come(row(1))
+    (span,) = world.spans()
+    assert (span.name, span.attributes["messaging.destination.name"]) == (f"enqueue {shown}", queue)
 
 
 def test_so_many_are_watched_and_so_many_looked_at() -> None:
