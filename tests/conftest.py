@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import gc
 import logging
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,8 +55,13 @@ def loud() -> None:
 
 
 def pytest_configure() -> None:
-    """Look for garbage seldom; thousands of tests are made next."""
+    """Look for garbage seldom; thousands of tests are made next. And have programs that tests start hear Ctrl-C.
+
+    A shell has what it starts in the background ignore it, and every process that comes of that as well.
+    """
     gc.set_threshold(*GC_THRESHOLDS)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
