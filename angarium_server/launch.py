@@ -6,21 +6,27 @@ puts that folder first in the module search path and hands over:
 
     angarium ARGUMENT...                                     the console script, which is `main`
     python -P -m angarium_server ARGUMENT...                 the same
-    python -P -m angarium_server.launch MODULE ARGUMENT...   another program of ours; `command` gives this line
+    python -P -m angarium_server.launch MODULE ARGUMENT...   another program of ours; `module_command` gives this line
+    python -P -m angarium_server.launch --warm MODULE        the same, which waits: `warm_command`
 
 `-P` keeps Python from searching the working directory: somebody else's `router.py` there is never run.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from angarium_server import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _HERE: Final = Path(__file__).resolve().parent
 #: Where `cluster`, `gateway`, `node`, `router` and `storage` are.
@@ -28,6 +34,9 @@ PARTS: Final = _HERE / "parts" if (_HERE / "parts").is_dir() else _HERE.parent
 #: The pages of the documentation.
 DOCS: Final = _HERE / "docs" if (_HERE / "parts").is_dir() else _HERE.parent / "docs"
 _EXIT_MISUSED: Final = 2
+_WARM: Final = "--warm"
+#: Of the line with which a program begins that was waiting.
+_LINE_BYTES_MAX: Final = 65_536
 #: `angarium.errors.NOT_INSTALLED`, by its number: that module may be missing, or of another version.
 _NOT_INSTALLED: Final = 50330
 
@@ -40,6 +49,19 @@ def command(*arguments: str) -> list[str]:
 def module_command(module: str, *arguments: str) -> list[str]:
     """Give the command line that runs a module of ours as a program, safe in any working directory."""
     return [sys.executable, "-P", "-m", "angarium_server.launch", module, *arguments]
+
+
+def warm_command(module: str, *arguments: str) -> list[str]:
+    """Give the command line of such a program that imports what it needs, and waits until `told` comes.
+
+    That is one line on its standard input: more arguments, as a list in JSON. Without it, it ends.
+    """
+    return module_command(_WARM, module, *arguments)
+
+
+def told(arguments: Sequence[str]) -> bytes:
+    """Give the line that has a program begin that waits."""
+    return json.dumps(arguments).encode() + b"\n"
 
 
 def environment() -> dict[str, str]:
@@ -91,10 +113,34 @@ def _is_installed() -> bool:
     return PARTS.name == "parts"
 
 
+def import_program(module: str) -> None:
+    """Import what a program of ours imports; it is imported itself when it is run."""
+    found = find_spec(module)
+    assert found is not None, module
+    program = module if found.submodule_search_locations is None else f"{module}.__main__"
+    import_module(program)
+    del sys.modules[program]
+
+
+def read_nothing_more() -> None:
+    """Have nothing as the standard input from here on."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, sys.stdin.fileno())
+    os.close(nothing)
+
+
 def _run_module() -> None:
     find_parts()
-    module = sys.argv[1]
-    del sys.argv[1]
+    is_warm = sys.argv[1] == _WARM
+    module = sys.argv[2 if is_warm else 1]
+    del sys.argv[1 : 3 if is_warm else 2]
+    if is_warm:
+        import_program(module)
+        line = sys.stdin.buffer.readline(_LINE_BYTES_MAX)
+        if not line.endswith(b"\n"):
+            return  # nobody wants it any more
+        sys.argv += json.loads(line)
+        read_nothing_more()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

@@ -104,6 +104,8 @@ KEEPER_FILE: Final = "keeper"
 KEEPER_VARIABLE: Final = "ANGARIUM_KEEPER"
 #: ... and its process, with which the node ends.
 KEEPER_PID_VARIABLE: Final = "ANGARIUM_KEEPER_PID"
+#: What a keeper writes to the standard input of a node, which waits for it before it touches its data.
+KEEPER_WORD: Final = b"begin\n"
 #: How often a process says that it is there: a keeper that was started again has to hear of it.
 LEASE_HELLO_S: Final = 0.5
 _HELLO: Final = b"h"

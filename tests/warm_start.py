@@ -26,7 +26,6 @@ import threading
 import time
 import traceback
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
 
 from angarium_server import launch, testing
@@ -61,11 +60,7 @@ def import_roles() -> None:
     """Import what the processes of a node run; their programs themselves are imported again when they are run."""
     import_module("cluster.supervisor.server")
     for role in ROLES.values():
-        found = find_spec(role.module)
-        assert found is not None, role.module
-        program = role.module if found.submodule_search_locations is None else f"{role.module}.__main__"
-        import_module(program)
-        del sys.modules[program]
+        launch.import_program(role.module)
 
 
 #: How a node starts elsewhere.

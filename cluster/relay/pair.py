@@ -39,6 +39,10 @@ ATTEMPT_TIMEOUT_S: Final = 5.0
 #: Pauses between attempts grow from the first to the last of these.
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_MAX_S: Final = 5.0
+#: The longest pause with several addresses, and an attempt at one of them: they are of the two hosts of a node, one of
+#: which may take over at any moment, while nothing comes from the other one.
+BACKOFF_SEVERAL_S: Final = 0.5
+ATTEMPT_SEVERAL_S: Final = 2.0
 #: A flow or a producer that was refused, because a process is being replaced, is asked for again after this time.
 OPEN_AGAIN_S: Final = 0.5
 #: A pair that was up for so long begins with short pauses again.
@@ -119,6 +123,9 @@ class Pair(ABC):
         self._due = now
         self._up_since = now
         self._pause_s = BACKOFF_FIRST_S
+        #: How long pauses get, and the attempt that is under way may take.
+        self._pause_max_s = BACKOFF_MAX_S
+        self._attempt_s = ATTEMPT_TIMEOUT_S
         self._attempts = 0
         #: The address that is tried, or was last; empty before the first.
         self._far_url = ""
@@ -189,7 +196,7 @@ class Pair(ABC):
                 self._call(now)
             return self._due
         if self.state is not State.UP and now >= self._due:
-            self._fail(error_for(errors.CONNECT_FAILED, f"no answer within {ATTEMPT_TIMEOUT_S:g} s"), now)
+            self._fail(error_for(errors.CONNECT_FAILED, f"no answer within {self._attempt_s:g} s"), now)
             return self._due
         wake = self._due if self.state is not State.UP else float("inf")
         if self._open_at is not None and now >= self._open_at:
@@ -239,7 +246,9 @@ class Pair(ABC):
             self._refuse(error, now)
             return
         self.state = State.CALLING
-        self._greet(FAR, hello, now)
+        has_several = len(addresses) > 1
+        self._pause_max_s = BACKOFF_SEVERAL_S if has_several else BACKOFF_MAX_S
+        self._greet(FAR, hello, now, ATTEMPT_SEVERAL_S if has_several else ATTEMPT_TIMEOUT_S)
         self._outbox.append(Connect(self, FAR, self._far_url, trust))
 
     def _join(self, now: float) -> None:
@@ -250,11 +259,12 @@ class Pair(ABC):
             self._refuse(error, now)
             return
         self.state = State.JOINING
-        self._greet(OWN, hello, now)
+        self._greet(OWN, hello, now, ATTEMPT_TIMEOUT_S)
         self._outbox.append(Connect(self, OWN, self._own_url, Trust()))
 
-    def _greet(self, side: int, hello: Hello, now: float) -> None:
-        self._due = now + ATTEMPT_TIMEOUT_S
+    def _greet(self, side: int, hello: Hello, now: float, timeout_s: float) -> None:
+        self._attempt_s = timeout_s
+        self._due = now + timeout_s
         session = LinkSession(hello, now)
         self.sessions[side], self.relays[side] = session, Relay(session)
 
@@ -361,7 +371,7 @@ class Pair(ABC):
             self._pause_s = BACKOFF_FIRST_S
         self._close(now, error)
         self._due = now + self._random.uniform(self._pause_s / 2, self._pause_s)
-        self._pause_s = min(self._pause_s * 2, BACKOFF_MAX_S)
+        self._pause_s = min(self._pause_s * 2, self._pause_max_s)
 
     def _close(self, now: float, error: AngariumError | None = None) -> None:
         """Say goodbye on both sides, and why: the router that refused nothing has not heard of it."""

@@ -25,12 +25,17 @@ ORDER_S: Final = 0.1
 _decode_followed = decoder(Followed)
 
 
+def address_in(directory: Path) -> str:
+    """Give where the processes of a node find the desk of their host."""
+    return f"ipc://{directory}/keeper"
+
+
 class Desk:
     """Of one start of a primary."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path) -> None:
         """Listen in a directory that nobody else may enter."""
-        self.address = f"ipc://{directory}/keeper"
+        self.address = address_in(directory)
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.bind(self.address)
@@ -50,6 +55,8 @@ class Desk:
             except zmq.Again:
                 return found
             found = True
+            if identity not in self._heard:
+                self._order_at = 0.0  # it waits for its first order
             self._heard[identity] = now
             if frames and frames[0] == Followed.operation:
                 try:

@@ -53,6 +53,8 @@ MESSAGE_BYTES_MAX: Final = 1 << 30
 #: Connections at once: a store each, and some that are about to go.
 CONNECTIONS_MAX: Final = 200
 LOGIN_S: Final = 5.0
+#: Each store of the primary asks twice a second whether the standby is there.
+SILENT_S: Final = 1.0
 UNSENT_MAX: Final = 64 << 20
 #: Jobs of a store that wait; nothing more is read before some are done.
 JOBS_MAX: Final = 200
@@ -295,8 +297,9 @@ class Followers:
         self._ending: set[asyncio.Task[None]] = set()
         #: Connections that ship files.
         self._filing: set[bytes] = set()
-        #: Connections of stores that are not followed any more: what they still ship is passed over.
-        self._over: set[bytes] = set()
+        #: Nobody is followed any more: what is still shipped is passed over.
+        self._is_closing = False
+        self._heard_at = 0.0
 
     def listen(self, url: str, context: ssl.SSLContext | None) -> str:
         """Listen at an address; gives it with the port it got.
@@ -311,6 +314,10 @@ class Followers:
         """Give which stores are followed."""
         return sorted(follower.name for follower in self._followers.values())
 
+    def hears(self, now: float) -> bool:
+        """Tell whether a primary that is followed has said something just now; it asks for an answer all the time."""
+        return bool(self._followers) and now - self._heard_at < SILENT_S
+
     def tick(self, now: float) -> None:
         """Do what is due."""
         self._door.tick(now)
@@ -319,6 +326,7 @@ class Followers:
 
     async def close(self) -> None:
         """Follow nobody any more; returns when no store is open."""
+        self._is_closing = True
         for connection_id in list(self._followers):
             self._end(connection_id)
         while self._ending:
@@ -329,6 +337,7 @@ class Followers:
 
     def _message(self, connection: Connection, frames: list[bytes], now: float) -> bool:
         follower = self._followers.get(connection.id)
+        self._heard_at = now
         try:
             if follower is not None:
                 if follower.is_full:
@@ -336,7 +345,7 @@ class Followers:
                 follower.take(frames)
             elif connection.id in self._filing:
                 self._file(connection.id, frames)
-            elif connection.id in self._over:
+            elif self._is_closing:
                 return True
             else:
                 self._meet(connection, read(_decode_meet, frames), now)
@@ -411,7 +420,6 @@ class Followers:
 
     def _lost(self, connection_id: bytes, _reason: str, _now: float) -> None:
         self._end(connection_id)
-        self._over.discard(connection_id)
 
     def _fault(self, connection_id: bytes, reason: str, now: float) -> None:
         self._refuse(connection_id, errors.error_for(errors.MALFORMED_FRAME, reason), now)
@@ -423,7 +431,6 @@ class Followers:
         self._filing.discard(connection_id)
         follower = self._followers.pop(connection_id, None)
         if follower is not None:
-            self._over.add(connection_id)
             task = asyncio.get_running_loop().create_task(follower.end())
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)

@@ -35,7 +35,7 @@ from angarium_server import launch
 from angarium_server.connections.names import Names
 from angarium_server.connections.tls import make_context
 from angarium_server.frames.shipping import Order
-from angarium_server.process import KEEPER_PID_VARIABLE, KEEPER_VARIABLE, utc_now
+from angarium_server.process import KEEPER_PID_VARIABLE, KEEPER_VARIABLE, KEEPER_WORD, utc_now
 from angarium_server.watch import Watch
 from cluster.admin.answers import HostStatus, StoreStatus
 from cluster.configuration.config import read_password_file
@@ -45,7 +45,7 @@ from cluster.controller.health.server import HealthServer
 from cluster.data.data_dir import CONFIG_FOLDER, in_use
 from cluster.data.node_file import process_start
 from cluster.standby import files
-from cluster.standby.desk import Desk
+from cluster.standby.desk import Desk, address_in
 from cluster.standby.files_line import FilesLine
 from cluster.standby.followers import Followers, Terms
 from cluster.standby.pair.member import ActUntil, Begin, End, Member, Release, Require, Role
@@ -237,19 +237,20 @@ class Host:
         """Remember what this host is."""
         (self._data / ROLE_FILE).write_text(role.value + "\n", encoding="ascii")
 
-    def start_node(self, desk: Desk) -> subprocess.Popen[bytes]:
-        """Start the node with the command that started this host."""
+    def start_node(self) -> subprocess.Popen[bytes]:
+        """Start the node with the command that started this host; it waits for the word, and touches no data."""
         environment = {
             **launch.environment(),
-            KEEPER_VARIABLE: desk.address,
+            KEEPER_VARIABLE: address_in(self._place),
             KEEPER_PID_VARIABLE: str(os.getpid()),
         }
-        return subprocess.Popen(launch.command(*sys.argv[1:]), env=environment, process_group=0)
+        command = launch.command(*sys.argv[1:])
+        return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, process_group=0)
 
     @property
-    def is_first(self) -> bool:
-        """Tell whether there was never a node here."""
-        return not files.data_id_of(self._data)
+    def has_node(self) -> bool:
+        """Tell whether there was a node on the data here, or a copy of one."""
+        return bool(files.data_id_of(self._data))
 
     @property
     def stores(self) -> list[str]:
@@ -283,6 +284,7 @@ class Life:
         #: looked for.
         self._stores: list[str] = []
         self._look_at = 0.0
+        #: It waits for the word until this host is the primary.
         self._node: subprocess.Popen[bytes] | None = None
         self._begun: Begin | None = None
         self._acts_until = 0.0
@@ -334,13 +336,13 @@ class Life:
         self.signal_node(signal.SIGTERM)
 
     def switch(self) -> None:
-        """Stop the node in order, let the standby take over, and be its standby."""
-        self._is_switching = True
+        """Stop the node in order, let the standby take over, and be its standby; a standby does nothing."""
+        self._is_switching = self._desk is not None
         self.signal_node(signal.SIGTERM)
 
     def signal_node(self, number: int) -> None:
         """Tell the node something, if it runs here."""
-        if self._node is not None and self._node.poll() is None:
+        if self._desk is not None and self._node is not None and self._node.poll() is None:
             self._node.send_signal(number)
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -371,15 +373,24 @@ class Life:
                 await self._become_primary()
             if self._followers is not None:
                 self._followers.tick(now)
+                self._look_for_primary(self._followers, now)
                 if self._probes is not None:
                     self._probes.tick(now)
                 self._look_for_force()
+                self._prepare_node(now)
                 if self._is_stopping:
                     return
             elif self._tend_node(now):
                 return
             self._tell(now)
             await asyncio.sleep(TURN_S)
+
+    def _look_for_primary(self, followers: Followers, now: float) -> None:
+        assert self._keeper is not None
+        if followers.hears(now):
+            self._keeper.primary_speaks()
+        else:
+            self._keeper.primary_is_silent()
 
     def _look_for_force(self) -> None:
         """Go ahead without all that was acknowledged, if the operator said so."""
@@ -390,13 +401,23 @@ class Life:
             self._member.is_forced = True
             _log.error("an operator has this host, %s, take over with what it has", self._host.name)
 
+    def _prepare_node(self, now: float) -> None:
+        """Have a node that waits for the word, as soon as there is something on which it may begin."""
+        if self._node is None and now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._node = self._host.start_node() if self._host.has_node else None
+
     async def _become_primary(self) -> None:
         assert self._followers is not None
         await self._follow_no_more()
         self._host.note_role(Role.PRIMARY)
         self._desk = self._host.desk()
         self._order()
-        self._node = self._host.start_node(self._desk)
+        if self._node is None or self._node.poll() is not None:
+            self._node = self._host.start_node()
+        assert self._node.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._node.stdin as told:
+            told.write(KEEPER_WORD)
 
     def _order(self) -> None:
         if self._desk is not None and self._begun is not None:
@@ -440,9 +461,11 @@ class Life:
             self._keeper.standby_has_all(*caught_up)
 
     async def _end(self) -> None:
-        if self._node is not None and self._node.poll() is None:
+        if self._node is not None:
             # Its processes die with it; no lease lets them act meanwhile.
             self._node.kill()
+            assert self._node.stdin is not None
+            self._node.stdin.close()
             await asyncio.get_running_loop().run_in_executor(None, self._node.wait)
         if self._line is not None:
             self._line.close()

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import zmq
 
+from angarium.errors import UnavailableError
 from angarium_server import black_box, launch
 from angarium_server.frames.control import Heartbeat, Processes, Scale, StopNode, Table, ToSupervisor
 from angarium_server.process import (
@@ -52,7 +53,7 @@ from angarium_server.process import (
 from cluster.configuration.config import NodeConfig, cluster_secret
 from cluster.configuration.secret_files import exposed
 from cluster.data.data_dir import DataDirectory, RuntimeDirectory, write_durably
-from cluster.data.node_file import NODE_FILE, process_start
+from cluster.data.node_file import NODE_FILE, process_start, read_node_file
 from cluster.data.registry import Registration
 from cluster.join.stored import with_secret
 from cluster.roster.table import CONTROLLER, ROLES, first_places
@@ -84,6 +85,7 @@ from cluster.supervisor.supervisor import (
     Tell,
     Terminate,
 )
+from cluster.supervisor.warm import WarmProcesses, await_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,8 +121,25 @@ def run_supervisor(options: UpOptions) -> int:
     config = effective_config(options)
     if config.standby.store and KEEPER_VARIABLE not in os.environ:
         return _run_host(Path(options.data_dir), config)
-    if KEEPER_VARIABLE in os.environ:
-        _follow_keeper()
+    with WarmProcesses(_start_child) as warm:
+        if KEEPER_VARIABLE in os.environ:
+            _follow_keeper()
+            _warm_up(warm, options, config)
+            if not await_word():
+                return 0
+            config = effective_config(options)
+        return _run_node(options, config, warm)
+
+
+def _warm_up(warm: WarmProcesses, options: UpOptions, config: NodeConfig) -> None:
+    """Have the processes of this node there that it starts with, as far as one knows before it begins."""
+    with contextlib.suppress(UnavailableError):  # the first start
+        workers = read_node_file(Path(options.data_dir)).workers
+        warm.fill(first_places(config, workers), config.log.level)
+
+
+def _run_node(options: UpOptions, config: NodeConfig, warm: WarmProcesses) -> int:
+    """Run a node whose configuration is in force, until it is asked to stop."""
     configure_logging("supervisor", None, config.log.level)
     for text in exposed(config):
         _log.warning("%s", text)
@@ -129,7 +148,7 @@ def run_supervisor(options: UpOptions) -> int:
         RuntimeDirectory(earlier=data.node.runtime) as runtime,
     ):
         config = with_secret(config, data.path)
-        server = Server(options, config, data, runtime)
+        server = Server(options, config, data, runtime, warm)
         try:
             return server.run()
         finally:
@@ -164,9 +183,11 @@ class Server:
         config: NodeConfig,
         data: DataDirectory,
         runtime: RuntimeDirectory,
+        warm: WarmProcesses,
     ) -> None:
-        """Prepare and bind; nothing is spawned yet."""
+        """Prepare and bind; nothing is spawned yet but what waits for its place."""
         self._options = options
+        self._warm = warm
         self._data = data
         self._runtime = runtime
         #: What was asked for, beside which the addresses that were bound are kept.
@@ -415,23 +436,12 @@ class Server:
 
     def _spawn(self, role: str, index: int, incarnation: int) -> None:
         self._write_runtime_files()
-        place = (
-            "--runtime",
-            f"{self._runtime.path}",
-            "--index",
-            f"{index}",
-            "--incarnation",
-            f"{incarnation}",
-        )
+        place = ["--runtime", f"{self._runtime.path}", "--index", f"{index}"]
+        place += ["--incarnation", f"{incarnation}"]
+        level = self._config.log.level
         try:
-            child = subprocess.Popen(
-                launch.module_command(ROLES[role].module, *place),
-                env=_child_environment(self._config.log.level),
-                stdin=subprocess.DEVNULL,
-                umask=-1 if ROLES[role].has_public_sockets else _PRIVATE_UMASK,
-                # A signal of the terminal reaches the supervisor alone, which then stops its children in
-                # order.
-                process_group=0,
+            child = self._warm.take((role, index), place, level) or _start_child(
+                role, launch.module_command(ROLES[role].module, *place), level, subprocess.DEVNULL
             )
         except OSError as error:
             now = time.monotonic()
@@ -601,6 +611,17 @@ def _empty(descriptor: int) -> None:
     with contextlib.suppress(BlockingIOError):
         while os.read(descriptor, 512):
             pass
+
+
+def _start_child(role: str, command: list[str], level: str, stdin: int) -> subprocess.Popen[bytes]:
+    """Start a process of a role; a signal of the terminal reaches us alone, and we stop our children in order."""
+    return subprocess.Popen(
+        command,
+        env=_child_environment(level),
+        stdin=stdin,
+        umask=-1 if ROLES[role].has_public_sockets else _PRIVATE_UMASK,
+        process_group=0,
+    )
 
 
 def _child_environment(level: str) -> dict[str, str]:

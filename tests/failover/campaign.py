@@ -30,7 +30,7 @@ from tests.failover.cables import HOSTS, OUTSIDE, Cables
 from tests.failover.disks import Disk
 from tests.failover.etcd import Etcd
 from tests.failover.pair import Host
-from tests.failover.troubles import Troubles, World
+from tests.failover.troubles import Troubles, World, in_sync
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -266,12 +266,12 @@ class Round:
         for host in world.hosts.values():
             host.start()
         found = load.ask("check")
-        operations = found.pop("operations")
+        acknowledged_at = found.pop("acknowledged_at")
         self.failures += found.pop("failures")
         if found["wrong"]:
             self.failures.append("sets")
         self.figures |= found
-        outages(troubles.done, self.figures, operations, self._lease_s)
+        outages(troubles.done, self.figures, acknowledged_at, self._lease_s)
 
 
 def free_ports(count: int) -> list[int]:
@@ -282,9 +282,9 @@ def free_ports(count: int) -> list[int]:
     return sorted(found)
 
 
-def outages(done: list[Done], found: dict[str, Any], operations: list[list[Any]], lease_s: int) -> None:
-    """Say how long nothing was done for clients around each trouble of the primary, and when another one took over."""
-    ends = sorted(until for _, _, until in operations)
+def outages(done: list[Done], found: dict[str, Any], acknowledged_at: list[float], lease_s: int) -> None:
+    """Say how long nothing was acknowledged around each trouble of the primary, and when another one took over."""
+    ends = sorted(acknowledged_at)
     outage: dict[str, list[float]] = {}
     for one in done:
         window = (one.since, one.until + 2 * lease_s)
@@ -298,18 +298,6 @@ def outages(done: list[Done], found: dict[str, Any], operations: list[list[Any]]
             kind = f"{one.kind}{' (takeover)' if is_takeover else ''}"
             outage.setdefault(kind, []).append(round(longest_s, 2))
     found["outages"] = outage
-
-
-def in_sync(world: World) -> bool:
-    """Tell whether one host is the primary, and both say that both have all."""
-    statuses = [host.status for host in world.hosts.values()]
-    roles = sorted(status.get("role", "") for status in statuses)
-    primary = world.primary()
-    return (
-        roles == ["primary", "standby"]
-        and primary is not None
-        and all(status["in_sync"] == sorted(world.hosts) for status in statuses)
-    )
 
 
 def is_even(world: World) -> bool:

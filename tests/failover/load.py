@@ -74,6 +74,8 @@ class Load:
         self.retained = {name: Retained() for name in PRODUCERS}
         self.objects = Objects()
         self.operations: list[Operation] = []
+        #: When producers, who have both addresses, saw that something was acknowledged.
+        self.acknowledged_at: list[float] = []
         self.reigns = Reigns()
         #: What should not happen.
         self.failures: list[str] = []
@@ -217,6 +219,7 @@ class Load:
         error = receipt.error
         if error is None:
             self.sent.acknowledged.add(one)
+            self.acknowledged_at.append(time.monotonic())
             if receipt.unroutable:
                 self.failures.append(f"{one} found no queue")
         else:
@@ -363,7 +366,7 @@ class Load:
             "seen_s": round(sum(one.until - one.since for one in self.reigns.all), 1),
             "told": dict(self.told),
             "wrong": wrong,
-            "operations": [list(one) for one in self.operations],
+            "acknowledged_at": self.acknowledged_at,
         }
 
     async def _drain(self, client: Any, queue: Queue) -> None:

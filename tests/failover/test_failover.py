@@ -9,7 +9,8 @@ import pytest
 
 from tests.failover import compare, etcd
 from tests.failover.cables import ways
-from tests.failover.campaign import Round, in_sync, is_even
+from tests.failover.campaign import Round, is_even
+from tests.failover.troubles import in_sync
 from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:

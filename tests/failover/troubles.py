@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.failover.cables import CABLES, OUTSIDE, ways
 from tests.failover.etcd import status_of
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     import random
@@ -31,6 +32,8 @@ SHORTEST: Final = 0.1
 LONGEST: Final = 3.0
 #: A clock is set by so much; set back by more, certificates are not valid yet, and nobody may talk to anybody.
 CLOCK_S: Final = (-3_000.0, 7_200.0)
+#: Longer than anything takes on a busy machine.
+PATIENCE_S: Final = 120.0
 #: A host that hangs or is cut off is the primary so often.
 PRIMARY_SHARE: Final = 0.65
 
@@ -63,6 +66,18 @@ class World(NamedTuple):
         """Give the host that says that it is the primary; one that hangs may have said so long ago."""
         found = [host for host in self.hosts.values() if host.is_primary]
         return max(found, key=lambda host: host.status.get("epoch", 0), default=None)
+
+
+def in_sync(world: World) -> bool:
+    """Tell whether one host is the primary, and both say that both have all."""
+    statuses = [host.status for host in world.hosts.values()]
+    roles = sorted(status.get("role", "") for status in statuses)
+    primary = world.primary()
+    return (
+        roles == ["primary", "standby"]
+        and primary is not None
+        and all(status["in_sync"] == sorted(world.hosts) for status in statuses)
+    )
 
 
 class Done(NamedTuple):
@@ -100,6 +115,8 @@ class Troubles:
             "cut-store": (2, self._cut_store),
             "cut-clients": (1, self._cut_clients),
             "unplug": (2, self._unplug),
+            "take-over": (2, self._take_over),
+            "switch": (2, self._switch),
         }
         if any(disk.is_own for disk in world.disks.values()):
             self.making["freeze-disk"] = (3, self._freeze)
@@ -214,6 +231,37 @@ class Troubles:
         waited = self._wait()
         host.note_death(is_meant=True)
         return f"angarium down at {host.name}: status {status} {waited}"
+
+    def _take_over(self) -> str:
+        """Kill the primary, which stays away until the other one has taken over."""
+        primary = self._primary_with_standby()
+        self._hit_primary = True
+        began = time.monotonic()
+        primary.kill()
+        other = self._other_primary(primary)
+        return f"host {primary.name} killed, {other} after {time.monotonic() - began:.2f} s"
+
+    def _switch(self) -> str:
+        """Hand over, as an operator does."""
+        primary = self._primary_with_standby()
+        self._hit_primary = True
+        began = time.monotonic()
+        primary.ask("standby.switch")
+        other = self._other_primary(primary)
+        return f"host {primary.name} hands over, {other} after {time.monotonic() - began:.2f} s"
+
+    def _primary_with_standby(self) -> Host:
+        wait_until(lambda: in_sync(self._world), "both hosts being in sync", PATIENCE_S)
+        primary = self._world.primary()
+        assert primary is not None
+        return primary
+
+    def _other_primary(self, before: Host) -> str:
+        def found() -> str:
+            primary = self._world.primary()
+            return primary.name if primary is not None and primary is not before else ""
+
+        return f"{wait_until(found, f'another primary than {before.name}', PATIENCE_S)} acts"
 
     # -- cables ------------------------------------------------------------------------------------------------
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import angarium
 from angarium import errors, wire
+from angarium.client.connection import connection
 from tests.integration.scripted_router import LIMIT_S, Router, run, running_router
 from tests.waiting import until
 
@@ -132,6 +135,34 @@ def test_an_address_that_cannot_be_is_an_error() -> None:
 def test_arguments_out_of_range_are_refused_before_anything_happens(wrong: dict[str, Any]) -> None:
     with pytest.raises(angarium.InvalidRequestError, match="40018"):
         angarium.connect(**{"url": "tcp://127.0.0.1:1", **wrong})
+
+
+@pytest.mark.requirement("R265")
+def test_a_client_of_two_hosts_does_not_wait_for_the_one_from_which_nothing_comes(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listener whose backlog is full answers no SYN, as a host without power does."""
+    monkeypatch.setattr(connection, "ATTEMPT_TIMEOUT_S", 10 * LIMIT_S)
+
+    async def test() -> None:
+        with contextlib.ExitStack() as stack:
+            silent = stack.enter_context(socket.socket())
+            silent.bind(("127.0.0.1", 0))
+            address = silent.getsockname()
+            events: list[ClientEvent] = []
+            urls = [f"tcp://127.0.0.1:{address[1]}", router.url]
+            async with angarium.connect(urls, timeout_s=LIMIT_S, on_event=events.append) as client:
+                assert client.url == router.url
+                silent.listen(0)
+                for _ in range(2):  # one that is taken, and one more than that waits for
+                    filler = stack.enter_context(socket.socket())
+                    filler.setblocking(False)
+                    filler.connect_ex(address)
+                router.drop_connections()
+                await until(lambda: [event.kind for event in events][-1:] == ["reconnected"], "being back")
+                assert client.url == router.url
+
+    run(test())
 
 
 def test_of_several_addresses_the_first_that_answers_is_used(router: Router) -> None:

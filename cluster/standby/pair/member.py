@@ -22,6 +22,8 @@ LEASE_S: Final = 5.0
 DRIFT: Final = 0.1
 RENEW_S: Final = 1.0
 READ_S: Final = 0.5
+#: ... while the primary says nothing, whose lease may end at any moment.
+READ_SOON_S: Final = 0.1
 #: Then nobody knows whether a request was carried out.
 ANSWER_S: Final = 1.0
 #: A disk that has not answered for so long is not there.
@@ -97,6 +99,7 @@ class Member:
         self._numbers = 0
         self._asked: tuple[int, Request, float] | None = None
         self._next_at = 0.0
+        self._read_s = READ_S
         self._disk_at = float("-inf")
         #: Since when the standby says nothing; None: it answers, or there is none.
         self._silent_since: float | None = None
@@ -112,6 +115,17 @@ class Member:
     def disks_answered(self, at: float) -> None:
         """All disks of this host have written something since then."""
         self._disk_at = at
+
+    def primary_is_silent(self, now: float) -> None:
+        """The primary says nothing to this host, which has everything and is to notice when the lease ends."""
+        standing = self.seen.standing
+        if self._read_s == READ_S and standing is not None and self._me.host in standing.in_sync:
+            self._read_s = READ_SOON_S
+            self._next_at = min(self._next_at, now)
+
+    def primary_speaks(self) -> None:
+        """It is there."""
+        self._read_s = READ_S
 
     def standby_is_silent(self, now: float) -> None:
         """The standby owes an answer."""
@@ -180,7 +194,7 @@ class Member:
     def _ask(self, request: Request, now: float) -> None:
         self._numbers += 1
         self._asked = (self._numbers, request, now)
-        self._next_at = now + (RENEW_S if self.role is Role.PRIMARY else READ_S)
+        self._next_at = now + (RENEW_S if self.role is Role.PRIMARY else self._read_s)
         self.outbox.append(Ask(self._numbers, request))
 
     # -- answers ---------------------------------------------------------------------------------------------

@@ -109,7 +109,15 @@ class Keeper:
         with contextlib.suppress(NoAnswerError):
             await self._store.ask(0, Resign(), ANSWER_S / self._rate)
 
-    # -- what the owner knows of the standby; see `Member` -----------------------------------------------------
+    # -- what the owner knows of the other host; see `Member` -----------------------------------------------------
+
+    def primary_is_silent(self) -> None:
+        """The primary says nothing to this host."""
+        self._member.primary_is_silent(self._now())
+
+    def primary_speaks(self) -> None:
+        """It is there."""
+        self._member.primary_speaks()
 
     def standby_is_silent(self) -> None:
         """The standby owes an answer."""

@@ -107,6 +107,28 @@ def test_a_standby_that_takes_over_is_alone_and_a_primary_that_is_back_is_not() 
         assert asked(member)[1] == Take(seen, Standing(4, me.host, frozenset(in_sync)))
 
 
+def test_a_standby_looks_more_often_while_the_primary_is_silent_and_only_if_it_may_take_over() -> None:
+    for standing, is_sooner in ((BOTH, True), (ALONE, False)):
+        member = healthy(B)
+        member.tick(1.0)
+        number, _ = asked(member)
+        member.answered(Answer(number, True, Seen(5, standing, A)), 1.0)
+        member.primary_is_silent(1.0)
+        looked = []
+        for step in range(1, 60):
+            now = 1.0 + step / 100
+            if step == 30:
+                member.primary_speaks()
+            member.tick(now)
+            if member.outbox:
+                number, request = asked(member)
+                assert request == Read()
+                member.answered(Answer(number, True, Seen(5, standing, A)), now)
+                looked.append(step)
+        # At once, every 0.1 s until the primary speaks, and then after the usual time; or at the usual time only.
+        assert (looked[0], len(looked)) == ((1, 4) if is_sooner else (50, 1))
+
+
 def test_a_disk_that_hangs_ends_the_renewals() -> None:
     member = primary(ALONE)
     taken(member)

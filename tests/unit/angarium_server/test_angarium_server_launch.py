@@ -1,7 +1,8 @@
-"""The start of the command where the SDK and the server of an installation do not belong together."""
+"""The start of the command where SDK and server do not belong together; and programs that wait for their arguments."""
 
 from __future__ import annotations
 
+import subprocess
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -38,3 +39,39 @@ def test_an_sdk_of_another_version_is_refused_with_a_documented_code_and_what_to
     assert f"'angarium=={__version__}'" in told
     monkeypatch.setattr(metadata, "version", lambda _name: __version__)
     assert launch.version_fault() == ""
+
+
+def warm(tmp_path: Path) -> subprocess.Popen[bytes]:
+    """Start a program that waits, and says what it imported, what it was told, and what else it can read."""
+    (tmp_path / "imported.py").write_text("print('imported', flush=True)\n")
+    (tmp_path / "program.py").write_text(
+        "import sys\nimport imported\n"
+        "if __name__ == '__main__':\n    print(sys.argv[1:], repr(sys.stdin.read()), flush=True)\n"
+    )
+    environment = launch.environment()
+    environment["PYTHONPATH"] += f":{tmp_path}"
+    command = launch.warm_command("program", "--index", "1")
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R265")
+def test_a_program_that_waits_has_imported_what_it_needs_and_begins_with_what_it_is_told(
+    tmp_path: Path,
+) -> None:
+    with warm(tmp_path) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"imported\n"
+        process.stdin.write(launch.told(["--incarnation", "7"]))
+        process.stdin.flush()
+        assert process.stdout.readline() == b"['--index', '1', '--incarnation', '7'] ''\n"
+        assert process.wait(60.0) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R265")
+def test_a_program_that_nobody_wants_any_more_ends_and_does_nothing(tmp_path: Path) -> None:
+    with warm(tmp_path) as process:
+        out, _ = process.communicate(timeout=60.0)
+        assert (out, process.returncode) == (b"imported\n", 0)

@@ -13,7 +13,9 @@ from cluster.link.channel import Channel
 from cluster.link.config import LinkConfig
 from cluster.link.role import CHANNEL
 from cluster.relay.pair import (
+    ATTEMPT_SEVERAL_S,
     BACKOFF_MAX_S,
+    BACKOFF_SEVERAL_S,
     FAR,
     OWN,
     REFUSAL_EVENT_S,
@@ -164,6 +166,17 @@ def test_addresses_are_tried_in_turn() -> None:
         bench.effects()
     assert urls == ["tcp://one:1", "tcp://two:2"] * 2
     assert bench.events == []
+
+
+def test_with_several_addresses_it_tries_again_sooner_and_gives_up_a_silent_one_sooner() -> None:
+    bench = Bench("tcp://one:1", "tcp://two:2")
+    pauses = []
+    for _ in range(12):
+        pause, _ = bench.until_connect()
+        pauses.append(pause)
+        bench.wait(ATTEMPT_SEVERAL_S + 0.1)
+        assert bench.channel.state is State.WAITING
+    assert BACKOFF_SEVERAL_S / 2 - 0.1 <= max(pauses) <= BACKOFF_SEVERAL_S + 0.1
 
 
 def test_without_addresses_it_says_so() -> None:

@@ -87,3 +87,16 @@ def test_a_process_that_is_away_says_nothing_of_the_standby(keeper: Keeper) -> N
     hear(follows=False)
     assert keeper.desk.misses(["0", "1"], 0.0)
     assert not keeper.desk.misses(["0", "1"], FRESH_S), "that was a while ago"
+
+
+@pytest.mark.requirement("R265")
+def test_a_process_that_has_just_come_is_told_at_once(keeper: Keeper) -> None:
+    desk = keeper.desk
+    desk.say(Order(1, 10.0, 7))
+    desk.tick(5.0)
+    keeper.says(None)
+    while "0" not in desk.followed:
+        assert keeper.is_woken(), "nothing is heard"
+        keeper.watch.wait(0.0)
+    desk.tick(5.0)
+    assert keeper.process.poll(int(LIMIT_S * 1_000)), "it is not told before the next order is due"

@@ -14,6 +14,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from angarium import errors
@@ -34,7 +35,11 @@ ATTEMPT_TIMEOUT_S: Final = 5.0
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_MAX_S: Final = 5.0
 #: With several addresses, because another host may take over at any moment.
-BACKOFF_SEVERAL_S: Final = 1.0
+BACKOFF_SEVERAL_S: Final = 0.5
+#: ... and one of them may be of a host without power, from which not even a refusal comes: a client that was connected
+#: waits so long for a connection in the first rounds, and then longer, for a network on which that takes longer.
+CONNECT_SEVERAL_S: Final = 1.0
+PATIENT_AFTER_ROUNDS: Final = 10
 BACKOFF_FACTOR: Final = 2.0
 #: Levels of a deliver-to-one priority, 1 is the highest.
 PRIORITIES: Final = range(1, 5)
@@ -246,14 +251,17 @@ class Connection:
         delay = BACKOFF_FIRST_S
         urls = self._options.urls
         longest = BACKOFF_MAX_S if len(urls) == 1 else BACKOFF_SEVERAL_S
-        while True:
+        for rounds in count():
+            patience_s = ATTEMPT_TIMEOUT_S
+            if len(urls) > 1 and self._token is not None:
+                patience_s = CONNECT_SEVERAL_S * max(1.0, rounds / PATIENT_AFTER_ROUNDS)
             lasting = 0
             error: AngariumError | None = None
             for url in urls:
                 timeout_s = ATTEMPT_TIMEOUT_S if deadline is None else deadline - self._loop.time()
                 if timeout_s <= 0:
                     break
-                error = await self._attempt(url, min(timeout_s, ATTEMPT_TIMEOUT_S))
+                error = await self._attempt(url, min(timeout_s, ATTEMPT_TIMEOUT_S), patience_s)
                 if error is None:
                     return None
                 lasting += is_lasting(error)
@@ -265,9 +273,10 @@ class Connection:
             _logger.debug("no connection: %s; trying again in %.2f s", error, wait_s)
             await asyncio.sleep(wait_s)
             delay = min(delay * BACKOFF_FACTOR, longest)
+        raise AssertionError("there are more rounds")
 
-    async def _attempt(self, url: str, timeout_s: float) -> AngariumError | None:
-        """Try one address; give None if the session is open."""
+    async def _attempt(self, url: str, timeout_s: float, connect_s: float) -> AngariumError | None:
+        """Try one address, to which there has to be a connection sooner; give None if the session is open."""
         self.url = url
         hello = self._options.hello
         if self._token is not None:
@@ -281,7 +290,8 @@ class Connection:
                 return unable
         self._greeting = ClientSession(hello, self._window, self._loop.time())
         self._attempted = attempted = self._loop.create_future()
-        expiry = self._loop.call_later(timeout_s, self._give_up, attempted, f"{timeout_s:.1f} s")
+        expiry = self._loop.call_later(timeout_s, self._give_up, attempted, timeout_s)
+        hurry = self._loop.call_later(connect_s, self._give_up_unconnected, attempted, connect_s)
         try:
             self._transport = self._make_transport(url)
             self.transmit()
@@ -293,15 +303,20 @@ class Connection:
             raise
         finally:
             expiry.cancel()
+            hurry.cancel()
         return error
 
-    def _give_up(self, attempted: asyncio.Future[AngariumError | None], waited: str) -> None:
+    def _give_up(self, attempted: asyncio.Future[AngariumError | None], waited_s: float) -> None:
         """Nobody answered in time."""
         if not attempted.done():
             self._drop()
-            attempted.set_result(
-                errors.error_for(errors.CONNECT_FAILED, f"{self.url}: no answer within {waited}")
-            )
+            detail = f"{self.url}: no answer within {waited_s:.1f} s"
+            attempted.set_result(errors.error_for(errors.CONNECT_FAILED, detail))
+
+    def _give_up_unconnected(self, attempted: asyncio.Future[AngariumError | None], waited_s: float) -> None:
+        """Nothing came from the host of the address."""
+        if self._transport is not None and not self._transport.is_connected:
+            self._give_up(attempted, waited_s)
 
     def _make_transport(self, url: str) -> StreamTransport:
         credentials = self._options.credentials

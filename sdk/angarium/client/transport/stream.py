@@ -88,6 +88,11 @@ class StreamTransport:
         else:
             self._connecting = loop.create_task(self._connect(address))
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the other host has taken the connection; what is said over it may still fail."""
+        return self._socket is not None
+
     async def _connect(self, address: tuple[str, int] | str) -> None:
         try:
             made = await _open_socket(self._loop, address)
