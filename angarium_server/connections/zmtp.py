@@ -25,9 +25,12 @@ COMMANDS_MAX: Final = 1_000
 
 _VERSION_AT: Final = 10
 _VERSION_LEAST: Final = 3
-_MECHANISM_AT: Final = slice(12, 32)
+_MECHANISM_AT: Final = 12
+_MECHANISM_END: Final = 32
+_MECHANISM: Final = GREETING[_MECHANISM_AT:_MECHANISM_END]
 #: PING has its time to live in two bytes before what PONG repeats, 16 bytes at most.
-_PING_CONTEXT: Final = slice(2, 18)
+_PING_CONTEXT_AT: Final = 2
+_PING_CONTEXT_END: Final = 18
 
 
 class ZmtpFraming:
@@ -106,7 +109,7 @@ class ZmtpFraming:
         """Take the greeting; give its length."""
         if data[0] != GREETING[0] or data[_VERSION_AT] < _VERSION_LEAST:
             raise FramingError("the peer speaks another protocol")
-        if data[_MECHANISM_AT] != GREETING[_MECHANISM_AT]:
+        if data[_MECHANISM_AT:_MECHANISM_END] != _MECHANISM:
             raise FramingError("one side encrypts and the other does not")
         self._is_greeted = True
         return len(GREETING)
@@ -169,7 +172,7 @@ class ZmtpFraming:
         if name == b"READY":
             self.is_open = True
         elif name == b"PING":
-            self.replies += pack_command(b"PONG", body[_PING_CONTEXT])
+            self.replies += pack_command(b"PONG", body[_PING_CONTEXT_AT:_PING_CONTEXT_END])
         elif name == b"ERROR":
             raise FramingError("the peer has given up the handshake")
 

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 
 from angarium import wire
 from router.delivery.choice import best_neighbour, candidates
-from router.delivery.egress import Delivery, Egress, delivery_of, plain_delivery
+from router.delivery.egress import delivery_of, plain_delivery
 from router.sessions.queues import Bundle, open_rows
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Mapping, Sequence
 
+    from router.delivery.delivery import Delivery
+    from router.delivery.egress import Egress
     from router.delivery.eliding import Eliding
     from router.sessions.interest import FilterSet, Interest
     from router.sessions.neighbour import Neighbour

@@ -12,17 +12,16 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from angarium import wire
-from router.ground.effects import plain_frames
+from router.delivery.delivery import Delivery
+from router.ground.outbox import plain_frames
 from router.sessions.queues import Bundle, ClassQueue, split_by_class
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
-    from router.ground.effects import Outbox
+    from router.ground.outbox import Outbox
     from router.sessions.session import Session
 
 #: Frames taken from D-1, D-2 and D-3 in one turn of the scheduler: each class of
@@ -38,37 +37,22 @@ ANSWER_OVERHEAD_BYTES: Final = 128
 SMALL_BYTES: Final = 4_096
 
 
-class Delivery(msgspec.Struct, eq=False):
-    """What one round gives to one session, or to many of them: built once, shared by all."""
+def classes_of(delivery: Delivery) -> int:
+    """Give the CLASS_* bits of what is inside."""
+    return reduce(or_, [bundle.classes for bundle in delivery.bundles])
 
-    bundles: list[Bundle]
-    rows: int
-    #: Bytes of its batches.
-    size: int
-    #: Whether the number of its rows is all there is to say of it.
-    is_plain: bool
-    #: Whether it shares a frame with what else leaves for a client.
-    is_small: bool
-    #: The DELIVER as it goes out when nothing was dropped before it.
-    _frames: list[bytes] | None = None
-    _link_frames: list[bytes] | None = None
 
-    @property
-    def classes(self) -> int:
-        """Give the CLASS_* bits of what is inside."""
-        return reduce(or_, [bundle.classes for bundle in self.bundles])
-
-    def frames_for(self, session: Session) -> list[bytes]:
-        """Give the DELIVER for a session when nothing was dropped before it."""
-        if not session.is_neighbour:
-            if self._frames is None and self.is_plain:
-                self._frames = plain_frames(self.rows, self.bundles[0].batch)
-            elif self._frames is None:
-                self._frames = deliver_frames(self.bundles, dropped=0)
-            return self._frames
-        if self._link_frames is None:
-            self._link_frames = link_frames(self.bundles, dropped=0)
-        return self._link_frames
+def frames_of(delivery: Delivery, session: Session) -> list[bytes]:
+    """Give the DELIVER for a session when nothing was dropped before it."""
+    if not session.is_neighbour:
+        if delivery.frames is None and delivery.is_plain:
+            delivery.frames = plain_frames(delivery.rows, delivery.bundles[0].batch)
+        elif delivery.frames is None:
+            delivery.frames = deliver_frames(delivery.bundles, dropped=0)
+        return delivery.frames
+    if delivery.link_frames is None:
+        delivery.link_frames = link_frames(delivery.bundles, dropped=0)
+    return delivery.link_frames
 
 
 def delivery_of(*bundles: Bundle) -> Delivery:
@@ -149,7 +133,7 @@ class Egress:
                 self._send_small(session, delivery.bundles[0])
                 return
             else:
-                frames = delivery.frames_for(session)
+                frames = frames_of(delivery, session)
             self._send(session, frames, delivery.rows, delivery.size)
             return
         if egress.congested_at is None:

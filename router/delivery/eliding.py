@@ -18,11 +18,13 @@ import math
 from typing import TYPE_CHECKING
 
 from angarium import wire
-from router.delivery.egress import Delivery, Egress, delivery_of
+from router.delivery.egress import classes_of, delivery_of
 from router.sessions.queues import Bundle, ElidingTable, Topic, open_rows
 
 if TYPE_CHECKING:
-    from router.ground.effects import Outbox
+    from router.delivery.delivery import Delivery
+    from router.delivery.egress import Egress
+    from router.ground.outbox import Outbox
     from router.sessions.session import Session
 
 #: Due times of topics that aged out may be kept beside those of as many live ones, and so many more.
@@ -48,7 +50,7 @@ class Eliding:
 
     def offer(self, session: Session, delivery: Delivery, now: float) -> None:
         """Send on what need not be held."""
-        if delivery.classes & wire.CLASS_ELIDING and not session.closed:
+        if classes_of(delivery) & wire.CLASS_ELIDING and not session.closed:
             # Each alone, because rows that aged out have indices of other rounds and must not be merged by them.
             for bundle in [piece for whole in delivery.bundles for piece in self._sift(session, whole, now)]:
                 self._egress.offer(session, delivery_of(bundle), now)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     from router.ground.config import RouterConfig, SpoolLimits
-    from router.ground.effects import Outbox
+    from router.ground.outbox import Outbox
 
 #: Set and clear percent of limits that have no thresholds of their own: the reference broker's defaults.
 DEFAULT_PERCENTS: Final = (80, 60)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from router.ground.alarms import Alarms
 from router.ground.config import Identity, SpoolLimits
-from router.ground.effects import Outbox
+from router.ground.outbox import Outbox
 
 if TYPE_CHECKING:
     import random

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from router.sessions.burden import Burden, WorkBucket
 
 if TYPE_CHECKING:
-    from router.ground.effects import Outbox
     from router.ground.ground import Counters
+    from router.ground.outbox import Outbox
     from router.sessions.session import Session
 
 #: A client that is held back again and again is told of once in this time.

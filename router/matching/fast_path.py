@@ -21,14 +21,15 @@ from __future__ import annotations
 from functools import reduce
 from itertools import islice
 from operator import itemgetter, lt, or_
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from angarium import wire
 from angarium.message import pack_rows
-from angarium.topic_cache import AGE_INTERVAL_S, CacheEntry, TopicCache
+from angarium.topic_cache import AGE_INTERVAL_S, TopicCache
 from angarium_server.costs import CACHED_TOPIC_BYTES
+from router.matching.known_topic import Entry, Head, Row
 from router.sessions.round import EndpointResult, PlainResult, Round
 
 if TYPE_CHECKING:
@@ -62,49 +63,8 @@ _HIGH_PRIORITY: Final = 2 << wire.COS_SHIFT
 
 #: A row without meta. What looks different in any way is for the worker to judge.
 _decode = msgspec.msgpack.Decoder(list[tuple[int, str, int, None, bytes | None, bytes]]).decode
-
-
-_Natural = Annotated[int, msgspec.Meta(ge=0)]
-_Byte = Annotated[int, msgspec.Meta(ge=0, le=255)]
-_Flags = Annotated[int, msgspec.Meta(ge=0, lt=wire.FLAG_RETAIN)]
-
-
-class _Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, eq=False):
-    """A guaranteed row. Its types are the check, as in a worker."""
-
-    index: _Natural
-    topic: str
-    flags: _Flags
-    meta: tuple[_Natural, _Natural, _Byte | None, str | None] | None
-    properties: bytes | None
-    payload: bytes
-
-
-class _Head(msgspec.Struct, array_like=True, gc=False, eq=False):
-    """A row whose meta, properties and payload are skipped."""
-
-    index: _Natural
-    topic: str
-    flags: _Flags
-
-
-_decode_heads = msgspec.msgpack.Decoder(list[_Head]).decode
-_decode_guaranteed = msgspec.msgpack.Decoder(list[_Row]).decode
-
-
-class Entry(CacheEntry, eq=False):
-    """What is known about one topic."""
-
-    #: Where its rows go, or None if nobody subscribed.
-    plain: FilterSet[Session] | None
-    #: Which endpoints take them, or None.
-    endpoints: FilterSet[Any] | None
-    #: Publish rules under which it was allowed.
-    rules: dict[int, None] = msgspec.field(default_factory=dict)
-
-    def sets(self) -> list[FilterSet[Any]]:
-        """Give every set that the entry refers to."""
-        return [a_set for a_set in (self.plain, self.endpoints) if a_set is not None]
+_decode_heads = msgspec.msgpack.Decoder(list[Head]).decode
+_decode_guaranteed = msgspec.msgpack.Decoder(list[Row]).decode
 
 
 class FastPath:

@@ -11,7 +11,7 @@ What a session is does not matter here, so its type is a parameter.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -67,6 +67,18 @@ class Filter(msgspec.Struct, Generic[S], eq=False):
     def levels(self) -> int:
         """Give what it costs a worker to add or remove it: levels of a tree, or a place in a dict."""
         return 1 if self.shard is not None else self.key[1].count("/") + 1
+
+
+class Subscription(msgspec.Struct, frozen=True, eq=False):
+    """One subscription of one session."""
+
+    text: str
+    deliver_always: bool
+    filter: Filter[Any]
+    #: What its client was charged for it.
+    bytes: int
+    #: The client name of the subscription manager that added it, or empty for the client itself.
+    origin: str
 
 
 class FilterSet(msgspec.Struct, Generic[S], eq=False):

@@ -9,41 +9,27 @@ import re
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
-
 from angarium import errors, wire
 from angarium.errors import error_for
+from angarium_server.access import TopicRules  # noqa: TC001 - a field of a NamedTuple, whose class a compiler makes with its types
 from angarium_server.shapes import Shapes
-from router.ground.effects import SEALED
+from router.ground.outbox import SEALED
 from router.sessions.kinds import CLIENT, SessionKind
 
 if TYPE_CHECKING:
     from angarium.topic import Filter as ParsedFilter
-    from angarium_server.access import TopicRules
     from angarium_server.frames.gateways import Counts, Rights
     from router.ground.ground import TokenBucket
     from router.sessions.burden import Burden
     from router.sessions.directory import Vpn
     from router.sessions.hello import CarriedFor
-    from router.sessions.interest import Filter
+    from router.sessions.interest import Filter, Subscription
     from router.sessions.neighbour import Neighbour
     from router.sessions.producer import Producer
     from router.sessions.queues import EgressQueue, ElidingTable
     from router.sessions.round import Round
     from router.sessions.splice import Splice
     from router.tokens.claims import Grant
-
-
-class Subscription(msgspec.Struct, frozen=True, eq=False):
-    """One subscription of one session."""
-
-    text: str
-    deliver_always: bool
-    filter: Filter[Session]
-    #: What its client was charged for it.
-    bytes: int
-    #: The client name of the subscription manager that added it, or empty for the client itself.
-    origin: str
 
 
 class Permissions(NamedTuple):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from router.matching.shards import Shards
-    from router.sessions.interest import Filter, Interest
-    from router.sessions.session import Session, Subscription
+    from router.sessions.interest import Filter, Interest, Subscription
+    from router.sessions.session import Session
 
 
 class Departures:

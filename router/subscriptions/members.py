@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from router.sessions.interest import Interest
-    from router.sessions.session import Session, Subscription
+    from router.sessions.interest import Interest, Subscription
+    from router.sessions.session import Session
 
 
 class Members:

@@ -24,7 +24,7 @@ from angarium.topic import Filter as ParsedFilter
 from angarium_server.costs import subscription_bytes
 from angarium_server.shapes import shape_of, shape_of_filter
 from router.ground.alarms import CLIENT_OVERLAPPING, CLIENT_SUBSCRIPTIONS, VPN_OVERLAPPING, VPN_SUBSCRIPTIONS
-from router.sessions.session import Subscription
+from router.sessions.interest import Subscription
 from router.subscriptions.departures import Departures
 from router.subscriptions.members import Members, validate_wanted
 from router.subscriptions.subscribing import PIECE, Request, RequestLine, units_of

@@ -22,11 +22,11 @@ from node.matching.matching import Matching
 from router.gateways.wills import Wills
 from router.ground.config import RouterConfig
 from router.guaranteed.endpoints import LaneUsage
-from router.matching.fast_path import Entry
+from router.matching.known_topic import Entry
 from router.sessions.hello import Behalf
-from router.sessions.interest import FilterSet, Interest
+from router.sessions.interest import FilterSet, Interest, Subscription
 from router.sessions.queues import Bundle, ClassQueue
-from router.sessions.session import Session, Subscription
+from router.sessions.session import Session
 from tests.unit.node.driven_home import ROUTER, DrivenHome, settings_of
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def test_a_subscription_in_the_router(form: str) -> None:
         parsed = parse_filter(text)
         made = interest.create(1, parsed, False, bytes(1024))
         interest.join(made, session, text)
-        subscriptions[text, False] = Subscription(text, False, made, 1, "")  # type: ignore[arg-type]
+        subscriptions[text, False] = Subscription(text, False, made, 1, "")
 
     text = form.format(COUNT)
     _expect(costs.subscription_bytes(text, text, 0) - ("*" not in text) * costs.filter_bytes(text), make)

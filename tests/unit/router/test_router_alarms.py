@@ -9,7 +9,7 @@ from cluster import objects
 from cluster.security.passwords import hash_password
 from router.ground.alarms import Alarms, Watched
 from router.ground.config import RouterConfig, SpoolLimits
-from router.ground.effects import Outbox
+from router.ground.outbox import Outbox
 from tests.unit.router.wired_node import snapshot
 
 if TYPE_CHECKING:

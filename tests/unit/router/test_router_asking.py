@@ -10,7 +10,8 @@ import pytest
 from angarium import errors
 from router.asking import asks as asking
 from router.asking.asks import AT_CONTROLLER_MAX, WAIT_S, Asks
-from router.ground.effects import AskController, Outbox
+from router.ground.effects import AskController
+from router.ground.outbox import Outbox
 
 pytestmark = pytest.mark.requirement("R280")
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from router.asking.asks import Asks
-from router.ground.effects import AskController, Outbox
+from router.ground.effects import AskController
+from router.ground.outbox import Outbox
 from router.publishers import settling
 from router.publishers.settling import Settlement, Settling
 
