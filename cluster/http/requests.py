@@ -177,16 +177,18 @@ class Requests:
         Raises:
             AngariumError: why it was not done; or it takes too long (40801).
         """
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
         ask(lambda error: _tell(done, None, error))
         self._touched()
+        detail = f"not done within {timeout_s:g} s; whether it was done later is not known"
+        limit = loop.call_later(
+            timeout_s, lambda: _tell(done, None, error_for(errors.TIMEOUT, detail, "try again"))
+        )
         try:
-            async with asyncio.timeout(timeout_s):
-                await done
-        except TimeoutError:
-            detail = f"not done within {timeout_s:g} s; whether it was done later is not known"
-            raise error_for(errors.TIMEOUT, detail, "try again") from None
+            await done
+        finally:
+            limit.cancel()
 
     # -- publishing ------------------------------------------------------------------------------------------
 
