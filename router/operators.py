@@ -289,6 +289,15 @@ class Operators:
             if session.is_client and vpn in (None, session.vpn.name)
         ]
 
+    def publishers(self, vpn: str, numbers: list[int]) -> list[tuple[int, str]]:
+        """Name the clients of a Message VPN that are connected and have one of these numbers (`publisher_number`)."""
+        wanted = frozenset(numbers)
+        return [
+            (session.publisher, session.client_name)
+            for session in self._sessions
+            if session.publisher in wanted and session.vpn.name == vpn
+        ]
+
     def client(self, vpn: str, name: str, now: float) -> dict[str, Any]:
         """Describe one client with its subscriptions.
 

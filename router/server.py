@@ -398,6 +398,8 @@ class RouterServer:
                     return router.operators.clients(arguments.get("vpn"), now)
                 case "client":
                     return router.operators.client(arguments["vpn"], arguments["name"], now)
+                case "publishers":
+                    return router.operators.publishers(arguments["vpn"], arguments["numbers"])
                 case "disconnect":
                     return router.operators.disconnect(arguments["vpn"], arguments["name"], now)
                 case "session_owner" | "put_aside":

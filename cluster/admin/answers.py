@@ -336,6 +336,13 @@ class Producer(OfVpn, kw_only=True):
     open: bool
 
 
+class Publisher(msgspec.Struct, kw_only=True):
+    """Who published messages of an endpoint, and how many of the newest; "" are those who are not connected."""
+
+    client: str
+    messages: int
+
+
 class Stage(msgspec.Struct, kw_only=True):
     """A stage that is not over."""
 

@@ -65,7 +65,7 @@ class SubscribeArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class EndpointArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `endpoints.show`, `endpoints.purge` and `endpoints.release`: one endpoint."""
+    """Of `endpoints.show`, `endpoints.publishers`, `endpoints.purge` and `endpoints.release`: one endpoint."""
 
     name: str
     kind: Literal["queue", "topic-endpoint"] = "queue"

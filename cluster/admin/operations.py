@@ -127,6 +127,13 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "endpoints.show": Operation(
         VIEWER, "vpn", arguments.EndpointArguments, _Endpoint, "Show what an endpoint holds"
     ),
+    "endpoints.publishers": Operation(
+        VIEWER,
+        "vpn",
+        arguments.EndpointArguments,
+        list[answers.Publisher],
+        "Count who published the newest messages of an endpoint",
+    ),
     "endpoints.purge": Operation(
         OPERATOR, "vpn", arguments.EndpointArguments, answers.Purged, "Delete all messages of an endpoint"
     ),

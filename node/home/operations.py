@@ -8,12 +8,14 @@ No I/O of its own, no clock; `node.home.home` uses this.
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from angarium import errors
+from angarium.message import HEADER_KEYS, unpack_properties
 from node.backlog.segment import GONE
 from node.home.lanes.jobs import KIND_COPY, KIND_MOVE, KIND_REDRIVE, BackupJob, CheckJob, Job, MoveJob
 from node.home.spool.writing import Task
@@ -33,6 +35,9 @@ PAGE_MAX: Final = 1_000
 #: Messages that a listing looks at in one step, and what it costs to describe one, in steps of `Effort`.
 EXAMINED_MAX: Final = 2_000
 DESCRIBE_STEPS: Final = 5_000
+#: Of a lane: messages whose publishers are counted, the newest ones, and positions that are looked at for them.
+PUBLISHED_MAX: Final = 100
+PUBLISHED_LOOKED: Final = 2_000
 #: Bytes of messages of a lane that is kept aside in one answer; one message may exceed it.
 READ_BYTES: Final = 1 << 20
 #: Positions in one request to delete messages.
@@ -185,6 +190,7 @@ class Operations:
         self._operations: dict[str, tuple[type[Any], Callable[[Any], Any]]] = {
             "endpoint.messages": (_Page, self._list_messages),
             "endpoint.message": (_Message, self._show_message),
+            "endpoint.publishers": (_Lane, self._count_publishers),
             "endpoint.purge": (_Lane, self._purge),
             "endpoint.release": (_Lane, self._release),
             "endpoint.delete_messages": (_Positions, self._delete_messages),
@@ -353,6 +359,22 @@ class Operations:
             raise errors.error_for(errors.OBJECT_NOT_FOUND, f"lane {lane_id} is not kept aside here")
         return held
 
+    def _count_publishers(self, request: _Lane) -> list[tuple[int, str, int]]:
+        """Count, of the newest messages, those of each publisher: its number, the sender that it names, how many."""
+        lane = self._lane(request.lane_id).lane
+        newest: deque[tuple[Segment, int]] = deque(maxlen=PUBLISHED_MAX)
+        for segment in lane.segments_from(max(1, lane.next_position - PUBLISHED_LOOKED)):
+            newest.extend((segment, i) for i in range(segment.count) if segment.state[i] != GONE)
+        found: Counter[tuple[int, str]] = Counter()
+        for segment, i in newest:
+            if self._parts.operators_effort.left <= 0:
+                break
+            self._parts.operators_effort.left -= DESCRIBE_STEPS
+            row = self._row(segment, i)
+            sender = "" if row is None else _sender_of(row)
+            found[segment.publisher(i), sender] += 1
+        return [(number, sender, count) for (number, sender), count in found.items()]
+
     def _show_aside(self, _request: _Nothing) -> list[dict[str, Any]]:
         return self._parts.changes.aside.describe()
 
@@ -459,6 +481,12 @@ class Operations:
 
     def _show_spool(self, _request: _Nothing) -> dict[str, Any]:
         return self._metrics()
+
+
+def _sender_of(row: Row) -> str:
+    """Give the sender that a message names; gateways name their clients there."""
+    sender = unpack_properties(row.properties).get(HEADER_KEYS["sender_id"])
+    return sender if isinstance(sender, str) else ""
 
 
 def _body(row: Row | None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ It needs Chromium, as Debian's package of that name; without one these tests are
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +29,8 @@ pytestmark = pytest.mark.slow
 
 #: What must stay text: it would be markup, and a script, in a page that puts it in as it is.
 MARKUP: Final = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
+#: A client that fills a queue.
+FILLS: Final = "<b>till</b> 1"
 QUEUES: Final = ("calm", "grows", "other")
 
 
@@ -126,8 +129,19 @@ def test_an_operator_finds_the_queue_that_grows_and_works_with_its_messages(
     fill(node, api, "grows", [b"first", b"second", MARKUP.encode()])
     # Sorted by what they hold, and asked for again by itself: it comes up.
     browser.until("document.querySelector('tbody th').innerText === 'grows'")
-    browser.click("grows", "tbody")
-    browser.sees("Unacknowledged")
+    with blocking.connect(node.url, client_name=FILLS) as client:
+        client.publish(queue="grows", payload=b"by a client that is there", mode="persistent")
+        client.flush()
+        browser.click("grows", "tbody")
+        browser.sees("Unacknowledged")
+        browser.click(FILLS, "#publishers")
+        browser.until("document.querySelector('h1')?.innerText === " + json.dumps(FILLS))
+        browser.sees("Published")
+    browser.value("location.hash = '#/queue/default/grows'")
+    browser.click("Choose message 4")
+    browser.click("Delete 1 message", "main")
+    browser.click("Delete 1 message", "dialog")
+    browser.until("!document.querySelector('dialog')")
     browser.click("Show message 3")
     browser.sees(MARKUP)
     browser.press("Escape")

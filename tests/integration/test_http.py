@@ -206,6 +206,23 @@ def test_behind_a_proxy_a_client_is_at_the_address_that_the_proxy_says(node: Nod
     ben.close()
 
 
+def test_who_publishes_into_a_queue_is_counted_also_here(node: Node, web: Web) -> None:
+    node.run("queue", "create", "filled", "--set", "owner=default", "--subscription", "filled/>")
+    assert node.run("queue", "publishers", "filled", "--json").strip() == ""
+    with blocking.connect(node.url, client_name="till") as client:
+        with blocking.connect(node.url, client_name="gone") as other:
+            for one in (client, client, other):
+                one.publish("filled/a", b"x", mode="persistent", sender_id="somebody else")
+                one.flush()
+        assert web.post("/v1/topics/filled/b", b"y").status == 204
+        clients = [json.loads(line) for line in node.run("client", "list", "--json").splitlines()]
+        by_http = {one["name"] for one in clients if one["sdk"] == "http"}
+        lines = node.run("queue", "publishers", "filled", "--json").splitlines()
+        found = {one["client"]: one["messages"] for one in map(json.loads, lines)}
+    assert len(by_http & found.keys()) == 1
+    assert {name: count for name, count in found.items() if name not in by_http} == {"till": 2, "": 1}
+
+
 def test_who_has_a_wrong_password_is_told_so_and_asked_for_it(node: Node, web: Web) -> None:
     refused = web.post("/v1/topics/a", Authorization=basic("anna", "wrong"))
     assert (refused.status, refused.code) == (401, errors.UNAUTHORIZED)

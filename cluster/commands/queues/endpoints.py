@@ -31,6 +31,7 @@ from cluster.commands.terminal.hints import attribute_hints, print_hints, quiet_
 from cluster.commands.terminal.options import AT_LEAST_0, AT_LEAST_1, options, setting
 from cluster.commands.terminal.output import (
     Output,
+    list_option,
     output_option,
     print_exactly,
     print_part,
@@ -90,6 +91,7 @@ def _make_group(kind: str, sentence: str) -> click.Group:
     group.add_command(delete_command(kind))
     group.add_command(attributes_command(kind))
     group.add_command(list_messages_command(kind))
+    group.add_command(_publishers_command(kind))
     group.add_command(_purge_command(kind))
     group.add_command(
         _transfer_command(kind, "copy", "Copy messages of the {kind} NAME to another endpoint.")
@@ -236,6 +238,23 @@ def _purge_command(kind: str) -> click.Command:
         )
 
     return purge
+
+
+def _publishers_command(kind: str) -> click.Command:
+    @click.command(
+        "publishers",
+        help=f"List who published the newest messages of the {kind} NAME, and how many each; clients that are not"
+        " connected are one without a name.",
+    )
+    @click.argument("name", shell_complete=complete_names(kind))
+    @vpn_option(kind)
+    @list_option
+    @admin_options
+    def publishers(*, admin: AdminOptions, name: str, vpn: str, out: Output) -> None:
+        found = admin.call("endpoints.publishers", kind=kind, vpn=vpn, name=name)
+        out.rows(found, ("client", "messages"), name="client", empty=f"{kind} {name} holds no messages")
+
+    return publishers
 
 
 def _release_command() -> click.Command:

@@ -9,6 +9,8 @@ An operation that would take long is a job of the homes: it answers at once with
                         fields=[] (all; else these beside
                         kind, vpn and name)
     endpoints.show      kind, name, vpn                                        one, with flows and partitions
+    endpoints.publishers  the same                                             of the newest messages: who published how
+                                                                               many, [{"client", "messages"}]
     endpoints.purge     kind, name, vpn                                        {"purged": messages}
     endpoints.release   kind, name, vpn                                        {"groups": [name], "partitions": n}
     endpoints.copy      kind, name, vpn, target, target_kind="queue",          {"jobs": [[worker, number], ...]}
@@ -63,6 +65,7 @@ class EndpointOperations:
         self.operations: Handlers = {
             "endpoints.list": self._list,
             "endpoints.show": self._show,
+            "endpoints.publishers": self._list_publishers,
             "endpoints.purge": self._purge,
             "endpoints.release": self._release,
             "endpoints.copy": self._copy,
@@ -106,6 +109,25 @@ class EndpointOperations:
             return {**row, **metrics.lanes(stats), **told, "flows": answers.get("flows") or []}
 
         self._board.collect_view(asker, now, asked, finish)
+
+    def _list_publishers(self, request: arguments.EndpointArguments, asker: Asker, now: float) -> None:
+        """Count what the homes know of the newest messages, and have the router name the clients."""
+        lanes = _lanes(self._find(request))
+        questions = {lane: (place, "endpoint.publishers", {"lane_id": lane}) for lane, place in lanes.items()}
+
+        def named(counted: list[Any]) -> None:
+            numbers = list(dict.fromkeys(number for number, _, _ in counted))
+            asked = {"vpn": request.vpn, "numbers": numbers}
+
+            def finish(answers: dict[Place, Any]) -> list[dict[str, Any]]:
+                return metrics.publishers(counted, answers.get(ROUTER) or [])
+
+            self._board.collect_view(asker, now, {ROUTER: (ROUTER, "publishers", asked)}, finish)
+
+        def counted(answers: dict[int, Any]) -> None:
+            named([one for lane in lanes for one in answers.get(lane) or ()])
+
+        self._board.collect_view(None, now, questions, counted)
 
     def _list_flows(self, request: arguments.VpnArguments, asker: Asker, now: float) -> None:
         self._board.forward("flows", {"vpn": request.vpn, "kind": None, "name": None}, asker, now)

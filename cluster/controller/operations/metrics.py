@@ -6,8 +6,11 @@ Pure functions over maps. The metrics carry the names that operators of the refe
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import date
 from typing import Any, Final
+
+from angarium import wire
 
 Row = dict[str, Any]
 
@@ -98,6 +101,22 @@ def producers(known: list[Row], told: list[Row]) -> list[Row]:
         shown = {name: value for name, value in row.items() if name != "used_day"}
         rows.append({**shown, "last_used": used, "open": row["id"] in opened, **opened.get(row["id"], {})})
     return rows
+
+
+def publishers(counted: list[tuple[int, str, int]], named: list[tuple[int, str]]) -> list[Row]:
+    """Give who published messages, and how many, most first: those who are not connected are one without a name.
+
+    A gateway publishes for its clients, whom its messages name as senders; what others name is their own affair.
+
+    Args:
+        counted: numbers of publishers, the sender that their messages name, and how many these are.
+        named: numbers and the clients whose they are.
+    """
+    names, found = dict(named), Counter[str]()
+    for number, sender, messages in counted:
+        name = names.get(number, "")
+        found[sender if sender and name.startswith(wire.GATEWAY_NAME_PREFIX) else name] += messages
+    return [{"client": name, "messages": messages} for name, messages in found.most_common()]
 
 
 def jobs(rows: list[Row]) -> Row:

@@ -158,6 +158,8 @@ def _of_kind(kind: ObjectKind) -> Iterator[Route]:
 def _of_endpoints(kind: str, named: str) -> Iterator[Route]:
     fixed = {"kind": kind}
     yield Route("GET", f"{named}/status", "endpoints.show", f"Show what the {kind} holds", fixed=fixed)
+    published = "Count who published its newest messages"
+    yield Route("GET", f"{named}/publishers", "endpoints.publishers", published, Shape.ROWS, fixed=fixed)
     yield Route(
         "POST", f"{named}/purge", "endpoints.purge", f"Delete all messages of the {kind}", fixed=fixed
     )

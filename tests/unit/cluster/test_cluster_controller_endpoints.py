@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from angarium import errors
+from angarium import errors, wire
 from cluster.controller.operations.endpoints import HOME_TIMEOUT_S
 from cluster.controller.operations.spool import COPY_IDLE_S, PIECE_BYTES
 from cluster.controller.switchboard import effects as c
@@ -148,6 +148,26 @@ def test_brackets_in_a_name_are_no_pattern(served: World) -> None:
 
 
 # -- messages ------------------------------------------------------------------------------------------------
+
+
+def test_publishers_are_counted_by_the_homes_and_named_by_the_router(served: World) -> None:
+    gateway = f"{wire.GATEWAY_NAME_PREFIX}mqtt.0"
+    seen = served.call("endpoints.publishers", name="p")
+    assert [(place, what) for place, what, _ in asked_of(seen)] == [
+        ("worker-0-7", "endpoint.publishers"),
+        ("worker-1-7", "endpoint.publishers"),
+        ("worker-0-7", "endpoint.publishers"),
+    ]
+    homes = [[(1, "", 5), (2, "sensor", 9)], [(1, "made up", 2), (3, "", 4)], [(3, "made up", 3)]]
+    named = served.answer(seen, *homes)
+    assert asked_of(named) == [("router-0-7", "publishers", {"vpn": "default", "numbers": [1, 2, 3]})]
+    assert replies(served.answer(named, [[1, "till"], [2, gateway]])) == [
+        [
+            {"client": "sensor", "messages": 9},
+            {"client": "till", "messages": 7},
+            {"client": "", "messages": 7},
+        ]
+    ]
 
 
 def test_messages_are_asked_of_their_home(served: World) -> None:

@@ -36,6 +36,7 @@ READS = {
         "gateways.show",
     ),
     *("objects.list", "objects.show", "config.show", "config.export", "endpoints.list", "endpoints.show"),
+    "endpoints.publishers",
     *("messages.list", "messages.show", "jobs.show", "clients.list", "clients.show", "subscriptions.list"),
     *("subscriptions.remote", "flows.list", "producers.list", "stages.list", "sinks.list", "bridges.list"),
     *("bridges.show", "links.list", "links.show", "cluster.status", "cluster.token.list", "spool.show"),

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from angarium import errors, wire
+from angarium import Message, errors, wire
 from node.home.lanes.jobs import ENDED_MAX, STEP_ROWS
-from node.home.operations import EXAMINED_MAX
+from node.home.operations import EXAMINED_MAX, PUBLISHED_MAX
 from node.home.spool import layout
 from storage.spool import Table
 from tests.unit.node.driven_home import (
@@ -337,6 +337,18 @@ def test_a_listed_message_says_everything_but_its_body() -> None:
     assert driven.ask("endpoint.messages", lane_id=LANE) == [expected]
     shown = driven.ask("endpoint.message", lane_id=LANE, position=1)
     assert shown == {**expected, "flags": 1, "properties": None, "payload": b"body"}
+
+
+def test_the_publishers_of_the_newest_messages_are_counted() -> None:
+    driven = started()
+    assert driven.ask("endpoint.publishers", lane_id=LANE) == []
+    driven.store(([LANE], rows_of(10)), publisher=7)
+    driven.store(([LANE], rows_of(PUBLISHED_MAX - 3)), publisher=8)
+    sent = Message("t", b"", mode="persistent", sender_id="of a gateway").row
+    driven.store(([LANE], [[0, "t", 1, None, sent[4], b"x"]]), publisher=9)
+    driven.settle_down()
+    found = [tuple(one) for one in driven.ask("endpoint.publishers", lane_id=LANE)]
+    assert found == [(7, "", 2), (8, "", PUBLISHED_MAX - 3), (9, "of a gateway", 1)]
 
 
 def test_a_selector_looks_on_until_the_page_is_full_or_the_lane_ends() -> None:

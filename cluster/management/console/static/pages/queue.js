@@ -62,7 +62,10 @@ function Endpoint({ me, vpn, name, kind, plural }) {
       <${Panel} id="depth" title="Depth"><${Chart} label="Depth" series=${["Messages", "Unacknowledged"]} data=${depth} show=${count} /><//>
       <${Panel} id="rates" title="Messages each second"><${Chart} label="Messages each second" series=${["In", "Out"]} data=${rates} show=${rate} /><//>
     </div>
-    <${Panel} id="consumers" title="Consumers"><${Consumers} flows=${status.flows} /><//>
+    <div class="columns uneven">
+      <${Panel} id="publishers" title="Publishers of the newest messages"><${Publishers} ...${{ pieces, vpn }} /><//>
+      <${Panel} id="consumers" title="Consumers"><${Consumers} flows=${status.flows} /><//>
+    </div>
     <${Messages} ...${{ me, vpn, name, kind, pieces, partitions: status.partition_count ?? 0 }} />
     <div class="columns">
       <${Panel} id="counters" title="Refused, dead and deleted"><${Counters} status=${status} /><//>
@@ -93,6 +96,18 @@ function Figures({ status }) {
     <${Figure} label="Out" value=${rate(status.messages_out_per_s)} note=${sizeRate(status.bytes_out_per_s)} />
     <${Figure} label="Oldest message" value=${since(status.oldest_stored_ms)} note=${status.oldest_stored_ms ? "ago" : "empty"} />
   </dl>`;
+}
+
+/** Who fills it: asked less often than the rest, for messages are looked at for it. */
+function Publishers({ pieces, vpn }) {
+  const { value, problem } = usePolling(pieces.join("\n"), (signal) => get([...pieces, "publishers"], {}, { signal }), 5_000);
+  const named = (row) => (row.client ? html`<${Link} path=${["client", vpn, row.client]}>${row.client}<//>` : "not connected any more");
+  const columns = [
+    { name: "client", title: "Client", main: true, show: named },
+    { name: "messages", title: "Messages", number: true, show: (row) => count(row.messages) },
+  ];
+  if (!value) return problem ? html`<${Refusal} problem=${problem} />` : html`<${Loading} />`;
+  return html`<${Table} caption="Publishers of the newest messages" columns=${columns} rows=${value} keyOf=${(row) => row.client} empty="It holds no messages." />`;
 }
 
 function Consumers({ flows }) {
