@@ -188,7 +188,7 @@ class Done(Protocol):
         """It was carried out with this value, or refused for this reason."""
 
 
-class Stage(enum.Enum):
+class AttachState(enum.Enum):
     """Where a client is."""
 
     WAITING = "waiting for the carrier"
@@ -202,7 +202,7 @@ class Stage(enum.Enum):
 
 
 #: For the path of messages: to look up a member of an enumeration costs more than a call.
-_OPEN: Final = Stage.OPEN
+_OPEN: Final = AttachState.OPEN
 
 
 class _Request:
@@ -281,7 +281,7 @@ class Attached:
         "name",
         "number",
         "rights",
-        "stage",
+        "state",
         "unretired",
         "wait_until",
         "window",
@@ -298,7 +298,7 @@ class Attached:
         self.has_moved = False
         #: How long it waits for its carrier at most.
         self.wait_until = wait_until
-        self.stage = Stage.WAITING
+        self.state = AttachState.WAITING
         #: Of its HELLO; 0 while it waits.
         self.number = 0
         #: In force at the node; empty before it is open.
@@ -336,7 +336,7 @@ class Attached:
     @property
     def _is_in(self) -> bool:
         """Whether what it asks for is asked, now or when it is attached again."""
-        return self.stage is Stage.OPEN or self.is_away
+        return self.state is AttachState.OPEN or self.is_away
 
     # What the protocol says.
 
@@ -395,17 +395,17 @@ class Attached:
 
     def accept(self, window: FlowWindow, position: int) -> None:
         """Be done with a message of a flow: its queue deletes it."""
-        if self.stage is Stage.OPEN and window.flow:
+        if self.state is AttachState.OPEN and window.flow:
             self._carrier.accepting.add(self.number, window, position)
 
     def settle(self, window: FlowWindow, partition: int, position: int, outcome: int) -> None:
         """Say what became of a message of a flow, whose queue may have partitions."""
-        if self.stage is Stage.OPEN and window.flow:
+        if self.state is AttachState.OPEN and window.flow:
             self._carrier.accepting.add(self.number, window, position, partition, outcome)
 
     def renew(self, window: FlowWindow) -> None:
         """Have more granted to a flow: its client has room again."""
-        if self.stage is Stage.OPEN and window.flow:
+        if self.state is AttachState.OPEN and window.flow:
             self._carrier.accepting.renew(self.number, window)
 
     def refusal_of(self, topic: str, size: int) -> int:
@@ -416,7 +416,7 @@ class Attached:
 
     def has_room(self) -> bool:
         """Tell whether another message is taken."""
-        if self.stage is not _OPEN or not self._carrier.has_room():
+        if self.state is not _OPEN or not self._carrier.has_room():
             return False
         return self.unretired < self.window or self._carrier.windows.may_publish(self)
 
@@ -424,7 +424,7 @@ class Attached:
         self, topic: str, flags: int, meta: Meta | None, properties: bytes | None, payload: bytes
     ) -> None:
         """Publish a direct message; the caller has asked `refusal_of` and `has_room`."""
-        if self.stage is _OPEN:
+        if self.state is _OPEN:
             self._carrier.gathering.add((0, topic, flags, meta, properties, payload))
             self._carrier.windows.add(self)
 
@@ -437,7 +437,7 @@ class Attached:
     def has_room_guaranteed(self) -> bool:
         """Tell whether another guaranteed message is taken."""
         is_full = self._unacknowledged_bytes >= UNACKNOWLEDGED_BYTES_MAX
-        return self.stage is Stage.OPEN and not is_full and self._carrier.has_room_guaranteed()
+        return self.state is AttachState.OPEN and not is_full and self._carrier.has_room_guaranteed()
 
     def publish_guaranteed(
         self, topic: str, flags: int, meta: Meta | None, properties: bytes | None, payload: bytes, name: int
@@ -456,7 +456,7 @@ class Attached:
 
         The next one follows that: so there is always credit for it. While away it is forgotten.
         """
-        if self.stage is Stage.OPEN:
+        if self.state is AttachState.OPEN:
             assert self._own_round is None
             self._own_round = producer, first, rows
             self._carrier.has_asked(self)
@@ -469,7 +469,7 @@ class Attached:
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter that operators see."""
         self._totals[name] = self._totals.get(name, 0) + amount
-        if self.stage is Stage.OPEN:
+        if self.state is AttachState.OPEN:
             self._carrier.counting.changed(self)
 
     @property
@@ -481,7 +481,7 @@ class Attached:
     def queued(self, queued: tuple[int, int]) -> None:
         if queued != self._queued:
             self._queued = queued
-            if self.stage is Stage.OPEN:
+            if self.state is AttachState.OPEN:
                 self._carrier.counting.changed(self)
 
     def leave(
@@ -500,13 +500,13 @@ class Attached:
 
     def ask(self, session: GatewaySession) -> None:
         """Send its round, and ask for what comes next, if there is anything and nothing is under way."""
-        if self._own_round is not None and self.stage is Stage.OPEN:
+        if self._own_round is not None and self.state is AttachState.OPEN:
             (producer, first, rows), self._own_round = self._own_round, None
             self._rounds += 1
             batch = self._carrier.gathering.cut(deque(rows))
             assert batch.rows == len(rows), "more than a round"
             session.publish_of(self.number, batch, self._rounds, producer, first)
-        if self.stage is Stage.OPEN and self._requests and not self._is_asking:
+        if self.state is AttachState.OPEN and self._requests and not self._is_asking:
             self._is_asking = True
             self._requests[0].send(session, self.number)
 
@@ -528,17 +528,17 @@ class Attached:
 
     def spooled(self, event: Arrived, now: float) -> None:
         """Hand on messages of a queue."""
-        if self.stage is Stage.OPEN:
+        if self.state is AttachState.OPEN:
             self._guest.spooled(event, now)
 
     def acked(self, event: Acknowledged, now: float) -> None:
         """Hand on what became of a round of its own."""
-        if self.stage is Stage.OPEN:
+        if self.state is AttachState.OPEN:
             self._guest.stored(event, now)
 
     def indicated(self, event: Indicated, now: float) -> None:
         """Hand on what happened to a flow."""
-        if self.stage is Stage.OPEN:
+        if self.state is AttachState.OPEN:
             self._guest.indicated(event, now)
 
     def judged(self, codes: list[int], now: float) -> None:
@@ -559,7 +559,7 @@ class Attached:
 
     def go_on(self, now: float) -> None:
         """Have the guest publish again."""
-        if self.stage is Stage.OPEN:
+        if self.state is AttachState.OPEN:
             self._guest.may_go_on(now)
 
     def settled(self, settled: Settled, now: float) -> None:
@@ -572,11 +572,11 @@ class Attached:
         """Wait for another carrier."""
         self._carrier = carrier
         self.has_moved = True
-        self.stage, self.number = Stage.WAITING, 0
+        self.state, self.number = AttachState.WAITING, 0
 
     def suspend(self, wait_until: float, now: float) -> None:
         """Be without a carrier, and wait for the next one, if the guest can."""
-        self.is_away, self.stage, self.number = True, Stage.WAITING, 0
+        self.is_away, self.state, self.number = True, AttachState.WAITING, 0
         self.wait_until = wait_until
         self._is_asking, self._own_round, self._rounds = False, None, 0
         self.unretired, self.window, self.is_full = 0, WINDOW_FIRST, False
@@ -585,7 +585,7 @@ class Attached:
         if self._guest.away(now):
             self._ask_again(pending, now)
         else:
-            self.is_away, self.stage = False, Stage.OPEN
+            self.is_away, self.state = False, AttachState.OPEN
 
     def _ask_again(self, pending: list[_Request | _Operation], now: float) -> None:
         """Line up what had no answer, except for what went with the carrier."""
@@ -602,7 +602,7 @@ class Attached:
     def welcomed(self, welcome: AttachedWelcome, message_bytes_max: int, now: float) -> None:
         """Be open."""
         was_away, self.is_away = self.is_away, False
-        self.stage = Stage.OPEN
+        self.state = AttachState.OPEN
         self.login = self.login.again(welcome)
         self.name = welcome.client_name
         self._message_bytes_max = message_bytes_max
@@ -617,13 +617,13 @@ class Attached:
     def brought(self, event: Brought, now: float) -> None:
         """Hand on what came for this client alone."""
         for delivery in event.deliveries:
-            if self.stage is Stage.OPEN:
+            if self.state is AttachState.OPEN:
                 self._guest.delivered(delivery.rows, delivery.share, now)
 
     def refuse(self, error: AngariumError, now: float) -> None:
         """Be over without having been open, or attached again."""
         was_away = self.is_away
-        self.stop(Stage.OVER)
+        self.stop(AttachState.OVER)
         if was_away:
             code = _TOLD_AGAIN.get(error.code)
             self._guest.ended(errors.error_for(code, error.detail) if code else error, now)
@@ -632,12 +632,12 @@ class Attached:
 
     def end(self, error: AngariumError | None, now: float) -> None:
         """Be over."""
-        self.stop(Stage.OVER)
+        self.stop(AttachState.OVER)
         self._guest.ended(error, now)
 
-    def stop(self, stage: Stage) -> None:
-        """Be in this stage, and ask for nothing more."""
-        self.stage, self.is_away = stage, False
+    def stop(self, state: AttachState) -> None:
+        """Be in this state, and ask for nothing more."""
+        self.state, self.is_away = state, False
         self._requests.clear()
         self._filters_waiting = 0
 
@@ -650,11 +650,11 @@ class Attached:
         waiting = sum(request.waiting for request in self._requests)
         assert self._filters_waiting == waiting <= FILTERS_WAITING_MAX
         assert all(isinstance(one, _Operation) or not one.codes for one in self._requests[1:])
-        assert self._requests or not self._is_asking or self.stage is not Stage.OPEN
+        assert self._requests or not self._is_asking or self.state is not AttachState.OPEN
         assert self._unacknowledged_bytes >= 0
-        assert self.number or self.stage in (Stage.WAITING, Stage.OVER)
-        assert not self.is_away or self.stage in (Stage.WAITING, Stage.GREETING)
-        assert bool(self.name) or self.stage is not Stage.OPEN
+        assert self.number or self.state in (AttachState.WAITING, AttachState.OVER)
+        assert not self.is_away or self.state in (AttachState.WAITING, AttachState.GREETING)
+        assert bool(self.name) or self.state is not AttachState.OPEN
 
 
 def _nothing(_value: Any, _error: AngariumError | None, _now: float) -> None:

@@ -32,7 +32,7 @@ from angarium.client.protocol.session import State
 from angarium.errors import error_for
 from angarium_server.frames.gateways import COUNTED_MAX, CountedFrame
 from gateway.accepting import Accepting
-from gateway.attached import Attached, Stage
+from gateway.attached import Attached, AttachState
 from gateway.counting import Counting
 from gateway.gathering import Gathering, Windows
 from gateway.producing import Producing
@@ -215,20 +215,20 @@ class Carrier:
 
     def leaves(self, client: Attached) -> None:
         """Have a client leave."""
-        stage = client.stage
-        if stage is Stage.OPEN:
+        state = client.state
+        if state is AttachState.OPEN:
             del self._clients[client.number]
             client.behind = self.gathering.end, self.producing.end
             self._leaving.append(client)
-        elif stage in (Stage.RENOUNCED, Stage.OVER):
+        elif state in (AttachState.RENOUNCED, AttachState.OVER):
             return
-        client.stop(Stage.RENOUNCED if stage is Stage.GREETING else Stage.OVER)
+        client.stop(AttachState.RENOUNCED if state is AttachState.GREETING else AttachState.OVER)
 
     def throw_out(self, client: Attached, error: AngariumError) -> None:
         """End a client that wants too much."""
         client.farewell = (WILL_MAX_S,)
         self.leaves(client)
-        client.stop(Stage.ENDING)
+        client.stop(AttachState.ENDING)
         self._ending.append((client, error))
 
     # Out.
@@ -316,9 +316,9 @@ class Carrier:
         waiting = self._waiting
         while waiting and _has_room(session):
             client = waiting.popleft()
-            if client.stage is Stage.WAITING:
+            if client.state is AttachState.WAITING:
                 assert client.login is not None
-                client.stage = Stage.GREETING
+                client.state = AttachState.GREETING
                 client.number = next(self._around.numbers)
                 self._clients[client.number] = client
                 session.greet(client.number, client.login.hello(self.vpn, self._around.identity.secret))
@@ -387,7 +387,7 @@ class Carrier:
             return
         # Who goes on has what a token stands for: else somebody of its name has been there meanwhile.
         is_another = client.is_away and not event.welcome.resumed
-        if client.stage is not Stage.GREETING or is_another:
+        if client.state is not AttachState.GREETING or is_another:
             del self._clients[event.number]
             self._session.dismiss(event.number, client.farewell)
             if is_another:
@@ -402,9 +402,9 @@ class Carrier:
         if client is None:
             return
         self.counting.forget(client)
-        if client.stage is Stage.OPEN:
+        if client.state is AttachState.OPEN:
             self._tell(client, client.end, event.error, now)
-        elif client.stage is Stage.GREETING:
+        elif client.state is AttachState.GREETING:
             error = event.error or error_for(errors.SESSION_UNKNOWN)
             if error.code == errors.OTHER_VPN and not client.has_moved:
                 self._around.move(client, error.detail)
@@ -446,7 +446,7 @@ class Carrier:
             tell(*what)
         except Exception:  # noqa: BLE001 - see above
             _log.exception("what a client was told led to a fault of the gateway")
-            if client.stage is Stage.OPEN or client.is_away:
+            if client.state is AttachState.OPEN or client.is_away:
                 self.throw_out(client, error_for(errors.INTERNAL))
 
     # Beginning and end.
@@ -508,7 +508,7 @@ class Carrier:
         clients = [*self._clients.values()]
         if is_lost:
             for client in clients:
-                if client.stage is Stage.OPEN:
+                if client.state is AttachState.OPEN:
                     self._tell(client, client.suspend, now + WAIT_S, now)
         self._clients.clear()
         self._asking.clear()
@@ -516,28 +516,29 @@ class Carrier:
         self.counting = Counting()
         self.accepting = Accepting()
         for client in clients:
-            if client.stage is Stage.GREETING:
-                client.stage, client.number = Stage.WAITING, 0
+            if client.state is AttachState.GREETING:
+                client.state, client.number = AttachState.WAITING, 0
         # Those that were to be let in have waited for longer.
-        again = sorted([one for one in clients if one.stage is Stage.WAITING], key=lambda one: one.wait_until)
+        again = [one for one in clients if one.state is AttachState.WAITING]
+        again.sort(key=lambda one: one.wait_until)
         self._waiting.extendleft(reversed(again))
         for client in clients:
-            if client.stage is Stage.OPEN:
-                client.stop(Stage.ENDING)
+            if client.state is AttachState.OPEN:
+                client.stop(AttachState.ENDING)
                 self._ending.append((client, error))
 
     def _refuse_waiting(self, error: AngariumError, now: float) -> None:
         waiting, self._waiting = self._waiting, deque()
         for client in waiting:
-            if client.stage is Stage.WAITING:
+            if client.state is AttachState.WAITING:
                 self._tell(client, client.refuse, error, now)
 
     def _refuse_overdue(self, now: float) -> None:
         """Refuse those that have waited for too long, and forget those that have left."""
         waiting = self._waiting
-        while waiting and (waiting[0].stage is not Stage.WAITING or now >= waiting[0].wait_until):
+        while waiting and (waiting[0].state is not AttachState.WAITING or now >= waiting[0].wait_until):
             client = waiting.popleft()
-            if client.stage is Stage.WAITING:
+            if client.state is AttachState.WAITING:
                 why = "it does not answer" if self._error is None else str(self._error)
                 detail = f"the gateway has no session with the router: {why}"
                 self._tell(client, client.refuse, error_for(errors.VPN_UNAVAILABLE, detail), now)
@@ -545,7 +546,7 @@ class Carrier:
     def _tell_endings(self, now: float) -> None:
         for _ in range(min(len(self._ending), ENDINGS_PER_TURN)):
             client, error = self._ending.popleft()
-            if client.stage is Stage.ENDING:
+            if client.state is AttachState.ENDING:
                 self._tell(client, client.end, error, now)
 
     def stop(self) -> None:
@@ -664,10 +665,9 @@ class Carrier:
         self.gathering.validate()
         self.producing.validate()
         self.windows.validate()
-        stages = (Stage.GREETING, Stage.OPEN, Stage.RENOUNCED)
         for number, client in self._clients.items():
             assert client.number == number
-            assert client.stage in stages
+            assert client.state in (AttachState.GREETING, AttachState.OPEN, AttachState.RENOUNCED)
             client.validate()
         assert self._session is not None or not (self._clients or self._asking or self._leaving)
         numbers = [*self._clients]

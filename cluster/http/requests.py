@@ -14,7 +14,7 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.http import bodies
 from angarium_server.http.problems import RefusedError
-from gateway.http.client import Stage
+from gateway.http.client import ClientState
 from gateway.http.credentials import credentials_of
 from gateway.http.messages import Options, headers_of, json_of
 from gateway.http.queues import LEASED_MAX, OUTCOMES, Receiver
@@ -141,11 +141,11 @@ class Requests:
 
     async def _enter(self, client: HttpClient) -> None:
         """Wait until it is let in."""
-        if client.stage is Stage.GREETING:
+        if client.state is ClientState.GREETING:
             if client.is_full:
                 raise error_for(errors.CONTROL_RATE_EXCEEDED, "too many requests wait to be let in")
             await self._done(client.enter, self._timeout_s + PUBLISH_S)
-        if client.stage is Stage.OVER:
+        if client.state is ClientState.OVER:
             raise client.error or error_for(errors.SESSION_UNKNOWN)
 
     @contextmanager

@@ -40,7 +40,7 @@ WAITING_MAX: Final = 1_000
 Done: TypeAlias = "Callable[[AngariumError | None], None]"
 
 
-class Stage(enum.Enum):
+class ClientState(enum.Enum):
     """Where a client is."""
 
     GREETING = "greeting"
@@ -70,7 +70,7 @@ class HttpClient:
         self._filters: Counter[str] = Counter()
         self._answers: deque[Callable[[Sequence[int]], None]] = deque()
         self.attached: Attached
-        self.stage = Stage.GREETING
+        self.state = ClientState.GREETING
         #: Why it is over.
         self.error: AngariumError | None = None
         #: Requests that are at work with it, and since when there are none.
@@ -89,13 +89,13 @@ class HttpClient:
 
     def enter(self, done: Done) -> None:
         """Tell when it is let in, or why not; only while it is GREETING."""
-        assert self.stage is Stage.GREETING
+        assert self.state is ClientState.GREETING
         self._entering.append(done)
 
     @property
     def is_joined(self) -> bool:
         """Whether new requests may join it."""
-        return self.stage is not Stage.OVER and not self.is_last
+        return self.state is not ClientState.OVER and not self.is_last
 
     @property
     def is_full(self) -> bool:
@@ -104,7 +104,7 @@ class HttpClient:
 
     def publish(self, row: Row, done: Done) -> None:
         """Publish a message; the caller has asked `refusal_of`, and `is_full`."""
-        assert self.stage is Stage.OPEN
+        assert self.state is ClientState.OPEN
         self._held.append(_Publication(row, done))
         self.go_on()
 
@@ -180,7 +180,7 @@ class HttpClient:
         gone = [one for one in filters if self._filters[one] <= 0]
         for one in gone:
             del self._filters[one]
-        if gone and self.stage is Stage.OPEN:
+        if gone and self.state is ClientState.OPEN:
             self._answers.append(lambda _codes: None)
             self.attached.unsubscribe([(one, wire.SUBSCRIBE_DELIVER_ALWAYS) for one in gone])
 
@@ -200,15 +200,15 @@ class HttpClient:
 
     def leave(self) -> None:
         """Be over."""
-        if self.stage is not Stage.OVER:
-            self.stage = Stage.OVER
+        if self.state is not ClientState.OVER:
+            self.state = ClientState.OVER
             self.attached.leave()
 
     # What the node says.
 
     def welcomed(self, welcome: AttachedWelcome, _now: float) -> None:
         """It is let in."""
-        self.stage = Stage.OPEN
+        self.state = ClientState.OPEN
         self._inbox = welcome.inbox
         self._let_in(None)
 
@@ -221,7 +221,7 @@ class HttpClient:
         self._end(error or error_for(errors.SESSION_UNKNOWN))
 
     def _end(self, error: AngariumError) -> None:
-        self.stage, self.error = Stage.OVER, error
+        self.state, self.error = ClientState.OVER, error
         self._let_in(error)
         self._end_reading(error)
         self.replies.end(error)

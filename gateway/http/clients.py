@@ -14,7 +14,7 @@ import secrets
 from typing import TYPE_CHECKING, Final, Protocol
 
 from angarium import errors
-from gateway.http.client import HttpClient, Stage
+from gateway.http.client import ClientState, HttpClient
 from gateway.http.queues import Receipts
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Clients:
         self._known = {mark: one for mark, one in self._known.items() if one.client in self._all}
 
     def _is_done(self, client: HttpClient, now: float) -> bool:
-        if client.stage is Stage.OVER:
+        if client.state is ClientState.OVER:
             return True
         return client.is_idle and now - client.idle_since >= IDLE_S
 
@@ -129,4 +129,4 @@ class Clients:
     @property
     def is_idle(self) -> bool:
         """Whether no request is at work."""
-        return all(client.is_idle or client.stage is Stage.OVER for client in self._all)
+        return all(client.is_idle or client.state is ClientState.OVER for client in self._all)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium import errors, wire
 from angarium.client.protocol.flow_window import FlowWindow, spool_size
-from gateway.attached import Login, Stage
+from gateway.attached import AttachState, Login
 from gateway.http.webhooks.attempts import Answer, Rules, Verdict, delay_of, verdict_of
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Webhook:
                 needs_password=False,
             )
             self._attached = self._hands.attach(self, login, settings.vpn, now)
-        elif self._attached.stage is Stage.OPEN and self._window is None:
+        elif self._attached.state is AttachState.OPEN and self._window is None:
             self._bind(self._attached, now)
 
     def _bind(self, attached: Attached, now: float) -> None:

@@ -57,7 +57,7 @@ PATIENCE_LEAST_S: Final = 60.0
 REASON_MAX: Final = 300
 
 
-class Stage(enum.Enum):
+class ClientState(enum.Enum):
     """Where a client is."""
 
     NEW = "before its CONNECT"
@@ -67,7 +67,7 @@ class Stage(enum.Enum):
 
 
 #: For the path of messages: to look up a member of an enumeration costs more than a call.
-_HERE: Final = Stage.HERE
+_HERE: Final = ClientState.HERE
 
 
 class Client:
@@ -90,7 +90,7 @@ class Client:
         "attached",
         "connection_id",
         "name",
-        "stage",
+        "state",
         "terms",
         "vpn",
     )
@@ -119,7 +119,7 @@ class Client:
         self.connection_id: Final = connection_id
         #: The Message VPN that it asks to be let into, and when it is here, the one that it is in.
         self.vpn = vpn
-        self.stage = Stage.NEW
+        self.state = ClientState.NEW
         #: What was agreed; nothing before the CONNECT.
         self.terms = UNKNOWN
         #: By which the node knows it; empty before it is here.
@@ -153,7 +153,7 @@ class Client:
         self._keepalive.heard_at = now
         act = _ACTS.get(type(packet), Client._stray)
         try:
-            if self.stage is _HERE:
+            if self.state is _HERE:
                 is_taken = act(self, packet, now) is not False
             else:
                 is_taken = self._take_early(act, packet, now)
@@ -166,9 +166,9 @@ class Client:
 
     def _take_early(self, act: _Act, packet: Any, now: float) -> bool:
         """Take a packet of one who is not here, or not any more; false if it is to wait for the login."""
-        if self.stage is Stage.JOINING:
+        if self.state is ClientState.JOINING:
             return False
-        if self.stage is Stage.NEW:
+        if self.state is ClientState.NEW:
             if act not in _FIRST:
                 raise PacketError(errors.CONNECT_FIRST, type(packet).__name__, self.version)
             act(self, packet, now)
@@ -184,23 +184,23 @@ class Client:
 
     def tick(self, now: float) -> float:
         """Look at the time; gives when to come again, unless it is admitted or woken meanwhile."""
-        if self.stage is not Stage.HERE:
+        if self.state is not ClientState.HERE:
             return math.inf
         if self._keepalive.deadline <= now:
             found = f"nothing for {PATIENCE * self.terms.keep_alive_s:g} s"
             self._broken(PacketError(rules.SILENCE, found, self.version), now)
         elif self._session:
             self._session.tick(now)
-        return self._keepalive.deadline if self.stage is Stage.HERE else math.inf
+        return self._keepalive.deadline if self.state is ClientState.HERE else math.inf
 
     # -- its packets -----------------------------------------------------------------------------------------
 
     def _connect(self, connect: Connect, now: float) -> None:
-        if self.stage is not Stage.NEW:
+        if self.state is not ClientState.NEW:
             raise PacketError(errors.SECOND_CONNECT, "another one", self.version)
         self.terms = terms_of(connect, self._settings)
         login = login_of(connect, self._settings, self._address, self._certificate)
-        self.stage = Stage.JOINING
+        self.state = ClientState.JOINING
         self._host.pause(self.connection_id)
         self.attached = self._host.attach(self, login, self.vpn, now)
 
@@ -267,7 +267,7 @@ class Client:
 
     def welcomed(self, welcome: AttachedWelcome, now: float) -> None:
         """Be attached, and open the session."""
-        assert self.stage is Stage.JOINING
+        assert self.state is ClientState.JOINING
         assert self.attached is not None
         self.name = welcome.client_name
         self.vpn = self.attached.vpn
@@ -286,7 +286,7 @@ class Client:
 
     def opened(self, present: list[MqttSubscription] | None, now: float) -> None:
         """Be here."""
-        assert self.stage is Stage.JOINING
+        assert self.state is ClientState.JOINING
         assert self.attached is not None
         assert self._welcome is not None
         welcome, self._welcome = self._welcome, None
@@ -296,7 +296,7 @@ class Client:
         except PacketError as error:
             self._broken(error, now)
             return
-        self.stage = Stage.HERE
+        self.state = ClientState.HERE
         aliases_max = min(self.terms.topic_alias_max, self._settings.topic_alias_max)
         self._aliases = Aliases(aliases_max, self.packet_bytes_max) if aliases_max else None
         self._publishing = Publishing(self, self.attached, self._settings)
@@ -324,7 +324,11 @@ class Client:
 
         What is held of a queue is known anew by the next connection.
         """
-        if self.stage is not Stage.HERE or self.terms.wants_inbox or (self._session and self._session.holds):
+        if (
+            self.state is not ClientState.HERE
+            or self.terms.wants_inbox
+            or (self._session and self._session.holds)
+        ):
             return False
         assert self.attached is not None
         assert self._subscribing is not None
@@ -370,7 +374,7 @@ class Client:
 
     def released(self, packet: PubRel, now: float) -> None:
         """Be told that a message will not come again."""
-        if self.stage is Stage.HERE:
+        if self.state is ClientState.HERE:
             try:
                 self._send(packet)
             except PacketError as error:
@@ -378,7 +382,7 @@ class Client:
 
     def answer(self, answers: Sequence[Answer], now: float) -> None:
         """Be answered, all in one piece; 3.1.1 has no refusals, and ends at the first one."""
-        if self.stage is not Stage.HERE:
+        if self.state is not ClientState.HERE:
             return
         refusal = 0
         packets: list[bytes] = []
@@ -478,9 +482,9 @@ class Client:
         self._end(reason_of(error.code), error.describe(), self.version, now)
 
     def _end(self, reason: ReasonCode, text: str, version: int, now: float) -> None:
-        if self.stage is Stage.GONE:
+        if self.state is ClientState.GONE:
             return
-        is_here = self.stage is Stage.HERE
+        is_here = self.state is ClientState.HERE
         kind, write_last = (PacketType.DISCONNECT, farewell) if is_here else (PacketType.CONNACK, refusal)
         code = fitting(reason, kind, version)
         self._host.count_end(reason)
@@ -496,9 +500,9 @@ class Client:
         if kept_s is None and not self._session_expiry_s:
             kept_s = 0
         will_within_s = None
-        if self.stage is Stage.HERE and not self._is_done:
+        if self.state is ClientState.HERE and not self._is_done:
             will_within_s = self._session_expiry_s if kept_s is None else kept_s
-        self.stage = Stage.GONE
+        self.state = ClientState.GONE
         if self._subscribing is not None:
             self._subscribing.clear()
         last = self._session.leave(kept_s) if self._session else None
@@ -587,9 +591,9 @@ class Client:
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        is_here = self.stage is Stage.HERE
-        assert (self.attached is not None) == (self.stage in (Stage.JOINING, Stage.HERE))
-        assert bool(self.version) or self.stage in (Stage.NEW, Stage.GONE)
+        is_here = self.state is ClientState.HERE
+        assert (self.attached is not None) == (self.state in (ClientState.JOINING, ClientState.HERE))
+        assert bool(self.version) or self.state in (ClientState.NEW, ClientState.GONE)
         assert self._session is None or self.attached is not None
         assert not is_here or (self.name and self._publishing and self._subscribing)
         if self._subscribing is not None:

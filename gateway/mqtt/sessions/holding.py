@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.mqtt.sessions.unacknowledged import InFlight
 
 
-class Stage(Enum):
+class ExchangeState(Enum):
     """How far a message is."""
 
     #: From an earlier connection, and not here yet.
@@ -50,11 +50,11 @@ class Stage(Enum):
 
 
 #: What is held.
-_HELD: Final = (Stage.KNOWN, Stage.TAKING, Stage.SENT)
+_HELD: Final = (ExchangeState.KNOWN, ExchangeState.TAKING, ExchangeState.SENT)
 #: What is deleted with the next write.
-_DONE: Final = (Stage.RELEASING, Stage.REFUSED)
+_DONE: Final = (ExchangeState.RELEASING, ExchangeState.REFUSED)
 #: Whose PUBREL is to be said.
-_RELEASED: Final = (Stage.RELEASING, Stage.RELEASED)
+_RELEASED: Final = (ExchangeState.RELEASING, ExchangeState.RELEASED)
 
 
 class HoldingState(msgspec.Struct, frozen=True, array_like=True):
@@ -75,13 +75,13 @@ decode_refused: Final = msgspec.msgpack.Decoder(list[int]).decode
 class Exchange:
     """One message."""
 
-    __slots__ = ("packet_id", "parts", "position", "size_bytes", "stage", "window")
+    __slots__ = ("packet_id", "parts", "position", "size_bytes", "state", "window")
 
-    def __init__(self, packet_id: int, position: int, stage: Stage) -> None:
+    def __init__(self, packet_id: int, position: int, state: ExchangeState) -> None:
         self.packet_id = packet_id
         #: 0 of what an earlier connection has released, or asked for in vain: it is not in the queue, or for anybody.
         self.position = position
-        self.stage = stage
+        self.state = state
         #: Of the flow of this connection that brought it last, since when it counts as in flight; None: none did.
         self.window: FlowWindow | None = None
         self.size_bytes = 0
@@ -149,18 +149,18 @@ class Holding:
     @property
     def awaits(self) -> bool:
         """Whether the node is to bring something that it has brought before."""
-        return any(one.stage is Stage.KNOWN for one in self._exchanges.values())
+        return any(one.state is ExchangeState.KNOWN for one in self._exchanges.values())
 
     def load(self, note: bytes, held: Sequence[int], now: float) -> None:
         """Go on with what an earlier connection was in the middle of [MQTT-4.4.0-1]."""
         state = _decode_state(note) if note else HoldingState()
         sent = {packet_id: position for packet_id, position in state.sent.items() if position in held}
         for packet_id, position in sent.items():
-            self._add(Exchange(packet_id, position, Stage.KNOWN))
+            self._add(Exchange(packet_id, position, ExchangeState.KNOWN))
         for packet_id in [*(state.sent.keys() - sent.keys()), *state.released]:
-            self._add(Exchange(packet_id, 0, Stage.RELEASED))
+            self._add(Exchange(packet_id, 0, ExchangeState.RELEASED))
         for one in self._exchanges.values():
-            if one.stage is Stage.RELEASED:
+            if one.state is ExchangeState.RELEASED:
                 self._owner.released(PubRel(one.packet_id), now)
 
     def _add(self, one: Exchange) -> None:
@@ -177,7 +177,7 @@ class Holding:
 
     def begin(self, packet_id: int, came: Came, parts: list[bytes], now: float) -> None:
         """Take a message; its PUBLISH is sent when it is held."""
-        one = Exchange(packet_id, came.position, Stage.TAKING)
+        one = Exchange(packet_id, came.position, ExchangeState.TAKING)
         one.window, one.size_bytes, one.parts = came.window, came.size_bytes, parts
         self._in_flight.add(came.size_bytes)
         self._add(one)
@@ -185,14 +185,14 @@ class Holding:
 
     def _taken(self, one: Exchange, now: float) -> None:
         is_asked = self._asked.get(one.position) is one
-        if is_asked and one.stage is Stage.TAKING and self._exchanges.get(one.packet_id) is one:
-            one.stage = Stage.SENT
+        if is_asked and one.state is ExchangeState.TAKING and self._exchanges.get(one.packet_id) is one:
+            one.state = ExchangeState.SENT
             self._send(one.parts, now)
             one.parts = []
 
     def came_again(self, one: Exchange, came: Came) -> bool:
         """Take note that a flow brought a message; true if it is to be sent again."""
-        if one.stage is Stage.TAKING and one.window is not came.window:
+        if one.state is ExchangeState.TAKING and one.window is not came.window:
             # What is asked may be refused, because the flow before was over: this one has it.
             self._take_anew(one)
         before, one.window, one.size_bytes = one.window, came.window, came.size_bytes
@@ -200,9 +200,9 @@ class Holding:
             self._in_flight.add(came.size_bytes)
         elif before is came.window:
             came.window.take(1, came.size_bytes)
-        if one.stage is not Stage.KNOWN:
+        if one.state is not ExchangeState.KNOWN:
             return False
-        one.stage = Stage.SENT
+        one.state = ExchangeState.SENT
         return True
 
     def _take_anew(self, one: Exchange) -> None:
@@ -214,33 +214,33 @@ class Holding:
     def received(self, packet_id: int, code: int, now: float) -> None:
         """Take a PUBREC: the client has the message, or does not want it."""
         one = self._exchanges[packet_id]
-        if one.stage is Stage.RELEASED:
+        if one.state is ExchangeState.RELEASED:
             self._owner.released(PubRel(packet_id), now)
-        elif one.stage in (Stage.KNOWN, Stage.SENT):
+        elif one.state in (ExchangeState.KNOWN, ExchangeState.SENT):
             self.release(one, now) if code < FAILURE else self._refuse(one, now)
-        elif one.stage is not Stage.RELEASING:
+        elif one.state is not ExchangeState.RELEASING:
             self._owner.released(PubRel(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND), now)
 
     def release(self, one: Exchange, now: float) -> None:
         """Have a message deleted, and say PUBREL then."""
-        one.stage = Stage.RELEASING
+        one.state = ExchangeState.RELEASING
         self.note.after(lambda then: self._released(one, then), now)
 
     def _released(self, one: Exchange, now: float) -> None:
-        one.stage = Stage.RELEASED
+        one.state = ExchangeState.RELEASED
         self._by_position.pop(one.position, None)
         self._owner.released(PubRel(one.packet_id), now)
 
     def _refuse(self, one: Exchange, now: float) -> None:
-        one.stage = Stage.REFUSED
+        one.state = ExchangeState.REFUSED
         self._land(one)
         self.note.after(lambda _: self._forget(one), now)
 
     def completed(self, packet_id: int, now: float) -> None:
         """Take a PUBCOMP; the identifier is free when that is remembered."""
         one = self._exchanges[packet_id]
-        if one.stage is Stage.RELEASED:
-            one.stage = Stage.OVER
+        if one.state is ExchangeState.RELEASED:
+            one.state = ExchangeState.OVER
             self._land(one)
             # Who has left waits until nothing is there any more.
             remember = self.note.later if self.on_over is _nothing else self.note.after
@@ -264,7 +264,7 @@ class Holding:
 
     def leave(self, on_over: Callable[[], None]) -> None:
         """Take nothing new; what was not sent is for others, and `on_over` is called when the rest is over."""
-        for one in [one for one in self._exchanges.values() if one.stage is Stage.TAKING]:
+        for one in [one for one in self._exchanges.values() if one.state is ExchangeState.TAKING]:
             self._forget(one)
             self.note.again()
         self.note.hurry()
@@ -277,22 +277,28 @@ class Holding:
     # -- what is remembered ----------------------------------------------------------------------------------
 
     def _wish(self) -> dict[str, Any]:
-        held = {one.packet_id: one.position for one in self._exchanges.values() if one.stage in _HELD}
-        released = [one.packet_id for one in self._exchanges.values() if one.stage in _RELEASED]
+        held = {one.packet_id: one.position for one in self._exchanges.values() if one.state in _HELD}
+        released = [one.packet_id for one in self._exchanges.values() if one.state in _RELEASED]
         state = HoldingState(held, released)
-        self._asked = {one.position: one for one in self._exchanges.values() if one.stage is Stage.TAKING}
+        self._asked = {
+            one.position: one for one in self._exchanges.values() if one.state is ExchangeState.TAKING
+        }
         return {
             "share": self._queue,
             "note": msgspec.msgpack.encode(state) if held or released else b"",
             "held": list(held.values()),
-            "done": [one.position for one in self._exchanges.values() if one.stage in _DONE],
+            "done": [one.position for one in self._exchanges.values() if one.state in _DONE],
         }
 
     def _heard(self, refused: list[int] | None, _now: float) -> None:
         """Let go what somebody else has."""
         for position in refused or ():
             one = self._asked.get(position)
-            if one is not None and one.stage is Stage.TAKING and self._exchanges.get(one.packet_id) is one:
+            if (
+                one is not None
+                and one.state is ExchangeState.TAKING
+                and self._exchanges.get(one.packet_id) is one
+            ):
                 self._forget(one)
 
     def validate(self) -> None:
@@ -300,8 +306,8 @@ class Holding:
         for packet_id, one in self._exchanges.items():
             assert one.packet_id == packet_id
             assert self._ids[packet_id] is self
-            assert (one.stage is Stage.TAKING) == bool(one.parts)
-            assert one.stage not in _HELD or self._by_position[one.position] is one
+            assert (one.state is ExchangeState.TAKING) == bool(one.parts)
+            assert one.state not in _HELD or self._by_position[one.position] is one
 
 
 def _nothing() -> None:

@@ -43,7 +43,7 @@ PATIENCE_S: Final = 30.0
 BYTES_MAX: Final = 2 << 20
 
 
-class Stage(Enum):
+class ExchangeState(Enum):
     """How far a message is."""
 
     #: From an earlier connection: it may be stored, and its PUBLISH or its PUBREL comes next.
@@ -62,9 +62,15 @@ class Stage(Enum):
 
 
 #: What is remembered.
-_KEPT: Final = (Stage.KNOWN, Stage.NUMBERED, Stage.NOTED, Stage.SENT, Stage.STORED)
+_KEPT: Final = (
+    ExchangeState.KNOWN,
+    ExchangeState.NUMBERED,
+    ExchangeState.NOTED,
+    ExchangeState.SENT,
+    ExchangeState.STORED,
+)
 #: What has been decided, so that PUBREC can be said.
-_DECIDED: Final = (Stage.STORED, Stage.FORGOTTEN)
+_DECIDED: Final = (ExchangeState.STORED, ExchangeState.FORGOTTEN)
 
 
 class Answer(NamedTuple):
@@ -80,14 +86,14 @@ class Answer(NamedTuple):
 class _Exchange:
     """One message."""
 
-    __slots__ = ("code", "is_of_here", "packet_id", "row", "sequence", "stage")
+    __slots__ = ("code", "is_of_here", "packet_id", "row", "sequence", "state")
 
-    def __init__(self, packet_id: int, sequence: int, stage: Stage) -> None:
+    def __init__(self, packet_id: int, sequence: int, state: ExchangeState) -> None:
         self.packet_id = packet_id
         self.sequence = sequence
-        self.stage = stage
+        self.state = state
         #: Whether this connection has brought its PUBLISH.
-        self.is_of_here = stage is not Stage.KNOWN
+        self.is_of_here = state is not ExchangeState.KNOWN
         #: Until it is stored.
         self.row: Row | None = None
         self.code = 0
@@ -138,7 +144,7 @@ class Received:
         """Go on with what was remembered; gives when `tick` is to be called."""
         self.next_sequence = next_sequence
         for packet_id, sequence in sequences.items():
-            self._exchanges[packet_id] = _Exchange(packet_id, sequence, Stage.KNOWN)
+            self._exchanges[packet_id] = _Exchange(packet_id, sequence, ExchangeState.KNOWN)
         self._awaited = dict.fromkeys(sequences)
         return self.tick(now)
 
@@ -166,7 +172,7 @@ class Received:
         return {
             one.packet_id: one.sequence
             for one in self._exchanges.values()
-            if one.sequence and one.stage in _KEPT
+            if one.sequence and one.state in _KEPT
         }
 
     # -- what the client says --------------------------------------------------------------------------------
@@ -186,14 +192,14 @@ class Received:
     def is_known(self, packet_id: int) -> bool:
         """Tell whether a message may be stored already, so that only the node may refuse it."""
         exchange = self._exchanges.get(packet_id)
-        return exchange is not None and exchange.stage is Stage.KNOWN
+        return exchange is not None and exchange.state is ExchangeState.KNOWN
 
     def again(self, packet_id: int, now: float) -> bool:
         """Take a PUBLISH of a message that this connection has brought before; false: it has not."""
         exchange = self._exchanges.get(packet_id)
-        if exchange is None or exchange.stage is Stage.KNOWN:
+        if exchange is None or exchange.state is ExchangeState.KNOWN:
             return False
-        if exchange.stage is Stage.STORED and exchange not in self._line:
+        if exchange.state is ExchangeState.STORED and exchange not in self._line:
             self._tell([Answer(PacketType.PUBREC, packet_id, exchange.code)], now)
         return True
 
@@ -201,10 +207,10 @@ class Received:
         """Take a message; the caller has asked `again`."""
         exchange = self._exchanges.get(packet_id)
         if exchange is None:
-            exchange = self._exchanges[packet_id] = _Exchange(packet_id, 0, Stage.NEW)
+            exchange = self._exchanges[packet_id] = _Exchange(packet_id, 0, ExchangeState.NEW)
         else:
-            assert exchange.stage is Stage.KNOWN
-            exchange.stage, exchange.is_of_here = Stage.NOTED, True
+            assert exchange.state is ExchangeState.KNOWN
+            exchange.state, exchange.is_of_here = ExchangeState.NOTED, True
             self._came(packet_id, now)
         self.unfinished += 1
         exchange.row = row
@@ -214,7 +220,7 @@ class Received:
 
     def refuse(self, packet_id: int, code: int, now: float) -> None:
         """Refuse a message that is not known; the caller has asked `again`."""
-        exchange = self._exchanges[packet_id] = _Exchange(packet_id, 0, Stage.FORGOTTEN)
+        exchange = self._exchanges[packet_id] = _Exchange(packet_id, 0, ExchangeState.FORGOTTEN)
         exchange.code = code
         self.unfinished += 1
         self._line.append(exchange)
@@ -226,11 +232,11 @@ class Received:
         if exchange is None:
             self._tell([Answer(PacketType.PUBCOMP, packet_id, errors.NOT_DELIVERED)], now)
             return True
-        if exchange.stage is Stage.RELEASED:
+        if exchange.state is ExchangeState.RELEASED:
             return True
-        if exchange.stage not in (Stage.KNOWN, Stage.STORED) or exchange in self._line:
+        if exchange.state not in (ExchangeState.KNOWN, ExchangeState.STORED) or exchange in self._line:
             return False
-        exchange.stage = Stage.RELEASED
+        exchange.state = ExchangeState.RELEASED
         self._came(packet_id, now)
         self._keeping.after(lambda then: self._completed(exchange, then), now)
         self._go_on(now)
@@ -259,31 +265,31 @@ class Received:
         """Be told what became of messages: 0 or an error code."""
         for packet_id, code in answers:
             exchange = self._exchanges[packet_id]
-            assert exchange.stage is Stage.SENT
+            assert exchange.state is ExchangeState.SENT
             assert exchange.row is not None
             self.size_bytes -= row_size(exchange.row)
             exchange.row, exchange.code = None, code
             if code in (0, errors.NO_SUBSCRIPTION_MATCH):
-                exchange.stage = Stage.STORED
+                exchange.state = ExchangeState.STORED
             else:
-                exchange.stage = Stage.REFUSED
+                exchange.state = ExchangeState.REFUSED
                 self._keeping.after(lambda then, one=exchange: self._forgotten(one, then), now)  # type: ignore[misc]
         self._answer(now)
         self._go_on(now)
 
     def _forgotten(self, exchange: _Exchange, now: float) -> None:
-        exchange.stage = Stage.FORGOTTEN
+        exchange.state = ExchangeState.FORGOTTEN
         self._answer(now)
 
     def fail(self, code: int, now: float) -> bool:
         """Be told that nothing can be stored; false if something may be already, so that it cannot be refused."""
         waiting = [one for one in self._line if one.row is not None]
-        if any(one.stage is not Stage.NEW for one in waiting):
+        if any(one.state is not ExchangeState.NEW for one in waiting):
             return False
         for exchange in waiting:
             assert exchange.row is not None
             self.size_bytes -= row_size(exchange.row)
-            exchange.row, exchange.code, exchange.stage = None, code, Stage.FORGOTTEN
+            exchange.row, exchange.code, exchange.state = None, code, ExchangeState.FORGOTTEN
         self._answer(now)
         return True
 
@@ -298,38 +304,40 @@ class Received:
             return
         if self._awaited:
             return
-        new = [one for one in self._line if one.stage is Stage.NEW]
+        new = [one for one in self._line if one.state is ExchangeState.NEW]
         for exchange in new:
             exchange.sequence = self.next_sequence
             self.next_sequence += 1
-            exchange.stage = Stage.NUMBERED
+            exchange.state = ExchangeState.NUMBERED
         if new:
             self._keeping.after(lambda _: self._noted(new), now)
         self._send()
 
     def _noted(self, exchanges: list[_Exchange]) -> None:
         for exchange in exchanges:
-            exchange.stage = Stage.NOTED
+            exchange.state = ExchangeState.NOTED
 
     def _send(self) -> None:
         if not self._way.is_free or not self._way.is_open:
             return
         # What has come again has lower sequences than what is new, wherever it stands.
-        ready = sorted([one for one in self._line if one.stage is Stage.NOTED], key=lambda one: one.sequence)
+        ready = sorted(
+            [one for one in self._line if one.state is ExchangeState.NOTED], key=lambda one: one.sequence
+        )
         if ready:
             sent = self._way.send(
                 [Message(one.packet_id, one.sequence, one.row) for one in ready if one.row is not None]
             )
             for exchange in ready[:sent]:
-                exchange.stage = Stage.SENT
+                exchange.state = ExchangeState.SENT
 
     def _answer(self, now: float) -> None:
         """Tell what is decided, up to the first message that is not."""
         told: list[Answer] = []
-        while self._line and self._line[0].stage in _DECIDED:
+        while self._line and self._line[0].state in _DECIDED:
             exchange = self._line.pop(0)
             told.append(Answer(PacketType.PUBREC, exchange.packet_id, exchange.code))
-            if exchange.stage is Stage.FORGOTTEN:
+            if exchange.state is ExchangeState.FORGOTTEN:
                 self._end(exchange)
         if told:
             self._tell(told, now)
@@ -338,9 +346,10 @@ class Received:
         """Check what the comments of the attributes promise."""
         assert all(packet_id == one.packet_id for packet_id, one in self._exchanges.items())
         assert all(self._exchanges.get(one.packet_id) is one for one in self._line)
-        known = [one.packet_id for one in self._exchanges.values() if one.stage is Stage.KNOWN]
+        known = [one.packet_id for one in self._exchanges.values() if one.state is ExchangeState.KNOWN]
         assert sorted(self._awaited) == sorted(known)
-        assert not self._awaited or not any(one.stage in (Stage.NUMBERED, Stage.SENT) for one in self._line)
+        going = (ExchangeState.NUMBERED, ExchangeState.SENT)
+        assert not self._awaited or not any(one.state in going for one in self._line)
         assert all(one.sequence < self.next_sequence for one in self._exchanges.values())
         waiting = [one.row for one in self._exchanges.values() if one.row is not None]
         assert self.size_bytes == sum(map(row_size, waiting))

@@ -12,7 +12,7 @@ from angarium import errors, slots
 from angarium.client.protocol.events import Welcome
 from angarium.slots import ROUND_ROWS_MAX
 from angarium_server.frames.gateways import Rights
-from gateway.mqtt.clients.client import Client, Stage
+from gateway.mqtt.clients.client import Client, ClientState
 from gateway.mqtt.clients.settings import Settings
 from gateway.mqtt.codec import Parser, Sender
 from gateway.mqtt.sessions.credit import Credit
@@ -386,7 +386,7 @@ class SimulatedGateway:
 
     def tick(self) -> None:
         for connection in list(self.connections.values()):
-            if connection.client.stage is Stage.HERE:
+            if connection.client.state is ClientState.HERE:
                 connection.client.tick(self.now)
 
 

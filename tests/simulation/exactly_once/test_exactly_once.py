@@ -16,7 +16,7 @@ from gateway.gathering import Gathering
 from gateway.mqtt.sessions import session
 from gateway.mqtt.sessions.note import Note, State
 from gateway.mqtt.sessions.outgoing import Outgoing
-from gateway.mqtt.sessions.received import Received, Stage
+from gateway.mqtt.sessions.received import ExchangeState, Received
 from gateway.mqtt.sessions.storing import Own
 from gateway.producing import Producing
 from tests.simulation.exactly_once.modelled_node import Disk, Keep, Settle
@@ -57,8 +57,8 @@ def publish_before_it_is_noted(patch: pytest.MonkeyPatch) -> None:
     def at_once(received: Received, now: float) -> None:
         go_on(received, now)
         for exchange in received._line:
-            if exchange.stage is Stage.NUMBERED:
-                exchange.stage = Stage.NOTED
+            if exchange.state is ExchangeState.NUMBERED:
+                exchange.state = ExchangeState.NOTED
         received._send()
 
     patch.setattr(Received, "_go_on", at_once)

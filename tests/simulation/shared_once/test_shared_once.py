@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.mqtt.sessions.holding import Exchange, Holding, Stage
+from gateway.mqtt.sessions.holding import Exchange, ExchangeState, Holding
 from gateway.mqtt.sessions.note import Note
 from node.endpoints.holdings import Holdings
 from router.guaranteed.holders import Holders
@@ -101,7 +101,7 @@ def take_what_was_released_for_what_comes(patch: pytest.MonkeyPatch) -> None:
 
     def with_position(holding: Holding, one: Exchange) -> None:
         add(holding, one)
-        if one.stage is Stage.RELEASED and not one.position:
+        if one.state is ExchangeState.RELEASED and not one.position:
             holding._by_position[1] = one
 
     patch.setattr(Holding, "_add", with_position)

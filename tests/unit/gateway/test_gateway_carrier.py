@@ -335,7 +335,7 @@ def test_one_request_of_a_client_is_under_way_and_answers_come_in_order(
             texts = range(next_filter, next_filter + count)
             next_filter += count
             getattr(client, step)(filters(*map(str, texts)))
-            if client.stage.name == "OPEN":
+            if client.state.name == "OPEN":
                 expected[place].append([40000 + text for text in texts])
         elif step == "leave":
             client.leave()

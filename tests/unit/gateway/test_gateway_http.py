@@ -11,7 +11,7 @@ from angarium import errors, wire
 from angarium.errors import AngariumError
 from angarium.message import Message, Row
 from angarium.trace_context import CONTEXTS
-from gateway.http.client import HttpClient, Stage
+from gateway.http.client import ClientState, HttpClient
 from gateway.http.clients import CLIENTS_MAX, IDLE_S, LOGIN_S, Clients
 from gateway.http.credentials import Credentials, credentials_of
 from gateway.http.messages import Options, headers_of, json_of
@@ -162,7 +162,7 @@ class World:
     def opened(self) -> HttpClient:
         client = self.find()
         self.gateway.settle()
-        assert client.stage is Stage.OPEN
+        assert client.state is ClientState.OPEN
         return client
 
     def done(self, error: AngariumError | None) -> None:
@@ -170,7 +170,7 @@ class World:
 
 
 def is_over(client: HttpClient) -> bool:
-    return client.stage is Stage.OVER
+    return client.state is ClientState.OVER
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_requests_with_the_same_credentials_are_one_client_for_a_minute(world: W
     assert world.find("other") is not client
     world.node.now += LOGIN_S
     assert world.find() is not client
-    assert client.stage is Stage.OPEN, "its request goes on"
+    assert client.state is ClientState.OPEN, "its request goes on"
     client.users = 0
     client.idle_since = world.node.now - IDLE_S
     world.clients.tick(world.node.now)
@@ -197,7 +197,7 @@ def test_who_is_not_let_in_is_told_why_and_asks_anew(world: World) -> None:
     client.enter(world.done)
     world.gateway.settle()
     assert world.told == [errors.UNAUTHORIZED]
-    assert client.stage is Stage.OVER
+    assert client.state is ClientState.OVER
     assert world.find("wrong", "nobody") is not client
 
 

@@ -13,7 +13,7 @@ from angarium.client.protocol.answers import FlowBound
 from angarium.client.protocol.events import Arrived, Indicated
 from angarium.client.protocol.flow_window import spool_size
 from angarium.client.protocol.messages import GuaranteedDelivery
-from gateway.attached import Stage
+from gateway.attached import AttachState
 from gateway.http.webhooks.attempts import Answer, Rules
 from gateway.http.webhooks.room import SHARE_MAX, SHARE_MIN, Room
 from gateway.http.webhooks.webhook import NO_ROOM, PAUSE_FIRST_S, PAUSE_MAX_S, TELL_S, Held, Settings, Webhook
@@ -31,7 +31,7 @@ class Client:
 
     def __init__(self, login: Login) -> None:
         self.login = login
-        self.stage = Stage.GREETING
+        self.state = AttachState.GREETING
         self.bound: list[tuple[FlowWindow, dict[str, Any], Done]] = []
         self.settled: list[tuple[int, int, int]] = []
         self.unbound: list[FlowWindow] = []
@@ -49,7 +49,7 @@ class Client:
         window.renew()
 
     def leave(self) -> None:
-        self.stage = Stage.OVER
+        self.state = AttachState.OVER
 
 
 class World:
@@ -95,7 +95,7 @@ class World:
     def begin(self) -> World:
         """Have it log in and bind."""
         self.tick()
-        self.client.stage = Stage.OPEN
+        self.client.state = AttachState.OPEN
         self.webhook.welcomed(cast("Any", None), self.now)
         self.tick()
         return self.bound()
@@ -193,10 +193,10 @@ def test_a_lost_router_is_waited_for_and_the_queue_bound_again() -> None:
     world = World().begin()
     world.come(1)
     assert world.webhook.away(world.now)
-    world.client.stage = Stage.WAITING
+    world.client.state = AttachState.WAITING
     world.tick(PAUSE_MAX_S)
     assert len(world.client.bound) == 1
-    world.client.stage = Stage.OPEN
+    world.client.state = AttachState.OPEN
     world.webhook.may_go_on(world.now)
     world.tick()
     assert len(world.client.bound) == 2
@@ -219,7 +219,7 @@ def test_a_refusal_is_shown_and_tried_again_after_longer_and_longer_pauses() -> 
 def test_a_flow_that_is_refused_is_asked_for_again_by_the_same_client() -> None:
     world = World()
     world.tick()
-    world.client.stage = Stage.OPEN
+    world.client.state = AttachState.OPEN
     world.webhook.welcomed(cast("Any", None), world.now)
     world.tick()
     world.client.bound[-1][2](None, errors.error_for(errors.PERMISSION_DENIED), world.now)
@@ -248,7 +248,7 @@ def test_one_that_is_stopped_leaves_when_its_attempts_have_answers() -> None:
     world.answer(200)
     assert world.posts == []
     assert world.client.settled == [(0, 1, wire.OUTCOME_ACCEPTED)]
-    assert (world.webhook.is_over, world.client.stage) == (True, Stage.OVER)
+    assert (world.webhook.is_over, world.client.state) == (True, AttachState.OVER)
 
 
 def test_a_change_of_its_state_is_told_once_and_not_too_often() -> None:
@@ -332,7 +332,7 @@ def test_who_finds_no_share_waits_until_one_is_given_back() -> None:
     room = Room(SHARE_MAX)
     first, second = World(room=room).begin(), World(room=room)
     second.tick()
-    second.client.stage = Stage.OPEN
+    second.client.state = AttachState.OPEN
     second.webhook.welcomed(cast("Any", None), second.now)
     second.tick()
     assert (second.client.bound, second.webhook.error, room.waits) == ([], NO_ROOM, 1)

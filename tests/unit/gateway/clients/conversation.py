@@ -17,7 +17,7 @@ from angarium.client.protocol.flow_window import spool_size
 from angarium.client.protocol.messages import GuaranteedDelivery
 from angarium.errors import error_for
 from angarium_server.frames.gateways import Rights
-from gateway.mqtt.clients.client import Client, Stage
+from gateway.mqtt.clients.client import Client, ClientState
 from gateway.mqtt.clients.settings import Settings
 from gateway.mqtt.codec import Parser, Sender, write
 from gateway.mqtt.codec.connect import ConnAck, Connect
@@ -554,7 +554,7 @@ class Conversation:
         """Connect and log in."""
         self.connect(**fields)
         assert self.welcome().code == 0
-        assert self.client.stage is Stage.HERE
+        assert self.client.state is ClientState.HERE
         return self
 
     def node_answers(self, refused: dict[str, int] | None = None) -> None:
@@ -607,7 +607,7 @@ class Conversation:
     def ends_with(self, code: ReasonCode | None) -> None:
         """Check that the connection is over, and that the client was told that reason last; None: told nothing."""
         assert self.finished is not None, "the connection is not over"
-        assert self.client.stage is Stage.GONE
+        assert self.client.state is ClientState.GONE
         assert not self.fanned_out
         assert self.attached is None or self.attached.is_over
         told = [one.code for one in self.hears()[-1:] if hasattr(one, "code")]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from angarium import errors
 from angarium.errors import error_for
-from gateway.mqtt.clients.client import Stage
+from gateway.mqtt.clients.client import ClientState
 from gateway.mqtt.clients.settings import Capabilities, Settings
 from gateway.mqtt.codec import errors as rules
 from gateway.mqtt.codec.acknowledge import PubAck
@@ -76,7 +76,7 @@ class Run:
         elif what == "wait":
             talk.now += value
             talk.client.tick(talk.now)
-        elif what == "ends" and talk.client.stage is Stage.HERE:
+        elif what == "ends" and talk.client.state is ClientState.HERE:
             talk.node_ends(value)
         elif what == "end":
             talk.client.end(error_for(value), talk.now)
@@ -85,9 +85,9 @@ class Run:
         self.hear()
 
     def says(self, packet: Packet | PacketError) -> None:
-        if isinstance(packet, Connect) and self.talk.client.stage is Stage.NEW:
+        if isinstance(packet, Connect) and self.talk.client.state is ClientState.NEW:
             self.talk.expect(packet.properties)
-        if self.talk.client.stage is Stage.GONE or not self.talk.offers(packet):
+        if self.talk.client.state is ClientState.GONE or not self.talk.offers(packet):
             return
         if isinstance(packet, Subscribe):
             self.owed[SubAck, packet.packet_id] += 1
@@ -100,15 +100,15 @@ class Run:
 
     def node(self, refused: set[str]) -> None:
         talk = self.talk
-        if talk.client.stage is Stage.JOINING:
+        if talk.client.state is ClientState.JOINING:
             talk.welcome()
-        elif talk.attached and talk.attached.asked and talk.client.stage is Stage.HERE:
+        elif talk.attached and talk.attached.asked and talk.client.state is ClientState.HERE:
             is_joining = talk.attached.asked[0] == b"S"
             codes = dict.fromkeys(refused & set(talk.attached.asked[1]), errors.SUBSCRIBE_DENIED)
             talk.node_answers(codes if is_joining else {})
-        elif talk.attached and talk.attached.unanswered and talk.client.stage is Stage.HERE:
+        elif talk.attached and talk.attached.unanswered and talk.client.state is ClientState.HERE:
             talk.node_stores()
-        elif talk.attached and talk.attached.requests and talk.client.stage is Stage.HERE:
+        elif talk.attached and talk.attached.requests and talk.client.state is ClientState.HERE:
             talk.node.session.refused = dict.fromkeys(refused, errors.SUBSCRIBE_DENIED)
             talk.node_carries_out()
 
@@ -123,11 +123,11 @@ class Run:
     def finish(self) -> None:
         """Have the node do what is left; then nothing is owed, or the connection is over and all is given back."""
         talk = self.talk
-        if talk.client.stage is Stage.JOINING:
+        if talk.client.state is ClientState.JOINING:
             talk.welcome()
         if talk.attached:
             talk.attached.is_full = False
-        while talk.client.stage is Stage.HERE and (
+        while talk.client.state is ClientState.HERE and (
             talk.node.asked
             or talk.node.unanswered
             or talk.node.requests
@@ -136,10 +136,10 @@ class Run:
             self.node(set())
             self.hear()
         self.hear()
-        if talk.client.stage is Stage.HERE:
+        if talk.client.state is ClientState.HERE:
             assert +self.owed == Counter()
         else:
-            assert talk.client.stage in (Stage.NEW, Stage.GONE)
+            assert talk.client.state in (ClientState.NEW, ClientState.GONE)
             assert talk.fanned_out == set()
             assert talk.attached is None or talk.attached.is_over
 
@@ -164,7 +164,7 @@ def test_nothing_is_raised_it_ends_once_and_everything_is_answered_once(
 def test_bytes_of_anybody_are_answered_or_end_the_connection(said: list[Packet], data: bytes) -> None:
     talk = Conversation().connect()
     talk.says_bytes(data)
-    if talk.client.stage is Stage.JOINING:
+    if talk.client.state is ClientState.JOINING:
         talk.welcome()
     for one in said:
         talk.offers(one)

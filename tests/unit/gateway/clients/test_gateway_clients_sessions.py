@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from angarium import errors, wire
-from gateway.mqtt.clients.client import Stage
+from gateway.mqtt.clients.client import ClientState
 from gateway.mqtt.clients.settings import Settings
 from gateway.mqtt.codec.acknowledge import PubAck
 from gateway.mqtt.codec.control import Disconnect
@@ -65,7 +65,7 @@ def test_a_puback_for_nothing_is_passed_over(version: int) -> None:
     talk = queued(version)
     talk.node_brings((1, row()))
     talk.says(PubAck(77), PubAck(77))
-    assert talk.client.stage is Stage.HERE
+    assert talk.client.state is ClientState.HERE
     assert talk.node.accepted == []
 
 
@@ -381,7 +381,7 @@ def test_a_flow_that_cannot_be_bound_now_is_tried_again() -> None:
     talk.says(Subscribe(1, (Subscription("a", 1),)))
     talk.node_carries_out()
     talk.node_cannot(errors.HOME_NOT_READY)
-    assert talk.client.stage is Stage.HERE
+    assert talk.client.state is ClientState.HERE
     talk.now = talk.wakes.pop()
     talk.client.tick(talk.now)
     talk.node_works()

@@ -8,7 +8,7 @@ import msgspec
 
 from angarium import errors, wire
 from angarium.message import pack_fields
-from gateway.mqtt.clients.client import Stage
+from gateway.mqtt.clients.client import ClientState
 from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec, PubRel
 from gateway.mqtt.codec.errors import ReasonCode
 from gateway.mqtt.codec.properties import Properties
@@ -421,7 +421,7 @@ def test_a_member_whose_share_is_refused_when_it_comes_back_stays_without_it() -
     back.node.session.refused[TEXT] = errors.SUBSCRIBE_DENIED
     assert back.welcome().session_present
     back.node_does_all()
-    assert back.client.stage is Stage.HERE
+    assert back.client.state is ClientState.HERE
     assert back.node.shared == {}
 
 
