@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
@@ -20,14 +21,14 @@ from angarium.client.transport.address import parse
 from angarium.client.transport.zmtp import Zmtp, ZmtpError, pack
 from angarium.errors import AngariumError, error_for
 from angarium_server.connections.encryption import ADVICE
-from angarium_server.connections.names import Place, places_of
+from angarium_server.connections.names import Names, Place, places_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from angarium.client.transport.tls import Tls
     from angarium_server.connections.door import Watcher
-    from angarium_server.connections.names import Names
 
 #: Messages handed on before others get their turn, and so long at most.
 DRAIN_MAX: Final = 200
@@ -360,3 +361,8 @@ def _behind(pieces: Sequence[bytes | memoryview], sent: int) -> list[bytes | mem
             return [memoryview(piece)[sent:] if sent else piece, *pieces[at + 1 :]]
         sent -= len(piece)
     return []
+
+
+def to_router(watcher: Watcher, runtime_dir: Path) -> partial[Connection]:
+    """Give what connects a process to the router of its node: a `Connection` that only has to hear whom it tells."""
+    return partial(Connection, watcher, Names(watcher), f"ipc://{runtime_dir}/links", None)

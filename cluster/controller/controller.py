@@ -9,13 +9,12 @@ The admin API: `Admin.call(operation, **arguments)`. Most operations are in `clu
 objects are listed in `objects.py` there, those on endpoints and messages in `endpoints.py`, those on the spool in
 `spool.py` and `aside.py`, those on stages and sinks in `stages.py`, those on links in `links.py`, those on bridges in
 `bridges.py`, those on the cluster in `mesh.py`, who may join it in `joining.py`, who operators are in `operators.py`;
-what processes ask is in `asks.py`.
+what processes ask is in `asks.py`, and another number of workers in `scaling.py`.
 The others:
 
     operation           arguments                                   answer
     status                                                          what `angarium status --json` prints
     workers                                                         a row per worker, with its counters
-    workers.scale       workers                                     {"workers"}: what is wanted from now on
     stats               role=None                                   raw counters of each process
     clients.list        vpn=None                                    connected clients
     clients.show        name, vpn="default"                         one of them
@@ -68,13 +67,13 @@ from cluster.controller.operations.stages import StageOperations
 from cluster.controller.operations.webhooks import WebhookOperations
 from cluster.controller.remote.operators import Operators
 from cluster.controller.samples import Samples
+from cluster.controller.scaling import Scaling
 from cluster.controller.standby import StandbyOperations
 from cluster.controller.switchboard.changes import Changes
 from cluster.controller.switchboard.effects import (
     Asked,
     Effect,
     ReloadCertificate,
-    ScaleNode,
     SetLogLevel,
     StopNode,
 )
@@ -97,7 +96,6 @@ from cluster.mqtt.role import MQTT
 from cluster.roles.role import Indices
 from cluster.roster.table import CONTROLLER, ROLES, WORKER
 from cluster.webhook.role import WEBHOOK
-from storage.config_store import Counter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,8 +107,6 @@ if TYPE_CHECKING:
     from cluster.controller.mesh.cluster_view import Identity
     from cluster.controller.switchboard.events import Event
 
-#: The counter of the config store that says how many workers are wanted; none before the first change.
-WORKERS: Final = "workers"
 #: Rates are differences of totals over this time.
 SAMPLE_INTERVAL_S: Final = 1.0
 #: While the spool is read; who waits for the node to be ready waits so much longer at most.
@@ -123,8 +119,6 @@ _STATS_OF_ROUTER: Final = {ROUTER: (ROUTER, "stats", None)}
 class Controller:
     """All that the controller knows. Methods that take `now` return the effects to carry out, in order."""
 
-    #: The number of workers that the supervisor was asked for last; None: it was not asked by this process.
-    _scaled_to: int | None = None
     #: Whether the config store or the file of events found no room last.
     is_disk_full = False
     #: Number of the last event of the supervisor that was taken.
@@ -180,6 +174,7 @@ class Controller:
         self._bridges = BridgeOperations(board, catalog, self._processes[BRIDGE.name])
         self._webhooks = WebhookOperations(board, catalog, self._processes[WEBHOOK.name])
         self._standby = StandbyOperations(board)
+        self._scaling = Scaling(board, catalog, self._changes, self._standby.refuse_scaling)
         self._blames = Blames(board, catalog, self._changes)
         #: Number of a `ReloadCertificate` -> who waits for it.
         self._reloading: dict[int, AdminAsker] = {}
@@ -203,7 +198,7 @@ class Controller:
         return {
             "status": self._status,
             "workers": self._workers,
-            "workers.scale": self._scale,
+            **self._scaling.operations,
             "stats": self._stats,
             "gateways.list": self._list_gateways,
             "gateways.show": self._show_gateway,
@@ -385,11 +380,7 @@ class Controller:
     def committed(self, number: int, now: float) -> list[Effect]:
         """The changes of a `Commit` are durable."""
         self._changes.committed(number, now)
-        effects = self._board.taken()
-        for effect in effects:
-            if isinstance(effect, ScaleNode):
-                self._scaled_to = effect.workers
-        return effects
+        return self._scaling.note(self._board.taken())
 
     def not_committed(self, number: int, code: int, detail: str) -> list[Effect]:
         """The changes of a `Commit` were refused by the store and nothing changed."""
@@ -568,73 +559,6 @@ class Controller:
         self._is_stopping = True
         self._board.reply(asker, None)
         self._board.emit(StopNode())
-
-    def _scale(self, request: arguments.ScaleArguments, asker: Asker, now: float) -> None:
-        """Give the lanes of workers that will leave new homes, and only then ask for another number.
-
-        The new homes take over what the leaving ones hold when those have ended; until then it stays where it is. The
-        number is durable with the homes: a controller that dies here has a successor that asks the supervisor.
-
-        One change at a time: a worker that is wanted back before its lanes were taken over would keep them from those
-        who have them now, so another change is refused until all of the last one is done. So is one while a worker has
-        not confirmed its lanes: one that stays may not have begun to take some over; and of one that would leave the
-        new home of a lane looks for it on the disk, and makes a new lane if it is not there yet.
-        """
-        self._standby.refuse_scaling()
-        board, lanes = self._board, self._catalog.placement.lanes_from(request.workers)
-        gathering = board.gather_view(None, now)
-        numbers = {
-            index: board.ask((WORKER.name, index), "stats", None, gathering)
-            for index in self._running_workers()
-        }
-        told = board.ask(ROUTER, "stats", None, gathering)
-        asked = len(gathering.waiting)
-
-        def finish(answers: dict[int, Any]) -> None:
-            homes = {index: (answers.get(number) or {}).get("home", {}) for index, number in numbers.items()}
-            has_lanes = [index for index in homes if self._catalog.placement.lanes[index]]
-            leaving = [index for index in homes if index >= request.workers]
-            # Of a home that reads its spool nobody knows what it takes over, or keeps aside.
-            is_unread = any(not homes[index] for index in (*has_lanes, *leaving))
-            importing = is_unread or any(home.get("lanes_importing") for home in homes.values())
-            if any(homes[index].get("lanes_kept_aside") for index in leaving):
-                detail = "a worker that would leave keeps lanes aside; 'angarium spool aside list' shows them"
-                board.refuse(asker, errors.OBJECT_IN_USE, detail)
-                return
-            # One that is down may be taking over lanes when it is back.
-            wanted = min(board.node.get("workers") or 0, request.workers)
-            is_down = any(index not in numbers for index in range(wanted))
-            settled = (answers.get(told) or {}).get("spool", {}).get("homes_settled", ())
-            is_behind = any(index not in settled for index in has_lanes)
-            is_behind = is_behind or lanes != self._catalog.placement.lanes_from(request.workers)
-            if importing or is_down or is_behind or len(answers) < asked or self._is_scaling():
-                detail = (
-                    "the last change of workers, or of their lanes, is not complete; try again in a moment"
-                )
-                board.refuse(asker, errors.OBJECT_IN_USE, detail)
-                return
-            changes = [*self._catalog.leave_homes(request.workers), Counter(WORKERS, request.workers)]
-            scale = ScaleNode(request.workers)
-            verb = f"given homes among {request.workers} workers"
-            self._changes.make(changes, asker, verb, lambda: {"workers": request.workers}, after=[scale])
-
-        gathering.finish = finish
-        board.end_if_complete(gathering)
-
-    def _running_workers(self) -> list[int]:
-        """Give the indices of the workers that run; before the supervisor told, of those that said hello."""
-        rows = self._board.node.get("processes")
-        if rows is None:
-            return [index for role, index in self._board.peers if role == WORKER.name]
-        return [row["index"] for row in rows if row["role"] == WORKER.name and row["pid"]]
-
-    def _is_scaling(self) -> bool:
-        """Tell whether the supervisor has not heard of the last change, or a worker runs that is not wanted."""
-        wanted = self._board.node.get("workers")
-        if wanted is None:
-            return False
-        is_heard = self._scaled_to in (None, wanted)
-        return not is_heard or any(index >= wanted for index in self._running_workers())
 
     # -- of our own ------------------------------------------------------------------------------------------
 

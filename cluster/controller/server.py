@@ -42,12 +42,13 @@ from cluster.controller.access.callers import LOCAL, Caller, Claim
 from cluster.controller.access.trail import Trail
 from cluster.controller.access.trail_file import TrailFile
 from cluster.controller.asks import SHARING
-from cluster.controller.controller import WORKERS, Controller
+from cluster.controller.controller import Controller
 from cluster.controller.health.pages import page
 from cluster.controller.health.server import HealthServer
 from cluster.controller.issuers.downloads import Downloads
 from cluster.controller.mesh.cluster_view import Identity
 from cluster.controller.remote.server import FRAME_BYTES_MAX, AdminRequest, RemoteServer
+from cluster.controller.scaling import WORKERS
 from cluster.controller.shipped_store import ShippedStore
 from cluster.controller.switchboard.effects import (
     Answer,

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import errors
 from angarium.errors import AngariumError
 from angarium.trace_context import CONTEXTS
-from angarium_server.connections.names import Names
-from angarium_server.connections.outgoing import Connection as RouterConnection
+from angarium_server.connections.outgoing import to_router
 from angarium_server.http.site import Site
 from angarium_server.http.turns import Turns
 from angarium_server.memory import in_use_bytes
@@ -32,14 +31,11 @@ from gateway.session import Identity
 from gateway.vpn_carriers import VpnCarriers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aiohttp.web import BaseRequest, StreamResponse
 
     from angarium.message import Row
     from angarium_server.http.door import Connection
     from gateway.attached import Attached, Guest, Login
-    from gateway.line import Line
 
 ROLE: Final = "http"
 #: What is being answered when the process stops may take so long to end, and then the session with the router.
@@ -64,10 +60,9 @@ class HttpServer:
         self._process = process
         self._runtime = runtime
         self._turns = Turns(process, self._tick)
-        self._names = Names(process)
         self._carriers = VpnCarriers(
             Identity(runtime.local_secret, ROLE, process.index, process.incarnation),
-            self._connect,
+            to_router(process, process.runtime_dir),
             self._deliver,
             random.Random(),  # noqa: S311 - pauses are no secret
         )
@@ -85,15 +80,6 @@ class HttpServer:
         process.ready({"urls": runtime.settings.listen})
 
     # -- the router ------------------------------------------------------------------------------------------
-
-    def _connect(
-        self,
-        on_message: Callable[[list[bytes], float], None],
-        on_drained: Callable[[], None],
-        on_lost: Callable[[AngariumError, float], None],
-    ) -> Line:
-        place = f"ipc://{self._process.runtime_dir}/links"
-        return RouterConnection(self._process, self._names, place, None, on_message, on_drained, on_lost)
 
     def _attach(self, guest: Guest, login: Login, vpn: str, now: float) -> Attached:
         self._turns.soon()

@@ -21,8 +21,7 @@ from angarium_server.connections.addresses import is_tls
 from angarium_server.connections.descriptors import raise_descriptors
 from angarium_server.connections.door import Door, DoorLimits, Refusal
 from angarium_server.connections.framing import FramingLimits
-from angarium_server.connections.names import Names
-from angarium_server.connections.outgoing import Connection as RouterConnection
+from angarium_server.connections.outgoing import to_router
 from angarium_server.connections.tls import make_context
 from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import Process, load_config
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from cluster.configuration.mqtt import MqttAddress
     from gateway.attached import Attached, Guest, Login
     from gateway.egress import Receiver
-    from gateway.line import Line
     from gateway.mqtt.codec import Packet, PacketError
     from gateway.mqtt.delivering import MqttReceiver, MqttSubscription
 
@@ -92,7 +90,6 @@ class MqttServer:
         self._process = process
         self._tls = runtime.tls
         self._settings = settings_of(runtime)
-        self._names = Names(process)
         #: Those that have said something, by connection.
         self._clients: dict[bytes, Client] = {}
         self._deadlines = Deadlines(self._clients, self._clients.__len__)
@@ -129,7 +126,7 @@ class MqttServer:
         self._readings: dict[str, Readings] = {}
         self._carriers = VpnCarriers(
             Identity(runtime.local_secret, ROLE, process.index, process.incarnation),
-            self._connect,
+            to_router(process, process.runtime_dir),
             self._deliver,
             random.Random(),  # noqa: S311 - pauses are no secret
         )
@@ -311,15 +308,6 @@ class MqttServer:
             client.end(error, now)
 
     # -- the router ------------------------------------------------------------------------------------------
-
-    def _connect(
-        self,
-        on_message: Callable[[list[bytes], float], None],
-        on_drained: Callable[[], None],
-        on_lost: Callable[[AngariumError, float], None],
-    ) -> Line:
-        place = f"ipc://{self._process.runtime_dir}/links"
-        return RouterConnection(self._process, self._names, place, None, on_message, on_drained, on_lost)
 
     def _deliver(self, vpn: str, rows: list[Row], now: float) -> bool:
         """Deliver what came in a Message VPN; false if some of it waits for the next turn."""

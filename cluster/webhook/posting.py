@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 
+from angarium_server.http.failures import failure_of
 from gateway.http.messages import headers_of
 from gateway.http.webhooks.addresses import may_reach
 from gateway.http.webhooks.attempts import Answer
@@ -73,7 +74,9 @@ class Poster:
         except _UnusableFileError as error:
             return Answer(None, failure=str(error))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            return Answer(None, failure=_failure_of(error))
+            if isinstance(getattr(error, "os_error", None), _ForbiddenAddressError):
+                return Answer(None, failure="its address is not public: http.webhook_networks allows others")
+            return Answer(None, failure=failure_of(error))
 
     async def close(self) -> None:
         """End the connections; what is under way has no answer."""
@@ -129,21 +132,3 @@ def _read(attribute: str, path: str) -> str:
             return file.read(SECRET_FILE_BYTES_MAX)
     except (OSError, ValueError):
         raise _UnusableFileError(f"{attribute}: it cannot be read") from None
-
-
-def _failure_of(error: Exception) -> str:
-    """Say why there was no answer, by its kind: texts of errors may hold what is secret."""
-    match error:
-        case TimeoutError():
-            return "no answer in time"
-        case aiohttp.ClientConnectorDNSError():
-            return "the name of the host was not found"
-        case aiohttp.ClientConnectorCertificateError():
-            return "the certificate of the target is not valid"
-        case aiohttp.ClientSSLError():
-            return "TLS failed"
-        case aiohttp.ClientConnectorError(os_error=_ForbiddenAddressError()):
-            return "its address is not public: http.webhook_networks allows others"
-        case aiohttp.ClientConnectorError():
-            return "no connection"
-    return "the connection failed"

@@ -19,8 +19,7 @@ import msgspec
 
 from angarium import errors
 from angarium.trace_context import CONTEXTS
-from angarium_server.connections.names import Names
-from angarium_server.connections.outgoing import Connection as RouterConnection
+from angarium_server.connections.outgoing import to_router
 from angarium_server.http.turns import Turns
 from angarium_server.memory import in_use_bytes
 from angarium_server.process import Process, load_config
@@ -36,11 +35,9 @@ from gateway.vpn_carriers import VpnCarriers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from angarium.errors import AngariumError
     from angarium.message import Row
     from gateway.attached import Attached, Guest, Login
     from gateway.http.webhooks.webhook import Held
-    from gateway.line import Line
 
 ROLE: Final = "webhook"
 #: Attempts that are under way when the process stops may take so long, and then the session with the router.
@@ -104,10 +101,9 @@ class WebhookServer:
         self._process = process
         self._runtime = runtime
         self._turns = Turns(process, self._tick)
-        self._names = Names(process)
         self._carriers = VpnCarriers(
             Identity(runtime.local_secret, ROLE, process.index, process.incarnation),
-            self._connect,
+            to_router(process, process.runtime_dir),
             _pass_over,
             random.Random(),  # noqa: S311 - pauses are no secret
         )
@@ -119,15 +115,6 @@ class WebhookServer:
         self._closing: set[asyncio.Task[None]] = set()
         process.on_request(self._request)
         process.ready({})
-
-    def _connect(
-        self,
-        on_message: Callable[[list[bytes], float], None],
-        on_drained: Callable[[], None],
-        on_lost: Callable[[AngariumError, float], None],
-    ) -> Line:
-        place = f"ipc://{self._process.runtime_dir}/links"
-        return RouterConnection(self._process, self._names, place, None, on_message, on_drained, on_lost)
 
     def attach(self, guest: Guest, login: Login, vpn: str, now: float) -> Attached:
         """Log a client in."""

@@ -195,7 +195,7 @@ def test_a_target_shows_a_certificate_that_is_good_for_its_name(tmp_path: Path) 
     assert (answer, len(sink.got)) == (Answer(204), 1)
     for context, trusted in ((good, ""), (other, ca_pem)):
         (answer,), sink = posting("ok", context=context, ca_pem=trusted)
-        assert (answer.failure, sink.got) == ("the certificate of the target is not valid", [])
+        assert (answer.failure, sink.got) == ("its certificate is not valid", [])
 
 
 def test_a_name_that_there_is_not_is_no_answer() -> None:

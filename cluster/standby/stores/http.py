@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import aiohttp
 import msgspec
 
+from angarium_server.http.failures import failure_of
 from cluster.standby.stores.store import NoAnswerError
 
 if TYPE_CHECKING:
@@ -122,7 +123,9 @@ class Endpoints:
                 if isinstance(error, aiohttp.ServerDisconnectedError) and index in again:
                     again.remove(index)  # it had closed a connection that was kept for it
                     waiting.insert(0, index)
-                failures[f"{self._urls[index]}: {_failure_of(error)}"] = None
+                # Our own words for an answer that is none say more.
+                failure = str(error) if type(error) is ValueError else failure_of(error)
+                failures[f"{self._urls[index]}: {failure}"] = None
                 continue
             if reply.status < 500 and reply.status != _BUSY:
                 self._first = index
@@ -186,21 +189,3 @@ async def _read(content: aiohttp.StreamReader) -> bytes:
         if len(text) > BODY_BYTES_MAX:
             raise ValueError("its answer is too long")
     return bytes(text)
-
-
-def _failure_of(error: Exception) -> str:
-    """Say why there was no answer, by its kind: texts of errors may hold what is secret."""
-    match error:
-        case TimeoutError():
-            return "no answer in time"
-        case aiohttp.ClientConnectorDNSError():
-            return "the name of the host was not found"
-        case aiohttp.ClientConnectorCertificateError():
-            return "its certificate is not valid"
-        case aiohttp.ClientSSLError():
-            return "TLS failed"
-        case aiohttp.ClientConnectorError():
-            return "no connection"
-        case aiohttp.ClientError() | OSError():
-            return "the connection failed"
-    return str(error)

@@ -19,8 +19,9 @@ from cluster.catalog.producers import COUNTER as PRODUCER_COUNTER
 from cluster.catalog.producers import Producers
 from cluster.catalog.registries import Registries
 from cluster.catalog.stages import Stages
-from cluster.controller.controller import WORKERS, Controller
+from cluster.controller.controller import Controller
 from cluster.controller.mesh.cluster_view import Identity
+from cluster.controller.scaling import WORKERS
 from cluster.controller.switchboard.effects import (
     Answer,
     Asked,
