@@ -251,7 +251,10 @@ class WholeMessage(Message, kw_only=True):
     """A message with all that it carries."""
 
     flags: int
+    #: Packed, as they came; what of them has a name, and the application's own as far as JSON can have them.
     properties: Any
+    headers: dict[str, str | int]
+    user_properties: dict[str, Any]
     payload: bytes
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -130,7 +130,8 @@ def test_an_operator_finds_the_queue_that_grows_and_works_with_its_messages(
     # Sorted by what they hold, and asked for again by itself: it comes up.
     browser.until("document.querySelector('tbody th').innerText === 'grows'")
     with blocking.connect(node.url, client_name=FILLS) as client:
-        client.publish(queue="grows", payload=b"by a client that is there", mode="persistent")
+        said: dict[str, Any] = {"mode": "persistent", "content_type": "text/plain", "properties": {"colour": MARKUP}}
+        client.publish(queue="grows", payload=b"by a client that is there", **said)
         client.flush()
         browser.click("grows", "tbody")
         browser.sees("Unacknowledged")
@@ -138,6 +139,12 @@ def test_an_operator_finds_the_queue_that_grows_and_works_with_its_messages(
         browser.until("document.querySelector('h1')?.innerText === " + json.dumps(FILLS))
         browser.sees("Published")
     browser.value("location.hash = '#/queue/default/grows'")
+    browser.click("Show message 4")
+    browser.sees("by a client that is there")
+    facts = browser.value("[...document.querySelectorAll('dialog .facts > div')].map((e) => e.innerText)")
+    assert {"Content type\ntext/plain", f"colour\n{MARKUP}"} <= set(facts)
+    browser.press("Escape")
+    browser.until("!document.querySelector('dialog')")
     browser.click("Choose message 4")
     browser.click("Delete 1 message", "main")
     browser.click("Delete 1 message", "dialog")

@@ -45,6 +45,8 @@ DEFAULT_LIMIT: Final = 100
 _WALL_TIMES: Final = {"stored_ms": "stored", "expires_ms": "expires"}
 #: What a message has only on its way to a client.
 _OF_DELIVERIES: Final = ("index", "ttl_ms", "delay_ms", "discard_indication", "share")
+#: What of the packed properties the node tells as well.
+_OPENED: Final = ("headers", "user_properties")
 #: Messages asked for at once.
 _PAGE: Final = 500
 
@@ -162,6 +164,7 @@ def described(found: dict[str, Any]) -> dict[str, Any]:
     from angarium.message import Delivery, ReceivedMessage
     from cluster.commands.messages.sink import as_dict
 
+    found = {name: value for name, value in found.items() if name not in _OPENED}
     flags, properties, payload = (found.pop(name) for name in ("flags", "properties", "payload"))
     row = (0, found["topic"], flags, None, properties, payload)
     opened = as_dict(ReceivedMessage(row, Delivery([row], None, found["size_bytes"])))

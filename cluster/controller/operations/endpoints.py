@@ -156,7 +156,13 @@ class EndpointOperations:
         self._find(request)
         asked = {"position": request.position}
         self._ask_homes(
-            request, "endpoint.message", asked, lambda found: found[0], asker, now, request.partition
+            request,
+            "endpoint.message",
+            asked,
+            lambda found: metrics.whole_message(found[0]),
+            asker,
+            now,
+            request.partition,
         )
 
     def _delete_messages(self, request: arguments.DeleteMessagesArguments, asker: Asker, now: float) -> None:

@@ -10,7 +10,10 @@ from collections import Counter
 from datetime import date
 from typing import Any, Final
 
+import msgspec
+
 from angarium import wire
+from angarium.message import HEADER_KEYS, USER_PROPERTIES_KEY, unpack_properties
 
 Row = dict[str, Any]
 
@@ -117,6 +120,29 @@ def publishers(counted: list[tuple[int, str, int]], named: list[tuple[int, str]]
         name = names.get(number, "")
         found[sender if sender and name.startswith(wire.GATEWAY_NAME_PREFIX) else name] += messages
     return [{"client": name, "messages": messages} for name, messages in found.most_common()]
+
+
+def whole_message(found: Row) -> Row:
+    """Give a message with what its packed properties say: whoever published it may have written anything there."""
+    fields = unpack_properties(found["properties"])
+    known = {name: fields.get(key) for name, key in HEADER_KEYS.items()}
+    own = fields.get(USER_PROPERTIES_KEY)
+    named = own.items() if isinstance(own, dict) else ()
+    return {
+        **found,
+        "headers": {name: value for name, value in known.items() if type(value) in (str, int)},
+        "user_properties": {
+            name: value for name, value in named if isinstance(name, str) and _is_json(name, value)
+        },
+    }
+
+
+def _is_json(name: str, value: Any) -> bool:
+    try:
+        msgspec.json.encode({name: value})
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def jobs(rows: list[Row]) -> Row:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from angarium import errors, wire
+from angarium import Message, errors, wire
+from angarium.message import USER_PROPERTIES_KEY
 from cluster.controller.operations.endpoints import HOME_TIMEOUT_S
+from cluster.controller.operations.metrics import whole_message
 from cluster.controller.operations.spool import COPY_IDLE_S, PIECE_BYTES
 from cluster.controller.switchboard import effects as c
 from storage.config_store import Counter
@@ -183,12 +185,29 @@ def test_a_message_is_shown_and_deleted_in_its_partition(served: World) -> None:
     seen = served.call("messages.show", name="p", position=4, partition=1)
     lane = (4 << 10) + 1
     assert asked_of(seen) == [("worker-1-7", "endpoint.message", {"lane_id": lane, "position": 4})]
-    assert replies(served.answer(seen, {"payload": b"x"})) == [{"payload": b"x"}]
+    sent = Message("t", b"", mode="persistent", content_type="text/plain", properties={"colour": "red"})
+    packed = sent.row[4]
+    told = {"headers": {"content_type": "text/plain"}, "user_properties": {"colour": "red"}}
+    whole = {"payload": b"x", "properties": packed}
+    assert replies(served.answer(seen, whole)) == [{**whole, **told}]
     seen = served.call("messages.delete", name="p", positions=[4, 5], partition=1)
     assert asked_of(seen) == [
         ("worker-1-7", "endpoint.delete_messages", {"lane_id": lane, "positions": [4, 5]})
     ]
     assert replies(served.answer(seen, {"deleted": 2})) == [{"deleted": 2}]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [None, b"\xc1", wire.pack([1]), wire.pack({6: 5, 1: {"a": 1}}), wire.pack({0: {b"k": 1, 3: "x"}})],
+)
+def test_properties_that_are_none_say_nothing(packed: bytes | None) -> None:
+    assert whole_message({"properties": packed})["user_properties"] == {}
+
+
+def test_what_json_cannot_have_is_left_out() -> None:
+    odd = wire.pack({USER_PROPERTIES_KEY: {"good": 1, "bad": {(1, 2): 3}, "deep": [[b"bytes"]]}})
+    assert whole_message({"properties": odd})["user_properties"].keys() == {"good", "deep"}
 
 
 @pytest.mark.requirement("R221")

@@ -6,7 +6,7 @@ import { usePolling } from "../node/polling.js";
 import { may } from "../node/rights.js";
 import { Badge, Button, Facts, Field, Moment, Panel } from "../parts/controls.js";
 import { Dialog, Question } from "../parts/dialog.js";
-import { count, counted, payload, size, text, time } from "../parts/format.js";
+import { count, counted, payload, size, text, time, words } from "../parts/format.js";
 import { Loading, Refusal, notify } from "../parts/notices.js";
 import { Search } from "../parts/list.js";
 import { Table } from "../parts/table.js";
@@ -69,7 +69,7 @@ function columnsOf({ works, chosen, choose, setShown }) {
     ...(works ? [box] : []),
     { name: "position", title: "Position", number: true, main: true, show: position },
     { name: "topic", title: "Topic", show: (row) => html`<code>${row.topic}</code>` },
-    { name: "size", title: "Size", number: true, show: (row) => size(row.size_bytes) },
+    { name: "size", title: "Size", number: true, minor: true, show: (row) => size(row.size_bytes) },
     { name: "stored", title: "Stored", show: (row) => html`<${Moment} value=${row.stored_ms} />` },
     { name: "state", title: "State", show: (row) => html`<${Badge}>${row.state}<//>` },
     { name: "redeliveries", title: "Redelivered", number: true, minor: true, show: (row) => count(row.redeliveries) },
@@ -96,7 +96,7 @@ function Message({ pieces, position, partition, onClose }) {
 
 export function Content({ message }) {
   const { text: body, isText, bytes } = payload(message.payload);
-  const carried = message.properties ?? {};
+  const said = (values) => Object.entries(values ?? {}).map(([name, value]) => [name, html`<code>${text(value)}</code>`]);
   const rows = [
     ["Topic", html`<code>${message.topic}</code>`],
     ["Stored", time(message.stored_ms)],
@@ -105,7 +105,8 @@ export function Content({ message }) {
     ["Redelivered", count(message.redeliveries)],
     ["Expires", message.expires_ms ? time(message.expires_ms) : null],
     ["Came from", message.origin ? originOf(message.origin) : null],
-    ...Object.entries(carried).map(([name, value]) => [name, html`<code>${text(value)}</code>`]),
+    ...said(message.headers).map(([name, value]) => [words(name), value]),
+    ...said(message.user_properties),
   ];
   return html`<${Facts} rows=${rows} />
     <h3>Payload <span class="quiet">${size(bytes)}${isText ? "" : ", no UTF-8: its bytes"}</span></h3>
