@@ -130,7 +130,11 @@ def test_an_operator_finds_the_queue_that_grows_and_works_with_its_messages(
     # Sorted by what they hold, and asked for again by itself: it comes up.
     browser.until("document.querySelector('tbody th').innerText === 'grows'")
     with blocking.connect(node.url, client_name=FILLS) as client:
-        said: dict[str, Any] = {"mode": "persistent", "content_type": "text/plain", "properties": {"colour": MARKUP}}
+        said: dict[str, Any] = {
+            "mode": "persistent",
+            "content_type": "text/plain",
+            "properties": {"colour": MARKUP},
+        }
         client.publish(queue="grows", payload=b"by a client that is there", **said)
         client.flush()
         browser.click("grows", "tbody")
