@@ -320,7 +320,7 @@ class RouterServer:
 
     def _verify_token(self, effect: VerifyToken) -> None:
         """Look at the signature of a token in a thread of the pool."""
-        from router.tokens.verification import (
+        from angarium_server.tokens.verification import (
             signed_payload,  # only nodes with issuers have loaded the library
         )
 
@@ -333,7 +333,7 @@ class RouterServer:
 
     def _put_keys(self, rows: dict[str, list[Any]]) -> None:
         """Take the keys of issuers."""
-        from router.tokens.keys import load_rows
+        from angarium_server.tokens.keys import load_rows
 
         self._router.handshake.issuers.put_keys({name: load_rows(some) for name, some in rows.items()})
 
@@ -534,8 +534,8 @@ def issuers_of(runtime: RouterRuntime) -> Issuers:
     That takes a tenth of a second, for which clients would wait when the first keys come.
     """
     if runtime.issuers:
-        import_module("router.tokens.keys")
-        import_module("router.tokens.verification")
+        import_module("angarium_server.tokens.keys")
+        import_module("angarium_server.tokens.verification")
     return Issuers(runtime.issuers)
 
 

@@ -35,6 +35,7 @@ import tomli_w
 from msgspec import Meta
 
 from angarium import errors
+from angarium_server.tokens.config import TokenIssuer
 from cluster import objects
 from cluster.catalog import node_queues
 from cluster.configuration import admin, health, http, issuers, management, mqtt, standby
@@ -45,7 +46,6 @@ from cluster.security import passwords
 from node.config import WorkerConfig, WorkerRuntime
 from node.tracing import config as tracing
 from router.ground.config import RouterConfig, SpoolLimits
-from router.tokens.config import TokenIssuer
 
 if TYPE_CHECKING:
     import os

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from angarium import errors
-from router.tokens.config import faults_of as faults_among
+from angarium_server.tokens.config import faults_of as faults_among
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from router.tokens.config import TokenIssuer
-    from router.tokens.keys import KeyRow
+    from angarium_server.tokens.config import TokenIssuer
+    from angarium_server.tokens.keys import KeyRow
 
 _log = logging.getLogger("controller")
 
@@ -36,7 +36,7 @@ def read_keys(path: str) -> list[KeyRow]:
     Raises:
         InvalidRequestError: it cannot be read, or holds none that can be used (40017).
     """
-    from router.tokens.keys import (  # a node without issuers does without the library
+    from angarium_server.tokens.keys import (  # a node without issuers does without the library
         DOCUMENT_BYTES_MAX,
         read_document,
     )

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from angarium_server.tokens.config import Algorithm, address_fault
 from cluster.configuration import listening
 from cluster.configuration.encryption import ca_file_faults
 from cluster.configuration.keys import about, within
-from router.tokens.config import Algorithm, address_fault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from angarium_server.connections.tls import TlsFiles
+    from angarium_server.tokens.config import TokenIssuer
     from router.ground.config import RouterConfig
-    from router.tokens.config import TokenIssuer
 
 
 class ManagementSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from angarium_server.connections.tls import TlsFiles  # noqa: TC001 - msgspec reads the types of ManagementRuntime
+from angarium_server.tokens.config import TokenIssuer  # noqa: TC001 - the same
 from cluster.configuration.management import ManagementSection, OidcSection, files_of
-from router.tokens.config import TokenIssuer  # noqa: TC001 - the same
 
 if TYPE_CHECKING:
     from cluster.configuration.config import NodeConfig

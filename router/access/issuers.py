@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 from angarium.errors import AngariumError, error_for
-from router.tokens.claims import Grant, grant_of, peek
+from angarium_server.tokens.claims import Grant, grant_of, peek
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from angarium_server.tokens.claims import Peeked
+    from angarium_server.tokens.config import TokenIssuer
+    from angarium_server.tokens.keys import Key
     from router.access.granted import Renewal
-    from router.tokens.claims import Peeked
-    from router.tokens.config import TokenIssuer
-    from router.tokens.keys import Key
 
 #: Keys that are tried for a token that does not say which one it is of.
 TRIED_MAX: Final = 5

@@ -25,6 +25,7 @@ from router.ground.alarms import NODE_CONNECTIONS, USERNAME_CONNECTIONS, VPN_CON
 from router.sessions.directory import guest, profiles_of
 
 if TYPE_CHECKING:
+    from angarium_server.tokens.claims import Grant
     from router.access.issuers import TokenLogin
     from router.ground.alarms import Alarms
     from router.ground.config import RouterConfig
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from router.sessions.hello import Hello
     from router.sessions.session import Session
     from router.sessions.session_table import SessionTable
-    from router.tokens.claims import Grant
 
 _MAC_BYTES = 16
 #: Ways to log in. A session by a token (JWT) ends with that, so its resume token stands for nothing else.

@@ -15,8 +15,8 @@ from angarium.errors import error_for
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from angarium_server.tokens.config import TokenIssuer
     from router.asking.asks import Asks
-    from router.tokens.config import TokenIssuer
 
 #: Logins that wait for the keys of one issuer.
 WAITING_MAX: Final = 500

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from angarium_server.frames import gateways
+    from angarium_server.tokens.claims import Grant
     from router.guaranteed.endpoints import Endpoint
     from router.guaranteed.memory_accounts import MemoryAccounts
     from router.sessions.directory import Username, Vpn
     from router.sessions.hello import Behalf
     from router.sessions.session import Session
-    from router.tokens.claims import Grant
 
 #: Wills that are published in one step: 2 ms.
 WILLS_PER_STEP: Final = 50

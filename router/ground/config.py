@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from angarium_server.connections.tls import TlsFiles
-from router.tokens.config import TokenIssuer  # noqa: TC001 - msgspec reads the types of RouterRuntime
+from angarium_server.tokens.config import TokenIssuer  # noqa: TC001 - msgspec reads the types of RouterRuntime
 
 
 class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

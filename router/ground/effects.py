@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 if TYPE_CHECKING:
-    from router.tokens.keys import Key
+    from angarium_server.tokens.keys import Key
 
 
 class SendClient(msgspec.Struct, frozen=True):

@@ -15,8 +15,8 @@ from angarium_server.access import AddressRules, TopicRules, substitute
 from angarium_server.shapes import Shapes
 
 if TYPE_CHECKING:
+    from angarium_server.tokens.claims import Grant
     from router.sessions.burden import WorkBucket
-    from router.tokens.claims import Grant
 
 Attributes = dict[str, Any]
 

@@ -19,6 +19,7 @@ from router.sessions.kinds import CLIENT, SessionKind
 if TYPE_CHECKING:
     from angarium.topic import Filter as ParsedFilter
     from angarium_server.frames.gateways import Counts, Rights
+    from angarium_server.tokens.claims import Grant
     from router.ground.ground import TokenBucket
     from router.sessions.burden import Burden
     from router.sessions.directory import Vpn
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from router.sessions.queues import EgressQueue, ElidingTable
     from router.sessions.round import Round
     from router.sessions.splice import Splice
-    from router.tokens.claims import Grant
 
 
 class Permissions(NamedTuple):

@@ -23,13 +23,13 @@ from router.sessions.session import Permissions
 
 if TYPE_CHECKING:
     from angarium_server.access import TopicRules
+    from angarium_server.tokens.claims import Grant
     from router.delivery.egress import Egress
     from router.delivery.eliding import Eliding
     from router.matching.shards import Shards
     from router.sessions.directory import AclProfile, Username, Vpn
     from router.sessions.queues import QueueLimits
     from router.sessions.session import Session
-    from router.tokens.claims import Grant
 
 RulesKey = tuple[bool, tuple[str, ...]]
 Attributes = dict[str, Any]

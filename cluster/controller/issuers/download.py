@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from angarium import errors
-from router.tokens.keys import DOCUMENT_BYTES_MAX, read_document
+from angarium_server.tokens.keys import DOCUMENT_BYTES_MAX, read_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.tokens.config import TokenIssuer
-    from router.tokens.keys import KeyRow
+    from angarium_server.tokens.config import TokenIssuer
+    from angarium_server.tokens.keys import KeyRow
 
 _CHUNK_BYTES: Final = 16_384
 

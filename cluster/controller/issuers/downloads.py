@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from angarium_server.process import Process
-    from router.tokens.config import TokenIssuer
-    from router.tokens.keys import KeyRow
+    from angarium_server.tokens.config import TokenIssuer
+    from angarium_server.tokens.keys import KeyRow
 
 _log = logging.getLogger("controller")
 
@@ -63,7 +63,7 @@ class Downloads:
 
     def kept(self, issuers: Sequence[TokenIssuer]) -> dict[str, list[Any]]:
         """Give the keys that addresses gave to an earlier process."""
-        from router.tokens.keys import read_document
+        from angarium_server.tokens.keys import read_document
 
         found = {}
         for issuer in [one for one in issuers if one.jwks_url]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from router.tokens.config import TokenIssuer
+    from angarium_server.tokens.config import TokenIssuer
 
 
 class _Fetch:

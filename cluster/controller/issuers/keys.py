@@ -14,10 +14,10 @@ from cluster.controller.switchboard.switchboard import ROUTER, ProcessAsker
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from angarium_server.tokens.config import TokenIssuer
     from cluster.admin.arguments import IssuerKeysArguments
     from cluster.controller.switchboard.effects import Effect
     from cluster.controller.switchboard.switchboard import AdminAsker, Asker, Handlers, Switchboard
-    from router.tokens.config import TokenIssuer
 
 
 class IssuerKeys:
@@ -27,7 +27,7 @@ class IssuerKeys:
         """Begin with none, and no address."""
         self._board = board
         self._fetches = Fetches(())
-        #: Name of the issuer -> its keys, as `router.tokens.keys` gives them.
+        #: Name of the issuer -> its keys, as `angarium_server.tokens.keys` gives them.
         self._keys: dict[str, list[Any]] = {}
         #: Name of the issuer -> who waits for the answer of its address.
         self._askers: dict[str, list[Asker]] = {}

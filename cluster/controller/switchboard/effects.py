@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from angarium_server.tokens.config import TokenIssuer
     from cluster.controller.switchboard.events import Event
     from cluster.join.vault import VaultWork
-    from router.tokens.config import TokenIssuer
     from storage.config_store import Entry
 
 

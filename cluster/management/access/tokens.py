@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from angarium import errors
 from angarium.errors import error_for
 from angarium_server.http.problems import RefusedError
+from angarium_server.tokens.claims import text_claim
 from cluster.management.access.outcomes import Login
 from cluster.management.access.verifier import Verifier
-from router.tokens.claims import text_claim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from angarium_server.tokens.config import TokenIssuer
+    from angarium_server.tokens.keys import KeyRow
     from cluster.management.access.outcomes import Ask, Caller, Outcomes
     from cluster.management.access.subjects import Subjects
-    from router.tokens.config import TokenIssuer
-    from router.tokens.keys import KeyRow
 
 #: How long a token that was good is not verified again.
 GOOD_S: Final = 60.0

@@ -1,4 +1,4 @@
-"""What tokens (JWT) say that an issuer has signed, judged as those of clients are (`router.tokens`).
+"""What tokens (JWT) say that an issuer has signed, judged as those of clients are (`angarium_server.tokens`).
 
 A signature by a public key of the issuer, with an algorithm of the configuration; who has issued it, for whom, and from
 when until when. Keys are asked for again after a minute, and when a token names one that is not known; whoever gives
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 from angarium.errors import AngariumError, error_for
+from angarium_server.tokens.claims import judged_claims
 from router.access.issuers import Issuers
-from router.tokens.claims import judged_claims
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from router.tokens.claims import Peeked
-    from router.tokens.config import TokenIssuer
-    from router.tokens.keys import Key, KeyRow
+    from angarium_server.tokens.claims import Peeked
+    from angarium_server.tokens.config import TokenIssuer
+    from angarium_server.tokens.keys import Key, KeyRow
 
     #: Gives the keys of an issuer, None if there is no answer; whether a token names one that is not known.
     Fetch = Callable[[TokenIssuer, bool], Awaitable[Sequence[KeyRow] | None]]
@@ -64,7 +64,7 @@ class Verifier:
         Raises:
             AngariumError: it does not (40101); nobody gives keys (50321, 50332).
         """
-        from router.tokens.verification import (
+        from angarium_server.tokens.verification import (
             signed_payload,  # a node whose operators show no tokens does without the library
         )
 
@@ -89,7 +89,7 @@ class Verifier:
         return self._issuers.keys_for(issuer, peeked)
 
     async def _take(self, issuer: TokenIssuer, *, is_unknown: bool) -> None:
-        from router.tokens.keys import load_rows
+        from angarium_server.tokens.keys import load_rows
 
         rows = await self._fetch(issuer, is_unknown)
         if rows is not None:

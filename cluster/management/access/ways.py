@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
     from angarium_server.connections.tls import Peer
+    from angarium_server.tokens.config import TokenIssuer
     from cluster.management.access.outcomes import Ask
-    from router.tokens.config import TokenIssuer
 
 
 class OidcOffer(msgspec.Struct, frozen=True):

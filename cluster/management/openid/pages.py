@@ -18,14 +18,14 @@ from angarium.errors import AngariumError, error_for
 from angarium_server.access import network_of
 from angarium_server.http.origins import origin_of
 from angarium_server.http.problems import RefusedError, problem_of
+from angarium_server.tokens.claims import text_claim
+from angarium_server.tokens.config import TokenIssuer
 from cluster.management.access.attempts import ADDRESS_BURST, ADDRESS_PER_S, Failures
 from cluster.management.access.browsers import CHALLENGE, cookie_name, set_cookie
 from cluster.management.access.outcomes import Login
 from cluster.management.access.verifier import Verifier
 from cluster.management.openid.flow import LOGIN_S, Flow
 from cluster.management.openid.provider import Provider
-from router.tokens.claims import text_claim
-from router.tokens.config import TokenIssuer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
     from angarium_server.connections.tls import Peer
+    from angarium_server.tokens.keys import KeyRow
     from cluster.configuration.management import OidcSection
     from cluster.management.access.browsers import Browsers
     from cluster.management.access.outcomes import Outcomes
     from cluster.management.access.subjects import Subjects
     from cluster.management.openid.flow import Returned
-    from router.tokens.keys import KeyRow
 
 PATH: Final = ("login", "oidc")
 CALLBACK: Final = (*PATH, "callback")

@@ -20,13 +20,13 @@ import msgspec
 
 from angarium import errors
 from angarium.errors import AngariumError, error_for
-from router.tokens.config import address_fault
+from angarium_server.tokens.config import address_fault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from angarium_server.tokens.keys import KeyRow
     from cluster.configuration.management import OidcSection
-    from router.tokens.keys import KeyRow
 
 #: Of an answer.
 BYTES_MAX: Final = 256 * 1_024
@@ -94,7 +94,7 @@ class Provider:
         Raises:
             UnavailableError: it does not give them (50332).
         """
-        from router.tokens.keys import read_document
+        from angarium_server.tokens.keys import read_document
 
         metadata = await self.metadata()
         async with self._lock:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from angarium_server.tokens.config import TokenIssuer, faults_of
 from cluster.controller.issuers.fetches import Fetches
-from router.tokens.config import TokenIssuer, faults_of
 
 
 def issuer(**changed: Any) -> TokenIssuer:

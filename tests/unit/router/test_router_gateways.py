@@ -9,11 +9,11 @@ import pytest
 
 from angarium import errors, wire
 from angarium_server.connections.tls import Certificate
+from angarium_server.tokens.config import TokenIssuer
+from angarium_server.tokens.keys import load_rows, read_document
 from cluster import objects
 from cluster.security import passwords
 from router.access.issuers import Issuers
-from router.tokens.config import TokenIssuer
-from router.tokens.keys import load_rows, read_document
 from tests.token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade
 from tests.unit.router.wired_gateway import IDENTITY, NEAR, FakeAttached, FakeGateway, says
 from tests.unit.router.wired_node import WiredNode, snapshot

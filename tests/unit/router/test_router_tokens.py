@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from angarium import errors
+from angarium_server.tokens.claims import TOKEN_BYTES_MAX, Grant, grant_of, peek
+from angarium_server.tokens.config import TokenIssuer, faults_of
+from angarium_server.tokens.keys import KEYS_MAX, load_rows, read_document
+from angarium_server.tokens.verification import signed_payload
 from router.access.granted import GrantedSessions
 from router.access.issuers import Issuers, TokenLogin
 from router.access.unknown_keys import WAITING_MAX, UnknownKeys
 from router.sessions.session_table import SessionTable
-from router.tokens.claims import TOKEN_BYTES_MAX, Grant, grant_of, peek
-from router.tokens.config import TokenIssuer, faults_of
-from router.tokens.keys import KEYS_MAX, load_rows, read_document
-from router.tokens.verification import signed_payload
 from tests.token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks, signed_with_public_key
 
 NOW_MS = 1_900_000_000_000

@@ -8,6 +8,7 @@ from typing import Any
 
 from angarium import wire
 from angarium_server.connections.tls import Peer
+from angarium_server.tokens.verification import signed_payload
 from cluster import objects
 from node.config import WorkerConfig
 from node.matching.worker import Worker
@@ -16,7 +17,6 @@ from router.ground.effects import Effect, EmitEvent, SendClient, SendWorker, Ver
 from router.ground.ground import Ground
 from router.router import Router
 from router.server import password_matches
-from router.tokens.verification import signed_payload
 
 BIG = 1 << 40
 

@@ -10,7 +10,7 @@ from jwt.exceptions import PyJWTError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from router.tokens.keys import Key
+    from angarium_server.tokens.keys import Key
 
 
 def signed_payload(token: str, algorithm: str, keys: Sequence[Key]) -> bytes | None:

@@ -22,7 +22,7 @@ from angarium.errors import AngariumError, error_for
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from router.tokens.config import TokenIssuer
+    from angarium_server.tokens.config import TokenIssuer
 
 #: Of a whole token; nothing of a longer one is looked at.
 TOKEN_BYTES_MAX: Final = 16 * 1024
