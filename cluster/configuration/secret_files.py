@@ -26,6 +26,8 @@ def exposed(config: NodeConfig) -> list[str]:
             config.cluster.secret_file,
             config.oidc.client_secret_file,
             config.tracing.headers_file,
+            config.standby.secret_file,
+            config.standby.password_file,
             *given,
         )
         if path

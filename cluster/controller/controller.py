@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from cluster.controller.access.trail import Room
     from cluster.controller.mesh.cluster_view import Identity
     from cluster.controller.switchboard.events import Event
+    from cluster.standby.promotion import Promotion
 
 #: Rates are differences of totals over this time.
 SAMPLE_INTERVAL_S: Final = 1.0
@@ -363,16 +364,15 @@ class Controller:
 
     def metrics(self, now: float) -> str:
         """Give the metrics of the node as the page of the health endpoint."""
-        cluster = self._mesh.view.metrics(now)
+        cluster, pair = self._mesh.view.metrics(now), self._standby.metrics()
         health, samples = self.health(now), self._samples.newest
         full = report.full_disks(self._board.node, self._router_stats, is_disk_full=self.is_disk_full)
         node = {**self._board.node, "disk_full": bool(full)}
-        pair = self._standby.metrics()
         return metrics(health, node, self._usage, self._router_stats, cluster, samples, pair)
 
-    def pair(self, status: HostStatus | None) -> list[Effect]:
-        """Take what the keeper of this host says; None: it has none."""
-        self._standby.told(status)
+    def pair(self, status: HostStatus | None, promotion: Promotion | None = None) -> list[Effect]:
+        """Take what the keeper of this host says, None: it has none; and a promotion that is not written down."""
+        self._standby.told(status, promotion)
         return self._board.taken()
 
     # -- the store -------------------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ from cluster.join import stored
 from cluster.join.tokens import Tokens
 from cluster.join.vault import Vault
 from cluster.standby.pair.settings import SWITCH_SIGNAL, read_status
+from cluster.standby.promotion import forget_promotion, noted_promotion
 from storage.config_store import ConfigStore, Entry, is_there
 from storage.shipping.settings import StandbySettings  # noqa: TC001 - msgspec reads the types of fields
 
@@ -442,7 +443,10 @@ class ControllerServer:
             self._do(self._controller.committed(number, now))
         if self._process.lease is not None and now >= self._pair_due:
             self._pair_due = now + PAIR_S
-            self._do(self._controller.pair(read_status(self._data_dir)))
+            promotion = noted_promotion(self._data_dir)
+            self._do(self._controller.pair(read_status(self._data_dir), promotion))
+            if promotion is not None:
+                forget_promotion(self._data_dir)
         return wait_s
 
     def _use_vault(self, effect: UseVault) -> list[Effect]:

@@ -13,11 +13,14 @@ import msgspec
 
 from angarium import errors
 from cluster.admin.answers import HostStatus
+from cluster.controller.access.callers import ADMINISTRATOR, Who
+from cluster.controller.access.trail import DONE, PROMOTION, Deed
 from cluster.controller.switchboard.effects import SwitchOver
 
 if TYPE_CHECKING:
     from cluster.admin import arguments
     from cluster.controller.switchboard.switchboard import Asker, Handlers, Switchboard
+    from cluster.standby.promotion import Promotion
 
 PRIMARY_EVENT: Final = "SYSTEM_PRIMARY_BEGAN"
 LOST_EVENT: Final = "SYSTEM_STANDBY_LOST"
@@ -54,9 +57,13 @@ class StandbyOperations:
         self._told: tuple[int, bool] | None = None
         self.operations: Handlers = {"standby.status": self._show, "standby.switch": self._switch}
 
-    def told(self, status: HostStatus | None) -> None:
-        """Take what the keeper says; None: this node has none."""
+    def told(self, status: HostStatus | None, promotion: Promotion | None = None) -> None:
+        """Take what the keeper says; None: this node has none. And that somebody promoted this host before it began."""
         self._status = status
+        if promotion is not None:
+            given = {"name": promotion.host, **({"reason": promotion.cost} if promotion.cost else {})}
+            who = Who(promotion.who, ADMINISTRATOR, "", "local", "")
+            self._board.write_deed(Deed(who, PROMOTION, given), DONE)
         if status is None or status.role != "primary":
             return
         is_in_sync = len(status.in_sync) > 1

@@ -86,23 +86,24 @@ class Desk:
 
     def misses(self, stores: Sequence[str], now: float) -> bool:
         """Tell whether the standby does not follow one of these, as its process says; one that is away says nothing."""
-        return any(not said.follows for said in self._fresh(stores, now))
+        return any(not said.follows for said in self.said(stores, now))
 
     def follows(self, stores: Sequence[str], now: float) -> bool:
         """Tell whether the standby follows all of these."""
-        fresh = self._fresh(stores, now)
+        fresh = self.said(stores, now)
         return len(fresh) == len(stores) and all(said.follows for said in fresh)
 
     def caught_up(self, stores: Sequence[str], now: float) -> tuple[str, int] | None:
         """Give the host that has everything in all of these, and since which order; None: none has."""
-        fresh = self._fresh(stores, now)
+        fresh = self.said(stores, now)
         orders = {(said.host, said.caught_up) for said in fresh}
         if len(fresh) != len(stores) or len(orders) != 1:
             return None
         host, order = orders.pop()
         return None if order is None or not host else (host, order)
 
-    def _fresh(self, stores: Sequence[str], now: float) -> list[Followed]:
+    def said(self, stores: Sequence[str], now: float) -> list[Followed]:
+        """Give what was said of these just now; a process that is away says nothing."""
         found = [self.followed[store] for store in stores if store in self.followed]
         return [said for said, at in found if now - at < FRESH_S]
 

@@ -17,14 +17,11 @@ import fcntl
 import logging
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -34,7 +31,7 @@ from angarium.errors import AngariumError
 from angarium_server import launch
 from angarium_server.connections.names import Names
 from angarium_server.connections.tls import make_context
-from angarium_server.frames.shipping import Order
+from angarium_server.frames.shipping import Followed, Order
 from angarium_server.process import KEEPER_PID_VARIABLE, KEEPER_VARIABLE, KEEPER_WORD, utc_now
 from angarium_server.watch import Watch
 from cluster.admin.answers import HostStatus, StoreStatus
@@ -42,7 +39,7 @@ from cluster.configuration.config import read_password_file
 from cluster.controller.health.checks import Check, Health
 from cluster.controller.health.pages import page
 from cluster.controller.health.server import HealthServer
-from cluster.data.data_dir import CONFIG_FOLDER, in_use
+from cluster.data.data_dir import CONFIG_FOLDER, RuntimeDirectory, in_use, write_durably
 from cluster.data.node_file import process_start
 from cluster.standby import files
 from cluster.standby.desk import Desk, address_in
@@ -51,7 +48,8 @@ from cluster.standby.followers import Followers, Terms
 from cluster.standby.pair.member import ActUntil, Begin, End, Member, Release, Require, Role
 from cluster.standby.pair.outside import Holder
 from cluster.standby.pair.settings import STATUS_FILE, SWITCH_SIGNAL, shipping_settings
-from cluster.standby.promotion import FORCE_FILE
+from cluster.standby.promotion import Promotion, note_promotion, take_force
+from cluster.standby.stores import clock
 from cluster.standby.stores.disk import Probe, file_in
 from cluster.standby.stores.keeper import Keeper
 from cluster.standby.stores.opening import open_store
@@ -59,20 +57,25 @@ from router.ground.config import tls_files
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+    from pathlib import Path
 
     from cluster.configuration.config import NodeConfig
     from cluster.controller.health.http import Answer, Request
+    from cluster.standby.pair.outside import Standing
     from cluster.standby.stores.keeper import Told
 
 #: How often the host looks around.
 TURN_S: Final = 0.02
 STATUS_S: Final = 0.5
 LOOK_S: Final = 0.5
-#: Held for as long as the host runs; and what it was last, for a start at which the outside store knows nothing.
+#: Held for as long as the host runs, with its runtime directory in it; and what it was last, for a start at which the
+#: outside store knows nothing.
 LOCK_FILE: Final = "standby.lock"
 ROLE_FILE: Final = "standby.role"
-#: A node that is asked to stop gets so long.
-STOP_S: Final = 120.0
+PATH_BYTES_MAX: Final = 4_096
+#: A primary whose lease has been over for so many leases, because no outside store answers it, ends: the other host may
+#: be the primary, and gets no standby before this one listens.
+AWAY_LEASES: Final = 3.0
 
 _log = logging.getLogger("standby")
 
@@ -106,9 +109,13 @@ class Host:
         self._watch = Watch()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._names = Names(self._watch)
-        self._place = Path(tempfile.mkdtemp(prefix="angarium-pair-"))
+        self._runtime = RuntimeDirectory(earlier=os.pread(self._lock, PATH_BYTES_MAX, 0).decode())
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, str(self._runtime.path).encode(), 0)
         self._is_stopping = self._is_switching = False
         self._status = 0
+        #: What this host was last, and the highest epoch that it has seen.
+        self._role, self._epoch = self._known()
         #: The life that is going on.
         self.life: Life | None = None
 
@@ -120,6 +127,12 @@ class Host:
             os.close(descriptor)
             raise in_use(self._data) from None
         return descriptor
+
+    def _known(self) -> tuple[str, int]:
+        """Give what was remembered; an earlier version knew no epoch."""
+        place = self._data / ROLE_FILE
+        role, _, epoch = (place.read_text(encoding="ascii").strip() if place.exists() else "").partition(" ")
+        return role, int(epoch or 0)
 
     async def run(self) -> int:
         """Be a candidate, and whatever comes of it, again and again."""
@@ -141,7 +154,7 @@ class Host:
             loop.remove_reader(self._watch.descriptor)
             (self._data / STATUS_FILE).unlink(missing_ok=True)
             self._context.destroy(linger=0)
-            shutil.rmtree(self._place, ignore_errors=True)
+            self._runtime.__exit__()
             os.close(self._lock)
 
     async def _wait(self, seconds: float) -> None:
@@ -168,6 +181,11 @@ class Host:
         self._is_stopping, self._status = True, status
 
     @property
+    def _promised(self) -> int:
+        """Give the epoch before which there is no primary any more; only the operator may go back."""
+        return 0 if self._section.store == "manual" else self._epoch
+
+    @property
     def store(self) -> str:
         """Give the kind of the outside store."""
         return self._section.store
@@ -183,7 +201,7 @@ class Host:
             self._data,
             self._config.spool.map_gb * 1_000_000_000,
         )
-        followers = Followers(self._watch, terms, lambda: life.epoch)
+        followers = Followers(self._watch, terms, lambda: max(self._promised, life.epoch))
         url = self._section.listen
         context = make_context(tls_files(self._config.router)) if url.startswith("tls://") else None
         followers.listen(url, context)
@@ -206,7 +224,7 @@ class Host:
 
     def desk(self) -> Desk:
         """Give what the processes of a node obey."""
-        desk = Desk(self._context, self._place)
+        desk = Desk(self._context, self._runtime.path)
         self._watch.add(desk.socket, lambda: desk.receive(time.monotonic()))
         return desk
 
@@ -225,23 +243,31 @@ class Host:
         section = self._section
         me = Holder(self.name, secrets.token_hex(8))
         store = open_store(section, self._config.node.name, me, self._data)
-        member = Member(me, may_found=self._may_found(), may_be_alone=not section.required)
+        member = Member(
+            me, may_found=self._may_found(), may_be_alone=not section.required, known_epoch=self._promised
+        )
         return member, Keeper(member, store, probe, life.told, section.lease_seconds), store.close()
 
     def _may_found(self) -> bool:
         """Tell whether this host begins if the outside store knows nothing: not with what it copied from another."""
-        place = self._data / ROLE_FILE
-        return not place.exists() or place.read_text(encoding="ascii").strip() != Role.CANDIDATE.value
+        return self._role != Role.CANDIDATE.value
 
-    def note_role(self, role: Role) -> None:
-        """Remember what this host is."""
-        (self._data / ROLE_FILE).write_text(role.value + "\n", encoding="ascii")
+    def is_away(self, acts_until: float) -> bool:
+        """Tell whether a lease has been over for so long that nobody should wait for the outside store."""
+        return clock.now() > acts_until + AWAY_LEASES * self._section.lease_seconds
+
+    def note(self, role: Role | None, epoch: int) -> None:
+        """Remember what this host is, and the highest epoch that it has seen; None: what it was."""
+        known = (role.value if role is not None else self._role, max(epoch, self._epoch))
+        if known != (self._role, self._epoch):
+            self._role, self._epoch = known
+            write_durably(self._data / ROLE_FILE, f"{self._role} {self._epoch}\n".encode())
 
     def start_node(self) -> subprocess.Popen[bytes]:
         """Start the node with the command that started this host; it waits for the word, and touches no data."""
         environment = {
             **launch.environment(),
-            KEEPER_VARIABLE: address_in(self._place),
+            KEEPER_VARIABLE: address_in(self._runtime.path),
             KEEPER_PID_VARIABLE: str(os.getpid()),
         }
         command = launch.command(*sys.argv[1:])
@@ -287,10 +313,13 @@ class Life:
         #: It waits for the word until this host is the primary.
         self._node: subprocess.Popen[bytes] | None = None
         self._begun: Begin | None = None
+        #: Which an operator wanted by force.
+        self._promotion: Promotion | None = None
         self._acts_until = 0.0
         self._required_by: int | None = None
         self._is_over = self._is_stopping = self._is_switching = self._has_stopped = False
         self._status_at = 0.0
+        self._is_told_behind = False
         self._since = utc_now()
 
     @property
@@ -395,11 +424,10 @@ class Life:
     def _look_for_force(self) -> None:
         """Go ahead without all that was acknowledged, if the operator said so."""
         assert self._member is not None
-        place = self._data / FORCE_FILE
-        if place.exists():
-            place.unlink()
-            self._member.is_forced = True
-            _log.error("an operator has this host, %s, take over with what it has", self._host.name)
+        promotion = take_force(self._data)
+        if promotion is not None:
+            self._member.is_forced, self._promotion = True, promotion
+            _log.error("%s has this host, %s, take over with what it has", promotion.who, self._host.name)
 
     def _prepare_node(self, now: float) -> None:
         """Have a node that waits for the word, as soon as there is something on which it may begin."""
@@ -410,7 +438,9 @@ class Life:
     async def _become_primary(self) -> None:
         assert self._followers is not None
         await self._follow_no_more()
-        self._host.note_role(Role.PRIMARY)
+        self._host.note(Role.PRIMARY, self.epoch)
+        if self._promotion is not None:
+            note_promotion(self._data, self._promotion)
         self._desk = self._host.desk()
         self._order()
         if self._node is None or self._node.poll() is not None:
@@ -432,6 +462,11 @@ class Life:
             self._has_stopped = True
             if not self._is_switching:
                 self._host.node_ended(status)
+            return True
+        if self._acts_until and self._host.is_away(self._acts_until):
+            _log.error(
+                "the outside store does not answer this host, which ends, and follows whoever is the primary"
+            )
             return True
         self._order()
         self._desk.tick(now)
@@ -491,8 +526,7 @@ class Life:
         assert self._keeper is not None
         seen = self._member.seen
         standing = seen.standing
-        if self._followers is not None and self._followers.stores:
-            self._host.note_role(Role.CANDIDATE)
+        self._note(standing)
         pid = os.getpid()
         self._host.write_status(
             HostStatus(
@@ -514,16 +548,35 @@ class Life:
             )
         )
 
+    def _note(self, standing: Standing | None) -> None:
+        """Remember what is seen, and tell of an outside store that has forgotten some of it."""
+        assert self._member is not None
+        follows = self._followers is not None and self._followers.stores
+        if standing is not None and self._member.is_behind(standing) and not self._is_told_behind:
+            self._is_told_behind = True
+            _log.error(
+                "the outside store is in epoch %d, before what this host has seen: was it restored from a backup?"
+                " This host takes over with 'angarium standby promote --force' only: say so where everything is",
+                standing.epoch,
+            )
+        self._host.note(Role.CANDIDATE if follows else None, self.epoch)
+
     def _store_statuses(self) -> list[StoreStatus]:
         if self._desk is None:
             return []
+        said = {one.store: one for one in self._desk.said(self._stores, time.monotonic())}
+        # Of a process that is away nobody knows how far the standby is.
+        silence = {
+            store: Followed(store, "", follows=False, caught_up=None, lag_groups=0, bringing=0)
+            for store in self._stores
+        }
         return [
             StoreStatus(
-                store=said.store,
-                follows=said.follows,
-                caught_up=said.caught_up is not None,
-                lag_groups=said.lag_groups,
-                bringing_bytes=said.bringing,
+                store=one.store,
+                follows=one.follows,
+                caught_up=one.caught_up is not None,
+                lag_groups=one.lag_groups,
+                bringing_bytes=one.bringing,
             )
-            for said, _ in self._desk.followed.values()
+            for one in {**silence, **said}.values()
         ]

@@ -11,7 +11,7 @@ standby goes into `outbox`.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from storage.groups import Brought, Group, GroupLog, Past, Patch, Touched
 
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from storage.spool import Change
-
-
-#: Groups that the standby has not confirmed; far fewer than those of which the keys are kept.
-UNCONFIRMED_MAX: Final = 64
 
 
 class Here(NamedTuple):
@@ -68,9 +64,7 @@ ToStandby: TypeAlias = TellTouched | Patch | Bring | Group
 class Shipping:
     """Groups of one run."""
 
-    def __init__(
-        self, log: GroupLog, run: str, required_by: int | None, *, unconfirmed_max: int = UNCONFIRMED_MAX
-    ) -> None:
+    def __init__(self, log: GroupLog, run: str, required_by: int | None) -> None:
         """Begin a run.
 
         Args:
@@ -78,10 +72,8 @@ class Shipping:
             run: a name that nobody else uses.
             required_by: the order by which nothing counts without the standby, which is in the in-sync set or may be
                 there soon; None: there is none.
-            unconfirmed_max: groups that the standby may lack.
         """
         self.log = log
-        self._unconfirmed_max = unconfirmed_max
         self._run = run
         self._written = log.past.newest
         #: Everything up to it is on both disks, or a standby was not needed for it.
@@ -105,11 +97,6 @@ class Shipping:
     def owes(self) -> bool:
         """Tell whether the standby has not confirmed all that it was sent."""
         return self.is_following and self.confirmed < self.log.ahead.newest
-
-    @property
-    def has_room(self) -> bool:
-        """Tell whether another group may be made: what waits for the standby is bounded."""
-        return self.required_by is None or self.log.ahead.newest - self.confirmed < self._unconfirmed_max
 
     def group(self, changes: Sequence[Change]) -> Group:
         """Give the next group, to be written here; it is on its way to the standby."""

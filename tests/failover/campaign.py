@@ -303,9 +303,8 @@ def outages(done: list[Done], found: dict[str, Any], acknowledged_at: list[float
 def is_even(world: World) -> bool:
     """Tell whether the standby lacks nothing."""
     primary = world.primary()
-    return primary is not None and all(
-        row["caught_up"] and not row["lag_groups"] for row in primary.status["stores"]
-    )
+    rows = primary.status["stores"] if primary is not None else []
+    return bool(rows) and all(row["caught_up"] and not row["lag_groups"] for row in rows)
 
 
 def wait_until(condition: Any, what: str, timeout_s: float = PATIENCE_S) -> None:

@@ -48,7 +48,12 @@ def other_takes_over(world: World, before: Host) -> None:
     wait_until(is_another, f"the other host taking over from {before.name}", PATIENCE_S)
 
 
-@pytest.mark.requirement("R264", "R265", "R266")
+def followed_by(world: World, host: Host) -> bool:
+    primary = world.primary()
+    return primary is not None and host.name in primary.status["in_sync"]
+
+
+@pytest.mark.requirement("R264", "R265", "R266", "R268")
 @pytest.mark.skipif(etcd.is_missing(), reason="there is no etcd here (etcd-server)")
 def test_a_primary_that_is_killed_hangs_or_is_cut_off_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
     one = Round(tmp_path, LEASE_S, has_spaces=False, members=1, workers=1)
@@ -75,6 +80,14 @@ def test_a_primary_that_is_killed_hangs_or_is_cut_off_is_replaced_and_nothing_is
             world.cables.heal()
             settle(world)
 
+            fourth = primary_of(world)
+            # Cut off from the outside store alone, it cannot know who took over, and becomes its standby.
+            world.cables.cut(ways(fourth.name, ("store",)))
+            other_takes_over(world, fourth)
+            wait_until(lambda: followed_by(world, fourth), "being the standby of the other host", PATIENCE_S)
+            world.cables.heal()
+            settle(world)
+
             quiet = load.ask("quiet", PATIENCE_S)
             assert not quiet["hangs"]
             wait_until(lambda: in_sync(world) and is_even(world), "the standby having all", PATIENCE_S)
@@ -89,4 +102,4 @@ def test_a_primary_that_is_killed_hangs_or_is_cut_off_is_replaced_and_nothing_is
     assert not verdict["failures"]
     assert not verdict["wrong"]
     assert verdict["acknowledged"] > 0, verdict
-    assert len({epoch for epoch, _, _ in verdict["epochs"]}) >= 4
+    assert len({epoch for epoch, _, _ in verdict["epochs"]}) >= 5

@@ -61,6 +61,8 @@ RELIEVING: Final = frozenset(
 )
 #: What a login is called; it is no operation.
 LOGIN: Final = "login"
+#: ... nor a promotion of a host, which is made before there is a controller.
+PROMOTION: Final = "standby.promote"
 DONE: Final = "done"
 #: Codes with which a read is written down as well.
 _REFUSALS: Final = (errors.OPERATOR_DENIED, errors.UNAUTHORIZED)
@@ -173,7 +175,7 @@ class Trail:
         self, deed: Deed, outcome: str | int, time: str, changed: Sequence[Changed] = ()
     ) -> list[bytes]:
         """Give what is to be written of a deed that has come to this; nothing if it is written, or not worth it."""
-        is_told = deed.operation == LOGIN or outcome in _REFUSALS
+        is_told = deed.operation in (LOGIN, PROMOTION) or outcome in _REFUSALS
         if deed.is_written or not (is_told or (deed.is_change and outcome != errors.DISK_FULL)):
             return []
         deed.is_written = True

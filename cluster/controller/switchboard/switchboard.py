@@ -181,8 +181,12 @@ class Switchboard:
         """Have it written down what an operator asked for and what came of it, unless it is already."""
         deed = asker.deed if isinstance(asker, AdminAsker) else None
         if deed is not None:
-            for line in self.trail.lines(deed, outcome, self._wall_time(), changed):
-                self.emit(WriteDown(line))
+            self.write_deed(deed, outcome, changed)
+
+    def write_deed(self, deed: Deed, outcome: str | int, changed: Sequence[Changed] = ()) -> None:
+        """Have a deed written down, unless it is already."""
+        for line in self.trail.lines(deed, outcome, self._wall_time(), changed):
+            self.emit(WriteDown(line))
 
     def tell_repeats(self, *, is_end: bool = False) -> None:
         """Have it written down how often refusals have repeated whose minute is over; at the end of all."""

@@ -81,17 +81,22 @@ class Role(enum.Enum):
 class Member:
     """One host of a pair, since it was started."""
 
-    def __init__(self, me: Holder, *, may_found: bool, may_be_alone: bool = True) -> None:
+    def __init__(
+        self, me: Holder, *, may_found: bool, may_be_alone: bool = True, known_epoch: int = 0
+    ) -> None:
         """Be a candidate.
 
         Args:
             me: this host, and what tells this start of it from others.
             may_found: it begins as the primary if the outside store knows nothing.
             may_be_alone: a silent standby is put out of the in-sync set; else all waits for it.
+            known_epoch: the highest that this host has ever seen. A store that says less was restored from a backup,
+                and knows nothing of who was let go since.
         """
         self._me = me
         self._may_found = may_found
         self._may_be_alone = may_be_alone
+        self._known_epoch = known_epoch
         self.role = Role.CANDIDATE
         #: An operator said that it takes over although it may lack what was acknowledged; also then not from a holder.
         self.is_forced = False
@@ -239,14 +244,20 @@ class Member:
     def _may_take(self, seen: Seen) -> bool:
         if seen.standing is None:
             return self._may_found
-        if self._me.host not in seen.standing.in_sync and not self.is_forced:
+        has_all = self._me.host in seen.standing.in_sync and not self.is_behind(seen.standing)
+        if not has_all and not self.is_forced:
             return False
         # What this host had before it was started again has ended: only one process at a time has its data.
         return seen.holder is None or seen.holder.host == self._me.host
 
+    def is_behind(self, standing: Standing) -> bool:
+        """Tell whether the outside store has forgotten an epoch that this host has seen."""
+        return standing.epoch < self._known_epoch
+
     def _next_standing(self, standing: Standing | None) -> Standing:
         me = self._me.host
         if standing is None:
-            return Standing(1, me, frozenset((me,)))
-        is_back = standing.primary == me
-        return Standing(standing.epoch + 1, me, standing.in_sync if is_back else frozenset((me,)))
+            return Standing(self._known_epoch + 1, me, frozenset((me,)))
+        is_back = standing.primary == me and not self.is_behind(standing)
+        epoch = max(standing.epoch, self._known_epoch) + 1
+        return Standing(epoch, me, standing.in_sync if is_back else frozenset((me,)))

@@ -301,16 +301,15 @@ class SimulatedHome:
 
     def _begin(self, required_by: int | None, run: str) -> None:
         self._to_begin = None
-        self.shipping = Shipping(
-            GroupLog(self.disk, KEPT_MAX, PATCH_BYTES_MAX), run, required_by, unconfirmed_max=UNCONFIRMED_MAX
-        )
+        self.shipping = Shipping(GroupLog(self.disk, KEPT_MAX, PATCH_BYTES_MAX), run, required_by)
 
     def _write_next(self, shipping: Shipping) -> None:
         if not self.is_acting:
             return
         if not self._is_loaded:
             self._load(shipping)
-        if self._pending and shipping.has_room:
+        lacks = 0 if shipping.required_by is None else shipping.log.ahead.newest - shipping.confirmed
+        if self._pending and lacks < UNCONFIRMED_MAX:
             group = shipping.group(self._pending)
             self._newest = group.number
             self._pending = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cluster.standby.pair.member import (
     ANSWER_S,
     DISK_S,
@@ -127,6 +129,32 @@ def test_a_standby_looks_more_often_while_the_primary_is_silent_and_only_if_it_m
                 looked.append(step)
         # At once, every 0.1 s until the primary speaks, and then after the usual time; or at the usual time only.
         assert (looked[0], len(looked)) == ((1, 4) if is_sooner else (50, 1))
+
+
+@pytest.mark.requirement("R264", "R269")
+def test_a_store_that_was_restored_from_a_backup_makes_nobody_the_primary_but_by_force() -> None:
+    """It says that both have everything, as it was in an earlier epoch; since then b was let go, say."""
+    for is_forced in (False, True):
+        member = Member(B, may_found=False, known_epoch=7)
+        member.disks_answered(float("inf"))
+        member.is_forced = is_forced
+        member.tick(1.0)
+        number, _ = asked(member)
+        seen = Seen(5, BOTH._replace(primary="b"), None)
+        member.answered(Answer(number, True, seen), 1.0)
+        expected = [Ask(2, Take(seen, Standing(8, "b", frozenset("b"))))]
+        assert taken(member) == (expected if is_forced else [])
+
+
+@pytest.mark.requirement("R264")
+def test_a_store_that_was_emptied_begins_above_all_that_was_seen() -> None:
+    """Else the standby would refuse the primary, for whose epoch is over."""
+    member = Member(A, may_found=True, known_epoch=7)
+    member.disks_answered(float("inf"))
+    member.tick(1.0)
+    number, _ = asked(member)
+    member.answered(Answer(number, True, Seen(0, None, None)), 1.0)
+    assert taken(member) == [Ask(2, Take(Seen(0, None, None), Standing(8, "a", frozenset("a"))))]
 
 
 def test_a_disk_that_hangs_ends_the_renewals() -> None:

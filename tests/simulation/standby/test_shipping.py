@@ -126,14 +126,6 @@ def test_without_a_standby_in_the_in_sync_set_the_own_disk_is_enough() -> None:
     assert shipping.caught_up is None
 
 
-def test_what_waits_for_a_standby_is_bounded() -> None:
-    shipping = Shipping(GroupLog(SimulatedDisk()), "a", 1, unconfirmed_max=3)
-    for _ in range(3):
-        assert shipping.has_room
-        shipping.group([])
-    assert not shipping.has_room
-
-
 def test_a_copy_is_made_only_outside_of_the_in_sync_set() -> None:
     disk = SimulatedDisk()
     log = GroupLog(disk, kept_max=2)

@@ -38,6 +38,20 @@ def test_a_file_with_a_secret_that_others_may_read_is_named_once(
     assert [f"mode {mode:04o}" in text and "chmod 600" in text for text in found] == [True] * is_exposed
 
 
+@pytest.mark.parametrize("key", ["secret_file", "password_file"])
+def test_the_secrets_of_a_pair_are_among_them(key: str, tmp_path: Path) -> None:
+    other = {"secret_file": "password_file", "password_file": "secret_file"}[key]
+    for name, mode in ((key, 0o644), (other, 0o600)):
+        (tmp_path / name).write_text("0123456789abcdef0123\n", encoding="utf-8")
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "node.toml").write_text(
+        '[standby]\nstore = "etcd"\nendpoints = ["http://127.0.0.1:1"]\nlisten = "tcp://127.0.0.1:2"\n'
+        'peer = "tcp://127.0.0.1:3"\nusername = "u"\nsecret_file = "secret_file"\npassword_file = "password_file"\n'
+    )
+    (told,) = exposed(load_config(tmp_path / "node.toml"))
+    assert str(tmp_path / key) in told
+
+
 def test_a_file_with_a_secret_of_another_user_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +15,16 @@ from cluster.controller.switchboard.effects import SwitchOver
 from cluster.data.node_file import NODE_FILE, NodeFile, read_node_file
 from cluster.standby import files
 from cluster.standby.pair.outside import Standing
-from cluster.standby.promotion import FORCE_FILE, name_other, promote_host
+from cluster.standby.promotion import (
+    FORCE_FILE,
+    Promotion,
+    forget_promotion,
+    name_other,
+    note_promotion,
+    noted_promotion,
+    promote_host,
+    take_force,
+)
 from cluster.standby.stores.manual import note
 from cluster.standby.stores.opening import MANUAL_FILE
 from tests.unit.cluster.controller_world import World
@@ -97,6 +107,38 @@ def test_a_promotion_by_force_is_told_with_what_it_costs() -> None:
     assert "what only the other host had is lost" in event["text"]
 
 
+@pytest.mark.requirement("R269")
+def test_a_promotion_is_written_down_by_the_node_that_begins() -> None:
+    world = World()
+    for cost in ("what only alpha has is lost", ""):
+        world.do(world.controller.pair(STATUS, Promotion(host="beta", who="anna", cost=cost)))
+    first, second = (json.loads(line) for line in world.written)
+    assert (first["who"], first["door"], first["operation"]) == ("anna", "local", "standby.promote")
+    assert first["asked"] == {"name": "beta", "reason": "what only alpha has is lost"}
+    assert (second["asked"], second["outcome"]) == ({"name": "beta"}, "done")
+
+
+@pytest.mark.requirement("R269")
+def test_a_promotion_waits_until_it_is_written_down(tmp_path: Path) -> None:
+    manual = msgspec.structs.replace(STATUS, host="beta", role="standby", store="manual", in_sync=["beta"])
+    assert "named the primary" in promote_host(tmp_path, manual, may_lose=False)
+    promotion = noted_promotion(tmp_path)
+    assert promotion is not None
+    assert (promotion.host, promotion.cost) == ("beta", "")
+    forget_promotion(tmp_path)
+    assert noted_promotion(tmp_path) is None
+    note_promotion(tmp_path, promotion)
+    assert noted_promotion(tmp_path) == promotion
+
+
+@pytest.mark.requirement("R269")
+def test_who_asks_for_force_by_an_empty_file_gets_it(tmp_path: Path) -> None:
+    (tmp_path / FORCE_FILE).touch()
+    promotion = take_force(tmp_path)
+    assert promotion is not None
+    assert "lost" in promotion.cost
+
+
 def test_the_number_of_workers_stays_on_a_pair() -> None:
     world = World()
     world.do(world.controller.pair(STATUS))
@@ -171,7 +213,12 @@ def test_a_host_that_may_lack_something_is_promoted_by_force_only(tmp_path: Path
     assert caught.value.code == errors.STANDBY_REFUSED
     assert "alpha has everything" in caught.value.detail
     assert "is lost" in promote_host(tmp_path, beta, may_lose=True)
-    assert (tmp_path / FORCE_FILE).exists()
+    assert noted_promotion(tmp_path) is None, "it may never take over"
+    promotion = take_force(tmp_path)
+    assert promotion is not None
+    assert (promotion.host, promotion.cost) == ("beta", "what only alpha has is lost")
+    assert promotion.who
+    assert take_force(tmp_path) is None, "it is wanted once"
     assert promote_host(tmp_path, STATUS, may_lose=False) == "host alpha is the primary"
 
 

@@ -1,0 +1,189 @@
+"""What a standby makes of a primary that is none of its own, says what nobody says, or sends what finds no room."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pytest
+import zmq
+
+from angarium import errors
+from angarium_server.frames.frame import decoder, read
+from angarium_server.frames.shipping import VERSION, Meet, NotFollowed, Whereabouts
+from angarium_server.watch import Watch
+from cluster.data.node_file import NODE_FILE, NodeFile
+from cluster.standby.followers import Followers, Terms
+from storage.shipping.encoding import frames_to_standby
+from storage.spool import SpoolFullError, Table
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+    from pathlib import Path
+
+    from storage.groups import GroupLog
+
+pytestmark = [pytest.mark.slow, pytest.mark.requirement("R264")]
+
+LIMIT_S: Final = 60.0
+MEET: Final = Meet(VERSION, "orders", "data", "a secret of both hosts", "0", 5)
+_decode_refusal = decoder(NotFollowed)
+_decode_whereabouts = decoder(Whereabouts)
+
+
+class Standby:
+    """One that has promised to follow nobody before epoch 5, and a primary that talks to it by hand."""
+
+    def __init__(self, data: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self.data = data
+        self._watch = Watch()
+        terms = Terms("orders", "beta", MEET.secret, data, 1 << 26)
+        self.followers = Followers(self._watch, terms, lambda: MEET.epoch)
+        self._url = self.followers.listen("tcp://127.0.0.1:0", None)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        loop.add_reader(self._watch.descriptor, self._watch.wait, 0.0)
+        self._ticking = loop.create_task(self._tick())
+        self._sockets: list[zmq.Socket[bytes]] = []
+
+    async def _tick(self) -> None:
+        while True:
+            self.followers.tick(asyncio.get_running_loop().time())
+            await asyncio.sleep(0.01)
+
+    def connect(self, meet: Meet | None = None) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(self._url)
+        self._sockets.append(socket)
+        socket.send_multipart((meet or MEET).frames())
+        return socket
+
+    async def hears(self, socket: zmq.Socket[bytes]) -> list[bytes]:
+        said: list[list[bytes]] = []
+
+        def look() -> bool:
+            with contextlib.suppress(zmq.Again):
+                said.append(socket.recv_multipart(zmq.NOBLOCK))
+            return bool(said)
+
+        await until(look, "an answer of the standby", LIMIT_S)
+        return said[0]
+
+    async def refused(self, socket: zmq.Socket[bytes]) -> NotFollowed:
+        frames = await self.hears(socket)
+        assert frames[0] == NotFollowed.operation, frames
+        return read(_decode_refusal, frames)
+
+    async def follows(self, meet: Meet | None = None) -> tuple[zmq.Socket[bytes], int]:
+        """Give a connection that is followed, and the number of the newest group over there."""
+        await until(lambda: not self.followers.stores, "the store being closed", LIMIT_S)
+        socket = self.connect(meet)
+        frames = await self.hears(socket)
+        assert frames[0] == Whereabouts.operation, frames
+        return socket, read(_decode_whereabouts, frames).past.newest
+
+    async def close(self) -> None:
+        self._ticking.cancel()
+        await self.followers.close()
+        asyncio.get_running_loop().remove_reader(self._watch.descriptor)
+        self._context.destroy(linger=0)
+        self._watch.close()
+
+
+@contextlib.asynccontextmanager
+async def standby(data: Path) -> AsyncIterator[Standby]:
+    made = Standby(data, asyncio.get_running_loop())
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 2 * LIMIT_S))
+
+
+def group(log: GroupLog, key: bytes) -> list[bytes]:
+    """Give a group of a primary that begins where this log is."""
+    return frames_to_standby(log.group("a run", [(Table.BLOCKS, key, b"value")]))
+
+
+def test_a_primary_of_another_kind_is_told_so_and_gets_nothing(tmp_path: Path) -> None:
+    wrong: dict[int, list[dict[str, Any]]] = {
+        errors.STANDBY_UNAUTHORIZED: [{"secret": "another secret"}],
+        errors.STANDBY_REFUSED: [{"version": VERSION + 1}, {"node": "invoices"}, {"epoch": MEET.epoch - 1}],
+        errors.INVALID_ARGUMENT: [{"store": "../config"}],
+    }
+
+    async def test() -> None:
+        async with standby(tmp_path) as host:
+            for code, changes in wrong.items():
+                for change in changes:
+                    told = await host.refused(host.connect(msgspec.structs.replace(MEET, **change)))
+                    assert told.code == code, (change, told)
+            assert host.followers.stores == []
+        assert not any(path.is_dir() for path in tmp_path.rglob("*")), "nothing is made for it"
+
+    run(test())
+
+
+def test_the_data_of_another_node_are_not_overwritten(tmp_path: Path) -> None:
+    node = NodeFile(node="orders", node_id="id", data_id="of another one", workers=1)
+    (tmp_path / NODE_FILE).write_bytes(msgspec.json.encode(node))
+
+    async def test() -> None:
+        async with standby(tmp_path) as host:
+            told = await host.refused(host.connect())
+            assert (told.code, "not overwritten" in told.detail) == (errors.STANDBY_REFUSED, True)
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "damage", [[b"\xff"], [b"GROUP", b"\xc1"], []], ids=["operation", "content", "short"]
+)
+def test_a_damaged_group_ends_the_conversation_and_harms_nothing_that_is_there(
+    tmp_path: Path, damage: list[bytes]
+) -> None:
+    async def test() -> None:
+        async with standby(tmp_path) as host:
+            socket, newest = await host.follows()
+            assert newest == 0
+            spool_log = host.followers._followers[next(iter(host.followers._followers))]._receiving
+            assert spool_log is not None
+            whole = group(spool_log.log, b"first")
+            socket.send_multipart(whole)
+            await host.hears(socket)
+            broken = group(spool_log.log, b"second")
+            socket.send_multipart(damage or broken[:1])
+            assert (await host.refused(socket)).code == errors.MALFORMED_FRAME
+            _, newest = await host.follows()
+            assert newest == 1, "what was whole is there, and nothing of the rest"
+
+    run(test())
+
+
+def test_a_full_disk_is_told_and_the_store_is_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cluster.standby import followers
+
+    def refuse(*_: object) -> None:
+        raise SpoolFullError("no space left on device")
+
+    async def test() -> None:
+        async with standby(tmp_path) as host:
+            socket, _ = await host.follows()
+            receiving = host.followers._followers[next(iter(host.followers._followers))]._receiving
+            assert receiving is not None
+            with monkeypatch.context() as full:
+                full.setattr(followers.SpoolPlace, "write", refuse)
+                socket.send_multipart(group(receiving.log, b"first"))
+                assert (await host.refused(socket)).code == errors.DISK_FULL
+                _, newest = await host.follows()
+                assert newest == 0
+
+    run(test())
