@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import pytest
 
@@ -309,6 +310,36 @@ def test_a_file_is_planned_and_applied(browser: Browser, api: Api) -> None:
     browser.click("Apply", "dialog")
     browser.sees("1 object changed")
     assert api.get("/vpns/default/queues/planned").value["max_ttl_s"] == 60
+
+
+def test_markup_in_names_and_topics_stays_text(node: Node, browser: Browser, api: Api) -> None:
+    """In lists and on the pages of objects, in events, in the audit log, and among the messages of a queue."""
+    image, drawing = "<img src=x onerror=document.title='taken'>", "<svg/onload=document.title='taken'>"
+    base = "/api/v1/vpns/default"
+    for plural in ("queues", "topic-endpoints"):
+        assert api.send("POST", f"{base}/{plural}", {"name": image}).code == errors.INVALID_ENDPOINT_NAME
+    made = {"templates": image, "usernames": drawing}
+    for plural, name in made.items():
+        assert api.send("POST", f"{base}/{plural}", {"name": name}).status == 201, plural
+    assert api.send("POST", "/api/v1/operators", {"name": drawing, "role": "viewer"}).status == 201
+    assert api.send("PATCH", f"{base}/queues/calm", {"subscriptions": ["markup/>"]}).status == 200
+    with blocking.connect(node.url) as client:
+        client.publish(f"markup/{image}", b"x", mode="persistent")
+        client.flush()
+    log_in(browser)
+    quoted = {name: quote(name, safe="") for name in (image, drawing)}
+    pages = [("queue/default/calm", image), ("events", drawing), ("audit", drawing), ("operators", drawing)]
+    pages += [(f"operators/{quoted[drawing]}", drawing), *made.items()]
+    pages += [(f"{plural}/default/{quoted[name]}", name) for plural, name in made.items()]
+    for page, name in pages:
+        browser.value(f"location.hash = {json.dumps('#/' + page)}")
+        browser.sees(name)
+        assert browser.value("document.querySelectorAll('main img, main svg[onload]').length") == 0, page
+        assert browser.value("document.title") != "taken", page
+    for plural, name in made.items():
+        assert api.send("DELETE", f"{base}/{plural}/{quoted[name]}").status == 204
+    assert api.send("DELETE", f"/api/v1/operators/{quoted[drawing]}").status == 204
+    assert api.send("POST", f"{base}/queues/calm/purge").status == 200
 
 
 @pytest.mark.requirement("R262")

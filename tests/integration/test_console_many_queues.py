@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 QUEUES: Final = 10_000
+#: Of them, made in one step.
+AT_ONCE: Final = 1_000
 #: Those that hold something; the deepest is the last one.
 FILLED: Final = 200
 PAGE: Final = (
@@ -43,8 +45,10 @@ OPEN: Final = """new Promise((done) => {
 
 def make_queues(node: Node, folder: Path) -> None:
     file = folder / "queues.toml"
-    file.write_text("".join(f'[vpn.default.queue."q/{n:05}"]\nowner = "default"\n' for n in range(QUEUES)))
-    node.run("config", "apply", str(file))
+    for first in range(0, QUEUES, AT_ONCE):
+        names = (f"q/{number:05}" for number in range(first, first + AT_ONCE))
+        file.write_text("".join(f'[vpn.default.queue."{name}"]\nowner = "default"\n' for name in names))
+        node.run("config", "apply", str(file), "--timeout", "60")
     with blocking.connect(node.url) as client, client.producer() as producer:
         for number in range(FILLED):
             for _ in range(1 + number // 20):
