@@ -73,6 +73,29 @@ def test_what_rules_and_dashboards_ask_for_is_shown(deploy: Path) -> None:
     assert labels <= LABELS
 
 
+def test_dashboards_are_such_that_grafana_takes_them(deploy: Path) -> None:
+    """There is no Grafana: each has a name of its own, asks a source that is chosen, and room for its panels."""
+    uids = []
+    for file in sorted((deploy / "grafana").glob("*.json")):
+        board = json.loads(file.read_text(encoding="utf-8"))
+        uids.append(board["uid"])
+        assert board["title"]
+        assert board.get("id") is None, "Grafana numbers them itself"
+        assert "__inputs" not in board, "nobody is there to be asked"
+        known = {one["name"] for one in board["templating"]["list"]}
+        taken: set[tuple[int, int]] = set()
+        for panel in board["panels"]:
+            assert panel["datasource"] == {"type": "prometheus", "uid": "${source}"}
+            assert set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(panel))) <= known
+            x, y, width, height = (panel["gridPos"][name] for name in "xywh")
+            cells = {(x + i, y + j) for i in range(width) for j in range(height)}
+            assert x + width <= 24
+            assert not cells & taken, panel["title"]
+            taken |= cells
+        assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    assert len(set(uids)) == len(uids)
+
+
 def test_each_rule_says_what_to_do(deploy: Path) -> None:
     for rule in rules(deploy):
         assert rule["alert"].startswith("Angarium")
