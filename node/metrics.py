@@ -90,9 +90,13 @@ SPOOL_OF_WORKER: Final = Metrics(
     moves_sent, rows_moved, rows_refused, moves_stale | counter | number | moves to dead message queues and of
      operators
     moves_under_way, jobs_running | gauge | number | of them, now
-    lanes_adopted, messages_adopted | counter | number | taken over from workers that left
+    lanes_adopted, messages_adopted | counter | number | taken over from other workers
     lanes_importing, messages_importing | gauge | number | being taken over, or still in the spool that they came from;
      messages that are still to come
+    lanes_copying | gauge | number | copied while their worker goes on serving them, to be taken over then
+    early_copies, early_copy_bytes | counter | number, bytes | such copies, and what was copied
+    lanes_parted | counter | number | given to other workers
+    lanes_parting | gauge | number | of these, those that are still in this spool
     leases, leased_messages | gauge | number | lanes that reader groups have leased, and messages that they have
      planned and not acknowledged
     leases_taken, leases_timed_out, lease_questions | counter | number | leases since the start; those that ended

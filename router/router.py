@@ -613,7 +613,11 @@ class Router:
             "endpoints": len(self.endpoints),
             "flows": len(self.flows),
             "settles_lost": self.flows.ends.settles_lost,
-            "spool": {**self.publishing.stats(), "homes_settled": self.lanes.settled()},
+            "spool": {
+                **self.publishing.stats(),
+                "homes_settled": self.lanes.settled(),
+                "lanes_leaving": len(self.lanes.leaving),
+            },
             "links": self.links.describe(),
             "fast_path_rounds": self.fast_path.rounds,
             "publishers_waiting": len(self.effort.waiting),

@@ -383,9 +383,8 @@ class RouterServer:
                     return self._deferred(lambda done: edit(kind, vpn, name, edits, done))
                 case "config_delete":
                     kind, vpn, name = arguments
-                    return self._deferred(
-                        lambda done: router.operators.drop_object(kind, vpn, name, now, done)
-                    )
+                    drop = router.operators.drop_object
+                    return self._deferred(lambda done: drop(kind, vpn, name, now, done))
                 case "deletions":
                     return router.lanes.deletions(arguments)
                 case "token_keys":
@@ -408,6 +407,8 @@ class RouterServer:
                     return router.operators.subscriptions(arguments.get("vpn"), arguments.get("client"))
                 case "endpoints":
                     return router.operators.endpoints(*_three(arguments), now, arguments.get("fields", ()))
+                case "lane_loads":
+                    return router.operators.lane_loads(arguments, now)
                 case "flows":
                     return router.flows.describe(*_three(arguments))
                 case "remote_subscriptions":

@@ -57,6 +57,12 @@ class LanesFrame(FromRouter):
         list[int],
         about("lanes that are gone; in a complete one the first lane of each endpoint that was deleted"),
     ]
+    leaving: Annotated[
+        Sequence[int], about("in a complete one: lanes with another home, which a STORE will name in `parts`")
+    ] = ()
+    elsewhere: Annotated[
+        Sequence[int], about("in a complete one: all other lanes that have their home elsewhere")
+    ] = ()
 
 
 class LanesConfirmFrame(FromWorker):
@@ -237,6 +243,10 @@ class StoreFrame(FromRouter):
     ] = 0
     release: Annotated[Sequence[Positive], about("stages whose rows go to their lanes")] = ()
     drop: Annotated[Sequence[Positive], about("stages that go")] = ()
+    parts: Annotated[
+        Sequence[int],
+        about("lanes that have another home: [it parts with them](#a-lane-moves) behind all before"),
+    ] = ()
 
 
 # -- records -----------------------------------------------------------------------------------------------------

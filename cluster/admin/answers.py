@@ -123,6 +123,40 @@ class Workers(msgspec.Struct, kw_only=True):
     workers: int
 
 
+class WorkerLoad(msgspec.Struct, kw_only=True):
+    """What a worker has to do, in messages each second, before and after what is planned; 1 KiB counts as one."""
+
+    worker: int
+    load: float
+    load_after: float
+
+
+class LaneMove(msgspec.Struct, kw_only=True):
+    """A queue, or a partition of one, that goes from one worker to another; what it had when that was planned."""
+
+    kind: str
+    vpn: str
+    name: str
+    partition: int
+    source: int
+    target: int
+    messages: int
+    bytes: int
+    messages_per_s: float
+    bytes_per_s: float
+    state: str
+    copied_bytes: int
+    why: str
+
+
+class Balance(msgspec.Struct, kw_only=True):
+    """What is planned, under way and done."""
+
+    is_moving: bool
+    workers: list[WorkerLoad]
+    moves: list[LaneMove]
+
+
 class Check(msgspec.Struct, kw_only=True):
     """Whether a part of the node is as it should be; the text says why not."""
 

@@ -141,9 +141,18 @@ class CopyArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ScaleArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `workers.scale`."""
+    """Of `workers.scale`; with `balance` new workers get queues that are there already."""
 
     workers: Annotated[int, Meta(ge=1, le=64)]
+    balance: bool = True
+
+
+class BalanceArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `workers.balance`; `dry_run` only shows the plan."""
+
+    bytes_per_s: Annotated[int, Meta(ge=1 << 16)] = 64 << 20
+    moves_max: Annotated[int, Meta(ge=1, le=8)] = 2
+    dry_run: bool = False
 
 
 class VpnArguments(msgspec.Struct, forbid_unknown_fields=True):

@@ -54,6 +54,19 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "workers.scale": Operation(
         ADMINISTRATOR, "node", arguments.ScaleArguments, answers.Workers, "Have another number of workers"
     ),
+    "workers.balance": Operation(
+        ADMINISTRATOR,
+        "node",
+        arguments.BalanceArguments,
+        answers.Balance,
+        "Move queues to other workers, so that all have about the same load",
+    ),
+    "workers.balance.show": Operation(
+        VIEWER, "node", arguments.NoArguments, answers.Balance, "Show which queues are being moved"
+    ),
+    "workers.balance.stop": Operation(
+        ADMINISTRATOR, "node", arguments.NoArguments, None, "Move no more queues"
+    ),
     "stats": Operation(
         VIEWER, "node", arguments.StatsArguments, answers.Stats, "Show the figures of all processes"
     ),

@@ -23,7 +23,7 @@ from cluster.security import passwords
 from storage.config_store import Change, Counter, Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 #: Objects of a node; each is pushed to the router at its start.
 MAX_OBJECTS: Final = 100_000
@@ -380,6 +380,10 @@ class Catalog:
             queues = node_queues.names_of(name)
             inside = [other for other in sorted(self._objects) if other[0] == "queue" and other[2] in queues]
         return [Change(*removed, None) for removed in [*inside, key]]
+
+    def endpoints(self) -> Iterator[tuple[Key, objects.Attributes]]:
+        """Give every endpoint with its attributes."""
+        return ((key, one) for key, one in self._objects.items() if "homes" in one)
 
     def leave_homes(self, workers: int) -> list[Entry]:
         """Give the changes that move every lane from workers that will be gone; `workers` stay.

@@ -67,7 +67,6 @@ from cluster.controller.operations.stages import StageOperations
 from cluster.controller.operations.webhooks import WebhookOperations
 from cluster.controller.remote.operators import Operators
 from cluster.controller.samples import Samples
-from cluster.controller.scaling import Scaling
 from cluster.controller.standby import StandbyOperations
 from cluster.controller.switchboard.changes import Changes
 from cluster.controller.switchboard.effects import (
@@ -88,6 +87,8 @@ from cluster.controller.switchboard.switchboard import (
     Place,
     Switchboard,
 )
+from cluster.controller.workers.balancing import Balancing
+from cluster.controller.workers.scaling import Scaling
 from cluster.data.data_dir import COPIES_FOLDER
 from cluster.http.role import HTTP
 from cluster.link.role import LINK
@@ -175,7 +176,8 @@ class Controller:
         self._bridges = BridgeOperations(board, catalog, self._processes[BRIDGE.name])
         self._webhooks = WebhookOperations(board, catalog, self._processes[WEBHOOK.name])
         self._standby = StandbyOperations(board)
-        self._scaling = Scaling(board, catalog, self._changes, self._standby.refuse_scaling)
+        self._balancing = Balancing(board, catalog, self._changes)
+        self._scaling = Scaling(board, catalog, self._changes, self._balancing, self._standby.refuse_scaling)
         self._blames = Blames(board, catalog, self._changes)
         #: Number of a `ReloadCertificate` -> who waits for it.
         self._reloading: dict[int, AdminAsker] = {}
@@ -199,6 +201,7 @@ class Controller:
         return {
             "status": self._status,
             "workers": self._workers,
+            **self._balancing.operations,
             **self._scaling.operations,
             "stats": self._stats,
             "gateways.list": self._list_gateways,
@@ -325,6 +328,10 @@ class Controller:
             self._board.emit(ReloadCertificate())
         return self._board.taken()
 
+    def go_on_balancing(self, counter: int) -> None:
+        """Take up what is left of moves that another controller began: the counter as it is in the store."""
+        self._balancing.counter = counter
+
     def measured(self, usage: dict[int, dict[str, Any]]) -> None:
         """Take what each pid uses: rss_bytes, cpu_percent, uptime_s."""
         self._usage = usage
@@ -353,6 +360,7 @@ class Controller:
             self._age_due = now + AGE_INTERVAL_S
             self._age_producers(now)
         self._changes.tick(now)
+        self._balancing.tick(now)
         return self._board.taken()
 
     def health(self, now: float) -> Health:

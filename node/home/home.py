@@ -37,9 +37,11 @@ from angarium_server.frames.homes import (
 )
 from angarium_server.frames.matching import Start
 from node.home.lanes.adoption import ImportStepped, LaneImported, LanePlaced
+from node.home.lanes.copies import EarlyStepped
 from node.home.lanes.lane_changes import LaneDeleted, LanesCleared, check_settings
 from node.home.lanes.leases import LeaseAnswer
 from node.home.lanes.moves import MoveChosen, MoveEnded
+from node.home.lanes.parting import LaneParted
 from node.home.lanes.serving import BINDS_PER_TICK, LANES_PER_TICK
 from node.home.operations import Answer, AnswerDurable, Operations
 from node.home.parts import HomeLimits, HomeParts
@@ -54,8 +56,8 @@ from storage.spool import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from node.home.lanes.adoption import Neighbours
     from node.home.lanes.jobs import BackupJob
+    from node.home.lanes.others import Neighbours
     from node.home.spool.held_lanes import HeldLane
     from node.home.spool.stores import Store
     from node.tracing.watch import Watch
@@ -168,6 +170,8 @@ class Home:
             ImportStepped: parts.adoptions.stepped,
             LanePlaced: parts.adoptions.placed,
             LaneImported: parts.adoptions.finish,
+            EarlyStepped: parts.early.stepped,
+            LaneParted: parts.parting.parted,
         }
 
     # -- start and end ---------------------------------------------------------------------------------------
@@ -192,6 +196,7 @@ class Home:
             self.parts.changes.clear(LaneDeleted(lane_id))
         for lane_id, row in recovery.moves.items():
             self.parts.moves.load(lane_id, row)
+        parts.parting.found()
         for block in self.parts.blocks.in_order():
             self.parts.repacking.note_found(block, now)
         self._go_on_importing()
@@ -208,7 +213,7 @@ class Home:
     def _go_on_importing(self) -> None:
         """Begin imports again that were not complete when the process before ended, or end them."""
         unfinished = [held for held in self.lanes if held.importing or held.is_doubled]
-        elsewhere = self.parts.adoptions.search([held.lane_id for held in unfinished])
+        elsewhere = self.parts.others.search([held.lane_id for held in unfinished])
         for held in unfinished:
             old = elsewhere.get(held.lane_id)
             if held.is_doubled:
@@ -278,6 +283,7 @@ class Home:
 
     def _start(self, header: Start, _frames: list[bytes]) -> None:
         """Follow a router: a new one ends all flows and numbers again; the same one may start us any time."""
+        self.parts.others.workers = max(header.slots) + 1
         router = header.router
         is_first, self._is_started = not self._is_started, True
         if router == self.pending.router or (router < self.pending.router and not is_first):
@@ -315,9 +321,12 @@ class Home:
         except errors.AngariumError as error:
             self._fault(f"LANES: {error.detail}")
             return
+        self.parts.parting.cancel(put.lane for put in header.puts)
         self._flows.tell(self.parts.changes.put(header.puts, self._now, self._wall_ms))
         if header.complete:
-            self._sort_out([put.lane for put in header.puts], header.deletes)
+            named = [put.lane for put in header.puts]
+            self.parts.parting.begin(header.elsewhere, self._now, self._wall_ms)
+            self._sort_out([*named, *header.leaving, *header.elsewhere], header.deletes)
             self.pending.flush()
         else:
             for held in [held for held in map(self.lanes.get, header.deletes) if held is not None]:
@@ -379,6 +388,8 @@ class Home:
         if store.is_relaxed:
             store.is_relaxed = self._may_wait(store, header)
         pending.take(store, self._now)
+        if header.parts:
+            self.parts.parting.begin(header.parts, self._now, self._wall_ms)
         self._accept()
 
     def _drop_promoted(self, header: StoreFrame) -> StoreFrame:
@@ -556,6 +567,10 @@ class Home:
             parts.moves.work(now, wall_ms)
         if parts.adoptions.has_work:
             parts.adoptions.work(now, wall_ms)
+        if parts.early.by_lane:
+            parts.early.work(now)
+        if parts.parting.has_work:
+            parts.parting.work(now, wall_ms)
         if parts.leases.waiting:
             parts.leases.work(now, wall_ms)
         if parts.retained_reads.is_busy:
@@ -578,6 +593,8 @@ class Home:
             self.parts.serving.serve_short(held, self._now, self._wall_ms)
 
     def _tick_lane(self, held: HeldLane) -> None:
+        if held.is_parting:
+            return
         if held.lane.retained is not None:
             held.lane.retained.stored_upto = held.stored
         self._box.begin(DELIVER, held.lane_id, 0)
@@ -603,6 +620,8 @@ class Home:
             self.writing.next_due() if self.writing.out is None else None,
             parts.repacking.next_due() if self._may_repack else None,
             parts.adoptions.next_due() if parts.adoptions.has_work else None,
+            parts.early.next_due() if parts.early.by_lane else None,
+            parts.parting.next_due() if parts.parting.has_work else None,
         )
         return min((due for due in dues if due is not None), default=None)
 

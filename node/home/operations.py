@@ -136,6 +136,11 @@ class _Backup(msgspec.Struct):
     directory: Annotated[str, Meta(min_length=1)]
 
 
+class _Copy(_Lane):
+    source: _Natural
+    bytes_per_s: _Positive
+
+
 class _Nothing(msgspec.Struct):
     pass
 
@@ -197,6 +202,8 @@ class Operations:
             "endpoint.move": (_Move, self._move),
             "endpoint.redrive": (_Redrive, self._redrive),
             "endpoint.stats": (_Lane, self._show_stats),
+            "lane.copy": (_Copy, self._copy_lane),
+            "lane.copy_end": (_Lane, self._end_copy),
             "job": (_JobNumber, self._show_job),
             "spool.show": (_Nothing, self._show_spool),
             "spool.aside": (_Nothing, self._show_aside),
@@ -274,7 +281,15 @@ class Operations:
         held = self._parts.lanes.get(lane_id)
         if held is None:
             raise errors.error_for(errors.OBJECT_NOT_FOUND, f"lane {lane_id} is not here")
+        if held.is_parting:
+            raise errors.error_for(errors.HOME_NOT_READY, "another worker takes the queue over")
         return held
+
+    def _copy_lane(self, request: _Copy) -> dict[str, Any]:
+        return self._parts.early.want(request.lane_id, str(request.source), request.bytes_per_s, self._now)
+
+    def _end_copy(self, request: _Lane) -> None:
+        self._parts.early.give_up(request.lane_id, self._now)
 
     def _list_messages(self, page: _Page) -> Any:
         held = self._lane(page.lane_id)

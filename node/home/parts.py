@@ -8,14 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from node.endpoints.effort import RATE_DEFAULT_MS, STEPS_PER_MS, Effort
-from node.endpoints.lane import Lane, Sources
+from node.endpoints.lane import Lane
+from node.endpoints.lane import Sources as LaneSources
 from node.endpoints.resting import RestingLane
-from node.home.lanes.adoption import Adoptions
+from node.home.lanes.adoption import Adoptions, Sources
+from node.home.lanes.copies import Copies, EarlyCopies
 from node.home.lanes.jobs import MoveJobs
 from node.home.lanes.lane_changes import LaneChanges
 from node.home.lanes.leases import Leases
 from node.home.lanes.moves import Moves
+from node.home.lanes.others import Others
 from node.home.lanes.outbox import Outbox
+from node.home.lanes.parting import Parting
 from node.home.lanes.retained_reads import RetainedReads
 from node.home.lanes.serving import FlowVerbs, Serving
 from node.home.spool.blocks import Blocks
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     from angarium_server.frames.settings import LaneSettings
     from node.backlog.segment import Row, Segment
     from node.endpoints.resting import LaneStart
-    from node.home.lanes.adoption import Neighbours
+    from node.home.lanes.others import Neighbours
     from storage.spool import Spool
 
 
@@ -90,14 +94,19 @@ class HomeParts:
         self.retained_reads = RetainedReads(
             lanes, blocks, pending, self.effort, self.serving.withdraw, outbox
         )
-        self.adoptions = Adoptions(neighbours, lanes, blocks, records, writing, moves, staging, outbox)
+        others = self.others = Others(neighbours, outbox)
+        copies = Copies(blocks)
+        self.early = EarlyCopies(others, lanes, copies, writing, is_alone=neighbours is None)
+        sources = Sources(others, copies, self.early)
+        self.adoptions = Adoptions(sources, lanes, blocks, records, writing, moves, staging, outbox)
         self.changes = LaneChanges(
             spool, lanes, records, writing, moves, self.adoptions, staging, self.make_lane
         )
+        self.parting = Parting(spool, others, lanes, writing, moves, self.serving, self.changes)
         #: Gives the lane of one that rests, and puts it in its place; each of these has it.
         self.rouse = self._rouse
         #: How lanes look into messages.
-        self._sources = Sources(self._read_row, self.effort)
+        self._sources = LaneSources(self._read_row, self.effort)
 
     def _read_row(self, segment: Segment, i: int) -> Row:
         return self.blocks.row(segment, i, self.effort)
@@ -161,6 +170,8 @@ class HomeParts:
             **self.repacking.stats(),
             **self.changes.stats(),
             **self.adoptions.stats(),
+            **self.early.stats(),
+            **self.parting.stats(),
             **self.leases.stats(),
             **self.retained_reads.stats(),
         }
@@ -176,6 +187,8 @@ class HomeParts:
             self.staging,
             self.moves,
             self.adoptions,
+            self.early,
+            self.parting,
             self.changes.aside,
         ):
             part.validate()

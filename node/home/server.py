@@ -207,7 +207,7 @@ class HomeServer:
         self._writer.close()
         if self._line is not None:
             self._line.close()
-        self._others.close()
+        self._others.close_all()
         os.close(self._waker)
         self._spool.close()
 

@@ -24,7 +24,7 @@ from angarium_server.frames.homes import LanePartitions, LaneRefusals, RowGroup,
 from router.admission.usage import numbers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from angarium_server.frames.homes import CommittedFrame, HomeFrame, Origin, Past, StoreProducer
     from router.admission.usage import Account, Usage
@@ -164,6 +164,8 @@ class Streams:
         self._settled: list[Any] = []
         #: By index of the worker.
         self._streams: dict[int, _Stream] = {}
+        #: Called with a lane and the home that has parted with it, on its disk, or is none any more.
+        self.on_parted: Callable[[int, int], None] = _ignore
         #: Whether a round waits for room on a disk.
         self._is_short = False
         #: Totals for the operators.
@@ -208,6 +210,7 @@ class Streams:
         stage: int = 0,
         release: Sequence[int] = (),
         drop: Sequence[int] = (),
+        parts: Sequence[int] = (),
     ) -> None:
         """Give a round to its homes.
 
@@ -223,6 +226,7 @@ class Streams:
             stage: number of the stage that the rows belong to; 0: none.
             release: stages whose rows go to their lanes.
             drop: stages that go.
+            parts: lanes that have another home by now.
         """
         for index, store in stores.items():
             stream, chosen = self._stream(index), self._file(index, store.size, file)
@@ -242,18 +246,21 @@ class Streams:
                 stage,
                 release,
                 drop,
+                parts,
             )
-            sent = _Sent(header, store, chosen, pending, promoted=producer is None)
-            self._count(sent)
-            if pending is not None:
-                pending.homes += 1
-            if sent.promoted:
-                stream.promoted_bytes += sent.size
-            stream.on_their_way.append(sent)
-            stream.packed_bytes += sent.packed_bytes
-            self.stores += 1
-            if stream.is_up:
-                self.send(index, sent.frames())
+            self._give(index, stream, _Sent(header, store, chosen, pending, promoted=producer is None))
+
+    def _give(self, index: int, stream: _Stream, sent: _Sent) -> None:
+        self._count(sent)
+        if sent.pending is not None:
+            sent.pending.homes += 1
+        if sent.promoted:
+            stream.promoted_bytes += sent.size
+        stream.on_their_way.append(sent)
+        stream.packed_bytes += sent.packed_bytes
+        self.stores += 1
+        if stream.is_up:
+            self.send(index, sent.frames())
 
     def short_of(self, stores: dict[int, Store]) -> int | None:
         """Give a home that has not told of room on its disk for what is on its way to it and these; None: all have.
@@ -280,6 +287,10 @@ class Streams:
         """Have every home release stages, and drop others."""
         stores = {shard.index: Store() for shard in self._shards.shards}
         self.store(stores, None, wall_ms, pending, relaxed=False, release=release, drop=drop)
+
+    def part(self, lane_id: int, index: int) -> None:
+        """Have a home part with a lane behind everything that it was given."""
+        self.store({index: Store()}, None, 0, relaxed=False, parts=(lane_id,))
 
     def promoted_room(self, index: int, limit: int) -> int:
         """Give how many bytes of promoted copies a home may be given under a limit."""
@@ -366,7 +377,7 @@ class Streams:
 
     def _advance(self, stream: _Stream, index: int, accepted: int, stored: int) -> None:
         while stream.kept and stream.kept[0].number <= stored:
-            self._forget(stream, stream.kept.popleft())
+            self._forget(index, stream, stream.kept.popleft())
         waiting = stream.on_their_way
         while waiting and waiting[0].number <= accepted:
             sent = waiting.popleft()
@@ -374,7 +385,7 @@ class Streams:
             self._uncount(index, sent)
             self._settle(sent)
             if sent.number <= stored:
-                self._forget(stream, sent)
+                self._forget(index, stream, sent)
             else:
                 stream.kept.append(sent)
         stream.accepted = max(stream.accepted, accepted)
@@ -391,9 +402,11 @@ class Streams:
             if not pending.homes:
                 self._settled.append(pending)
 
-    def _forget(self, stream: _Stream, sent: _Sent) -> None:
+    def _forget(self, index: int, stream: _Stream, sent: _Sent) -> None:
         if sent.promoted:
             stream.promoted_bytes -= sent.size
+        for lane_id in sent.header.parts:
+            self.on_parted(lane_id, index)
 
     # -- the number of workers -------------------------------------------------------------------------------
 
@@ -415,7 +428,7 @@ class Streams:
         for sent in lost:
             self._uncount_lost(sent)
         for sent in (*stream.kept, *lost):
-            self._forget(stream, sent)
+            self._forget(index, stream, sent)
         stream.kept.clear()
         stream.on_their_way.clear()
         stream.packed_bytes = 0
@@ -457,6 +470,10 @@ class Streams:
             sent.file for stream in self._streams.values() for sent in stream.on_their_way if sent.file
         ]
         self.usage.validate_files(sent_files)
+
+
+def _ignore(_lane_id: int, _home: int) -> None:
+    """Nobody keeps what homes are to part with."""
 
 
 def add_group(

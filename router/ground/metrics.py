@@ -64,6 +64,7 @@ SPOOL: Final = Metrics(
     delivered_unacked_max | gauge | messages | `spool.max_delivered_unacked`
     homes_full | | | workers whose disk has no room for anything new
     homes_settled | | | workers that have on disk what they were told of their endpoints
+    lanes_leaving | gauge | lanes | with another home, while the one before has not parted with them on its disk
     endpoints | gauge | number | queues and topic endpoints
     producers | gauge | number | open producers
     homes_ready | gauge | workers | that have read their spool and reported its content

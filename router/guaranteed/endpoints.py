@@ -389,6 +389,8 @@ class Endpoints:
         #: Called with (endpoint, what clients added, and removed) when these subscriptions changed; None instead of
         #: what was added: nobody knows what changed.
         self.on_subscriptions: OnSubscriptions = _ignore_edit
+        #: Called with the id of a lane and the home that is to part with it.
+        self.on_part: Callable[[int, int], None] = lambda *_: None
         #: Called with an endpoint and its homes so far when the number of its lanes, or a home of one, is another.
         self.on_rearrange: Callable[[Endpoint, Iterable[int]], None] = _ignore
 
@@ -550,6 +552,8 @@ class Endpoints:
                 made += 1
                 self._lanes[lane.lane_id] = (endpoint, lane)
             if lane.home != home:
+                if self._homes.part(lane.lane_id, lane.home):
+                    self.on_part(lane.lane_id, lane.home)
                 lane.move_to(home)
                 self.handovers += 1
             (endpoint.lanes if partition < count else endpoint.retiring).append(lane)
@@ -557,6 +561,10 @@ class Endpoints:
         self._cost(endpoint, PARTITION_BYTES * made)
         if before and (before != count or self.handovers != handovers):
             self.on_rearrange(endpoint, homes_before)
+
+    def parted(self, lane_id: int, home: int) -> None:
+        """A home has parted with a lane, on its disk, or is none any more."""
+        self._homes.parted(lane_id, home)
 
     # -- filters ---------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from angarium_server.memory import give_up_room
 from router.matching.shards import Confirmation, Shard, Shards, ShardState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from angarium_server.frames.settings import LaneSettings
 
@@ -69,6 +69,8 @@ class Lanes:
         self._homes: dict[int, _Home] = {}
         #: False until the directory is complete: no home may take what it has for orphans before.
         self._is_open = False
+        #: Lanes that have another home, until the one before has parted with them on its disk -> that one.
+        self.leaving: dict[int, int] = {}
         #: Endpoints whose deletion was decided and that a home may still have; it purges nothing else.
         self.deleted: dict[int, None] = {}
         #: Workers from this index on are leaving, or None: what they hold has other homes already, which take it
@@ -82,6 +84,18 @@ class Lanes:
         self._is_open = True
         for shard in self._shards.shards:
             self.shard_started(shard)
+
+    def part(self, lane_id: int, home: int) -> bool:
+        """Note that a home is to part with a lane that has another one; False if it is none any more."""
+        if home < len(self._shards.shards):
+            self.leaving[lane_id] = home
+            return True
+        return False
+
+    def parted(self, lane_id: int, home: int) -> None:
+        """A home has parted with a lane, on its disk, or is none any more."""
+        if self.leaving.get(lane_id) == home:
+            del self.leaving[lane_id]
 
     def keep_workers(self, count: int) -> None:
         """The number of workers is to change: those above it are told no complete LANES any more."""
@@ -123,6 +137,7 @@ class Lanes:
                 self._home(lane.home).taken_over[lane.lane_id] = self._home(lane.home).number + 1
         for lane_id in deletes:
             gone = self.entries.pop(lane_id, None)
+            self.leaving.pop(lane_id, None)
             if gone is not None:
                 _of(frames, gone.home)[1].append(lane_id)
                 self._home(gone.home).taken_over.pop(lane_id, None)
@@ -198,10 +213,18 @@ class Lanes:
                 self._wait(home, home.waiting[-1][0], confirmation)
 
     def _send(
-        self, home: _Home, shard: Shard, *, complete: bool, puts: list[LanePut], deletes: list[int]
+        self,
+        home: _Home,
+        shard: Shard,
+        *,
+        complete: bool,
+        puts: list[LanePut],
+        deletes: list[int],
+        leaving: Sequence[int] = (),
+        elsewhere: Sequence[int] = (),
     ) -> None:
         home.number += 1
-        frame = LanesFrame(self._shards.incarnation, home.number, complete, puts, deletes)
+        frame = LanesFrame(self._shards.incarnation, home.number, complete, puts, deletes, leaving, elsewhere)
         self._shards.send(shard, frame.frames())
 
     def shard_started(self, shard: Shard) -> None:
@@ -216,7 +239,15 @@ class Lanes:
         home.complete_for = shard.incarnation
         mine = [_put(lane) for lane in self.entries.values() if lane.home == shard.index]
         deleted = [endpoint_id << wire.LANE_BITS for endpoint_id in self.deleted]
-        self._send(home, shard, complete=True, puts=mine, deletes=deleted)
+        leaving = [lane_id for lane_id, index in self.leaving.items() if index == shard.index]
+        elsewhere = [
+            lane_id
+            for lane_id, lane in self.entries.items()
+            if lane.home != shard.index and self.leaving.get(lane_id) != shard.index
+        ]
+        self._send(
+            home, shard, complete=True, puts=mine, deletes=deleted, leaving=leaving, elsewhere=elsewhere
+        )
 
     def shard_lost(self, shard: Shard) -> None:
         """A worker died."""

@@ -165,6 +165,7 @@ class GuaranteedPublishing:
             shards, self.usage, endpoints, self.streams, self.gathering, ground.counters, wall_ms
         )
         shards.listeners += [self.allowances, self.streams, self.moves]
+        endpoints.on_part, self.streams.on_parted = self.streams.part, endpoints.parted
         endpoints.listeners += [self.usage, self.thresholds, self.moves, self.spooling.rearranging]
         self.producers.register(requests)
         self.settling = Settling(self.streams, self.usage, endpoints, asks, wall_ms)

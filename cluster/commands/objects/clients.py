@@ -53,10 +53,12 @@ WORKER_COLUMNS: Final = (
 )
 FLOW_COLUMNS: Final = ("endpoint", "vpn", "client", "active", "sent_messages", "settled_messages", "selector")
 PRODUCER_COLUMNS: Final = ("name", "vpn", "client", "last_sequence", "unacked_messages", "last_used")
+MOVE_COLUMNS: Final = ("name", "vpn", "partition", "source", "target", "state", "messages", "messages_per_s")
 #: What `-o wide` shows besides.
 WIDE_CLIENT: Final = ("profile", "eliding_topics")
 WIDE_SUBSCRIPTION: Final = ("noexport", "origin")
 WIDE_WORKER: Final = ("topics_cached", "rows")
+WIDE_MOVE: Final = ("kind", "bytes", "bytes_per_s", "copied_bytes", "why")
 WIDE_FLOW: Final = ("kind", "flow", "username")
 WIDE_PRODUCER: Final = ("id", "open", "username")
 
@@ -235,18 +237,24 @@ def worker() -> None:
 @worker.command("scale")
 @click.argument("workers", type=click.IntRange(min=1, max=64))
 @click.option("-w", "--wait", is_flag=True, help="Return when the new workers are in use.")
+@click.option("--no-balance", is_flag=True, help="Leave queues that are there where they are.")
 @setting("--wait-timeout", "timeout_s", type=ABOVE_0, default=60.0, help="Seconds for --wait.")
 @output_option
 @admin_options
-def scale_workers(*, admin: AdminOptions, workers: int, wait: bool, timeout_s: float, out: Output) -> None:
+def scale_workers(
+    *, admin: AdminOptions, workers: int, wait: bool, no_balance: bool, timeout_s: float, out: Output
+) -> None:
     """Change the number of workers; clients stay connected.
 
     Queues and topic endpoints of workers that leave go to the others with all that they hold. A new worker gets
-    topics at once, and queues and partitions that are made from then on: those that are there stay where they are.
+    topics at once, and queues and partitions that are made from then on. Queues that are there are then moved, by
+    load, while they go on: see 'angarium worker balance'.
     """
-    admin.call("workers.scale", workers=workers)
+    admin.call("workers.scale", workers=workers, balance=not no_balance)
     if wait:
-        _wait_for_workers(admin, workers, time.monotonic() + timeout_s)
+        deadline = time.monotonic() + timeout_s
+        _wait_for_workers(admin, workers, deadline)
+        _wait_for_moves(admin, deadline)
     result = {"workers": workers, "waited": wait}
     out.one(result)
 
@@ -263,6 +271,67 @@ def _wait_for_workers(admin: AdminOptions, workers: int, deadline: float) -> Non
             total = max(total, left)
             show(total - left, total or None)
             time.sleep(SCALE_POLL_S)
+
+
+@worker.command("balance")
+@click.option("--dry-run", is_flag=True, help="Show what would be moved, and move nothing.")
+@click.option("--show", is_flag=True, help="Show what is being moved.")
+@click.option("--stop", is_flag=True, help="Move no more queues; what is half done is finished.")
+@click.option(
+    "--rate-limit",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="MiB per second that are copied.",
+)
+@click.option(
+    "--moves", type=click.IntRange(min=1, max=8), default=2, show_default=True, help="Moves at the same time."
+)
+@click.option("-w", "--wait", is_flag=True, help="Return when all is moved.")
+@setting("--wait-timeout", "timeout_s", type=ABOVE_0, default=600.0, help="Seconds for --wait.")
+@output_option
+@admin_options
+def balance_workers(
+    *,
+    admin: AdminOptions,
+    dry_run: bool,
+    show: bool,
+    stop: bool,
+    rate_limit: int,
+    moves: int,
+    wait: bool,
+    timeout_s: float,
+    out: Output,
+) -> None:
+    """Move queues to other workers, so that all have about the same load; clients stay connected.
+
+    The load is what comes in and goes out: messages, and 1 KiB counts as one. A queue goes on while it is copied; its
+    producers and consumers wait for a moment at the end, and nothing is lost or changes its order.
+    """
+    if stop:
+        admin.call("workers.balance.stop")
+    if show or stop:
+        found = admin.call("workers.balance.show")
+    else:
+        size = rate_limit << 20
+        found = admin.call("workers.balance", bytes_per_s=size, moves_max=moves, dry_run=dry_run)
+        if wait and not dry_run:
+            found = _wait_for_moves(admin, time.monotonic() + timeout_s)
+    empty = "all workers have about the same load: nothing is to be moved"
+    out.rows(found["moves"], MOVE_COLUMNS, wide=WIDE_MOVE, empty=empty)
+
+
+def _wait_for_moves(admin: AdminOptions, deadline: float) -> dict[str, Any]:
+    """Return when nothing is to be moved any more, with what was moved."""
+    with progress("queues and partitions moved", None) as show:
+        while (found := admin.call("workers.balance.show"))["is_moving"]:
+            if time.monotonic() >= deadline:
+                detail = "queues are still being moved; it goes on"
+                raise error_for(errors.TIMEOUT, detail, "'angarium worker balance --show' shows it")
+            over = sum(row["state"] in ("done", "given up") for row in found["moves"])
+            show(over, len(found["moves"]) or None)
+            time.sleep(SCALE_POLL_S)
+    return dict(found)
 
 
 def _has_workers(rows: list[dict[str, Any]], workers: int) -> bool:

@@ -46,6 +46,8 @@ CHANGES: Final = frozenset(
             "keys.reload",
             "log_level",
             "workers.scale",
+            "workers.balance",
+            "workers.balance.stop",
             "standby.switch",
             "down",
         ),

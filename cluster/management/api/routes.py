@@ -199,6 +199,9 @@ def _table() -> Iterator[Route]:
     yield Route("GET", "/health", "health", "Show whether the node is alive, started and ready")
     yield Route("GET", "/workers", "workers", "List workers", Shape.ROWS)
     yield Route("PUT", "/workers", "workers.scale", "Have another number of workers", body=Body.ARGUMENTS)
+    yield Route("GET", "/workers/balance", "workers.balance.show", "Show which queues are being moved")
+    yield Route("POST", "/workers/balance", "workers.balance", "Move queues by load", body=Body.ARGUMENTS)
+    yield Route("DELETE", "/workers/balance", "workers.balance.stop", "Move no more queues", Shape.NOTHING)
     yield Route("GET", "/standby", "standby.status", "Show how the hosts of the node do")
     yield Route(
         "POST", "/standby/switch", "standby.switch", "Hand the node over to its standby", Shape.NOTHING

@@ -1,41 +1,43 @@
-"""Adoption: a lane whose worker left is taken over with everything it has (`worker scale`).
+"""Adoption: a lane that another worker has is taken over with everything it has (`worker scale`).
 
-When the number of workers shrinks, the endpoints of the leaving workers get new homes. A home that is told of
-a lane that it does not have looks into the spools of the other workers. If one has it, the lane is there at
-once for consumers and new messages; these wait, under provisional positions above all true ones. When the old
-worker does not run any more, its messages are counted, so that the figures of the lane are complete. By then it is
-known which positions it gave, and what waits gets the next ones, in one transaction: positions stay dense, and nobody
-has seen a provisional one. What comes from then on gets its position at once. Then the old messages are copied in
-steps, with positions, ages, attempts, spool files, records of producers and moves under way; the row of the
-lane says last that all of it is here. Then the old messages are delivered, and after them the new
-ones, and the row of the lane in the old spool is deleted as soon as there is room for that. Until then the row here
-says that the lane is doubled, so that the next process goes on with it.
+When the number of workers shrinks, the endpoints of the leaving workers get new homes; when it grows, or by load,
+some are moved. A home that is told of a lane that it does not have looks into the spools of the other workers. If
+one has it, the lane is there at once for consumers and new messages; these wait, under provisional positions above
+all true ones. When the old worker has parted with the lane (`node.home.lanes.parting`), or does not run any more,
+its messages are counted, so that the figures of the lane are complete. By then it is known which positions it gave,
+and what waits gets the next ones, in one transaction: positions stay dense, and nobody has seen a provisional one.
+What comes from then on gets its position at once. Then the old messages are copied in steps, with positions, ages,
+attempts, spool files, records of producers and moves under way, but for what was copied before
+(`node.home.lanes.copies`); the row of the lane says last that all of it is here. Then the old messages are
+delivered, and after them the new ones, and the row of the lane in the old spool is deleted as soon as there is room
+for that. Until then the row here says that the lane is doubled, so that the next process goes on with it.
 
-An interrupted import begins again: what was copied lies below the position that the mark names, and is
-deleted like any segment that belongs to nobody. A lane that was created again meanwhile (another generation) brings its
+An interrupted import begins again: what was copied lies below the position that the mark names, and is deleted like
+any segment that belongs to nobody. A lane that was created again meanwhile (another generation) brings its
 positions and what producers sent, and no messages. Each hand-over has a number, so that of two spools that have a
-lane the right one is chosen. While a home waits it leaves a claim at the old spool, so that a worker that
-starts there again keeps the lane instead of purging it.
+lane the right one is chosen. While a home waits it leaves a claim at the old spool, so that a worker that starts
+there again keeps the lane instead of purging it.
 
-No clock; other spools are reached through the port `Neighbours`. `node.home.home` uses this.
+No clock; other spools are reached through `Others`. `node.home.home` uses this.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from angarium import errors
 from node.backlog.segment import Segment, segment_key
+from node.home.lanes.placing import Placing
 from node.home.spool import layout
-from node.home.spool.held_lanes import NO_SEGMENTS, PROVISIONAL
+from node.home.spool.held_lanes import NO_SEGMENTS
 from node.home.spool.writing import Task
-from storage.spool import SpoolFullError, Table
+from storage.spool import Table
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
+    from node.home.lanes.copies import Copies, EarlyCopies
     from node.home.lanes.moves import Moves
+    from node.home.lanes.others import Old, Others
     from node.home.lanes.outbox import Outbox
     from node.home.spool.blocks import Blocks
     from node.home.spool.held_lanes import HeldLane, HeldLanes
@@ -44,72 +46,28 @@ if TYPE_CHECKING:
     from node.home.spool.writing import Writing
     from storage.spool import Change, Spool
 
-#: An old worker is looked for again after this time.
+#: An old worker is looked for again after this time, one that is about to part with the lane sooner.
 RETRY_S: Final = 0.25
+PARTING_RETRY_S: Final = 0.01
 #: Segments, and about so many bytes of blocks, that one write imports.
 STEP_SEGMENTS: Final = 200
 STEP_BYTES: Final = 4 << 20
 #: Records of producers that one write imports.
 STEP_RECORDS: Final = 2_000
-#: Rows that are counted at a time.
+#: Rows that are counted, or early copies that are deleted, at a time.
 SCAN_ROWS: Final = 2_000
-_TABLES: Final = (Table.SEGMENTS, Table.STATES)
-
-
-class Neighbours(Protocol):
-    """The spools of the other workers of the node."""
-
-    def names(self) -> list[str]:
-        """Give the names of the other spools."""
-
-    def view(self, name: str) -> AbstractContextManager[Spool]:
-        """Give a spool to look at, whether its worker runs or not.
-
-        Raises:
-            UnavailableError: it is damaged (50322).
-        """
-
-    def open(self, name: str) -> Spool | None:
-        """Open a spool for writing; None while its worker runs. One at a time, until `close`.
-
-        Raises:
-            UnavailableError: it is damaged (50322).
-        """
-
-    def close(self) -> None:
-        """Close the spool that is open."""
-
-    def remove(self, name: str) -> None:
-        """Delete a spool that has no lanes any more."""
-
-    def is_running(self, name: str) -> bool:
-        """Tell whether some process has a spool open for writing; ours does not count."""
-
-    def claim(self, name: str, lane_id: int) -> None:
-        """Mark a lane so that any process that opens the spool keeps it."""
-
-    def unclaim(self, name: str, lane_id: int) -> None:
-        """Take a claim back."""
-
-    def is_claimed(self, lane_id: int) -> bool:
-        """Tell whether another worker claims a lane of our own spool."""
-
-
-class Old(NamedTuple):
-    """A lane in another spool."""
-
-    name: str
-    row: layout.LaneRow
-    #: Its lease, packed; None: it is not leased.
-    lease: bytes | None
 
 
 class _Import:
     """A lane that is being taken over."""
 
-    def __init__(self, held: HeldLane, name: str, buried: int) -> None:
+    def __init__(
+        self, held: HeldLane, name: str, buried: int, early: dict[bytes, tuple[bytes, Segment]]
+    ) -> None:
         self.held = held
         self.name = name
+        #: What was copied before and not looked at yet, as `EarlyCopy.found`.
+        self.early = early
         #: The segments that were buried before: an earlier import, whose keys come again, is among them.
         self.buried = buried
         #: Key behind the last segment that was counted; None: all were. What was counted is in these files.
@@ -136,6 +94,14 @@ class _Import:
         self.next_try = 0.0
 
 
+class Sources(NamedTuple):
+    """Where lanes come from."""
+
+    others: Others
+    copies: Copies
+    early: EarlyCopies
+
+
 class ImportStepped(NamedTuple):
     """A step of an import is durable."""
 
@@ -160,7 +126,7 @@ class Adoptions:
 
     def __init__(
         self,
-        neighbours: Neighbours | None,
+        sources: Sources,
         lanes: HeldLanes,
         blocks: Blocks,
         records: Records,
@@ -169,8 +135,9 @@ class Adoptions:
         staging: Staging,
         outbox: Outbox,
     ) -> None:
-        """Make it of the parts of a home; without neighbours no lane is taken over."""
-        self._neighbours = neighbours
+        """Make it of the parts of a home."""
+        #: Where they come from.
+        self.others, self._copies, self._early = sources
         self._lanes = lanes
         self._blocks = blocks
         self._records = records
@@ -183,13 +150,6 @@ class Adoptions:
         #: Lanes that are here with all they have -> the spool where they are to be deleted; and when that is tried.
         self._doubled: dict[HeldLane, str] = {}
         self._next_deletion = 0.0
-        #: The spool that is open now; imports take turns.
-        self._source: Spool | None = None
-        self._source_name = ""
-        #: Block in the open spool -> block here, so that lanes go on sharing what they share.
-        self._copied: dict[int, int] = {}
-        #: Spools that cannot be read, as operators were told.
-        self._unreadable: dict[str, None] = {}
         self._now = 0.0
         self._wall_ms = 0
         self._counts = dict.fromkeys(("lanes_adopted", "messages_adopted"), 0)
@@ -208,44 +168,16 @@ class Adoptions:
         """Whether `work` has something to do, perhaps not yet."""
         return bool(self.imports or self._doubled)
 
-    def is_claimed(self, lane_id: int) -> bool:
-        """Tell whether another worker waits for a lane that we do not serve any more."""
-        return self._neighbours is not None and self._neighbours.is_claimed(lane_id)
-
     # -- begin -----------------------------------------------------------------------------------------------
-
-    def search(self, lane_ids: list[int]) -> dict[int, Old]:
-        """Look for lanes in the other spools; of two that have a lane the later hand-over counts."""
-        found: dict[int, Old] = {}
-        if self._neighbours is None or not lane_ids:
-            return found
-        for name in self._neighbours.names():
-            try:
-                with self._neighbours.view(name) as spool:
-                    for lane_id in lane_ids:
-                        old = _look(spool, name, lane_id)
-                        known = found.get(lane_id)
-                        if old is not None and (known is None or known.row.handovers < old.row.handovers):
-                            found[lane_id] = old
-            except errors.UnavailableError as error:
-                self._cannot_read(name, error)
-        return found
-
-    def _cannot_read(self, name: str, error: errors.AngariumError) -> None:
-        if name not in self._unreadable:
-            self._unreadable[name] = None
-            self._outbox.event(
-                "error", "spool_unreadable", f"spool {name}, where lanes may have been: {error}"
-            )
 
     def begin(self, held: HeldLane, old: Old) -> None:
         """Take over a lane, which is marked as importing, from a spool; consumers stand by if it is leased."""
-        assert self._neighbours is not None
         assert held.importing
         if old.lease is not None and old.row.generation == held.lane.generation:
             held.lane.leasing.load(layout.unpack_lease(old.lease), self._now)
-        self._neighbours.claim(old.name, held.lane_id)
-        self.imports[held.lane_id] = _Import(held, old.name, self._writing.buried)
+        self.others.claim(old.name, held.lane_id)
+        early = self._early.take(held.lane_id, old.name, self._now)
+        self.imports[held.lane_id] = _Import(held, old.name, self._writing.buried, early)
 
     def end(self, held: HeldLane, old: Old | None) -> None:
         """Go on with a lane that is here with all it has, and is perhaps still where it was copied from."""
@@ -257,23 +189,33 @@ class Adoptions:
 
     def let_go(self, held: HeldLane) -> None:
         """Take a lane over no further; the next start goes on, for the old spool has it and its claim."""
-        if self.imports.pop(held.lane_id, None) is not None:
-            self._close()
+        one = self.imports.pop(held.lane_id, None)
+        if one is not None:
+            self._drop_early(one)
+            self._close_unneeded()
 
     def drop(self, held: HeldLane, now: float) -> None:
         """Forget a lane that is deleted."""
         one = self.imports.pop(held.lane_id, None)
-        if one is None or self._neighbours is None:
+        if one is None:
             return
+        self._drop_early(one)
         for _, segment in one.staged:
             self._writing.discard(segment, now)
         for segment in (*one.segments, *held.waiting):
             self._writing.discard(segment, now)
         self._forget_count(one)
-        self._neighbours.unclaim(one.name, held.lane_id)
+        if not self.others.has_left(one.name):
+            self.others.delete(one.name, held.lane_id, held.handovers - 1)
+        self.others.unclaim(one.name, held.lane_id)
         self._close_unneeded()
         text = f"lane {held.lane_id} was deleted before it came from spool {one.name}"
         self._outbox.event("warning", "lane_not_adopted", text)
+
+    def _drop_early(self, one: _Import) -> None:
+        for _, segment in one.early.values():
+            self._writing.discard(segment, self._now)
+        one.early = {}
 
     # -- steps -----------------------------------------------------------------------------------------------
 
@@ -297,11 +239,13 @@ class Adoptions:
         one = min(due, key=lambda one: one.next_count is None, default=None)
         if one is None:
             return
+        if one.held.lane_id in self._early.ending:
+            one.buried = self._writing.buried + 1
         may_begin = one.next_count is not None or self._writing.cleared >= one.buried
-        source = self._open(one.name) if may_begin else None
+        source = self.others.source(one.name, one.held.lane_id) if may_begin else None
         if source is None:
             # The others may be somewhere else.
-            one.next_try = now + RETRY_S
+            one.next_try = now + (RETRY_S if self.others.has_left(one.name) else PARTING_RETRY_S)
             self.imports[one.held.lane_id] = self.imports.pop(one.held.lane_id)
         elif one.next_count is not None:
             self._count(one, source, one.next_count)
@@ -310,7 +254,7 @@ class Adoptions:
 
     def _count(self, one: _Import, source: Spool, start: bytes) -> None:
         """Count some more of what the old spool has of a lane; nothing changes there any more."""
-        row = layout.unpack_lane(source.get(Table.LANES, layout.number_key(one.held.lane_id)) or b"")
+        row = _row_of(source, one.held.lane_id)
         found = source.scan(Table.SEGMENTS, start, layout.lane_end(one.held.lane_id), SCAN_ROWS)
         if start == layout.number_key(one.held.lane_id):
             self._count_staged(one, source)
@@ -360,9 +304,11 @@ class Adoptions:
             changes = self._copy_staged(one, source, one.next_staged)
         elif one.next_record is not None:
             self._copy_records(one, source, one.next_record)
+        elif one.early:
+            changes = self._delete_early(one)
         else:
             one.moves = source.get(Table.MOVES, layout.number_key(one.held.lane_id))
-            row = layout.unpack_lane(source.get(Table.LANES, layout.number_key(one.held.lane_id)) or b"")
+            row = _row_of(source, one.held.lane_id)
             if row.generation == one.held.lane.generation:
                 keys = layout.lease_key(one.held.lane_id), layout.note_key(one.held.lane_id)
                 one.lease, one.note = (source.get(Table.LANES, key) for key in keys)
@@ -379,32 +325,14 @@ class Adoptions:
         """Take note that a step is durable; the next one may begin."""
         event.one.is_under_way = False
 
-    def _open(self, name: str) -> Spool | None:
-        """Open the spool of an import; None while its worker runs."""
-        assert self._neighbours is not None
-        if self._source is None or self._source_name != name:
-            if self._source is not None and self._neighbours.is_running(name):
-                return None
-            self._close()
-            try:
-                self._source = self._neighbours.open(name)
-            except errors.UnavailableError as error:
-                self._cannot_read(name, error)
-            self._source_name = name
-        return self._source
-
-    def _close(self) -> None:
-        if self._source is not None and self._neighbours is not None:
-            self._neighbours.close()
-        self._source = None
-        self._copied = {}
-
     def _copy_segments(self, one: _Import, source: Spool, start: bytes) -> list[Change]:
         """Give the changes that import the next segments, with their blocks."""
         lane_id = one.held.lane_id
-        row = layout.unpack_lane(source.get(Table.LANES, layout.number_key(lane_id)) or b"")
+        row = _row_of(source, lane_id)
         positions = _positions_of(source, lane_id)
-        tried = 0 if source.get(Table.META, layout.KEY_CLEAN) else positions.delivered
+        # Whoever parts with a lane, or stops in order, writes down what was tried.
+        is_exact = row.importing == layout.PARTED or source.get(Table.META, layout.KEY_CLEAN)
+        tried = 0 if is_exact else positions.delivered
         changes: list[Change] = []
         found = source.scan(Table.SEGMENTS, start, layout.lane_end(lane_id), STEP_SEGMENTS)
         for at, (key, value) in enumerate(found):
@@ -414,7 +342,7 @@ class Adoptions:
             segment = Segment.unpack(key, value, source.get(Table.STATES, key))
             if _is_taken(segment, row, one.held):
                 segment.note_unsure(tried)
-                changes += self._copy_segment(one, source, segment)
+                changes += self._copy_segment(one, source, segment, value)
         if not found:
             one.next_segment = None
         return changes
@@ -429,7 +357,7 @@ class Adoptions:
             one.next_staged = key + b"\x00"
             if segment is None:
                 continue
-            changes += self._copy_block(source, segment)
+            changes += self._copies.add(one.name, source, segment) or ()
             self._blocks.staged[segment] = key
             one.staged.append((key, segment))
             one.copied += segment.live
@@ -439,27 +367,31 @@ class Adoptions:
             one.next_staged = None
         return changes
 
-    def _copy_segment(self, one: _Import, source: Spool, segment: Segment) -> list[Change]:
-        """Give the changes that import a segment, and its block unless another lane brought it."""
-        changes = self._copy_block(source, segment)
+    def _copy_segment(self, one: _Import, source: Spool, segment: Segment, value: bytes) -> list[Change]:
+        """Give the changes that import a segment, and its block unless it is here."""
+        known, early = one.early.pop(segment.key(), (b"", None))
+        if early is not None and known == value:
+            changes: list[Change] = []
+            self._copies.go_on(early, segment)
+        else:
+            changes = [] if early is None else self._copies.take_out(early)
+            changes += self._copies.add(one.name, source, segment) or ()
         one.segments.append(segment)
         one.copied += segment.live
         changes.append((Table.SEGMENTS, segment.key(), segment.pack()))
         changes.append((Table.STATES, segment.key(), segment.pack_state()))
         return changes
 
-    def _copy_block(self, source: Spool, segment: Segment) -> list[Change]:
-        """Let a segment lie in the copy of its block; gives what makes that, unless another lane brought it."""
+    def _delete_early(self, one: _Import) -> list[Change]:
+        """Give the changes that delete some of what was copied before and is not in the old spool any more."""
         changes: list[Change] = []
-        block = self._blocks.get(self._copied.get(segment.block, 0))
-        if block is None:
-            value = source.get(Table.BLOCKS, layout.number_key(segment.block))
-            block = self._blocks.find(self._blocks.new_id(), segment.file)
-            self._copied[segment.block] = block.id
-            if value is not None:
-                changes.append((Table.BLOCKS, layout.number_key(block.id), value))
-        segment.block, segment.file = block.id, block.file
-        block.segments.append(segment)
+        for key in list(islice(one.early, SCAN_ROWS)):
+            _, segment = one.early.pop(key)
+            changes += [
+                (Table.SEGMENTS, key, None),
+                (Table.STATES, key, None),
+                *self._copies.take_out(segment),
+            ]
         return changes
 
     def _copy_records(self, one: _Import, source: Spool, start: bytes) -> None:
@@ -525,28 +457,24 @@ class Adoptions:
 
     def _delete_doubled(self) -> None:
         """Delete the next lane that is here in the spool that it came from, and the spool with its last lane."""
-        assert self._neighbours is not None
         held, name = next(iter(self._doubled.items()))
         del self._doubled[held]
-        source = self._open(name)
-        if source is None or not _try_to_delete(source, held.lane_id):
+        if not self.others.delete(name, held.lane_id, held.handovers - 1):
             self._doubled[held] = name
             self._next_deletion = self._now + RETRY_S
             return
-        self._neighbours.unclaim(name, held.lane_id)
-        if not source.count(Table.LANES):
-            self._close()
-            self._neighbours.remove(name)
         self._close_unneeded()
         held.is_doubled = False
         if not held.is_gone:
             self._lanes.rows[held] = None
 
     def _close_unneeded(self) -> None:
-        """Close the spool that is open if nothing is to be done there any more: its worker may start again."""
-        name = self._source_name
-        if name not in self._doubled.values() and all(one.name != name for one in self.imports.values()):
-            self._close()
+        """Close the spools in which nothing is to be done any more."""
+        names = [*self._doubled.values(), *(one.name for one in self.imports.values())]
+        names += [one.name for one in self._early.by_lane.values()]
+        needed = dict.fromkeys(names)
+        self.others.keep_only(needed)
+        self._copies.keep_only(needed)
 
     def stats(self) -> dict[str, int]:
         """Give counters, how many lanes are being taken over, and how many messages of these are still to come."""
@@ -562,15 +490,6 @@ class Adoptions:
         assert all(held.is_doubled for held in self._doubled)
 
 
-def _try_to_delete(spool: Spool, lane_id: int) -> bool:
-    """Delete a lane in a spool; False if there is no room for that."""
-    try:
-        spool.commit([(Table.LANES, key, None) for key in layout.keys_of_lane(lane_id)])
-    except SpoolFullError:
-        return False
-    return True
-
-
 def _last_changes(one: _Import) -> list[Change]:
     """Give the changes that make an import complete."""
     copied = (
@@ -581,12 +500,8 @@ def _last_changes(one: _Import) -> list[Change]:
     return [one.held.row_change(importing=layout.COPIED), *[row for row in copied if row[2] is not None]]
 
 
-def _look(spool: Spool, name: str, lane_id: int) -> Old | None:
-    """Look for a lane in a spool."""
-    value = spool.get(Table.LANES, layout.number_key(lane_id))
-    if value is None:
-        return None
-    return Old(name, layout.unpack_lane(value), spool.get(Table.LANES, layout.lease_key(lane_id)))
+def _row_of(source: Spool, lane_id: int) -> layout.LaneRow:
+    return layout.unpack_lane(source.get(Table.LANES, layout.number_key(lane_id)) or b"")
 
 
 def _positions_of(spool: Spool, lane_id: int) -> layout.Positions:
@@ -611,90 +526,3 @@ def _staged_of(
 def _is_taken(segment: Segment, row: layout.LaneRow, held: HeldLane) -> bool:
     """Tell whether messages of a segment in the old spool belong to the lane as it is now."""
     return segment.first >= row.floor and segment.live > 0 and row.generation == held.lane.generation
-
-
-class Placing:
-    """One lane on its way from provisional to true positions.
-
-    Positions of a lane are dense, and stay when the lane moves to another home. The old home may assign more of them
-    until it has ended, so what arrives here meanwhile has provisional positions, above all final ones. These messages
-    move down behind the last position assigned there, in one transaction with the mark of the import. On disk a
-    position is only part of the key of a segment, so no segment is packed again.
-
-    The disk comes first: the changes are computed from what is on disk, or in the same write, and memory follows when
-    they are durable. A failed write changes nothing. Messages that arrive during the write get provisional positions
-    and are moved in memory. Segments that were emptied or deleted during the write have their new key by then, and are
-    deleted under that one.
-    """
-
-    def __init__(self, held: HeldLane, writing: Writing, old: layout.Positions, last: int) -> None:
-        """Plan it.
-
-        Args:
-            held: the lane, with provisional positions.
-            writing: of the home.
-            old: what the old home noted of its positions.
-            last: the last position that is in use there, or below which everything was purged.
-        """
-        self._held = held
-        self._writing = writing
-        self._old = old
-        self._tail = max(old.given, last)
-        #: What consumers may have seen, and the old home did not store before it ended, is lost.
-        self._lost = max(old.delivered - self._tail, 0)
-        self._tail += self._lost
-        #: Key on disk -> the one that takes its place.
-        self._keys: dict[bytes, bytes] = {}
-
-    def changes(self) -> list[Change]:
-        """Give the changes as things are when they are written."""
-        held = self._held
-        if held.is_gone:
-            return []
-        written = [one for one in self._segments() if self._writing.is_written(one)]
-        self._keys = {one.key(): segment_key(one.lane_id, self._placed(one.first)) for one in written}
-        changes: list[Change] = [(table, key, None) for key in self._keys for table in _TABLES]
-        for segment, key in zip(written, self._keys.values(), strict=True):
-            changes.append((Table.SEGMENTS, key, segment.pack()))
-            if segment.has_state:
-                changes.append((Table.STATES, key, segment.pack_state()))
-        changes.append(held.row_change(importing=self._tail + 1, floor=self._floor()))
-        row = layout.pack_positions(self._positions())
-        changes.append((Table.LANES, layout.positions_key(held.lane_id), row))
-        return changes
-
-    def done(self) -> None:
-        """Take note that the changes are durable."""
-        held = self._held
-        self._writing.rename(self._keys)
-        if held.is_gone:
-            return
-        held.floor = self._floor()
-        for segment in self._segments():
-            segment.first = self._placed(segment.first)
-        held.tail, held.stored = self._placed(held.tail), self._placed(held.stored)
-        held.accepted = self._placed(held.accepted)
-        if held.lane.retained is not None:
-            held.lane.retained.stored_upto = held.stored
-        held.importing = self._tail + 1
-        row = self._positions()
-        held.note_positions(row)
-        held.gaps = row.gaps
-        held.lane.note_delivered(row.delivered)
-
-    def _segments(self) -> list[Segment]:
-        """Give everything that the lane has here, accepted or not."""
-        return list(dict.fromkeys([*self._held.waiting, *self._writing.unstored(self._held)]))
-
-    def _placed(self, position: int) -> int:
-        return position - PROVISIONAL + self._tail
-
-    def _floor(self) -> int:
-        floor = self._held.floor
-        return self._placed(floor) if floor > PROVISIONAL else floor
-
-    def _positions(self) -> layout.Positions:
-        gaps = self._old.gaps
-        if self._lost:
-            gaps = (*gaps, (self._tail - self._lost + 1, self._tail))
-        return layout.Positions(self._tail, self._old.delivered, gaps)

@@ -31,12 +31,13 @@ from node.selectors import compile_selector
 from storage.spool import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from angarium_server.frames.homes import LanePut
     from node.backlog.segment import Segment
-    from node.home.lanes.adoption import Adoptions, Old
+    from node.home.lanes.adoption import Adoptions
     from node.home.lanes.moves import Moves
+    from node.home.lanes.others import Old
     from node.home.spool.held_lanes import HeldLanes
     from node.home.spool.records import Records
     from node.home.spool.recovery import MakeLane
@@ -80,6 +81,7 @@ class LaneChanges:
         self._moves = moves
         self._adoptions = adoptions
         self._staging = staging
+        self._others = adoptions.others
         self._make_lane = make_lane
         self.aside = KeptAside(spool, lanes, records, moves, staging)
         #: Deleted lanes whose records are still on disk.
@@ -97,9 +99,12 @@ class LaneChanges:
             InvalidRequestError: the selector of a topic endpoint is invalid (40601).
         """
         for put in puts:
-            self.aside.take_back(put.lane)
+            if not self.aside.is_parted(put.lane):
+                self.aside.take_back(put.lane)
         missing = [put.lane for put in puts if self._lanes.get(put.lane) is None]
-        elsewhere = self._adoptions.search(missing)
+        elsewhere = self._others.search(missing)
+        for lane_id in [lane_id for lane_id in missing if self.aside.is_parted(lane_id)]:
+            self._take_back_parted(lane_id, elsewhere, now, wall_ms)
         told: list[FlowEvent] = []
         for put in puts:
             if put.settings != self._settings:
@@ -110,6 +115,16 @@ class LaneChanges:
             else:
                 told += self._change(held, put.generation, self._settings, now, wall_ms)
         return told
+
+    def _take_back_parted(self, lane_id: int, elsewhere: dict[int, Old], now: float, wall_ms: int) -> None:
+        """Be the home again of a lane that was parted with: of what another worker has by now, else of what is here."""
+        held = self.aside.get(lane_id)
+        old = elsewhere.get(lane_id)
+        if held is not None and old is not None and old.row.handovers > held.handovers:
+            self.delete_aside(lane_id, now, wall_ms)
+        else:
+            elsewhere.pop(lane_id, None)
+            self.aside.take_back(lane_id)
 
     def _make(self, lane_id: int, generation: int, settings: LaneSettings, old: Old | None) -> None:
         """Make a lane that is not here; if another spool has it, it is taken over."""
@@ -201,10 +216,10 @@ class LaneChanges:
         self.freed_bytes += PARTITION_BYTES
         return events
 
-    def orphans(self, named: list[int]) -> list[HeldLane]:
+    def orphans(self, named: Iterable[int]) -> list[HeldLane]:
         """Give the lanes that the router does not name in the list of all."""
         known = dict.fromkeys(named)
-        return [held for held in self._lanes if held.lane_id not in known]
+        return [held for held in self._lanes if held.lane_id not in known and not held.is_parting]
 
     def sort_out(
         self, orphans: list[HeldLane], deleted: list[int], now: float, wall_ms: int
@@ -223,7 +238,7 @@ class LaneChanges:
         for held in orphans:
             if _endpoint_of(held.lane_id) in endpoints:
                 told += self.delete(held, now, wall_ms)
-            elif held.importing or self._adoptions.is_claimed(held.lane_id):
+            elif held.importing or self._others.is_claimed(held.lane_id):
                 self._adoptions.let_go(held)
                 told += self.set_aside(held, now, wall_ms)
             else:
@@ -248,11 +263,16 @@ class LaneChanges:
         self.delete(held, now, wall_ms)
         return messages
 
-    def _end_flows(self, held: HeldLane, now: float, wall_ms: int) -> list[FlowEvent]:
+    def end_flows(self, held: HeldLane, now: float, wall_ms: int) -> list[int]:
+        """End the flows of a lane without a word; gives them."""
         flows = list(held.lane.flows)
         for flow in flows:
             self._lanes.flows.pop(flow, None)
         held.lane.end_flows(now, wall_ms)
+        return flows
+
+    def _end_flows(self, held: HeldLane, now: float, wall_ms: int) -> list[FlowEvent]:
+        flows = self.end_flows(held, now, wall_ms)
         detail = "the endpoint was deleted, or created again"
         return [FlowEvent(flow, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT, detail) for flow in flows]
 
@@ -329,17 +349,27 @@ class KeptAside:
         self._aside: dict[int, _Aside] = {}
 
     def __len__(self) -> int:
-        """Give how many there are."""
-        return len(self._aside)
+        """Give how many nobody claims."""
+        return len(self._unclaimed)
 
     def __iter__(self) -> Iterator[HeldLane]:
         """Give them in the order in which they were put here."""
         return (aside.held for aside in self._aside.values())
 
     @property
+    def _unclaimed(self) -> list[HeldLane]:
+        """Give those that no other worker takes over."""
+        return [held for held in self if not held.is_parting]
+
+    @property
     def messages(self) -> int:
-        """Give how many messages they have."""
-        return sum(held.lane.messages for held in self)
+        """Give how many messages these have."""
+        return sum(held.lane.messages for held in self._unclaimed)
+
+    def is_parted(self, lane_id: int) -> bool:
+        """Tell whether another worker takes a lane over."""
+        held = self.get(lane_id)
+        return held is not None and held.is_parting
 
     def get(self, lane_id: int) -> HeldLane | None:
         """Give a lane that is kept aside."""
@@ -377,7 +407,7 @@ class KeptAside:
         return held
 
     def describe(self) -> list[dict[str, Any]]:
-        """Give a row for each, as operators see it."""
+        """Give a row for each that nobody claims, as operators see it."""
         return [
             {
                 "lane_id": held.lane_id,
@@ -391,7 +421,7 @@ class KeptAside:
                 "oldest_stored_ms": held.lane.oldest_stored_ms,
                 "settings": settings_map(held.lane.settings),
             }
-            for held in self
+            for held in self._unclaimed
         ]
 
     def validate(self) -> None:

@@ -234,6 +234,8 @@ class Moves:
 
     def take_dead(self, held: HeldLane) -> None:
         """Take up what died in a lane, as far as there is room."""
+        if held.is_parting:
+            return
         if held.is_retiring and held.lane.messages:
             self.mover(held)
         mover = self._movers.get(held.lane_id)
@@ -263,6 +265,14 @@ class Moves:
         self._counted.pop(held.lane_id, None)
         if mover is not None and mover.job is not None:
             mover.job.fail(errors.UNKNOWN_ENDPOINT, "the endpoint was deleted")
+
+    def part(self, held: HeldLane) -> None:
+        """Leave what is under way in a lane to the worker that takes it over."""
+        mover = self._movers.pop(held.lane_id, None)
+        self.busy.pop(held.lane_id, None)
+        self._counted.pop(held.lane_id, None)
+        if mover is not None and mover.job is not None:
+            mover.job.fail(errors.HOME_NOT_READY, "another worker takes the queue over, and goes on with it")
 
     # -- steps -----------------------------------------------------------------------------------------------
 
@@ -370,7 +380,7 @@ class Moves:
         """Ask for a move that is durable now."""
         mover, intent = event
         intent.is_durable = True
-        if mover.intent is intent and self.is_open and not mover.held.is_gone:
+        if mover.intent is intent and self.is_open and self._movers.get(mover.held.lane_id) is mover:
             self._send(mover, intent)
 
     def _send(self, mover: Mover, intent: Intent) -> None:
@@ -519,7 +529,7 @@ class Moves:
             mover.intent = None
             mover.held.moving = None
             self._counted.pop(mover.held.lane_id, None)
-            if not mover.held.is_gone:
+            if self._movers.get(mover.held.lane_id) is mover:
                 self.busy[mover.held.lane_id] = None
                 self._lanes.changed[mover.held] = None
                 # Before the next MOVE of the lane: the router counts this one by it.

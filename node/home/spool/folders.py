@@ -1,11 +1,12 @@
 """The spool folders of a node: a worker opens its own, and reaches those of the others to take lanes over.
 
-Worker I has the folder I in the spool directory of the node. The check of a large index takes seconds to minutes, and
-a predecessor that was killed may hold the spool for a moment. The supervisor hears of both several times a second,
-the log every few seconds: a start without news is taken for hung.
+Worker I has the folder I in the spool directory of the node. The check of a large index takes seconds to minutes,
+and a predecessor that was killed may hold the spool for a moment. The supervisor hears of both several times a
+second, the log every few seconds: a start without news is taken for hung.
 
 The spool of another worker is looked at read-only for a moment, or opened for writing under its lock, which its own
-worker holds while it runs. A claim is an empty file `claim-<lane>` in the folder of the worker that has the lane.
+worker holds while it runs. A claim is an empty file `claim-<lane>` in the folder of the worker that has the lane;
+when all of the lane is elsewhere, `taken-<lane>-<hand-overs>` tells a worker that runs to delete it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ TELL_INTERVAL_S: Final = 0.25
 LOG_INTERVAL_S: Final = 5.0
 
 _CLAIM: Final = "claim-"
+_TAKEN: Final = "taken-"
 
 _log = logging.getLogger(__name__)
 
@@ -124,7 +126,7 @@ def _refusal(what: str) -> errors.AngariumError:
 
 
 class OtherSpools:
-    """Implements `node.home.lanes.adoption.Neighbours` on the folders of a node."""
+    """Implements `node.home.lanes.others.Neighbours` on the folders of a node."""
 
     def __init__(self, directory: Path, own: str, map_bytes: int) -> None:
         """Know the spool directory of the node, and which folder is ours."""
@@ -133,6 +135,8 @@ class OtherSpools:
         self._map_bytes = map_bytes
         #: The spool that is open for writing; LMDB must not open it a second time.
         self._opened: LmdbSpool | None = None
+        #: Those that are open for reading; of these, too, LMDB opens each once.
+        self._read: dict[str, LmdbSpool] = {}
 
     def names(self) -> list[str]:
         """See `Neighbours.names`."""
@@ -145,15 +149,32 @@ class OtherSpools:
         if self._opened is not None and self._opened.directory.name == name:
             yield self._opened
             return
+        if name in self._read:
+            yield self._read[name]
+            return
         spool = open_readonly(self._directory / name)
         try:
             yield spool
         finally:
             spool.close()
 
+    def read(self, name: str) -> LmdbSpool:
+        """See `Neighbours.read`."""
+        spool = self._read.get(name)
+        if spool is None:
+            spool = self._read[name] = open_readonly(self._directory / name)
+        return spool
+
+    def stop_reading(self, name: str) -> None:
+        """See `Neighbours.stop_reading`."""
+        spool = self._read.pop(name, None)
+        if spool is not None:
+            spool.close()
+
     def open(self, name: str) -> LmdbSpool | None:
         """See `Neighbours.open`."""
         assert self._opened is None
+        self.stop_reading(name)
         try:
             self._opened = open_spool(self._directory / name, self._map_bytes)
         except errors.UnavailableError as error:
@@ -167,6 +188,12 @@ class OtherSpools:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
+
+    def close_all(self) -> None:
+        """Close whatever is open."""
+        self.close()
+        for name in list(self._read):
+            self.stop_reading(name)
 
     def remove(self, name: str) -> None:
         """See `Neighbours.remove`."""
@@ -188,3 +215,17 @@ class OtherSpools:
     def is_claimed(self, lane_id: int) -> bool:
         """See `Neighbours.is_claimed`."""
         return (self._directory / self._own / f"{_CLAIM}{lane_id}").exists()
+
+    def tell_taken(self, name: str, lane_id: int, handovers: int) -> None:
+        """See `Neighbours.tell_taken`."""
+        (self._directory / name / f"{_TAKEN}{lane_id}-{handovers}").touch()
+
+    def is_taken(self, lane_id: int, handovers: int) -> bool:
+        """See `Neighbours.is_taken`."""
+        return (self._directory / self._own / f"{_TAKEN}{lane_id}-{handovers}").exists()
+
+    def forget_taken(self, lane_id: int) -> None:
+        """See `Neighbours.forget_taken`."""
+        folder = self._directory / self._own
+        for path in (folder / f"{_CLAIM}{lane_id}", *folder.glob(f"{_TAKEN}{lane_id}-*")):
+            path.unlink(missing_ok=True)

@@ -68,6 +68,7 @@ class HeldLane:
         "importing",
         "is_doubled",
         "is_gone",
+        "is_parting",
         "is_retiring",
         "lane",
         "lane_id",
@@ -130,10 +131,9 @@ class HeldLane:
         #: What is on its way to another endpoint and still in the figures: the first sequence of the MOVE, messages
         #: and spool bytes; None: nothing is.
         self.moving: tuple[int, int, int] | None = None
-        #: Whether the lane was deleted; what still waits for it is dropped.
-        self.is_gone = False
-        #: Whether it is a partition that its endpoint does not have any more: its messages move to the others.
-        self.is_retiring = False
+        #: Whether the lane was deleted (what still waits for it is dropped), another worker takes it over (nothing
+        #: happens in it here any more), or its endpoint has the partition no more (its messages move to the others).
+        self.is_gone = self.is_parting = self.is_retiring = False
         #: When the lane wants a tick, as it stands in the heap; None: it does not.
         self.due: float | None = None
         #: Of the lane when it was last looked at; `unacked`, what consumers have, is part of the sum of the home.
@@ -240,6 +240,8 @@ class HeldLane:
         """Give the change that stores the row of the lane, as it is or with these."""
         if importing is None:
             importing = layout.COPIED if self.is_doubled else self.importing
+            if self.is_parting:
+                importing = layout.PARTED
         row = layout.LaneRow(
             self.lane.generation,
             self.floor if floor is None else floor,
@@ -311,6 +313,8 @@ class HeldLanes:
         self._lanes: dict[int, HeldLane] = {}
         #: Lanes that are kept aside (`kept_aside`); they are on disk, and nowhere else in here.
         self._aside: dict[int, HeldLane] = {}
+        #: How many of them no object claims: another worker takes the rest over.
+        self.aside_count = 0
         #: Flow -> its lane; exactly the flows that lanes have.
         self.flows: dict[int, HeldLane] = {}
         #: Lanes in which something may have happened, longest untouched first.
@@ -366,21 +370,19 @@ class HeldLanes:
         """Know only that a lane is there; nothing happens in it."""
         self._take_out(held)
         self._aside[held.lane_id] = held
+        self.aside_count += not held.is_parting
 
     def take_back(self, held: HeldLane) -> None:
         """Take in a lane that was kept aside; nothing of it that is not durable was lost."""
         del self._aside[held.lane_id]
+        self.aside_count -= not held.is_parting
+        held.is_parting = False
         held.added, held.lost = (held.lane.messages, held.lane.bytes), (0, 0)
         held.losses = _NO_LOSSES
         held.due, held.unacked = None, 0
         self.add(held)
         self.rows[held] = None
         self.reserving[held] = None
-
-    @property
-    def aside_count(self) -> int:
-        """How many lanes are kept aside."""
-        return len(self._aside)
 
     def is_aside(self, lane_id: int) -> bool:
         """Tell whether a lane is kept aside."""
@@ -508,6 +510,7 @@ class HeldLanes:
             assert held.lane_id == lane_id
             assert not held.is_gone
             held.validate()
+        assert self.aside_count == sum(not held.is_parting for held in self._aside.values())
         for table in (self.touched, self.short, self.changed, self.rows, self.reserving, self.lossy):
             assert all(not held.is_gone for held in table)
         for flow_id, held in self.flows.items():

@@ -47,6 +47,8 @@ KEY_CLEAN: Final = b"clean"
 _LANE_FORMAT: Final = 1
 #: The mark of an import that is complete, until the lane is deleted in the spool that it came from.
 COPIED: Final = -1
+#: The mark of a lane that another worker takes over: nothing of it changes here any more, until it is deleted.
+PARTED: Final = -2
 _BLOCK_HEAD: Final = struct.Struct(">QI")
 _CRC_BYTES: Final = 4
 #: Bytes of a block before its batch.
@@ -84,7 +86,8 @@ class LaneRow(NamedTuple):
     floor: int
     #: How often the lane went from one home to another.
     handovers: int
-    #: Segments below this position are an import that is not complete; 0: there is none; COPIED: all of it is here.
+    #: Segments below this position are an import that is not complete; 0: there is none; COPIED: all of it is here;
+    #: PARTED: another worker takes it over.
     importing: int
     settings: dict[str, Any]
 

@@ -113,13 +113,14 @@ class Recovery:
             tail = max(known.given, row.floor - 1)
             tried = 0 if self.was_clean else known.delivered
             is_doubled = row.importing == layout.COPIED
-            importing = 0 if is_doubled else row.importing
+            importing = max(row.importing, 0)
             # What is taken over comes below what is here.
             first = known.given + 1 if importing else tail + 1
             start = LaneStart(first, known.delivered, tried)
             lane = self._make_lane(lane_id, row.generation, settings, start)
             held = HeldLane(lane, max(tail, importing - 1), row.floor)
             held.handovers, held.importing, held.is_doubled = row.handovers, importing, is_doubled
+            held.is_parting = row.importing == layout.PARTED
             held.note_positions(known)
             held.gaps, held.unsure = known.gaps, known.delivered
             self._lanes.add(held)

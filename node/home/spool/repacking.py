@@ -102,7 +102,7 @@ class Repacking:
         if any(self._lanes.is_aside(segment.lane_id) for segment in block.segments):
             return True
         held = [self._lanes.get(segment.lane_id) for segment in block.segments]
-        return any(one is not None and one.importing for one in held)
+        return any(one is not None and (one.importing or one.is_parting) for one in held)
 
     def next_due(self) -> float | None:
         """Give when there may be something to do; None: not as things are."""

@@ -21,7 +21,6 @@ from cluster.catalog.registries import Registries
 from cluster.catalog.stages import Stages
 from cluster.controller.controller import Controller
 from cluster.controller.mesh.cluster_view import Identity
-from cluster.controller.scaling import WORKERS
 from cluster.controller.switchboard.effects import (
     Answer,
     Asked,
@@ -36,6 +35,8 @@ from cluster.controller.switchboard.effects import (
 )
 from cluster.controller.switchboard.events import EventRing
 from cluster.controller.switchboard.switchboard import Switchboard
+from cluster.controller.workers.balancing import BALANCE
+from cluster.controller.workers.scaling import WORKERS
 from storage.config_store import Change as StoredObject
 from storage.config_store import Counter, Deletion, Entry, Producer, Sink, Stage
 from tests.simulation.event_history import FOREVER
@@ -180,6 +181,7 @@ class SimulatedController:
             Identity(self.node_name, "", "", ""),
             {},
         )
+        self.controller.go_on_balancing(self.store.counters.get(BALANCE, 0))
         self.is_doomed = False
         for port in self.ports:
             port.controller_started()

@@ -85,6 +85,8 @@ class WorkerDisk:
         self.owner: SimulatedHome | None = None
         #: Lanes that a process waits to take over from here.
         self.claims: dict[int, None] = {}
+        #: (lane, hand-overs) of those that may be deleted here: they are elsewhere.
+        self.taken: dict[tuple[int, int], None] = {}
         #: A commit takes so long at most.
         self.write_max_s = write_max_s
         #: Until then commits take much longer.
@@ -117,7 +119,7 @@ class WorkerDisk:
 
 
 class SimulatedNeighbours:
-    """Implements `node.home.lanes.adoption.Neighbours`: the disks of the other workers."""
+    """Implements `node.home.lanes.others.Neighbours`: the disks of the other workers."""
 
     def __init__(self, home: SimulatedHome, disks: dict[int, WorkerDisk], own: int, loop: Loop) -> None:
         self._home = home
@@ -134,6 +136,13 @@ class SimulatedNeighbours:
     def view(self, name: str) -> Iterator[SimulatedDisk]:
         """Give a disk to look at."""
         yield self._disks[int(name)].disk
+
+    def read(self, name: str) -> SimulatedDisk:
+        """Give a disk to read."""
+        return self._disks[int(name)].disk
+
+    def stop_reading(self, name: str) -> None:
+        """Nothing is kept open."""
 
     def open(self, name: str) -> SimulatedDisk | None:
         """Open a disk for writing, None while another process has it."""
@@ -174,6 +183,21 @@ class SimulatedNeighbours:
         """Tell whether another worker waits for a lane of ours."""
         place = self._disks.get(self._own)
         return place is not None and lane_id in place.claims
+
+    def tell_taken(self, name: str, lane_id: int, handovers: int) -> None:
+        """Leave a word that a lane is elsewhere with all it has."""
+        self._disks[int(name)].taken[lane_id, handovers] = None
+
+    def is_taken(self, lane_id: int, handovers: int) -> bool:
+        """Tell whether that was said of a lane of ours."""
+        return (lane_id, handovers) in self._disks[self._own].taken
+
+    def forget_taken(self, lane_id: int) -> None:
+        """Forget what was said of a lane of ours."""
+        place = self._disks[self._own]
+        place.claims.pop(lane_id, None)
+        for key in [key for key in place.taken if key[0] == lane_id]:
+            del place.taken[key]
 
 
 class SimulatedHome:

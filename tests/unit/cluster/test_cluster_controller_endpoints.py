@@ -456,11 +456,11 @@ def test_lanes_of_workers_that_leave_have_new_homes_before_the_supervisor_is_ask
     assert replies(served.answer(seen, None, None)) == [{"workers": 1}]
 
 
-def test_more_workers_change_no_home(served: World) -> None:
+def test_more_workers_change_no_home_at_once(served: World) -> None:
     seen = scale(served, 4)
     assert [type(effect) for effect in seen] == [c.Commit, c.ScaleNode, c.Reply]
     (commit,) = [effect for effect in seen if isinstance(effect, c.Commit)]
-    assert commit.changes == [Counter("workers", 4)]
+    assert commit.changes == [Counter("workers", 4), Counter("balance", 1)]
     served.answer(served.call("objects.create", kind="queue", name="new"), None)
     assert served.catalog.show("queue", "default", "new")["homes"] == [2]
 

@@ -27,6 +27,7 @@ READS = {
     *(
         "status",
         "workers",
+        "workers.balance.show",
         "stats",
         "health",
         "events",

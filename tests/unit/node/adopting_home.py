@@ -23,6 +23,7 @@ class Folder:
         self.disks = disks
         self.running: set[str] = set()
         self.claims: dict[tuple[str, int], None] = {}
+        self.taken: dict[tuple[str, int, int], None] = {}
         self.opened: str | None = None
 
     def names(self) -> list[str]:
@@ -31,6 +32,12 @@ class Folder:
     @contextmanager
     def view(self, name: str) -> Iterator[SimulatedDisk]:
         yield self.disks[name]
+
+    def read(self, name: str) -> SimulatedDisk:
+        return self.disks[name]
+
+    def stop_reading(self, name: str) -> None:
+        """Nothing is kept open."""
 
     def open(self, name: str) -> SimulatedDisk | None:
         assert self.opened is None
@@ -57,6 +64,17 @@ class Folder:
 
     def is_claimed(self, lane_id: int) -> bool:
         return (self.own, lane_id) in self.claims
+
+    def tell_taken(self, name: str, lane_id: int, handovers: int) -> None:
+        self.taken[name, lane_id, handovers] = None
+
+    def is_taken(self, lane_id: int, handovers: int) -> bool:
+        return (self.own, lane_id, handovers) in self.taken
+
+    def forget_taken(self, lane_id: int) -> None:
+        self.claims.pop((self.own, lane_id), None)
+        for key in [key for key in self.taken if key[:2] == (self.own, lane_id)]:
+            del self.taken[key]
 
 
 def new_home(disk: SimulatedDisk, *, runs: bool = False) -> tuple[DrivenHome, Folder]:

@@ -17,7 +17,7 @@ from storage.spool import SpoolFullError
 from tests.simulation.simulated_disk import SimulatedDisk
 
 if TYPE_CHECKING:
-    from node.home.lanes.adoption import Neighbours
+    from node.home.lanes.others import Neighbours
 
 ROUTER = 7
 INCARNATION = 40
@@ -65,6 +65,8 @@ class DrivenHome:
         #: What the router lets it have out as soon as HOME came.
         self.allowance = allowance
         self.disk = disk or SimulatedDisk()
+        #: How many the router has.
+        self.workers = 1
         self.limits = limits
         self.neighbours = neighbours
         self.now = 100.0
@@ -143,7 +145,7 @@ class DrivenHome:
         self.router = router or self.router or ROUTER
         if new:
             self.number = 0
-        self.send(wire.START, self.router, 1, bytes(1024))
+        self.send(wire.START, self.router, 1, bytes(1023) + bytes([self.workers - 1]))
         if lanes is not None:
             self.lanes(lanes, *deleted, complete=True)
             self.settle_down()
@@ -155,10 +157,14 @@ class DrivenHome:
         *deletes: int,
         complete: bool = False,
         generation: int = 1,
+        leaving: tuple[int, ...] = (),
+        elsewhere: tuple[int, ...] = (),
     ) -> int:
         self.lanes_number += 1
         entries = [[lane_id, generation, settings] for lane_id, settings in puts.items()]
-        self.send(wire.LANES, self.router, self.lanes_number, complete, entries, list(deletes))
+        self.send(
+            wire.LANES, self.router, self.lanes_number, complete, entries, list(deletes), leaving, elsewhere
+        )
         return self.lanes_number
 
     def store(
@@ -177,6 +183,7 @@ class DrivenHome:
         stage: int = 0,
         release: tuple[int, ...] = (),
         drop: tuple[int, ...] = (),
+        parts: tuple[int, ...] = (),
     ) -> int:
         if number is None:
             self.number += 1
@@ -184,7 +191,7 @@ class DrivenHome:
         heads = [[lanes, len(rows), origins] for lanes, rows in groups]
         batches = tuple(_encode(rows) for _, rows in groups)
         head = (router or self.router, number, relaxed, producer, heads, list(refused), self.wall_ms)
-        stages = (stage, release, drop) if stage or release or drop else ()
+        stages = (stage, release, drop, parts) if stage or release or drop or parts else ()
         self.send(wire.STORE, *head, publisher, list(counts), pasts, file, *stages, batches=batches)
         return number
 

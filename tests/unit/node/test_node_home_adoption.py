@@ -350,12 +350,12 @@ def test_of_two_spools_that_have_a_lane_the_later_hand_over_counts() -> None:
     driven.settle(flow, (5, 20))
     driven.restart()
     third = SimulatedDisk()
-    folder = Folder("2", {"0": driven.disk, "1": stale, "2": third})
+    folder = Folder("0", {"1": driven.disk, "2": stale, "0": third})
     heir = DrivenHome(third, neighbours=folder)
     heir.start(ROUTER, LANES)
     heir.settle_down()
     assert heir.totals[LANE][0] == 10
-    assert folder.names() == ["1"]
+    assert folder.names() == ["2"]
 
 
 def test_a_lane_that_was_made_anew_meanwhile_brings_nothing_but_its_positions() -> None:

@@ -458,7 +458,7 @@ def test_positions_stay_dense_over_many_homes() -> None:
         driven.settle_down()
         driven.restart()
         own = SimulatedDisk()
-        folder = Folder(str(number + 1), {str(number): driven.disk, str(number + 1): own})
+        folder = Folder("0", {"1": driven.disk, "0": own})
         driven = DrivenHome(own, neighbours=folder)
         driven.start(ROUTER, {LANE: settings_of("q")})
         driven.number = 0

@@ -251,17 +251,17 @@ def test_blocks_are_repacked_and_the_index_leads_to_them_all_the_same() -> None:
 
 
 def test_a_lane_that_goes_to_another_home_has_all_it_retained() -> None:
-    disks = {"worker-0": SimulatedDisk(), "worker-1": SimulatedDisk()}
-    old = keeping(disks["worker-1"])
+    disks = {"0": SimulatedDisk(), "1": SimulatedDisk()}
+    old = keeping(disks["1"])
     old.store(([LANE], topics("a", "b", "c", payload=b"old")))
     old.settle_down()
     old.store(([LANE], topics("b", payload=b"new")))
     old.settle_down(0.1)
     old.home.stop(old.now, old.wall_ms)
     old.settle_down()
-    folder = Folder("worker-0", disks)
-    folder.running.add("worker-1")
-    driven = DrivenHome(disks["worker-0"], neighbours=folder)
+    folder = Folder("0", disks)
+    folder.running.add("1")
+    driven = DrivenHome(disks["0"], neighbours=folder)
     driven.start(ROUTER, KEPT)
     driven.store(([LANE], topics("c", payload=b"newer")))
     reference = ask(driven)
@@ -276,13 +276,13 @@ def test_a_lane_that_goes_to_another_home_has_all_it_retained() -> None:
 
 def test_at_another_home_nothing_goes_before_what_replaced_it_is_on_disk() -> None:
     """While a lane is taken over, what comes has positions far above those it gets then."""
-    disks = {"worker-0": SimulatedDisk(), "worker-1": SimulatedDisk()}
-    old = keeping(disks["worker-1"])
+    disks = {"0": SimulatedDisk(), "1": SimulatedDisk()}
+    old = keeping(disks["1"])
     old.store(([LANE], topics("a", payload=b"old")))
     old.settle_down()
-    folder = Folder("worker-0", disks)
-    folder.running.add("worker-1")
-    driven = DrivenHome(disks["worker-0"], neighbours=folder)
+    folder = Folder("0", disks)
+    folder.running.add("1")
+    driven = DrivenHome(disks["0"], neighbours=folder)
     driven.start(ROUTER, KEPT)
     driven.store(([LANE], topics("b")))
     driven.settle_down(1.0)

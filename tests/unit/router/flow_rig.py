@@ -62,7 +62,7 @@ class FlowHome(RealHome):
         body = wire.unpack(frames[1])
         assert body[0] == INCARNATION
         if frames[0] == wire.LANES:
-            self.lanes_frames.append(body[1:])
+            self.lanes_frames.append(body[1:5])
         elif frames[0] == wire.FLOW:
             for flow, (verb, *arguments) in body[1]:
                 self._check_flow(verb, flow, arguments)
@@ -307,6 +307,7 @@ class Rig:
         #: No home may read the disks of others.
         self.lets_adopt = False
         self.claims: dict[tuple[int, int], None] = {}
+        self.taken: dict[tuple[int, int, int], None] = {}
         self._inbox: deque[tuple[int, int, list[bytes]]] = deque()
         self._settling = False
         self.clients: dict[bytes, FakeClient] = {}

@@ -33,6 +33,7 @@ class PublishNode(WiredNode):
         #: Whether homes may read the disks of workers that are gone, and what they wait for there.
         self.lets_adopt = False
         self.claims: dict[tuple[int, int], None] = {}
+        self.taken: dict[tuple[int, int, int], None] = {}
         self.held_asks: list[AskController] | None = None
         self._inbox: deque[tuple[bytes, list[bytes]]] = deque()
         self._settling = False

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from angarium import wire
+from angarium import errors, wire
 from node.home.home import Home
 from node.home.operations import Answer
 from node.home.parts import HomeLimits
@@ -122,6 +122,7 @@ class HomesNode(Protocol):
     #: Whether homes may read the disks of workers that are gone, and what they wait for there.
     lets_adopt: bool
     claims: dict[tuple[int, int], None]
+    taken: dict[tuple[int, int, int], None]
 
     @property
     def homes(self) -> Mapping[int, RealHome]:
@@ -148,6 +149,14 @@ class OtherDisks:
     def view(self, name: str) -> Iterator[SimulatedDisk]:
         yield self._node.disks[int(name)].spool
 
+    def read(self, name: str) -> SimulatedDisk:
+        if not self._node.lets_adopt:
+            raise errors.error_for(errors.HOME_NOT_READY, "not yet")
+        return self._node.disks[int(name)].spool
+
+    def stop_reading(self, name: str) -> None:
+        """Nothing is kept open."""
+
     def open(self, name: str) -> SimulatedDisk | None:
         if not self._node.lets_adopt or int(name) in self._node.homes:
             return None
@@ -173,6 +182,17 @@ class OtherDisks:
 
     def is_claimed(self, lane_id: int) -> bool:
         return (self._own, lane_id) in self._node.claims
+
+    def tell_taken(self, name: str, lane_id: int, handovers: int) -> None:
+        self._node.taken[int(name), lane_id, handovers] = None
+
+    def is_taken(self, lane_id: int, handovers: int) -> bool:
+        return (self._own, lane_id, handovers) in self._node.taken
+
+    def forget_taken(self, lane_id: int) -> None:
+        self._node.claims.pop((self._own, lane_id), None)
+        for key in [key for key in self._node.taken if key[:2] == (self._own, lane_id)]:
+            del self._node.taken[key]
 
 
 class RealHome:
@@ -309,6 +329,11 @@ class RealHome:
         before, self.commits = self.commits, True
         self.work()
         self.commits = before
+
+    def part(self, lane_id: int) -> None:
+        """Part with a lane, as a STORE would have it."""
+        self.home.parts.parting.begin([lane_id], self.node.now, self.wall_ms)
+        self.work()
 
     def commit_silently(self) -> None:
         """Write what waits; the process dies before it knows."""

@@ -221,7 +221,7 @@ def test_a_question_follows_a_lane_to_its_new_home(make_rig: Any) -> None:
     rig.homes[0].report()
     assert not client.has_answer(number), "the old home has no say any more"
     rig.lets_adopt = True
-    rig.kill_home(0)
+    rig.homes[0].part(next(iter(rig.homes[0].lanes)))
     rig.homes[1].report()
     rig.advance(1.0)
     assert client.answer(number)[0] == 0

@@ -38,7 +38,7 @@ class FlowNode(WiredNode):
         incarnation = self.workers[index].incarnation
         body = wire.unpack(frames[1])
         if frames[0] == wire.LANES:
-            router, number, complete, puts, deletes = body
+            router, number, complete, puts, deletes, *_ = body
             self.lanes_frames.append((index, complete, puts, deletes))
             home = [incarnation, router, number, 0, [], [[], [], 0, 0, 0]]
             operation, answer = (wire.HOME, home) if complete else (wire.LANES_CONFIRM, [incarnation, number])

@@ -71,7 +71,7 @@ class StageNode(PublishNode):
     def settlements(self) -> list[list[list[int]]]:
         """Give what each home was told to release and to drop."""
         return [
-            [*body[RELEASE:]]
+            [*body[RELEASE : RELEASE + 2]]
             for index in self.homes
             for body in self.homes[index].stores
             if body[RELEASE] or body[DROP]
@@ -115,7 +115,7 @@ def test_rows_of_a_stage_are_stored_with_its_number_and_go_to_no_subscriber(node
     assert subscriber.payloads() == []
     other = node.publisher("usual")
     other.publish("a/b")
-    assert node.home_of("q").stores[-1][STAGE:] == [0, [], []]
+    assert node.home_of("q").stores[-1][STAGE:] == [0, [], [], []]
     assert subscriber.payloads() == [b"x"]
 
 

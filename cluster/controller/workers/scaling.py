@@ -1,7 +1,7 @@
-"""Another number of workers: when it may be changed, and in which order lanes get their new homes.
+"""Another number of workers: those that leave give their lanes away first, those that come get some afterwards.
 
-operation       arguments   answer
-workers.scale   workers     {"workers"}: what is wanted from now on
+operation       arguments               answer
+workers.scale   workers, balance        {"workers"}: what is wanted from now on
 """
 
 from __future__ import annotations
@@ -22,23 +22,31 @@ if TYPE_CHECKING:
     from cluster.controller.switchboard.changes import Changes
     from cluster.controller.switchboard.effects import Effect
     from cluster.controller.switchboard.switchboard import Asker, Handlers, Switchboard
+    from cluster.controller.workers.balancing import Balancing
 
 #: The counter of the config store that says how many workers are wanted; none before the first change.
 WORKERS: Final = "workers"
 
 
 class Scaling:
-    """Changes of the number of workers, one after the other."""
+    """Changes of the number of workers, one at a time."""
 
     def __init__(
-        self, board: Switchboard, catalog: Catalog, changes: Changes, refuse: Callable[[], None]
+        self,
+        board: Switchboard,
+        catalog: Catalog,
+        changes: Changes,
+        balancing: Balancing,
+        refuse: Callable[[], None],
     ) -> None:
-        """Begin without one; `refuse` raises if this node may not have another number."""
+        """Begin with the workers that there are; `refuse` raises if their number must not change."""
         self._board = board
         self._catalog = catalog
         self._changes = changes
         self._refuse = refuse
-        #: What the supervisor was asked for last; None: it was not asked by this process.
+        self._balancing = balancing
+        balancing.is_node_settled = lambda: not self._is_scaling()
+        #: The number of workers that the supervisor was asked for last; None: it was not asked by this process.
         self._scaled_to: int | None = None
         self.operations: Handlers = {"workers.scale": self._scale}
 
@@ -61,6 +69,7 @@ class Scaling:
         new home of a lane looks for it on the disk, and makes a new lane if it is not there yet.
         """
         self._refuse()
+        self._changes.make(self._balancing.cancel(), None, "", lambda: None)
         board, lanes = self._board, self._catalog.placement.lanes_from(request.workers)
         gathering = board.gather_view(None, now)
         numbers = {
@@ -76,7 +85,9 @@ class Scaling:
             leaving = [index for index in homes if index >= request.workers]
             # Of a home that reads its spool nobody knows what it takes over, or keeps aside.
             is_unread = any(not homes[index] for index in (*has_lanes, *leaving))
-            importing = is_unread or any(home.get("lanes_importing") for home in homes.values())
+            importing = is_unread or any(
+                home.get("lanes_importing") or home.get("lanes_parting") for home in homes.values()
+            )
             if any(homes[index].get("lanes_kept_aside") for index in leaving):
                 detail = "a worker that would leave keeps lanes aside; 'angarium spool aside list' shows them"
                 board.refuse(asker, errors.OBJECT_IN_USE, detail)
@@ -86,14 +97,20 @@ class Scaling:
             is_down = any(index not in numbers for index in range(wanted))
             settled = (answers.get(told) or {}).get("spool", {}).get("homes_settled", ())
             is_behind = any(index not in settled for index in has_lanes)
-            is_behind = is_behind or lanes != self._catalog.placement.lanes_from(request.workers)
+            is_behind = (
+                is_behind
+                or self._balancing.is_moving
+                or lanes != self._catalog.placement.lanes_from(request.workers)
+            )
             if importing or is_down or is_behind or len(answers) < asked or self._is_scaling():
                 detail = (
                     "the last change of workers, or of their lanes, is not complete; try again in a moment"
                 )
                 board.refuse(asker, errors.OBJECT_IN_USE, detail)
                 return
+            is_wished = request.balance and request.workers >= max(self._catalog.placement.workers, 2)
             changes = [*self._catalog.leave_homes(request.workers), Counter(WORKERS, request.workers)]
+            changes += self._balancing.wish() if is_wished else []
             scale = ScaleNode(request.workers)
             verb = f"given homes among {request.workers} workers"
             self._changes.make(changes, asker, verb, lambda: {"workers": request.workers}, after=[scale])
