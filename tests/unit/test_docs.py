@@ -221,6 +221,24 @@ def test_every_link_inside_the_documentation_leads_somewhere() -> None:
     assert broken == []
 
 
+def test_every_module_that_a_page_names_is_there() -> None:
+    """Whole, or as in "`x.py` in `folder`": a module of that name is somewhere, and a folder below the root."""
+    tops = [
+        path for path in ROOT.iterdir() if (path / "__init__.py").is_file() or path.name in {"sdk", "scripts"}
+    ]
+    there = {
+        f"/{path.relative_to(ROOT)}" for top in tops for path in top.rglob("*") if "." not in path.parent.name
+    }
+    gone = []
+    for page in (ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(DOCS / "design").glob("*.md")):
+        for name in re.findall(r"`((?:\w+/)*\w+\.py|\w+(?:/\w+)+)`", page.read_text(encoding="utf-8")):
+            top = name.partition("/")[0]
+            is_ours = name.endswith(".py") or top in {one.name for one in tops}
+            if is_ours and not any(path.endswith(f"/{name}") for path in there):
+                gone.append(f"{page.relative_to(ROOT)}: {name}")
+    assert gone == []
+
+
 def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
