@@ -17,8 +17,8 @@ from angarium.client.protocol.session import Hello
 from angarium.client.transport.address import is_encrypted
 from angarium.errors import AngariumError, error_for
 from angarium_server.connections.encryption import Trust
-from cluster.bridge.carrier import BridgeCarrier
 from cluster.bridge.crossing import Crossing
+from cluster.bridge.forwarder import BridgeForwarder
 from cluster.relay.direct import Relay
 from cluster.relay.pair import BACKOFF_MAX_S, FAR, KEEPALIVE_MS, OPEN_AGAIN_S, OWN, Pair, State
 from cluster.relay.session import Told
@@ -55,7 +55,7 @@ class BridgeChannel(Pair):
         #: Requests for subscriptions that are not answered -> their filters.
         self._asked: dict[int, list[str]] = {}
         #: Of the remote queue, if there is one; None before the first connection.
-        self._carrier: BridgeCarrier | None = None
+        self._forwarder: BridgeForwarder | None = None
         #: How long a refused flow or producer is not asked for.
         self._open_pause_s = OPEN_AGAIN_S
         #: When the remote queue is looked at again, and what it held then; None if that is not known.
@@ -117,12 +117,12 @@ class BridgeChannel(Pair):
         relay.open(own)
         self._subscribe(far)
         self._open_pause_s = OPEN_AGAIN_S
-        self._carrier = None
+        self._forwarder = None
         if config.remote_queue:
-            carrier = BridgeCarrier(far, own, config.remote_queue, self._offsets_ms[FAR], self._crossing)
-            self._carrier = carrier
-            self.carriers[FAR].append(carrier)
-            carrier.open()
+            forwarder = BridgeForwarder(far, own, config.remote_queue, self._offsets_ms[FAR], self._crossing)
+            self._forwarder = forwarder
+            self.forwarders[FAR].append(forwarder)
+            forwarder.open()
         text = f"bridge {config.name!r} takes messages from Message VPN {config.remote_vpn!r} of {far.welcome.node!r}"
         self._tell("notice", "VPN_BRIDGE_UP", text)
 
@@ -140,9 +140,9 @@ class BridgeChannel(Pair):
 
     def _take_more(self, side: int, event: Any, now: float) -> None:
         if isinstance(event, Told) and event.event == wire.FLOW_ACTIVE:
-            for carrier in self.carriers[side]:
-                if isinstance(carrier, BridgeCarrier):
-                    carrier.activated(event.flow)
+            for forwarder in self.forwarders[side]:
+                if isinstance(forwarder, BridgeForwarder):
+                    forwarder.activated(event.flow)
         elif isinstance(event, Answered):
             filters = self._asked.pop(event.request, [])
             for text, error in zip(filters, event.results, strict=True):
@@ -152,7 +152,7 @@ class BridgeChannel(Pair):
 
     def _not_opened(self, error: AngariumError, now: float) -> None:
         """The remote queue cannot be bound, or the producer not be opened: tell, and ask again later and later."""
-        if self._carrier is None or not self._carrier.is_refused:
+        if self._forwarder is None or not self._forwarder.is_refused:
             return  # what it holds may not be asked
         self.error = error
         self._tell_once(error, now)
@@ -163,7 +163,7 @@ class BridgeChannel(Pair):
         """Do what is due; gives when to call again."""
         wake = super().tick(now)
         far = self.sessions[FAR]
-        if self.state is not State.UP or far is None or self._carrier is None or not self._carrier.flow:
+        if self.state is not State.UP or far is None or self._forwarder is None or not self._forwarder.flow:
             self._queued = None
             return wake
         if now >= self._look_at and far.can_ask():
@@ -202,7 +202,7 @@ class BridgeChannel(Pair):
     def describe(self, now: float) -> dict[str, Any]:
         """Give what `angarium bridge show` says of it."""
         relay, far = self.relays[FAR], self.sessions[FAR]
-        carrier = self._carrier if self.state is State.UP else None
+        forwarder = self._forwarder if self.state is State.UP else None
         state = self._state()
         return {
             "state": state,
@@ -213,25 +213,25 @@ class BridgeChannel(Pair):
             "error": "" if self.error is None or state in ("up", "standby") else str(self.error),
             "attempts": self._attempts,
             "messages": relay.messages if relay is not None else 0,
-            "guaranteed_messages": 0 if carrier is None else carrier.acknowledged,
+            "guaranteed_messages": 0 if forwarder is None else forwarder.acknowledged,
             "dropped": {} if self._crossing is None else dict(self._crossing.dropped),
             "discarded": relay.discarded if relay is not None else 0,
             "queued_messages": self._queued,
-            "under_way": 0 if carrier is None else carrier.held,
+            "under_way": 0 if forwarder is None else forwarder.held,
             "rounds_waiting": relay.waiting if relay is not None else 0,
             "lag_ms": None if far is None else far.lag_ms(now),
             "refused": {str(code): count for code, count in sorted(self._all_refused().items())},
         }
 
     def _state(self) -> str:
-        carrier = self._carrier
+        forwarder = self._forwarder
         if self.state is not State.UP:
             return "down"
         if self._asked:
             return "starting"
-        if carrier is None or carrier.producer:
+        if forwarder is None or forwarder.producer:
             return "up"
-        if carrier.is_standing_by:
+        if forwarder.is_standing_by:
             return "standby"
         if self.error is None:
             return "starting"
@@ -240,4 +240,4 @@ class BridgeChannel(Pair):
 
     def _all_refused(self) -> dict[int, int]:
         """Give the messages that the own router refused, by code."""
-        return Counter(self.refused) + Counter({} if self._carrier is None else self._carrier.refused)
+        return Counter(self.refused) + Counter({} if self._forwarder is None else self._forwarder.refused)

@@ -46,8 +46,8 @@ from cluster.bridge.role import BRIDGE
 from cluster.catalog import passwordless
 from cluster.controller import report
 from cluster.controller.access import permissions
+from cluster.controller.access.audit_log import DONE, Deed
 from cluster.controller.access.callers import LOCAL, Callers, Claim, Who
-from cluster.controller.access.trail import DONE, Deed
 from cluster.controller.asks import Asks
 from cluster.controller.blames import Blames
 from cluster.controller.health.checks import Health, examine
@@ -104,7 +104,7 @@ if TYPE_CHECKING:
     from cluster.admin import arguments
     from cluster.admin.answers import HostStatus
     from cluster.catalog.registries import Registries
-    from cluster.controller.access.trail import Room
+    from cluster.controller.access.audit_log import Room
     from cluster.controller.mesh.cluster_view import Identity
     from cluster.controller.switchboard.events import Event
     from cluster.standby.promotion import Promotion
@@ -395,9 +395,9 @@ class Controller:
         self._changes.not_committed(number, code, detail)
         return self._board.taken()
 
-    def trail_has(self, room: Room) -> list[Effect]:
-        """The file of the trail has so much room now."""
-        self._board.trail.room = room
+    def audit_log_has(self, room: Room) -> list[Effect]:
+        """The file of the audit log has so much room now."""
+        self._board.audit_log.room = room
         return [] if room == "plenty" else self.disk_full("the audit log takes nothing but what makes room")
 
     def stopped(self) -> list[Effect]:
@@ -470,7 +470,7 @@ class Controller:
         wanted = msgspec.convert(given, OPERATIONS[operation].arguments)
         request = permissions.judge(asker.who, operation, wanted)
         if asker.deed is not None:
-            self._board.trail.check_room(asker.deed)
+            self._board.audit_log.check_room(asker.deed)
         handler(request, asker, now)
 
     def _status(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
@@ -536,7 +536,7 @@ class Controller:
         self._board.reply(asker, found._asdict())
 
     def _find_deeds(self, request: arguments.AuditArguments, asker: Asker, _now: float) -> None:
-        self._board.reply(asker, self._board.trail.find(request.since, request.who, request.limit))
+        self._board.reply(asker, self._board.audit_log.find(request.since, request.who, request.limit))
 
     def _show_health(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
         self._board.reply(asker, self.health(now).answer())
@@ -629,4 +629,4 @@ class Controller:
         self._spool.validate()
         self._mesh.validate()
         self._board.validate()
-        self._board.trail.validate()
+        self._board.audit_log.validate()

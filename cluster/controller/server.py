@@ -38,9 +38,9 @@ from cluster.configuration.admin import admin_files
 from cluster.configuration.config import NodeConfig, cluster_secret, read_passwords
 from cluster.configuration.issuers import read_all
 from cluster.configuration.mqtt import address_of
+from cluster.controller.access.audit_file import AuditFile
+from cluster.controller.access.audit_log import AuditLog
 from cluster.controller.access.callers import LOCAL, Caller, Claim
-from cluster.controller.access.trail import Trail
-from cluster.controller.access.trail_file import TrailFile
 from cluster.controller.asks import SHARING
 from cluster.controller.controller import Controller
 from cluster.controller.health.pages import page
@@ -159,7 +159,7 @@ class ControllerServer:
         self._syslog = Syslog(settings.syslog, runtime.node)
         self._event_file = EventFile(data_dir, settings.file_bytes_max, settings.files_max)
         audit = runtime.config.audit
-        self._trail_file = TrailFile(data_dir, audit.file_bytes_max, audit.files_max)
+        self._audit_file = AuditFile(data_dir, audit.file_bytes_max, audit.files_max)
         limits = EventLimits(settings.source_burst, settings.source_per_minute)
         ring = EventRing(settings.memory_max, self._event_file.load(settings.memory_max), limits)
         # Answers to an earlier controller, which may come to this one, must not fit its requests.
@@ -172,7 +172,7 @@ class ControllerServer:
             prepare_stages(self._store, runtime.config, producers),
             Deletions(self._store.load_deletions()),
         )
-        board = Switchboard(ring, utc_now, first_number, Trail(self._trail_file.load()))
+        board = Switchboard(ring, utc_now, first_number, AuditLog(self._audit_file.load()))
         identity = Identity(runtime.node, runtime.node_id, runtime.config.cluster.name, __version__)
         self._controller = Controller(
             registries, board, identity, shown_config(runtime), copies, user_of_node()
@@ -347,9 +347,9 @@ class ControllerServer:
             self._remote.listen(self._admin_listen)
         if now >= self._measure_due:
             self._measure()
-            self._trail_file.look()
-            self._do(self._look_at_trail())
-            is_written = self._trail_file.room == "plenty"
+            self._audit_file.look()
+            self._do(self._look_at_audit_log())
+            is_written = self._audit_file.room == "plenty"
             if controller.is_disk_full and is_written and self._store.has_room():
                 self._do(controller.disk_has_room())
         self._do(controller.tick(now))
@@ -357,8 +357,8 @@ class ControllerServer:
         self._health.tick(now)
         return 0.0 if self._remote.tick(now) else min(TICK_S, self._look_at_standby(now))
 
-    def _look_at_trail(self) -> list[Effect]:
-        return self._controller.trail_has(self._trail_file.room)
+    def _look_at_audit_log(self) -> list[Effect]:
+        return self._controller.audit_log_has(self._audit_file.room)
 
     def _tell_ready(self, supervisor_events: int) -> None:
         health = self._health.urls[0] if self._health.urls else ""
@@ -407,8 +407,8 @@ class ControllerServer:
             case ReloadCertificate(number):
                 return self._controller.reloaded(number, self._reload_certificate(), time.monotonic())
             case WriteDown(line):
-                self._trail_file.append(line)
-                return self._look_at_trail()
+                self._audit_file.append(line)
+                return self._look_at_audit_log()
             case UseVault():
                 return self._use_vault(effect)
             case FetchKeys(issuer):

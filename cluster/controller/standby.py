@@ -13,8 +13,8 @@ import msgspec
 
 from angarium import errors
 from cluster.admin.answers import HostStatus
+from cluster.controller.access.audit_log import DONE, PROMOTION, Deed
 from cluster.controller.access.callers import ADMINISTRATOR, Who
-from cluster.controller.access.trail import DONE, PROMOTION, Deed
 from cluster.controller.switchboard.effects import SwitchOver
 
 if TYPE_CHECKING:

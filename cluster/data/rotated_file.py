@@ -1,6 +1,6 @@
 """A file of lines that is rotated by size, so that it does not grow without bound: FILE.1 is newer than FILE.2.
 
-Only the user of the node can read it. What its lines mean is the business of those who write them: events, the trail.
+Only the user of the node can read it. What its lines mean is the business of those who write them: events, deeds.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from angarium.errors import AngariumError, error_for
 from angarium_server.connections.encryption import Trust
 from cluster.relay.pair import FAR, KEEPALIVE_MS, OWN, Pair, State
 from cluster.relay.session import Exported, Imported, Reported
-from cluster.relay.spooled import Carrier
+from cluster.relay.spooled import Forwarder
 
 if TYPE_CHECKING:
     from cluster.link.config import LinkConfig
@@ -87,9 +87,9 @@ class Channel(Pair):
         queue = f"{wire.LINK_NAME_PREFIX}{there.welcome.node}"
         offset_ms = self._offsets_ms[source]
         for name in (queue, queue + wire.LINK_RETRY_SUFFIX):
-            carrier = Carrier(here, there, name, offset_ms)
-            self.carriers[source].append(carrier)
-            carrier.open()
+            forwarder = Forwarder(here, there, name, offset_ms)
+            self.forwarders[source].append(forwarder)
+            forwarder.open()
 
     # -- relaying --------------------------------------------------------------------------------------------
 
@@ -138,5 +138,5 @@ class Channel(Pair):
             "untold_out": own.untold if own is not None else 0,
             "discarded": sum(relay.discarded for relay in self.relays if relay is not None),
             "refused": {str(code): count for code, count in sorted(self.refused.items())},
-            "queues": [carrier.describe() for side in self.carriers for carrier in side],
+            "queues": [forwarder.describe() for side in self.forwarders for forwarder in side],
         }

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from angarium.client.protocol.session import Hello
     from cluster.relay.runtime import RelayRuntime
-    from cluster.relay.spooled import Carrier
+    from cluster.relay.spooled import Forwarder
 
 #: The two sides of a pair.
 OWN: Final = 0
@@ -118,7 +118,7 @@ class Pair(ABC):
         #: Of the messages that come from a side.
         self.relays: list[Relay | None] = [None, None]
         #: Of the queues at a side.
-        self.carriers: list[list[Carrier]] = [[], []]
+        self.forwarders: list[list[Forwarder]] = [[], []]
         #: When the state is looked at again: the next attempt, or the end of the one under way.
         self._due = now
         self._up_since = now
@@ -201,12 +201,12 @@ class Pair(ABC):
         wake = self._due if self.state is not State.UP else float("inf")
         if self._open_at is not None and now >= self._open_at:
             self._open_at = None
-            for carrier in (*self.carriers[OWN], *self.carriers[FAR]):
-                carrier.open_again()
+            for forwarder in (*self.forwarders[OWN], *self.forwarders[FAR]):
+                forwarder.open_again()
         wake = wake if self._open_at is None else min(wake, self._open_at)
         for side in (OWN, FAR):
-            for carrier in self.carriers[side]:
-                wake = min(wake, carrier.tick(now))
+            for forwarder in self.forwarders[side]:
+                wake = min(wake, forwarder.tick(now))
             session = self.sessions[side]
             if session is not None:
                 self._take(side, session.tick(now), now)
@@ -295,8 +295,8 @@ class Pair(ABC):
                 from_here.passed(event)
             elif kind is Retired and to_here is not None:
                 to_here.go_on()
-                for carrier in self.carriers[1 - side]:
-                    carrier.go_on()
+                for forwarder in self.forwarders[1 - side]:
+                    forwarder.go_on()
             elif kind is TableChanged and to_here is not None:
                 to_here.set_table(event.epoch, event.slots)
             elif kind is Spooled:
@@ -323,9 +323,9 @@ class Pair(ABC):
 
     def _spooled(self, side: int, event: Spooled, now: float) -> None:
         try:
-            for carrier in self.carriers[side]:
-                if carrier.flow == event.flow:
-                    carrier.messages(event.parts, event.batches, int(self._wall_s() * 1000))
+            for forwarder in self.forwarders[side]:
+                if forwarder.flow == event.flow:
+                    forwarder.messages(event.parts, event.batches, int(self._wall_s() * 1000))
         except AngariumError as error:
             self._fail(error, now)
 
@@ -334,14 +334,14 @@ class Pair(ABC):
         if event.code:
             self._fail(error_for(event.code, "another session opened the producer"), now)
             return
-        for carrier in self.carriers[1 - side]:
-            if carrier.producer == event.producer:
+        for forwarder in self.forwarders[1 - side]:
+            if forwarder.producer == event.producer:
                 for _, code, _ in event.nacks:
                     # Once in the life of a connection, for each code.
                     if code not in self._refusals:
                         self._refusals[code] = None
                         self._tell_message_refused(code)
-                carrier.acked(event.upto, event.nacks)
+                forwarder.acked(event.upto, event.nacks)
 
     # -- ends ------------------------------------------------------------------------------------------------
 
@@ -386,7 +386,7 @@ class Pair(ABC):
     def forget(self, side: int) -> None:
         """The connection of a side is closed."""
         self.sessions[side] = self.relays[side] = None
-        self.carriers[side].clear()
+        self.forwarders[side].clear()
 
     def validate(self) -> None:
         """Check that state and sessions agree."""

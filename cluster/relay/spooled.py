@@ -1,9 +1,9 @@
 """Guaranteed messages of one queue of a link, on their way to the neighbour: exactly once, through any break.
 
-A `Carrier` consumes a queue of the link at the one router and publishes its messages at the other, as a producer of its
-own that is named after the node and the queue. The sequence of a message is its position in the queue, which is never
-used again. So what was sent before a break is sent again with the same sequence after it, and the other router tells
-what it has already:
+A `Forwarder` consumes a queue of the link at the one router and publishes its messages at the other, as a producer of
+its own that is named after the node and the queue. The sequence of a message is its position in the queue, which is
+never used again. So what was sent before a break is sent again with the same sequence after it, and the other router
+tells what it has already:
 
     bind the queue, open the producer ──► MESSAGES ──► PUBLISH ──► ACKED ──► SETTLE accepted
                                                                       └────► refused: SETTLE rejected, and the home
@@ -69,7 +69,7 @@ class _UnderWay(NamedTuple):
         return self.runs[-1][1]
 
 
-class Carrier:
+class Forwarder:
     """Carries the messages of one queue from its router to the other one."""
 
     #: What the names of its producers begin with.

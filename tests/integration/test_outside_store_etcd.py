@@ -15,7 +15,7 @@ from cluster.configuration.standby import StandbySection, faults_of
 from cluster.standby.pair.outside import Answer, Holder, Read, Renew, Request, Seen, Standing, Swap, Take
 from cluster.standby.stores.etcd import EtcdStore, Login
 from cluster.standby.stores.etcd_words import Transactions
-from cluster.standby.stores.http import Endpoints, Trust
+from cluster.standby.stores.http import Servers, Trust
 from cluster.standby.stores.opening import open_store
 from cluster.standby.stores.store import NoAnswerError
 from tests.integration.certificates import Authority
@@ -145,7 +145,7 @@ def test_a_member_that_hangs_is_asked_once_and_a_renewal_is_two_requests(three: 
     hung, others = three.members[0], three.members[1:]
 
     async def test() -> None:
-        endpoints = Endpoints([hung.url, *(other.url for other in others)], Trust())
+        endpoints = Servers([hung.url, *(other.url for other in others)], Trust())
         store = EtcdStore(A, Transactions("p", uuid.uuid4().hex), endpoints, Login(), LEASE_S)
         try:
             await insist(store, Read())

@@ -4,7 +4,7 @@ Somebody who is refused can ask again without end, and the newest entries, which
 his alone. So the first is written at once, the others are counted, and a line with their number follows when the
 minute is over. Of different refusals from one address so many are told apart; what is beyond counts as one.
 
-Pure; `trail` makes the lines.
+Pure; `audit_log` makes the lines.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from angarium import errors
+from cluster.controller.access.audit_log import DONE, LOGIN, Deed
 from cluster.controller.access.callers import Who
-from cluster.controller.access.trail import DONE, LOGIN, Deed
 from cluster.security.passwords import unfitting
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.catalog import passwordless
 from cluster.catalog.deletions import DELETIONS_TIDY
-from cluster.controller.access.trail import DONE, Changed
+from cluster.controller.access.audit_log import DONE, Changed
 from cluster.controller.switchboard.effects import Answer, Commit, Judge
 from cluster.controller.switchboard.event_limits import clients_of
 from cluster.controller.switchboard.switchboard import ROUTER, AdminAsker, ProcessAsker

@@ -108,7 +108,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class WriteDown:
-    """Append a line to the trail, before anything else."""
+    """Append a line to the audit log, before anything else."""
 
     line: bytes
 

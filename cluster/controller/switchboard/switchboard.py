@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from angarium import errors
-from cluster.controller.access.trail import DONE, Trail
+from cluster.controller.access.audit_log import DONE, AuditLog
 from cluster.controller.switchboard.effects import Answer, Effect, Record, Reply, Request, WriteDown
 from cluster.controller.switchboard.event_limits import source_of
 from cluster.roster import table as roles
@@ -22,8 +22,8 @@ from cluster.roster import table as roles
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from cluster.controller.access.audit_log import Changed, Deed
     from cluster.controller.access.callers import Who
-    from cluster.controller.access.trail import Changed, Deed
     from cluster.controller.switchboard.event_limits import Source
     from cluster.controller.switchboard.events import Event, EventRing
 
@@ -103,7 +103,7 @@ class Switchboard:
         events: EventRing,
         wall_time: Callable[[], str],
         first_number: int = 1,
-        trail: Trail | None = None,
+        audit_log: AuditLog | None = None,
     ) -> None:
         """Begin without any process.
 
@@ -111,10 +111,10 @@ class Switchboard:
             events: where events are kept.
             wall_time: gives the time for events as ISO 8601.
             first_number: of a request. An answer that is meant for an earlier controller must fit none of this one.
-            trail: where it is written down what operators do.
+            audit_log: where it is written down what operators do.
         """
         self.events = events
-        self.trail = trail or Trail()
+        self.audit_log = audit_log or AuditLog()
         self._wall_time = wall_time
         #: Place -> the newest process that said hello there.
         self.peers: dict[Place, Peer] = {}
@@ -185,12 +185,12 @@ class Switchboard:
 
     def write_deed(self, deed: Deed, outcome: str | int, changed: Sequence[Changed] = ()) -> None:
         """Have a deed written down, unless it is already."""
-        for line in self.trail.lines(deed, outcome, self._wall_time(), changed):
+        for line in self.audit_log.lines(deed, outcome, self._wall_time(), changed):
             self.emit(WriteDown(line))
 
     def tell_repeats(self, *, is_end: bool = False) -> None:
         """Have it written down how often refusals have repeated whose minute is over; at the end of all."""
-        for line in self.trail.end() if is_end else self.trail.repeats(self._wall_time()):
+        for line in self.audit_log.end() if is_end else self.audit_log.repeats(self._wall_time()):
             self.emit(WriteDown(line))
 
     def taken(self) -> list[Effect]:

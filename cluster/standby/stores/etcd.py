@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cluster.standby.pair.outside import Holder, Request
-    from cluster.standby.stores.http import Endpoints
+    from cluster.standby.stores.http import Servers
 
 _GRANT: Final = "/v3/lease/grant"
 _TRANSACTION: Final = "/v3/kv/txn"
@@ -47,7 +47,7 @@ class Login:
         self._username, self._password_file = username, password_file
         self._token = ""
 
-    async def send(self, endpoints: Endpoints, path: str, body: Any, deadline: float) -> Reply:
+    async def send(self, servers: Servers, path: str, body: Any, deadline: float) -> Reply:
         """POST as that user; with a new token if the old one is not valid any more.
 
         Raises:
@@ -55,17 +55,17 @@ class Login:
         """
         for is_last in (False, True):
             if self._username and not self._token:
-                await self._log_in(endpoints, deadline)
+                await self._log_in(servers, deadline)
             headers = {"authorization": self._token} if self._token else {}
-            reply = await endpoints.send("POST", path, body, deadline=deadline, headers=headers)
+            reply = await servers.send("POST", path, body, deadline=deadline, headers=headers)
             if is_last or not self._username or not _is_unknown(reply):
                 return reply
             self._token = ""
         raise AssertionError("the last reply was given")
 
-    async def _log_in(self, endpoints: Endpoints, deadline: float) -> None:
+    async def _log_in(self, servers: Servers, deadline: float) -> None:
         body = {"name": self._username, "password": read_secret(self._password_file)}
-        reply = await endpoints.send("POST", _AUTHENTICATE, body, deadline=deadline)
+        reply = await servers.send("POST", _AUTHENTICATE, body, deadline=deadline)
         token = reply.body.get("token") if isinstance(reply.body, dict) else None
         if not isinstance(token, str) or not token:
             raise NoAnswerError(f"etcd does not let user {self._username} in: {reply.status} {said(reply)}")
@@ -76,21 +76,21 @@ class EtcdStore:
     """The outside store of one holder in etcd."""
 
     def __init__(
-        self, me: Holder, transactions: Transactions, endpoints: Endpoints, login: Login, lease_s: int
+        self, me: Holder, transactions: Transactions, servers: Servers, login: Login, lease_s: int
     ) -> None:
         """Ask nothing yet.
 
         Args:
             me: who asks.
             transactions: of the node id.
-            endpoints: members of etcd; closed with the store.
+            servers: members of etcd; closed with the store.
             login: as whom.
             lease_s: until when nobody else may be the holder, from a renewal on.
         """
         check_holder(me)
         self._me = me
         self._transactions = transactions
-        self._endpoints = endpoints
+        self._servers = servers
         self._login = login
         self._lease_s = lease_s
         #: Revision of the key of the holder, as it was seen last; 0: another host is the holder, or none.
@@ -121,7 +121,7 @@ class EtcdStore:
 
     async def close(self) -> None:
         """End the connections."""
-        await self._endpoints.close()
+        await self._servers.close()
 
     async def _renew(self, deadline: float) -> Found:
         if not self._held:
@@ -155,7 +155,7 @@ class EtcdStore:
         return found
 
     async def _send(self, path: str, body: Any, deadline: float) -> dict[str, Any]:
-        reply = await self._login.send(self._endpoints, path, body, deadline)
+        reply = await self._login.send(self._servers, path, body, deadline)
         if reply.status != 200 or not isinstance(reply.body, dict):
             raise NoAnswerError(f"etcd refused: {reply.status} {said(reply)}")
         return reply.body

@@ -69,7 +69,7 @@ class Trust:
         return self._context
 
 
-class Endpoints:
+class Servers:
     """Servers of one service. Made within a running loop."""
 
     def __init__(self, urls: Sequence[str], trust: Trust) -> None:

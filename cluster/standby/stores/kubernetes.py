@@ -20,7 +20,7 @@ from cluster.standby.stores.written import check_holder, new_change
 
 if TYPE_CHECKING:
     from cluster.standby.pair.outside import Holder, Request
-    from cluster.standby.stores.http import Endpoints, Reply
+    from cluster.standby.stores.http import Reply, Servers
     from cluster.standby.stores.lease_words import LeaseObject
 
 #: As often somebody else may be faster, within one request.
@@ -31,7 +31,7 @@ class LeaseStore:
     """The outside store of one holder in a Lease."""
 
     def __init__(
-        self, me: Holder, name: str, namespace: str, endpoints: Endpoints, token_file: str, lease_s: int
+        self, me: Holder, name: str, namespace: str, servers: Servers, token_file: str, lease_s: int
     ) -> None:
         """Ask nothing yet.
 
@@ -39,7 +39,7 @@ class LeaseStore:
             me: who asks.
             name: of the Lease.
             namespace: in which it is.
-            endpoints: API servers; closed with the store.
+            servers: API servers; closed with the store.
             token_file: with the token of a service account; empty: none.
             lease_s: until when nobody else may be the holder, from a renewal on.
         """
@@ -47,7 +47,7 @@ class LeaseStore:
         self._me = me
         self._name = name
         self._all = f"/apis/{API_VERSION}/namespaces/{namespace}/leases"
-        self._endpoints = endpoints
+        self._servers = servers
         self._token_file = token_file
         self._lease_s = lease_s
         self._watch = Watch(lease_s)
@@ -73,7 +73,7 @@ class LeaseStore:
 
     async def close(self) -> None:
         """End the connections."""
-        await self._endpoints.close()
+        await self._servers.close()
 
     async def _read(self, deadline: float) -> LeaseObject | None:
         """Give the Lease as it is now: a GET without a version is answered by a majority, not from a cache."""
@@ -92,7 +92,7 @@ class LeaseStore:
     async def _send(self, method: str, path: str, body: LeaseObject | None, deadline: float) -> Reply:
         token = read_secret(self._token_file) if self._token_file else ""
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        return await self._endpoints.send(method, path, body, deadline=deadline, headers=headers)
+        return await self._servers.send(method, path, body, deadline=deadline, headers=headers)
 
 
 def _is_status(reply: Reply) -> bool:

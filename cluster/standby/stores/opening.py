@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from cluster.standby.stores.etcd import EtcdStore, Login
 from cluster.standby.stores.etcd_words import Transactions
-from cluster.standby.stores.http import Endpoints, Trust, read_secret
+from cluster.standby.stores.http import Servers, Trust, read_secret
 from cluster.standby.stores.kubernetes import LeaseStore
 from cluster.standby.stores.manual import ManualStore
 from cluster.standby.stores.store import NoAnswerError
@@ -45,8 +45,8 @@ def open_store(
             transactions = Transactions(section.prefix, node_id)
             login = Login(section.username, section.password_file)
             trust = Trust(section.ca_file, section.cert_file, section.key_file)
-            endpoints = Endpoints(section.endpoints, trust)
-            return EtcdStore(me, transactions, endpoints, login, section.lease_seconds)
+            servers = Servers(section.endpoints, trust)
+            return EtcdStore(me, transactions, servers, login, section.lease_seconds)
         case "kubernetes":
             return _lease_store(section, node_id, me, account)
         case "manual":
@@ -63,7 +63,7 @@ def _lease_store(section: StandbySection, node_id: str, me: Holder, account: Pat
         me,
         f"{section.prefix}-{node_id}",
         section.namespace or read_secret(str(account / "namespace")),
-        Endpoints(urls, Trust(section.ca_file or own_ca, section.cert_file, section.key_file)),
+        Servers(urls, Trust(section.ca_file or own_ca, section.cert_file, section.key_file)),
         section.token_file or own_token,
         section.lease_seconds,
     )

@@ -17,7 +17,7 @@ import router.links.exports
 from angarium import wire
 from angarium.topic import slot_of
 from cluster.relay.direct import Relay
-from cluster.relay.spooled import Carrier
+from cluster.relay.spooled import Forwarder
 from router.admission.spooling import Spooling
 from router.delivery.dispatcher import Dispatcher
 from router.links.imports import Imports
@@ -185,28 +185,28 @@ def sweeps_at_once(patch: Patch) -> None:
 
 def settles_at_once(patch: Patch) -> None:
     """What was published over there is deleted here before it is acknowledged."""
-    publish = Carrier._publish
+    publish = Forwarder._publish
 
-    def careless(self: Carrier, welcome: Any) -> None:
+    def careless(self: Forwarder, welcome: Any) -> None:
         publish(self, welcome)
         self._accept(list(self._under_way[-1].runs))
 
-    patch.setattr(Carrier, "_publish", careless)
+    patch.setattr(Forwarder, "_publish", careless)
 
 
 def forgets_who_it_is(patch: Patch) -> None:
     """A link is another producer after each break."""
-    opened = Carrier.open
+    opened = Forwarder.open
     count = 0
 
-    def anew(self: Carrier) -> None:
+    def anew(self: Forwarder) -> None:
         nonlocal count
         count += 1
         if self.flow:
             self._endpoint_id = 1_000 + count
         opened(self)
 
-    patch.setattr(Carrier, "open", anew)
+    patch.setattr(Forwarder, "open", anew)
 
 
 def lives_on(patch: Patch) -> None:

@@ -57,7 +57,7 @@ class World:
             "trains", secret, Tokens(tokens or []), lambda count: bytes([7] * count)
         )
         self.effects: list[c.Effect] = []
-        #: Lines of the trail.
+        #: Lines of the audit log.
         self.written: list[bytes] = []
         self.store_refuses = False
         #: Whether the store takes a transaction, if it takes any.

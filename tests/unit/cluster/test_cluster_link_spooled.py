@@ -9,7 +9,7 @@ import pytest
 from angarium import errors, wire
 from cluster.relay.frames import read_messages
 from cluster.relay.session import Settled
-from cluster.relay.spooled import GATHER_S, Carrier, aged
+from cluster.relay.spooled import GATHER_S, Forwarder, aged
 from tests.unit.cluster.played_relay import make_session, sent
 from tests.unit.cluster.spooled_requests import NOW_MS, answer, requests
 
@@ -17,13 +17,13 @@ QUEUE = "#link/b"
 
 
 class Bench:
-    """A carrier between two sessions, and what it says to their routers."""
+    """A forwarder between two sessions, and what it says to their routers."""
 
     def __init__(self, offset_ms: int = 0, **limits: int) -> None:
         self.source = make_session(node="a", link={"node": "a", "node_id": "id-a"})
         self.target = make_session(node="b", **limits)
-        self.carrier = Carrier(self.source, self.target, QUEUE, offset_ms)
-        self.carrier.open()
+        self.forwarder = Forwarder(self.source, self.target, QUEUE, offset_ms)
+        self.forwarder.open()
         (bind,) = requests(self.source)
         assert bind[1:] == [
             "flow.bind",
@@ -51,8 +51,8 @@ class Bench:
             wire.pack(rows),
         ]
         flow, parts = read_messages(frames)
-        assert flow == self.carrier.flow
-        self.carrier.messages(parts, frames[2:], now_ms)
+        assert flow == self.forwarder.flow
+        self.forwarder.messages(parts, frames[2:], now_ms)
 
     def published(self) -> list[tuple[int, list[Any]]]:
         """Take the rounds: the sequence of index 0, and the rows."""
@@ -71,7 +71,7 @@ class Bench:
         body = [3, upto, [[position, code, ""] for position, code in nacks], 0, []]
         (event,) = self.target.receive([wire.ACKED, wire.pack(body)], 0.0)
         assert isinstance(event, Settled)
-        self.carrier.acked(event.upto, event.nacks)
+        self.forwarder.acked(event.upto, event.nacks)
 
     def settled(self) -> list[list[Any]]:
         """Take what the queue was told: [outcome, ranges]."""
@@ -93,7 +93,7 @@ def test_what_is_acknowledged_is_settled_and_nothing_else() -> None:
     assert bench.settled() == [[wire.OUTCOME_ACCEPTED, [[0, 1, 3]]]]
     bench.acked(8)
     assert bench.settled() == [[wire.OUTCOME_ACCEPTED, [[0, 7, 8]]]]
-    assert bench.carrier.acknowledged == 5
+    assert bench.forwarder.acknowledged == 5
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -111,7 +111,7 @@ def test_what_is_refused_is_rejected_and_the_rest_goes_on(early: bool) -> None:
             [wire.OUTCOME_REJECTED, [[0, 2, 2], [0, 4, 4]]],
             [wire.OUTCOME_ACCEPTED, [[0, 1, 1], [0, 3, 3]]],
         ]
-    assert bench.carrier.refused == {errors.SPOOL_OVER_QUOTA: 2}
+    assert bench.forwarder.refused == {errors.SPOOL_OVER_QUOTA: 2}
 
 
 def test_what_comes_again_while_it_is_under_way_is_sent_once() -> None:
@@ -201,29 +201,29 @@ def test_bytes_that_left_are_granted_again_although_something_waits() -> None:
     for position in range(1, 13):
         bench.deliver(position, size=1 << 20)
     grants = [wire.unpack(frames[1]) for frames in sent(bench.source) if frames[0] == wire.FLOW_CREDIT]
-    assert bench.carrier.describe()["waiting"] > 0
+    assert bench.forwarder.describe()["waiting"] > 0
     assert 40 << 20 <= grants[-1][2] <= 42 << 20
 
 
 def test_what_comes_one_by_one_leaves_at_once() -> None:
     bench = Bench()
     for position in range(1, 20):
-        bench.carrier.tick(10.0 + position / 10_000)
+        bench.forwarder.tick(10.0 + position / 10_000)
         bench.deliver(position)
         assert bench.sequences() == [position]
 
 
 def test_under_load_messages_gather_for_a_moment() -> None:
     bench = Bench()
-    bench.carrier.tick(10.0)
+    bench.forwarder.tick(10.0)
     bench.deliver(*range(1, 101))
     assert len(bench.published()) == 1
     for start in (101, 201):
         bench.deliver(*range(start, start + 100))
     assert bench.published() == []
-    assert bench.carrier.tick(10.001) == pytest.approx(10.0 + GATHER_S)
+    assert bench.forwarder.tick(10.001) == pytest.approx(10.0 + GATHER_S)
     assert bench.published() == []
-    bench.carrier.tick(10.0 + GATHER_S)
+    bench.forwarder.tick(10.0 + GATHER_S)
     ((first, rows),) = bench.published()
     assert (first, len(rows)) == (101, 200)
     # As soon as it is worth a round, it leaves.
@@ -231,19 +231,19 @@ def test_under_load_messages_gather_for_a_moment() -> None:
         bench.deliver(*range(start, start + 100))
     ((first, rows),) = bench.published()
     assert (first, len(rows)) == (301, 600)
-    bench.carrier.tick(11.0)
+    bench.forwarder.tick(11.0)
     ((first, rows),) = bench.published()
     assert (first, len(rows)) == (901, 100)
 
 
 def test_a_flow_that_is_refused_is_asked_for_again() -> None:
     source, target = make_session(node="a", link={"node": "a", "node_id": "id-a"}), make_session(node="b")
-    carrier = Carrier(source, target, QUEUE, 0)
-    carrier.open()
+    forwarder = Forwarder(source, target, QUEUE, 0)
+    forwarder.open()
     (bind,) = requests(source)
     source.receive([wire.ANSWER, wire.pack([bind[0], errors.HOME_NOT_READY, "soon"])], 0.0)
-    carrier.open_again()
+    forwarder.open_again()
     (again,) = requests(source)
     assert again[1] == "flow.bind"
-    carrier.open_again()
+    forwarder.open_again()
     assert requests(source) == []

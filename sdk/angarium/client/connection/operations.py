@@ -4,7 +4,7 @@
 connection is lost fails with 60001, because it is unknown whether it was carried out; one that was not sent yet waits
 for the next connection, as long as its caller does.
 
-`Keeper` keeps one thing open: it opens it on every connection, retries with a back-off when the node refuses for a
+`Opener` keeps one thing open: it opens it on every connection, retries with a back-off when the node refuses for a
 temporary reason, and gives up otherwise.
 """
 
@@ -201,7 +201,7 @@ class Operations:
         assert self._session is not None or not (self._queue or self._sent)
 
 
-class Keeper:
+class Opener:
     """Keeps one thing open over connections."""
 
     def __init__(

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from angarium import errors, tracing, wire
-from angarium.client.connection.operations import Keeper
+from angarium.client.connection.operations import Opener
 from angarium.client.consuming.flow_buffer import Callbacks, FlowBuffer
 from angarium.client.consuming.outcomes import Outcomes
 from angarium.client.protocol.flow_window import UNLIMITED, FlowWindow, is_passing
@@ -81,7 +81,7 @@ class Binding:
         #: Messages that were taken through earlier binds.
         self._taken_before = 0
         self._was_bound = False
-        self._keeper = Keeper(operations, self._bind, is_passing, self.fail_for_good)
+        self._opener = Opener(operations, self._bind, is_passing, self.fail_for_good)
         #: What is unread; all of it came through `_window`.
         self._buffer = FlowBuffer(options.window, self.release)
         self.reader = self._buffer.reader
@@ -220,7 +220,7 @@ class Binding:
             AngariumError: the node refuses.
         """
         try:
-            await self._keeper.open(self.options.timeout_s)
+            await self._opener.open(self.options.timeout_s)
         except BaseException:
             flow = self.window.flow
             self.end(None)
@@ -228,12 +228,12 @@ class Binding:
             raise
         self._was_bound = True
         if not self.window.flow and not self._has_all:
-            self._keeper.start()
+            self._opener.start()
 
     def connected(self) -> None:
         """Bind again on a new connection."""
         if self._was_bound and not self.closed:
-            self._keeper.start()
+            self._opener.start()
 
     def lost(self) -> None:
         """Take note that the bind is over: what came through it is the node's again."""
@@ -262,7 +262,7 @@ class Binding:
             self.lost()
             if is_passing(event.code):
                 self._emit("flow_lost", event.code, f"{self}: {event.detail}")
-                self._keeper.start()
+                self._opener.start()
             else:
                 self.fail_for_good(errors.error_for(event.code, event.detail))
         else:
@@ -313,7 +313,7 @@ class Binding:
             return
         self.closed = True
         self._error = error
-        self._keeper.stop()
+        self._opener.stop()
         self._registry.pop(self.window, None)
         self.lost()
         self.wake()

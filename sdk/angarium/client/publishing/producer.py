@@ -31,7 +31,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from angarium import errors, tracing, wire
-from angarium.client.connection.operations import Keeper
+from angarium.client.connection.operations import Opener
 from angarium.client.protocol.answers import PRODUCER_WINDOW_MAX, STAGE_WINDOW_MAX, ProducerOpened
 from angarium.client.protocol.send_window import SendWindow, guaranteed_row
 from angarium.client.publishing.receipts import Acknowledgement, PublishReport, Receipt, Refusals, Tally
@@ -105,7 +105,7 @@ class Producer:
         self._error: errors.AngariumError | None = None
         #: Whether it was open once, so that it is opened again on each connection.
         self._was_open = False
-        self._keeper = Keeper(operations, self._open, is_passing, self._give_up)
+        self._opener = Opener(operations, self._open, is_passing, self._give_up)
         #: Whether `_end_step` will run at the end of this step of the loop.
         self._is_step_scheduled = False
         #: Senders that wait for so many places in the window, the first first.
@@ -355,17 +355,17 @@ class Producer:
             TimeoutExpiredError: the node did not answer in time (TIMEOUT).
             AngariumError: the node refuses.
         """
-        await self._keeper.open(timeout_s)
+        await self._opener.open(timeout_s)
         self._was_open = True
         if not self._rows.handle:
-            self._keeper.start()
+            self._opener.start()
 
     def _connected(self, welcome: Welcome) -> None:
         """Take over what a new session allows, and open again on it."""
         self._set_table(welcome.epoch, welcome.slots)
         self._rows.set_limits(welcome.max_message_bytes, welcome.max_batch_bytes, welcome.producer_bytes)
         if self._was_open and self._error is None:
-            self._keeper.start()
+            self._opener.start()
 
     def _set_table(self, epoch: int, table: bytes) -> None:
         """Cut rounds by a new table."""
@@ -403,7 +403,7 @@ class Producer:
         """Let sending fail from now on; what is not settled has an unknown fate."""
         if self._error is None:
             self._error = error
-            self._keeper.stop()
+            self._opener.stop()
             self._rows.fail(error)
             self._on_over(self)
             self._go_on()

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from angarium import wire
-from angarium.client.connection.operations import STARTING, Keeper
+from angarium.client.connection.operations import STARTING, Opener
 from angarium.client.protocol import provisioning
 from angarium.message import unpack_rows
 
@@ -57,21 +57,21 @@ class RetainedReaders:
         self._turns = asyncio.Semaphore(READERS_MAX)
         self._numbers = itertools.count(1)
         #: Subscription -> what reads for it, until it ends.
-        self._keepers: dict[Mailbox, Keeper] = {}
+        self._openers: dict[Mailbox, Opener] = {}
 
     def start(self, mailbox: Mailbox) -> None:
         """Read for a subscription that is in force; what was read for it on another connection is over."""
         self.stop(mailbox)
         attempt = partial(self._read, mailbox, set())
-        keeper = Keeper(self._operations, attempt, STARTING.__contains__, mailbox.end)
-        self._keepers[mailbox] = keeper
-        keeper.start()
+        opener = Opener(self._operations, attempt, STARTING.__contains__, mailbox.end)
+        self._openers[mailbox] = opener
+        opener.start()
 
     def stop(self, mailbox: Mailbox) -> None:
         """Read no more for a subscription."""
-        keeper = self._keepers.pop(mailbox, None)
-        if keeper is not None:
-            keeper.stop()
+        opener = self._openers.pop(mailbox, None)
+        if opener is not None:
+            opener.stop()
 
     async def _read(self, mailbox: Mailbox, given: set[str]) -> None:
         """Read until all is there; it is tried again from the beginning while a process is replaced."""

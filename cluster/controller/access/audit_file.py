@@ -1,4 +1,4 @@
-"""The files of the trail, `<data>/audit/audit.jsonl` and its predecessors, and a reserve for a disk that is full.
+"""The files of the audit log, `<data>/audit/audit.jsonl` and its predecessors, and a reserve for a disk that is full.
 
 A line that finds no room is written into the reserve, over zeros that are on the disk already, so that the change that
 it is about, and those that make room, are written down; everything else is refused until its lines are in the log.
@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
-from cluster.controller.access.trail import ENTRIES_BYTES_MAX, ENTRIES_MAX, Entry, Room, moment_of
+from cluster.controller.access.audit_log import ENTRIES_BYTES_MAX, ENTRIES_MAX, Entry, Room, moment_of
 from cluster.data.data_dir import AUDIT_FOLDER
 from cluster.data.rotated_file import RotatedFile, private
 from storage.headroom import NO_ROOM
@@ -33,8 +33,8 @@ WAITING_MAX: Final = 1_000
 _log = logging.getLogger("controller")
 
 
-class TrailFile:
-    """What outlives a controller of the trail."""
+class AuditFile:
+    """What outlives a controller of the audit log."""
 
     def __init__(self, data_dir: Path, bytes_max: int, files_max: int) -> None:
         """Make the directory, and the reserve if there is room."""

@@ -1,4 +1,4 @@
-"""The trail: what operators do is written down, each change, each refusal and each login, as a line of JSON.
+"""The audit log: what operators do is written down, each change, each refusal and each login, as a line of JSON.
 
     {"number": 7, "time": "2031-05-04T10:11:12.000Z", "who": "anna", "role": "administrator", "door": "management",
      "address": "10.0.0.7", "operation": "objects.update", "asked": {"kind": "queue", "vpn": "default", "name": "q"},
@@ -12,7 +12,7 @@ are not written: a page that refreshes itself would hide everything else; and re
 knows, with `(changed)` instead of secrets; so a secret does not get here by a misspelt name either. Each text, list
 and line has a limit.
 
-Pure: `TrailFile` keeps the lines. The newest are here too, for who asks for them.
+Pure: `AuditFile` keeps the lines. The newest are here too, for who asks for them.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Deed:
         return self.operation in CHANGES and not self.given.get("dry_run")
 
 
-class Trail:
+class AuditLog:
     """The newest entries, the oldest first, and whether there is room for more."""
 
     def __init__(self, earlier: Iterable[Entry] = ()) -> None:

@@ -1,4 +1,4 @@
-"""The files of the trail: they outlive a controller, a damaged line, their own growth, and a full disk."""
+"""The files of the audit log: they outlive a controller, a damaged line, their own growth, and a full disk."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cluster.controller.access.trail import Trail
-from cluster.controller.access.trail_file import RESERVE_BYTES, RESERVE_NAME, WAITING_MAX, TrailFile
+from cluster.controller.access.audit_file import RESERVE_BYTES, RESERVE_NAME, WAITING_MAX, AuditFile
+from cluster.controller.access.audit_log import AuditLog
 from cluster.data.rotated_file import RotatedFile
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ def line(number: int, **more: Any) -> bytes:
 
 
 def numbers(directory: Path) -> list[int]:
-    entries = TrailFile(directory, 100_000, 4).load()
-    Trail(entries).validate()
+    entries = AuditFile(directory, 100_000, 4).load()
+    AuditLog(entries).validate()
     return [entry["number"] for entry in entries]
 
 
-def room(file: TrailFile) -> str:
+def room(file: AuditFile) -> str:
     """Give what there is now."""
     return file.room
 
@@ -57,7 +57,7 @@ class Disk:
 
 
 def test_entries_are_there_after_a_restart_and_for_nobody_else(tmp_path: Path) -> None:
-    file = TrailFile(tmp_path, 100_000, 4)
+    file = AuditFile(tmp_path, 100_000, 4)
     for number in (1, 2, 3):
         file.append(line(number))
     assert numbers(tmp_path) == [1, 2, 3]
@@ -67,14 +67,14 @@ def test_entries_are_there_after_a_restart_and_for_nobody_else(tmp_path: Path) -
 
 @pytest.mark.requirement("R259")
 def test_files_are_rotated_by_size_and_the_oldest_go(tmp_path: Path) -> None:
-    file = TrailFile(tmp_path, 1_000, 2)
+    file = AuditFile(tmp_path, 1_000, 2)
     for number in range(1, 101):
         file.append(line(number, text="x" * 100))
     names = sorted(path.name for path in (tmp_path / "audit").iterdir())
     assert names == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2", "reserve"] or names == [
         *("audit.jsonl.1", "audit.jsonl.2", "reserve")
     ]
-    found = [entry["number"] for entry in TrailFile(tmp_path, 1_000, 2).load()]
+    found = [entry["number"] for entry in AuditFile(tmp_path, 1_000, 2).load()]
     assert found == list(range(found[0], 101))
     assert 5 < len(found) < 40
 
@@ -83,19 +83,19 @@ def test_files_are_rotated_by_size_and_the_oldest_go(tmp_path: Path) -> None:
     "damage", [b'{"number": 3, "ti', b"\xff\xfe", b"{}", b"[]", b'{"number":"x","time":"2031-05-04"}']
 )
 def test_a_damaged_line_costs_no_other(tmp_path: Path, damage: bytes) -> None:
-    file = TrailFile(tmp_path, 100_000, 4)
+    file = AuditFile(tmp_path, 100_000, 4)
     for number in (1, 2):
         file.append(line(number))
     with (tmp_path / "audit" / "audit.jsonl").open("ab") as raw:
         raw.write(damage)
-    TrailFile(tmp_path, 100_000, 4).append(line(3))
+    AuditFile(tmp_path, 100_000, 4).append(line(3))
     assert numbers(tmp_path) == [1, 2, 3]
 
 
 def test_a_full_disk_leaves_room_for_the_line_that_finds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk, file = Disk(monkeypatch), TrailFile(tmp_path, 100_000, 4)
+    disk, file = Disk(monkeypatch), AuditFile(tmp_path, 100_000, 4)
     assert room(file) == "plenty"
     disk.takes = 0
     file.append(line(1))
@@ -115,14 +115,14 @@ def test_a_full_disk_leaves_room_for_the_line_that_finds_it(
 def test_lines_of_the_reserve_outlive_a_controller_and_come_into_the_log_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk, file = Disk(monkeypatch), TrailFile(tmp_path, 100_000, 4)
+    disk, file = Disk(monkeypatch), AuditFile(tmp_path, 100_000, 4)
     disk.takes = 0
     file.append(line(1))
     file.append(line(2))
     with (tmp_path / "audit" / RESERVE_NAME).open("r+b") as raw:
         raw.seek(2 * len(line(1)))
         raw.write(b'{"number": 3, "a crash cut')
-    later = TrailFile(tmp_path, 100_000, 4)
+    later = AuditFile(tmp_path, 100_000, 4)
     assert room(later) == "low"
     later.append(line(4))
     assert numbers(tmp_path) == [1, 2, 4]
@@ -130,13 +130,13 @@ def test_lines_of_the_reserve_outlive_a_controller_and_come_into_the_log_once(
     later.look()
     assert numbers(tmp_path) == [1, 2, 4]
     disk.takes = None
-    last = TrailFile(tmp_path, 100_000, 4)
+    last = AuditFile(tmp_path, 100_000, 4)
     last.look()
     assert (room(last), numbers(tmp_path)) == ("plenty", [1, 2, 4])
 
 
 def test_only_so_many_lines_wait_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, file = Disk(monkeypatch), TrailFile(tmp_path, 10_000_000, 4)
+    disk, file = Disk(monkeypatch), AuditFile(tmp_path, 10_000_000, 4)
     disk.takes = 0
     file.append(line(1, text="x" * (RESERVE_BYTES - 100)))
     for number in range(2, WAITING_MAX + 12):
@@ -148,7 +148,7 @@ def test_only_so_many_lines_wait_for_room(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_directory_that_cannot_be_written_is_as_good_as_a_full_disk(tmp_path: Path) -> None:
     (tmp_path / "audit").write_text("a file")
-    file = TrailFile(tmp_path, 100_000, 4)
+    file = AuditFile(tmp_path, 100_000, 4)
     assert room(file) == "low"
     file.append(line(1))
     assert room(file) == "none"

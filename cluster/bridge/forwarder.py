@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from angarium import wire
 from cluster.bridge.crossing import VISITED
-from cluster.relay.spooled import Carrier, aged
+from cluster.relay.spooled import Forwarder, aged
 
 if TYPE_CHECKING:
     from cluster.bridge.crossing import Crossing
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cluster.relay.session import LinkSession
 
 
-class BridgeCarrier(Carrier):
+class BridgeForwarder(Forwarder):
     """Carries the messages of the remote queue of a bridge."""
 
     PRODUCER_PREFIX: ClassVar[str] = wire.BRIDGE_NAME_PREFIX
@@ -32,7 +32,7 @@ class BridgeCarrier(Carrier):
     def __init__(
         self, source: LinkSession, target: LinkSession, queue: str, clock_offset_ms: int, crossing: Crossing
     ) -> None:
-        """Begin as a carrier does; `crossing` judges the messages."""
+        """Begin as a forwarder does; `crossing` judges the messages."""
         super().__init__(source, target, queue, clock_offset_ms)
         self._crossing = crossing
         #: True while another consumer has the queue.

@@ -1,4 +1,4 @@
-"""The trail: what is written of what operators do, what never is, and how much at most."""
+"""The audit log: what is written of what operators do, what never is, and how much at most."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from angarium import errors
 from cluster import objects
 from cluster.admin.operations import OPERATIONS
-from cluster.controller.access import trail as module
+from cluster.controller.access import audit_log as module
+from cluster.controller.access.audit_log import CHANGES, LOGIN, RELIEVING, AuditLog, Changed, Deed
 from cluster.controller.access.callers import LOCAL, Claim, Who
 from cluster.controller.access.repeats import DISTINCT_MAX, OPEN_MAX
-from cluster.controller.access.trail import CHANGES, LOGIN, RELIEVING, Changed, Deed, Trail
 from cluster.controller.switchboard import effects as c
 from tests.unit.cluster.controller_world import ASKER, OWNER, World
 
@@ -222,7 +222,7 @@ def test_no_secret_is_written_wherever_it_stands_in_a_request(world: World) -> N
 
 def test_authorities_may_come_with_a_key_and_are_not_written() -> None:
     before, after = (objects.complete("bridge", {"ca_pem": text, "remote_vpn": "x"}) for text in ("", SECRET))
-    (line,) = Trail().lines(
+    (line,) = AuditLog().lines(
         Deed(WHO, "objects.update", {}), "done", TIME, [Changed("bridge", "default", "b", before, after)]
     )
     assert json.loads(line)["changes"][0]["after"] == {"ca_pem": "(changed)"}
@@ -244,16 +244,16 @@ GIVEN = st.dictionaries(
 def test_whatever_a_request_holds_is_one_line_of_json_with_a_limit(
     asked: dict[str, Any], operation: str, name: str, address: str, outcome: Any
 ) -> None:
-    trail = Trail()
+    audit_log = AuditLog()
     who = Who(name, "viewer", name, "management", address)
-    for line in trail.lines(Deed(who, operation, asked), outcome, TIME):
+    for line in audit_log.lines(Deed(who, operation, asked), outcome, TIME):
         assert line.endswith(b"\n")
         assert len(line.splitlines()) == len(line.decode().splitlines()) == 1
         assert len(line) <= module.LINE_BYTES_MAX
         entry = json.loads(line, parse_constant=pytest.fail)
         assert entry["outcome"] == outcome
         assert "password" not in entry.get("asked", {})
-    trail.validate()
+    audit_log.validate()
 
 
 # -- limits ------------------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def test_of_a_long_list_it_is_written_what_came_and_went() -> None:
     filters = [f"a/{number}" for number in range(1_000)]
     before = objects.complete("queue", {"subscriptions": filters})
     after = objects.complete("queue", {"subscriptions": [*filters[1:], "new"]})
-    (line,) = Trail().lines(
+    (line,) = AuditLog().lines(
         Deed(WHO, "objects.update", {}), "done", TIME, [Changed("queue", "default", "q", before, after)]
     )
     (change,) = json.loads(line)["changes"]
@@ -273,17 +273,17 @@ def test_of_a_long_list_it_is_written_what_came_and_went() -> None:
 def test_very_many_objects_are_several_lines_and_the_rest_is_counted() -> None:
     made = objects.complete("queue", {"max_ttl_s": 7})
     changed = [Changed("queue", "default", f"q{n}", None, made) for n in range(module.OBJECTS_MAX + 5)]
-    trail, deed = Trail(), Deed(WHO, "config.apply", {})
-    found = [json.loads(line) for line in trail.lines(deed, "done", TIME, changed)]
+    audit_log, deed = AuditLog(), Deed(WHO, "config.apply", {})
+    found = [json.loads(line) for line in audit_log.lines(deed, "done", TIME, changed)]
     assert sum(len(entry["changes"]) for entry in found) == module.OBJECTS_MAX
     assert {entry["objects_left_out"] for entry in found} == {5}
-    assert trail.lines(deed, "done", TIME, changed) == [], "it is written once"
+    assert audit_log.lines(deed, "done", TIME, changed) == [], "it is written once"
 
 
 def test_a_line_that_would_be_too_long_names_its_objects_only() -> None:
     long = {"subscriptions": [f"{'é' * 80}{n}" for n in range(20)]}
     changed = [Changed("queue", "default", f"q{n}", None, objects.complete("queue", long)) for n in range(50)]
-    (line,) = Trail().lines(Deed(WHO, "config.apply", {}), "done", TIME, changed)
+    (line,) = AuditLog().lines(Deed(WHO, "config.apply", {}), "done", TIME, changed)
     entry = json.loads(line)
     assert entry["is_cut"]
     assert entry["changes"][0] == {"kind": "queue", "vpn": "default", "name": "q0"}
@@ -292,14 +292,14 @@ def test_a_line_that_would_be_too_long_names_its_objects_only() -> None:
 
 def test_so_many_entries_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ENTRIES_MAX", 10)
-    trail = Trail()
+    audit_log = AuditLog()
     for _ in range(25):
-        trail.lines(Deed(WHO, "down", {}), "done", TIME)
-        trail.validate()
-    assert [entry["number"] for entry in trail.find(None, "", 100)] == list(range(16, 26))
+        audit_log.lines(Deed(WHO, "down", {}), "done", TIME)
+        audit_log.validate()
+    assert [entry["number"] for entry in audit_log.find(None, "", 100)] == list(range(16, 26))
     monkeypatch.setattr(module, "ENTRIES_BYTES_MAX", 500)
-    trail.lines(Deed(WHO, "down", {}), "done", TIME)
-    assert len(trail.find(None, "", 100)) < 5
+    audit_log.lines(Deed(WHO, "down", {}), "done", TIME)
+    assert len(audit_log.find(None, "", 100)) < 5
 
 
 # -- looking -----------------------------------------------------------------------------------------------------
@@ -319,9 +319,9 @@ def test_entries_are_found_by_number_by_time_and_by_who(world: World) -> None:
 
 
 def test_numbers_go_on_after_a_restart() -> None:
-    trail = Trail()
-    (line,) = trail.lines(Deed(WHO, "down", {}), "done", TIME)
-    (later,) = Trail([json.loads(line)]).lines(Deed(WHO, "down", {}), "done", TIME)
+    audit_log = AuditLog()
+    (line,) = audit_log.lines(Deed(WHO, "down", {}), "done", TIME)
+    (later,) = AuditLog([json.loads(line)]).lines(Deed(WHO, "down", {}), "done", TIME)
     assert json.loads(later)["number"] == json.loads(line)["number"] + 1
 
 
@@ -331,16 +331,16 @@ def test_numbers_go_on_after_a_restart() -> None:
 @pytest.mark.requirement("R259")
 def test_without_room_reads_go_on_and_only_what_makes_room_is_changed(world: World) -> None:
     world.ask("objects.create", kind="queue", name="q", attributes={})
-    world.do(world.controller.trail_has("low"))
+    world.do(world.controller.audit_log_has("low"))
     assert refused(world, LOCAL, "objects.create", kind="queue", name="p", attributes={}) == errors.DISK_FULL
     assert refused(world, LOCAL, "config.apply", objects=[]) == errors.DISK_FULL
     assert world.ask("config.apply", objects=[], dry_run=True) == []
     assert world.ask("objects.list", kind="queue", name="q")
     assert world.ask("objects.delete", kind="queue", name="q") is None
-    world.do(world.controller.trail_has("none"))
+    world.do(world.controller.audit_log_has("none"))
     assert refused(world, LOCAL, "objects.delete", kind="queue", name="p") == errors.DISK_FULL
     assert world.ask("objects.list", kind="queue", name="q") == []
-    world.do(world.controller.trail_has("plenty"))
+    world.do(world.controller.audit_log_has("plenty"))
     world.ask("objects.create", kind="queue", name="p", attributes={})
     told = [row["text"] for row in world.ask("events") if row["event"] == "SYSTEM_DISK_FULL"]
     assert len(told) == 1
@@ -355,61 +355,63 @@ def test_what_clients_and_the_node_change_is_not_of_an_operator(world: World) ->
     assert entries(world) == []
 
 
-def refusal_lines(trail: Trail, times: int, at: str = TIME, **changed: Any) -> list[dict[str, Any]]:
+def refusal_lines(audit_log: AuditLog, times: int, at: str = TIME, **changed: Any) -> list[dict[str, Any]]:
     """Refuse so often, and give what was written."""
     who = WHO._replace(**{name: changed[name] for name in changed.keys() & {"name", "address"}})
     lines = []
     for _ in range(times):
         deed = Deed(who, "config.export", {"name": changed.get("asked", "q")})
-        lines += trail.lines(deed, changed.get("outcome", errors.OPERATOR_DENIED), at)
-    trail.validate()
+        lines += audit_log.lines(deed, changed.get("outcome", errors.OPERATOR_DENIED), at)
+    audit_log.validate()
     return [json.loads(line) for line in lines]
 
 
 @pytest.mark.requirement("R259")
 def test_refusals_that_repeat_are_counted_for_a_minute() -> None:
-    trail = Trail()
-    (first,) = refusal_lines(trail, 1_000)
+    audit_log = AuditLog()
+    (first,) = refusal_lines(audit_log, 1_000)
     assert (first["number"], "repeated" in first) == (1, False)
-    assert len(refusal_lines(trail, 5, address="10.0.0.8")) == 1, "another address"
-    assert len(refusal_lines(trail, 5, name="ben")) == 1, "somebody else"
-    assert len(refusal_lines(trail, 5, outcome=errors.UNAUTHORIZED)) == 1
-    assert trail.repeats(TIME.replace("10:00:00", "10:00:59")) == []
+    assert len(refusal_lines(audit_log, 5, address="10.0.0.8")) == 1, "another address"
+    assert len(refusal_lines(audit_log, 5, name="ben")) == 1, "somebody else"
+    assert len(refusal_lines(audit_log, 5, outcome=errors.UNAUTHORIZED)) == 1
+    assert audit_log.repeats(TIME.replace("10:00:00", "10:00:59")) == []
     later = TIME.replace("10:00:00", "10:01:00")
-    told = [json.loads(line) for line in trail.repeats(later)]
+    told = [json.loads(line) for line in audit_log.repeats(later)]
     assert [one["repeated"] for one in told] == [999, 4, 4, 4]
     assert told[0] == {**first, "number": 5, "time": TIME, "repeated": 999, "since": TIME}
-    assert trail.repeats(later) == []
-    assert len(refusal_lines(trail, 5, at=later)) == 1, "the next minute begins with a line"
-    assert [json.loads(line)["repeated"] for line in trail.end()] == [4]
-    assert trail.end() == []
-    assert [entry["number"] for entry in trail.find(None, "", 100)] == list(range(1, 11))
+    assert audit_log.repeats(later) == []
+    assert len(refusal_lines(audit_log, 5, at=later)) == 1, "the next minute begins with a line"
+    assert [json.loads(line)["repeated"] for line in audit_log.end()] == [4]
+    assert audit_log.end() == []
+    assert [entry["number"] for entry in audit_log.find(None, "", 100)] == list(range(1, 11))
 
 
 def test_very_many_different_refusals_of_an_address_are_one() -> None:
-    trail = Trail()
-    written = [one for number in range(100) for one in refusal_lines(trail, 1, asked=f"q{number}")]
+    audit_log = AuditLog()
+    written = [one for number in range(100) for one in refusal_lines(audit_log, 1, asked=f"q{number}")]
     assert len(written) == DISTINCT_MAX + 1
-    assert refusal_lines(trail, 1, asked="q", address="10.0.0.8"), "others are told apart as before"
-    (told,) = [json.loads(line) for line in trail.end()]
+    assert refusal_lines(audit_log, 1, asked="q", address="10.0.0.8"), "others are told apart as before"
+    (told,) = [json.loads(line) for line in audit_log.end()]
     assert (told["repeated"], told["is_various"]) == (100 - DISTINCT_MAX - 1, True)
 
 
 def test_a_clock_that_is_set_back_ends_a_minute_and_too_many_end_the_oldest() -> None:
-    trail = Trail()
-    refusal_lines(trail, 3)
-    assert len(trail.repeats(TIME.replace("10:00:00", "09:59:00"))) == 1
-    refusal_lines(trail, 3)
-    told = [one for number in range(OPEN_MAX) for one in refusal_lines(trail, 1, address=f"address {number}")]
+    audit_log = AuditLog()
+    refusal_lines(audit_log, 3)
+    assert len(audit_log.repeats(TIME.replace("10:00:00", "09:59:00"))) == 1
+    refusal_lines(audit_log, 3)
+    told = [
+        one for number in range(OPEN_MAX) for one in refusal_lines(audit_log, 1, address=f"address {number}")
+    ]
     assert [one for one in told if "repeated" in one] == [one for one in told if one.get("repeated") == 2]
     assert len(told) == OPEN_MAX + 1
 
 
 def test_logins_and_changes_are_never_counted_instead_of_written() -> None:
-    trail = Trail()
+    audit_log = AuditLog()
     for operation, outcome in ((LOGIN, "done"), ("objects.create", "done"), ("objects.create", 40901)):
-        assert all(trail.lines(Deed(WHO, operation, {}), outcome, TIME) for _ in range(5))
-    assert trail.end() == []
+        assert all(audit_log.lines(Deed(WHO, operation, {}), outcome, TIME) for _ in range(5))
+    assert audit_log.end() == []
 
 
 @pytest.mark.requirement("R259")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from angarium import errors, wire
-from cluster.bridge.carrier import BridgeCarrier
 from cluster.bridge.crossing import Crossing
+from cluster.bridge.forwarder import BridgeForwarder
 from cluster.relay.frames import read_messages
 from tests.unit.cluster.played_relay import make_session, sent
 from tests.unit.cluster.spooled_requests import NOW_MS, answer, requests
@@ -17,14 +17,14 @@ QUEUE = "outgoing"
 
 
 class Bench:
-    """The carrier of a bridge of node a, which takes messages of Message VPN x into y."""
+    """The forwarder of a bridge of node a, which takes messages of Message VPN x into y."""
 
     def __init__(self, *, active: bool = True, max_hops: int = 3) -> None:
         self.source = make_session(node="b", link={"node": "b", "node_id": "id-b"})
         self.target = make_session(node="a")
         self.crossing = Crossing("b/x", "y", ["a"], max_hops)
-        self.carrier = BridgeCarrier(self.source, self.target, QUEUE, 0, self.crossing)
-        self.carrier.open()
+        self.forwarder = BridgeForwarder(self.source, self.target, QUEUE, 0, self.crossing)
+        self.forwarder.open()
         (bind,) = requests(self.source)
         assert bind[2]["name"] == QUEUE
         assert bind[2]["in_order"] is bind[2]["active_indication"] is True
@@ -44,7 +44,7 @@ class Bench:
         head = [5, [[0, len(rows), runs, None, NOW_MS - age_ms, None]]]
         frames = [wire.MESSAGES, wire.pack(head), wire.pack(packed)]
         _, parts = read_messages(frames)
-        self.carrier.messages(parts, frames[2:], NOW_MS)
+        self.forwarder.messages(parts, frames[2:], NOW_MS)
 
     def published(self) -> dict[int, list[Any]]:
         """Take what was published: sequence -> flags and meta."""
@@ -113,9 +113,9 @@ def test_dropped_messages_do_not_use_up_the_credit_of_the_flow() -> None:
 
 def test_it_stands_by_while_another_consumer_has_the_queue() -> None:
     bench = Bench(active=False)
-    assert bench.carrier.is_standing_by
+    assert bench.forwarder.is_standing_by
     assert requests(bench.target) == [], "a producer would fence that of another bridge"
-    bench.carrier.activated(5)
+    bench.forwarder.activated(5)
     bench.open_producer()
     bench.deliver((1, None))
     assert list(bench.published()) == [1]
@@ -124,7 +124,7 @@ def test_it_stands_by_while_another_consumer_has_the_queue() -> None:
 def test_what_an_endpoint_refuses_is_rejected_and_what_is_stored_accepted() -> None:
     bench = Bench()
     bench.deliver((1, None), (2, None), (3, None))
-    bench.carrier.acked(3, [(2, errors.SPOOL_OVER_QUOTA, "q")])
+    bench.forwarder.acked(3, [(2, errors.SPOOL_OVER_QUOTA, "q")])
     assert bench.settled() == [
         [wire.OUTCOME_REJECTED, [[0, 2, 2]]],
         [wire.OUTCOME_ACCEPTED, [[0, 1, 1], [0, 3, 3]]],
