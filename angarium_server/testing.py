@@ -30,12 +30,16 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 #: A node is ready within two seconds on an idle machine; test machines are not idle.
-READY_TIMEOUT_S: Final = 30.0
+READY_TIMEOUT_S: Final = 60.0
 #: Longer than any bound of an orderly stop.
 STOP_TIMEOUT_S: Final = 60.0
 #: How long `wait_for` looks before it gives up.
-WAIT_TIMEOUT_S: Final = 30.0
+WAIT_TIMEOUT_S: Final = 60.0
 _LOOK_INTERVAL_S: Final = 0.05
+#: A look at the status runs a command: it is followed by so many times what it took, at most, so that the node has more
+#: of the machine than who looks at it.
+_REST: Final = 4
+_REST_MAX_S: Final = 0.4
 _OUTPUT_BYTES_MAX: Final = 20_000
 _COMMAND_TIMEOUT_S: Final = 60.0
 
@@ -223,17 +227,19 @@ class Node:
         """
         deadline = time.monotonic() + timeout_s
         while True:
+            began = time.monotonic()
             try:
                 status = self.status()
+                if condition(status):
+                    return status
+                if time.monotonic() >= deadline:
+                    raise self._failure(
+                        f"{what} did not happen within {timeout_s:g} s; the status is {status}"
+                    )
             except NodeFailedError:  # the controller itself may be away for a moment
                 if time.monotonic() >= deadline:
                     raise
-                continue
-            if condition(status):
-                return status
-            if time.monotonic() >= deadline:
-                raise self._failure(f"{what} did not happen within {timeout_s:g} s; the status is {status}")
-            time.sleep(_LOOK_INTERVAL_S)
+            time.sleep(max(_LOOK_INTERVAL_S, min(_REST * (time.monotonic() - began), _REST_MAX_S)))
 
     def output(self) -> str:
         """Give the end of what the node printed."""

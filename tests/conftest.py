@@ -26,8 +26,6 @@ TESTS: Final = Path(__file__).resolve().parent
 LONG: Final = ("spark", "acceptance", "deploy", "mesh", "crash", "attack", "integration", "simulation")
 #: Objects that are made before garbage is looked for: of the CPU time of a simulation a fifth went into looking.
 GC_THRESHOLDS: Final = (20_000, 10, 10)
-#: Starts a Java for every test; the other modules on Spark share a session, so one process runs all of them.
-OWN_JAVA: Final = "test_spark_killed.py"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -92,14 +90,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             module = super()._split_scope(nodeid)
-            folder, _, name = module.rpartition("/")
-            return str(folder if folder.endswith("tests/spark") and name != OWN_JAVA else module)
+            folder, _, _ = module.rpartition("/")
+            return str(folder if folder.endswith("tests/spark") else module)
 
     return Scheduling(config, log)
 
 
 def _rank(item: pytest.Item) -> int:
     folder = item.path.relative_to(TESTS).parts[0]
-    if item.path.name == OWN_JAVA:  # later than its folder: three Javas at a time are too much for two cores
-        folder = "integration"
     return LONG.index(folder) if folder in LONG else len(LONG)

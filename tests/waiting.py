@@ -17,8 +17,10 @@ T = TypeVar("T")
 
 #: Longer than anything here takes on a machine that others use as well.
 TIMEOUT_S: Final = 40.0
-#: Between two looks, at first and at last: most things are so soon, and some looks cost as much as what they look at.
+#: Between two looks, at first and at last: most things are so soon.
 _LOOK_INTERVAL_S, _LOOK_INTERVAL_MAX_S = 0.002, 0.05
+#: A look that runs a command costs as much as what it looks at: it is followed by so many times what it took, at most.
+_REST, _REST_MAX_S = 4, 0.4
 
 
 def wait_for(
@@ -41,12 +43,13 @@ def wait_for(
         AssertionError: it did not hold in time; the text has what was read last.
     """
     deadline, interval_s = time.monotonic() + timeout_s, _LOOK_INTERVAL_S
+    began = time.monotonic()
     while not condition(seen := read()):
-        assert time.monotonic() < deadline, (
-            f"{what} did not happen within {timeout_s:g} s: {seen!r}\n{more()}".rstrip()
-        )
-        time.sleep(interval_s)
+        ended = time.monotonic()
+        assert ended < deadline, f"{what} did not happen within {timeout_s:g} s: {seen!r}\n{more()}".rstrip()
+        time.sleep(max(interval_s, min(_REST * (ended - began), _REST_MAX_S)))
         interval_s = min(interval_s * 1.5, _LOOK_INTERVAL_MAX_S)
+        began = time.monotonic()
     return seen
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TUTORIAL = ROOT / "docs" / "tutorial"
 SPARK = "A stream into Spark"
+REPORT = "A report"
 CLEAN_UP = "Clean up"
 
 IN_A_HURRY = (
@@ -52,17 +53,23 @@ def spark_in_a_hurry(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch
 @pytest.mark.usefixtures("spark_in_a_hurry")
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_the_mesh_and_the_stream_into_spark_work_as_printed(
-    desk: Desk, installation: Installation, times: int
+    desk: Desk, installation: Installation, times: int, request: pytest.FixtureRequest
 ) -> None:
-    """The environment of this test run has PySpark; that of the installation has the server only, and comes second."""
+    """The environment of this test run has PySpark; that of the installation has the server only, and comes second.
+
+    The report takes a Java of its own for half a minute; tests/spark has the command, --long has it as printed.
+    """
     missing = os.environ.get("ANGARIUM_JAVA_MISSING")
     if missing and "CI" in os.environ:
         pytest.fail(missing)
     page = TUTORIAL / "3-mesh-and-spark.md"
     without_spark = [*blocks(page, until=SPARK), *blocks(page, since=CLEAN_UP)]
+    with_spark = [*blocks(page, until=REPORT), *blocks(page, since=CLEAN_UP)]
+    if request.config.getoption("--long"):
+        with_spark = blocks(page)
     desk.use(Path(sys.executable).parent)
     with desk.reader(listen=False) as reader:
-        reader.read(without_spark if missing else blocks(page))
+        reader.read(without_spark if missing else with_spark)
     if times > 1:
         desk.use(installation.folder / "bin")
         with desk.reader(listen=False) as reader:

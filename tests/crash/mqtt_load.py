@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, Self
 
@@ -29,6 +30,8 @@ IDS: Final = 7
 PAUSE_S: Final = 0.7
 #: A client that hears nothing for so long gives up.
 LIMIT_S: Final = 60.0
+#: A client that waits looks so often whether it still has to.
+LOOK_S: Final = 0.5
 QUEUES: Final = ("first", "second")
 
 
@@ -136,7 +139,6 @@ class Device:
         while not self._is_done:
             try:
                 with Raw(self._url, self._version) as client:
-                    client.socket.settimeout(2.0)
                     self._talk(client)
             except OSError:
                 time.sleep(0.05)
@@ -161,10 +163,21 @@ class Device:
             if self.is_subscribed:
                 self._begin.wait(LIMIT_S)
                 self._publish(client)
-            packet = client.next()
+            packet = self._next(client)
             if packet is None:
                 return
             self._take(client, packet)
+
+    def _next(self, client: Raw) -> Packet | None:
+        """Give the next packet; None if there is no connection any more, or if nothing else is to come."""
+        deadline = time.monotonic() + LIMIT_S
+        client.socket.settimeout(LOOK_S)
+        while not self._is_done and time.monotonic() < deadline:
+            with suppress(TimeoutError):
+                packet = client.next()
+                client.socket.settimeout(LIMIT_S)
+                return packet
+        return None
 
     def _publish(self, client: Raw) -> None:
         while len(self._out) < TWICE_MAX and not self._stop.is_set():

@@ -25,11 +25,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 SELECTOR = " OR ".join([f"p LIKE '%{'a_' * 49}b%'"] * 16)
 TEXT = "a" * 2_000
 MESSAGES = 400
-#: What the innocent publisher may wait for an acknowledgement on a machine that others use: nearly always, and once.
+#: What the innocent publisher may wait for an acknowledgement, nearly always and once, beyond what it waits on this
+#: machine anyway, of which nobody knows what else it does. Each attack would take the worker for eight seconds.
 NEARLY_ALWAYS_S = 0.3
 ONCE_S = 3.0
-#: How long it publishes beside the attack.
-BESIDE_S = 4.0
+USUALLY = 10
+#: How long it publishes before the attack, and beside it.
+BEFORE_S, BESIDE_S = 1.0, 4.0
 LIMIT_S = 60.0
 
 
@@ -70,13 +72,13 @@ async def waits(lone: LoneSpool, seconds: float) -> list[float]:
     return sorted(took)
 
 
-async def expect_undisturbed(lone: LoneSpool) -> None:
-    """Fail if the worker died, or if another publisher had to wait."""
+async def expect_undisturbed(lone: LoneSpool, usual: list[float]) -> None:
+    """Fail if the worker died, or if another publisher had to wait longer than it usually does."""
     took = await waits(lone, BESIDE_S)
     worker = await asyncio.to_thread(lone.node.process, "worker")
     assert worker["restarts"] == 0, worker
-    assert took[len(took) * 99 // 100] < NEARLY_ALWAYS_S, took[-20:]
-    assert took[-1] < ONCE_S, took[-20:]
+    assert took[len(took) * 99 // 100] < NEARLY_ALWAYS_S + USUALLY * usual[-1], (took[-20:], usual[-5:])
+    assert took[-1] < ONCE_S + USUALLY * usual[-1], (took[-20:], usual[-5:])
 
 
 def examined(lone: LoneSpool, name: str, kind: str = "queue") -> int:
@@ -86,11 +88,12 @@ def examined(lone: LoneSpool, name: str, kind: str = "queue") -> int:
 @pytest.mark.requirement("R278")
 def test_browsers_with_dear_selectors_disturb_nobody(lone: LoneSpool) -> None:
     async def attack() -> None:
+        usual = await waits(lone, BEFORE_S)
         async with angarium.connect(lone.node.url, username="mallory") as mallory:
             await mallory.create_queue("own")
             await publish_dear(mallory, "#P2P/QUE/own")
             flows = [await mallory.browse("own", selector=SELECTOR) for _ in range(10)]
-            await expect_undisturbed(lone)
+            await expect_undisturbed(lone, usual)
             count = await asyncio.to_thread(examined, lone, "own")
             assert MESSAGES // 4 < count < 10 * MESSAGES, "they were examined, and slowed down"
             await asyncio.to_thread(lone.expect_events, "SYSTEM_AD_SELECTORS_SLOWED", 1)
@@ -103,15 +106,16 @@ def test_browsers_with_dear_selectors_disturb_nobody(lone: LoneSpool) -> None:
 @pytest.mark.requirement("R278")
 def test_a_topic_endpoint_with_a_dear_selector_disturbs_nobody_also_after_a_start(lone: LoneSpool) -> None:
     async def attack() -> None:
+        usual = await waits(lone, BEFORE_S)
         async with angarium.connect(lone.node.url, username="mallory") as mallory:
             await mallory.create_topic_endpoint("own")
             async with mallory.consume("own", kind="topic-endpoint", topic="dear/>", selector=SELECTOR):
                 for _ in range(3):
                     await publish_dear(mallory, "dear/x")
-        await expect_undisturbed(lone)
+        await expect_undisturbed(lone, usual)
         assert await asyncio.to_thread(lone.held, "own", "topic-endpoint") > 0, "it goes on, slowly"
         await asyncio.to_thread(lone.node.restart)
-        await expect_undisturbed(lone)
+        await expect_undisturbed(lone, usual)
         deadline = time.monotonic() + LIMIT_S
         while await asyncio.to_thread(lone.held, "own", "topic-endpoint"):
             assert time.monotonic() < deadline, "it gets through"

@@ -226,7 +226,7 @@ def test_the_end_of_a_peer_is_noticed_at_once(house: House, peer: Peer) -> None:
     peer.send(packed([b"last"])[:-1])
     peer.close()
     house.until(lambda: house.lost, "the end")
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < 5.0
     assert house.lost == [(identity, "the connection was closed")]
     assert len(house.door) == 0
 

@@ -227,7 +227,7 @@ def test_an_end_is_noticed_at_once(site: Site) -> None:
         started = time.monotonic()
         world.door._drop(next(iter(world.door._connections.values())))
         world.until(lambda: line.ends, "the end")
-        assert time.monotonic() - started < 0.5
+        assert time.monotonic() - started < 5.0
 
 
 def test_what_was_sent_leaves_although_the_connection_is_closed_while_more_comes(site: Site) -> None:
@@ -371,7 +371,7 @@ class TestNames:
         slow[0].connection.close(deque())
         started = time.monotonic()
         hello(world, world.line(url))
-        assert time.monotonic() - started < 1.0
+        assert time.monotonic() - started < LONG_S / 2
         go_on.set()
         for line in slow[1:]:
             hello(world, line)

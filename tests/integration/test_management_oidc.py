@@ -267,7 +267,7 @@ WRONG_TOKENS: dict[str, Any] = {
     "another party": {"azp": "somebody else"},
     "another issuer": {"iss": "https://evil.example"},
     "over": {"exp": int(time.time()) - 10},
-    "of the future": {"iat": int(time.time()) + 1_000},
+    "of the future": {"iat": int(time.time()) + 1_000_000},
     "nobody": {"sub": "nobody-1"},
     "no subject": {"sub": None},
     "somebody disabled": {"sub": "ben-1"},
@@ -359,7 +359,7 @@ def test_an_issuer_that_fails_is_told_and_passwords_go_on(
     issuer.mood = mood
     began = time.monotonic()
     failed = browser.back(query, Accept="text/html")
-    assert time.monotonic() - began < 8.0
+    assert time.monotonic() - began < 20.0
     assert (failed.status, session_of(browser)) == (503, "")
     assert b"50332" in failed.body
     assert SECRET.encode() not in failed.body

@@ -31,7 +31,7 @@ CONFIG: Final = Path(__file__).with_name("schemathesis.toml")
 #: Requests per operation. With ANGARIUM_OPENAPI_EXAMPLES they are others at each run, and every limit is tried too.
 EXAMPLES: Final = os.environ.get("ANGARIUM_OPENAPI_EXAMPLES")
 EXAMPLES_DEFAULT: Final = "2"
-LIMIT_S: Final = 90 if EXAMPLES is None else 36_000
+LIMIT_S: Final = 300 if EXAMPLES is None else 36_000
 
 
 @pytest.fixture(scope="module")

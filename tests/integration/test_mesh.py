@@ -71,14 +71,17 @@ def test_a_subscription_attracts_messages_of_all_other_nodes_at_once(three: Mesh
         blocking.connect(three["a"].url) as here,
         blocking.connect(three["b"].url) as there,
         blocking.connect(three["c"].url) as yonder,
+        blocking.connect(three["a"].url) as beside,
     ):
-        took = []
-        for publisher in (there, yonder):
-            for attempt in range(3):
-                topic = f"fast/{id(publisher)}/{attempt}"
-                took.append(publish_until(publisher, topic, has_one(here.subscribe(topic))))
-        # 100 ms on a healthy local link; one of six may meet a busy machine.
-        assert sorted(took)[-2] < 0.1, took
+
+        def attract(publisher: blocking.Client, attempt: int) -> float:
+            topic = f"fast/{id(publisher)}/{attempt}"
+            return publish_until(publisher, topic, has_one(here.subscribe(topic)))
+
+        usual = [attract(beside, attempt) for attempt in range(3)]
+        took = [attract(publisher, attempt) for publisher in (there, yonder) for attempt in range(3)]
+        # 100 ms on a healthy link, beyond what this machine takes on one node; one of six may meet its other work.
+        assert sorted(took)[-2] < 0.1 + 5 * max(usual), (took, usual)
 
 
 def test_messages_arrive_once_and_in_order(three: Mesh) -> None:

@@ -91,7 +91,7 @@ def test_old_keys_go_on_when_the_address_does_not(tmp_path: Path, server: KeySer
         time.sleep(1.1)
         began = time.monotonic()
         assert not comes_in(node, stranger)
-        assert time.monotonic() - began < 8.0
+        assert time.monotonic() - began < 20.0
         assert comes_in(node, maker)
         wait_until(
             lambda: admin.call("stats")["controller"]["issuer_fetches_failed"], "the failure is counted"

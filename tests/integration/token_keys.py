@@ -85,7 +85,7 @@ class KeyServer:
         handler.end_headers()
         try:
             if self.mood == "drip":
-                for byte in body[:30]:
+                for byte in body[:200]:
                     handler.wfile.write(bytes([byte]))
                     handler.wfile.flush()
                     time.sleep(0.3)

@@ -89,16 +89,21 @@ def main(url: str, files: str, checkpoint: str, queue: str) -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(FaultySource)
+    deliver(spark, NAME, url, files, checkpoint, queue)
+    spark.stop()
+
+
+def deliver(spark: SparkSession, name: str, url: str, files: str, checkpoint: str, queue: str) -> None:
+    """Bring what is in the files and is not in the queue yet there, by a format of this name."""
     rows = spark.readStream.schema("payload binary").option("maxFilesPerTrigger", 1).parquet(files)
     query = (
         rows.repartition(2)
-        .writeStream.format(NAME)
+        .writeStream.format(name)
         .options(url=url, queue=queue, checkpointLocation=checkpoint)
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
-    spark.stop()
 
 
 if __name__ == "__main__":

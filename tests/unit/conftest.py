@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from cluster.security import passwords
 
@@ -13,12 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Random tests are judged by what they find, not by how long an example took: the machine may be busy.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
+settings.register_profile("long", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("short", settings.get_profile("long"), max_examples=40)
 
 # A hash says what it cost, so a cheap one is compared as any other. Some are made when a module is imported.
 _USUAL_COST = passwords.COST
 pytest.MonkeyPatch().setattr(passwords, "COST", 1 << 4)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say how many examples random tests have that do not say so themselves; before their modules are imported."""
+    settings.load_profile("long" if config.getoption("--long") else "short")
 
 
 @pytest.fixture
