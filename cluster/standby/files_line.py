@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from angarium.errors import AngariumError, error_for
-from angarium_server.connections.encryption import Encryption, LinkFiles, Trust
-from angarium_server.connections.outgoing import Connection
+from angarium.errors import AngariumError
 from angarium_server.frames.frame import decoder, read
-from angarium_server.frames.shipping import VERSION, AskSynced, Meet, NotFollowed, ToldSynced, Whereabouts
+from angarium_server.frames.shipping import AskSynced, NotFollowed, ToldSynced, Whereabouts
 from cluster.standby import files
+from storage.shipping.calling import Calling, refusal_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from angarium_server.connections.names import Names
+    from angarium_server.connections.outgoing import Connection
     from angarium_server.frames.shipping import ShipFiles
     from angarium_server.watch import Watch
     from cluster.standby.pair.outside import Standing
@@ -30,7 +30,6 @@ LOOK_S: Final = 0.5
 SILENT_S: Final = 1.5
 
 _log = logging.getLogger("standby")
-_decode_refusal = decoder(NotFollowed)
 _decode_synced = decoder(ToldSynced)
 
 
@@ -39,11 +38,9 @@ class FilesLine:
 
     def __init__(self, watch: Watch, names: Names, settings: StandbySettings, data: Path) -> None:
         """Connect with the first tick."""
-        self._watch = watch
-        self._names = names
         self._settings = settings
+        self._calling = Calling(watch, names, settings, files.STORE)
         self._data = data
-        self._encryption = Encryption(LinkFiles(**settings.tls_files))
         self._connection: Connection | None = None
         self._outgoing: deque[list[bytes]] = deque()
         self._is_met = False
@@ -70,18 +67,13 @@ class FilesLine:
             self._connection.send(self._outgoing)
 
     def _connect(self, now: float, epoch: int) -> None:
-        settings = self._settings
         self._retry_at, self._heard_at = now + RETRY_S, now
         try:
-            tls = self._encryption.for_address(settings.peer, Trust(settings.server_name))
-            self._connection = Connection(
-                self._watch, self._names, settings.peer, tls, self._received, lambda: None, self._lost
+            self._connection = self._calling.connect(
+                self._outgoing, epoch, self._received, lambda: None, self._lost
             )
         except AngariumError as error:
             self._note(str(error))
-            return
-        meet = Meet(VERSION, settings.node, settings.data_id, settings.secret, files.STORE, epoch)
-        self._outgoing.append(meet.frames())
 
     def _look(self, standing: Standing) -> None:
         found = files.collect(self._data, self._number + 1, standing)
@@ -102,8 +94,7 @@ class FilesLine:
             case ToldSynced.operation:
                 self._synced = max(self._synced, read(_decode_synced, frames).number)
             case NotFollowed.operation:
-                refusal = read(_decode_refusal, frames)
-                self._note(str(error_for(refusal.code, refusal.detail)))
+                self._note(str(refusal_in(frames)))
 
     def _lost(self, why: AngariumError, _now: float) -> None:
         self._connection, self._is_met, self._sent, self._synced = None, False, None, 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -28,25 +27,22 @@ from angarium_server.frames.shipping import (
     ToldSynced,
     Whereabouts,
 )
-from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
+from cluster.data.data_dir import CONFIG_FOLDER
 from cluster.standby import files
-from storage.config_store import ConfigStore
-from storage.groups import GroupLog
+from cluster.standby.places import ConfigPlace, SpoolPlace
 from storage.headroom import NoRoomError
 from storage.shipping.encoding import frames_to_primary, from_primary
 from storage.shipping.receiving import Finish, Fresh, Receiving
-from storage.spool import LmdbSpool, SpoolFailedError, SpoolFullError, open_spool, remove_spool
-from storage.sync import sync_path
+from storage.spool import SpoolFailedError, SpoolFullError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from angarium_server.connections.connection import Connection
     from angarium_server.watch import Watch
     from storage.shipping.receiving import Job
-    from storage.spool import Change
 
 #: A group holds what came during one write; far below what a worker keeps in memory.
 MESSAGE_BYTES_MAX: Final = 1 << 30
@@ -72,117 +68,6 @@ class Terms(NamedTuple):
     secret: str
     data: Path
     map_bytes: int
-
-
-class SpoolPlace:
-    """The spool of one worker, and one that is made anew beside it."""
-
-    def __init__(self, terms: Terms, name: str) -> None:
-        """Open nothing yet."""
-        self._directory = terms.data / SPOOL_FOLDER / name
-        self._fresh_directory = self._directory.with_name(f"copying-{name}")
-        self._map_bytes = terms.map_bytes
-        self._spool: LmdbSpool | None = None
-        self._fresh: LmdbSpool | None = None
-
-    def open(self) -> GroupLog:
-        """Open it, making it if there is none; gives its groups."""
-        remove_spool(self._fresh_directory)
-        self._spool = open_spool(self._directory, self._map_bytes)
-        return GroupLog(self._spool)
-
-    def begin_anew(self) -> None:
-        """Have what is written next in a spool of its own."""
-        self.forget_anew()
-        self._fresh = open_spool(self._fresh_directory, self._map_bytes)
-
-    def forget_anew(self) -> None:
-        """Let go of one that is not complete."""
-        if self._fresh is not None:
-            self._fresh.close()
-            self._fresh = None
-        remove_spool(self._fresh_directory)
-
-    def write(self, changes: Sequence[Change]) -> None:
-        """Write durably."""
-        spool = self._fresh or self._spool
-        assert spool is not None
-        spool.commit(changes)
-
-    def finish(self) -> GroupLog:
-        """Put the new one, if there is one, in the place of the other."""
-        assert self._spool is not None
-        if self._fresh is not None:
-            self._fresh.close()
-            self._spool.close()
-            remove_spool(self._directory)
-            self._fresh_directory.rename(self._directory)
-            sync_path(self._directory.parent)
-            self._fresh = None
-            self._spool = open_spool(self._directory, self._map_bytes)
-        return GroupLog(self._spool)
-
-    def close(self) -> None:
-        """Let go of all."""
-        self.forget_anew()
-        if self._spool is not None:
-            self._spool.close()
-            self._spool = None
-
-
-class ConfigPlace:
-    """The config store, and one that is made anew beside it."""
-
-    def __init__(self, terms: Terms, _name: str) -> None:
-        """Open nothing yet."""
-        self._directory = terms.data / CONFIG_FOLDER
-        self._fresh_directory = terms.data / f"copying-{CONFIG_FOLDER}"
-        self._store: ConfigStore | None = None
-        self._fresh: ConfigStore | None = None
-
-    def open(self) -> GroupLog:
-        """Open it, making it if there is none; gives its groups."""
-        shutil.rmtree(self._fresh_directory, ignore_errors=True)
-        self._store = ConfigStore(self._directory)
-        return GroupLog(self._store.spool())
-
-    def begin_anew(self) -> None:
-        """Have what is written next in a store of its own."""
-        self.forget_anew()
-        self._fresh = ConfigStore(self._fresh_directory)
-
-    def forget_anew(self) -> None:
-        """Let go of one that is not complete."""
-        if self._fresh is not None:
-            self._fresh.close()
-            self._fresh = None
-        shutil.rmtree(self._fresh_directory, ignore_errors=True)
-
-    def write(self, changes: Sequence[Change]) -> None:
-        """Write durably."""
-        store = self._fresh or self._store
-        assert store is not None
-        store.write_changes(changes)
-
-    def finish(self) -> GroupLog:
-        """Put the new one, if there is one, in the place of the other."""
-        assert self._store is not None
-        if self._fresh is not None:
-            self._fresh.close()
-            self._store.close()
-            shutil.rmtree(self._directory)
-            self._fresh_directory.rename(self._directory)
-            sync_path(self._directory.parent)
-            self._fresh = None
-            self._store = ConfigStore(self._directory)
-        return GroupLog(self._store.spool())
-
-    def close(self) -> None:
-        """Let go of all."""
-        self.forget_anew()
-        if self._store is not None:
-            self._store.close()
-            self._store = None
 
 
 class Follower:
@@ -366,15 +251,21 @@ class Followers:
             return
         if meet.store in self.stores or self._ending:
             raise errors.error_for(errors.HOME_NOT_READY, f"store {meet.store} is still open for another one")
-        place = ConfigPlace if meet.store == CONFIG_FOLDER else SpoolPlace
+        place = self._place_of(meet.store)
         _log.info("store %s of the primary is followed", meet.store)
         self._followers[connection.id] = Follower(
             meet.store,
-            place(self._terms, meet.store),
+            place,
             self._terms.host,
             lambda said: self._say(connection.id, said),
             lambda error: self._refuse(connection.id, error, now),
         )
+
+    def _place_of(self, store: str) -> SpoolPlace | ConfigPlace:
+        terms = self._terms
+        if store == CONFIG_FOLDER:
+            return ConfigPlace(terms.data)
+        return SpoolPlace(terms.data, store, terms.map_bytes)
 
     def _fault_of(self, meet: Meet) -> errors.AngariumError | None:
         terms = self._terms

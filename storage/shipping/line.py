@@ -12,18 +12,15 @@ import secrets
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from angarium.errors import AngariumError, error_for
-from angarium_server.connections.encryption import Encryption, LinkFiles, Trust
-from angarium_server.connections.outgoing import Connection
+from angarium.errors import AngariumError
 from angarium_server.frames.frame import MalformedFrameError, decoder, read
 from angarium_server.frames.shipping import (
-    VERSION,
     AskSynced,
     Followed,
-    Meet,
     NotFollowed,
     Whereabouts,
 )
+from storage.shipping.calling import Calling, refusal_in
 from storage.shipping.encoding import frames_to_standby, from_standby
 from storage.shipping.receiving import Fresh, Part
 from storage.shipping.shipping import Bring, Shipping
@@ -32,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from angarium_server.connections.names import Names
+    from angarium_server.connections.outgoing import Connection
     from angarium_server.frames.shipping import Order
     from angarium_server.process import Process
     from storage.groups import GroupLog
@@ -54,7 +52,6 @@ UNSENT_MAX: Final = 64 << 20
 TELL_S: Final = 0.2
 
 _log = logging.getLogger(__name__)
-_decode_refusal = decoder(NotFollowed)
 _decode_whereabouts = decoder(Whereabouts)
 
 
@@ -74,14 +71,12 @@ class ShippingLine:
             log: the groups of the store, of which there is one: see `found`.
         """
         assert process.lease is not None, "a process with a standby has a lease"
-        self._process = process
         self._lease = process.lease
-        self._names = names
         self._settings = settings
         self._store = store
         self._log = log
         self._found = log.past.newest
-        self._encryption = Encryption(LinkFiles(**settings.tls_files))
+        self._calling = Calling(process, names, settings, store)
         #: None before the first order.
         self.shipping: Shipping | None = None
         self._connection: Connection | None = None
@@ -203,20 +198,16 @@ class ShippingLine:
     # -- the connection --------------------------------------------------------------------------------------
 
     def _connect(self, now: float) -> None:
-        settings, peer = self._settings, self._settings.peer
         self._retry_at = now + RETRY_S
+        epoch = self._lease.order.epoch
         try:
-            tls = self._encryption.for_address(peer, Trust(settings.server_name))
-            self._connection = Connection(
-                self._process, self._names, peer, tls, self._received, self._carry_out, self._lost
+            self._connection = self._calling.connect(
+                self._outgoing, epoch, self._received, self._carry_out, self._lost
             )
         except AngariumError as error:
             self._note(str(error))
             return
         self._heard_at = self._asked_at = now
-        epoch = self._lease.order.epoch
-        meet = Meet(VERSION, settings.node, settings.data_id, settings.secret, self._store, epoch)
-        self._outgoing.append(meet.frames())
 
     def _tend(self, now: float) -> None:
         connection = self._connection
@@ -237,8 +228,7 @@ class ShippingLine:
         assert self.shipping is not None
         self._heard_at = now
         if frames[0] == NotFollowed.operation:
-            refusal = read(_decode_refusal, frames)
-            self._disconnect(str(error_for(refusal.code, refusal.detail)))
+            self._disconnect(str(refusal_in(frames)))
             return
         self._why = ""
         try:

@@ -16,6 +16,7 @@ from angarium_server.frames.shipping import VERSION, Meet, NotFollowed, Whereabo
 from angarium_server.watch import Watch
 from cluster.data.node_file import NODE_FILE, NodeFile
 from cluster.standby.followers import Followers, Terms
+from cluster.standby.places import SpoolPlace
 from storage.shipping.encoding import frames_to_standby
 from storage.spool import SpoolFullError, Table
 from tests.waiting import until
@@ -169,8 +170,6 @@ def test_a_damaged_group_ends_the_conversation_and_harms_nothing_that_is_there(
 def test_a_full_disk_is_told_and_the_store_is_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cluster.standby import followers
-
     def refuse(*_: object) -> None:
         raise SpoolFullError("no space left on device")
 
@@ -180,7 +179,7 @@ def test_a_full_disk_is_told_and_the_store_is_as_it_was(
             receiving = host.followers._followers[next(iter(host.followers._followers))]._receiving
             assert receiving is not None
             with monkeypatch.context() as full:
-                full.setattr(followers.SpoolPlace, "write", refuse)
+                full.setattr(SpoolPlace, "write", refuse)
                 socket.send_multipart(group(receiving.log, b"first"))
                 assert (await host.refused(socket)).code == errors.DISK_FULL
                 _, newest = await host.follows()

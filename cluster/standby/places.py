@@ -1,0 +1,138 @@
+"""Where a standby keeps a store of its primary, and another one that is made anew beside it until it is complete."""
+
+from __future__ import annotations
+
+import shutil
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
+from storage.config_store import ConfigStore
+from storage.groups import GroupLog
+from storage.spool import LmdbSpool, open_spool, remove_spool
+from storage.sync import sync_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from storage.spool import Change
+
+StoreT = TypeVar("StoreT", LmdbSpool, ConfigStore)
+
+
+class Place(Generic[StoreT]):
+    """One store on the disk of a standby. All its calls block, and are made in one thread."""
+
+    def __init__(self, directory: Path, fresh: Path) -> None:
+        """Open nothing yet.
+
+        Args:
+            directory: of the store.
+            fresh: of one that is made anew.
+        """
+        self._directory, self._fresh_directory = directory, fresh
+        self._store: StoreT | None = None
+        self._fresh: StoreT | None = None
+
+    @abstractmethod
+    def _open(self, directory: Path) -> StoreT:
+        """Open a store, making it if there is none."""
+
+    @abstractmethod
+    def _remove(self, directory: Path) -> None:
+        """Remove one that is closed, if there is one."""
+
+    @abstractmethod
+    def _log_of(self, store: StoreT) -> GroupLog:
+        """Give the groups of a store."""
+
+    @abstractmethod
+    def _commit(self, store: StoreT, changes: Sequence[Change]) -> None:
+        """Write durably."""
+
+    def open(self) -> GroupLog:
+        """Open the store; gives its groups."""
+        self._remove(self._fresh_directory)
+        self._store = self._open(self._directory)
+        return self._log_of(self._store)
+
+    def begin_anew(self) -> None:
+        """Have what is written next in a store of its own."""
+        self.forget_anew()
+        self._fresh = self._open(self._fresh_directory)
+
+    def forget_anew(self) -> None:
+        """Let go of one that is not complete."""
+        if self._fresh is not None:
+            self._fresh.close()
+            self._fresh = None
+        self._remove(self._fresh_directory)
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Write durably."""
+        store = self._fresh or self._store
+        assert store is not None
+        self._commit(store, changes)
+
+    def finish(self) -> GroupLog:
+        """Put the new one, if there is one, in the place of the other."""
+        assert self._store is not None
+        if self._fresh is not None:
+            self._fresh.close()
+            self._store.close()
+            self._remove(self._directory)
+            self._fresh_directory.rename(self._directory)
+            sync_path(self._directory.parent)
+            self._fresh = None
+            self._store = self._open(self._directory)
+        return self._log_of(self._store)
+
+    def close(self) -> None:
+        """Let go of all."""
+        self.forget_anew()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+class SpoolPlace(Place[LmdbSpool]):
+    """The spool of one worker."""
+
+    def __init__(self, data: Path, name: str, map_bytes: int) -> None:
+        """Open nothing yet."""
+        spools = data / SPOOL_FOLDER
+        super().__init__(spools / name, spools / f"copying-{name}")
+        self._map_bytes = map_bytes
+
+    def _open(self, directory: Path) -> LmdbSpool:
+        return open_spool(directory, self._map_bytes)
+
+    def _remove(self, directory: Path) -> None:
+        remove_spool(directory)
+
+    def _log_of(self, store: LmdbSpool) -> GroupLog:
+        return GroupLog(store)
+
+    def _commit(self, store: LmdbSpool, changes: Sequence[Change]) -> None:
+        store.commit(changes)
+
+
+class ConfigPlace(Place[ConfigStore]):
+    """The config store."""
+
+    def __init__(self, data: Path) -> None:
+        """Open nothing yet."""
+        super().__init__(data / CONFIG_FOLDER, data / f"copying-{CONFIG_FOLDER}")
+
+    def _open(self, directory: Path) -> ConfigStore:
+        return ConfigStore(directory)
+
+    def _remove(self, directory: Path) -> None:
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def _log_of(self, store: ConfigStore) -> GroupLog:
+        return GroupLog(store.spool())
+
+    def _commit(self, store: ConfigStore, changes: Sequence[Change]) -> None:
+        store.write_changes(changes)
