@@ -62,8 +62,8 @@ function Endpoint({ me, vpn, name, kind, plural }) {
       <${Panel} id="depth" title="Depth"><${Chart} label="Depth" series=${["Messages", "Unacknowledged"]} data=${depth} show=${count} /><//>
       <${Panel} id="rates" title="Messages each second"><${Chart} label="Messages each second" series=${["In", "Out"]} data=${rates} show=${rate} /><//>
     </div>
-    <div class="columns uneven">
-      <${Panel} id="publishers" title="Publishers of the newest messages"><${Publishers} ...${{ pieces, vpn }} /><//>
+    <div class="columns side">
+      <${Panel} id="publishers" title="Publishers"><${Publishers} ...${{ pieces, vpn }} /><//>
       <${Panel} id="consumers" title="Consumers"><${Consumers} flows=${status.flows} /><//>
     </div>
     <${Messages} ...${{ me, vpn, name, kind, pieces, partitions: status.partition_count ?? 0 }} />
@@ -104,10 +104,10 @@ function Publishers({ pieces, vpn }) {
   const named = (row) => (row.client ? html`<${Link} path=${["client", vpn, row.client]}>${row.client}<//>` : "not connected any more");
   const columns = [
     { name: "client", title: "Client", main: true, show: named },
-    { name: "messages", title: "Messages", number: true, show: (row) => count(row.messages) },
+    { name: "messages", title: "Newest", number: true, show: (row) => count(row.messages) },
   ];
   if (!value) return problem ? html`<${Refusal} problem=${problem} />` : html`<${Loading} />`;
-  return html`<${Table} caption="Publishers of the newest messages" columns=${columns} rows=${value} keyOf=${(row) => row.client} empty="It holds no messages." />`;
+  return html`<p class="hint">How many of the newest messages are whose</p><${Table} caption="Publishers of the newest messages" columns=${columns} rows=${value} keyOf=${(row) => row.client} empty="It holds no messages." />`;
 }
 
 function Consumers({ flows }) {
