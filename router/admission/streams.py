@@ -229,7 +229,9 @@ class Streams:
             parts: lanes that have another home by now.
         """
         for index, store in stores.items():
-            stream, chosen = self._stream(index), self._file(index, store.size, file)
+            stream, chosen = self._stream(index), 0
+            if store.size:
+                chosen = self.usage.files.choose(index, store.size) if file is None else file
             stream.number += 1
             header = StoreFrame(
                 self._shards.incarnation,
@@ -295,11 +297,6 @@ class Streams:
     def promoted_room(self, index: int, limit: int) -> int:
         """Give how many bytes of promoted copies a home may be given under a limit."""
         return limit - self._stream(index).promoted_bytes
-
-    def _file(self, index: int, size: int, file: int | None) -> int:
-        if not size:
-            return 0
-        return self.usage.files.choose(index, size) if file is None else file
 
     def _count(self, sent: _Sent) -> None:
         for account, lane, messages, size, _ in sent.charges:
