@@ -18,6 +18,7 @@ import json
 import os
 import runpy
 import sys
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -107,6 +108,12 @@ def version_fault() -> str:
         f"{found} is installed ({sys.executable} -m pip install 'angarium-server=={__version__}'"
         f" 'angarium=={__version__}')"
     )
+
+
+@cache
+def is_compiled() -> bool:
+    """Tell whether modules on the path of a message are compiled (`deploy/compiling.py`); plain Python otherwise."""
+    return find_spec("angarium_server.compiled__mypyc") is not None
 
 
 def _is_installed() -> bool:

@@ -57,6 +57,7 @@ class Status(msgspec.Struct, kw_only=True):
     mqtt: list[str]
     management: list[str]
     uptime_s: float
+    compiled: bool
     processes: list[Process]
     workers: int
     sessions: int

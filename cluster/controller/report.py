@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from angarium_server.launch import is_compiled
 from cluster.controller.operations import metrics
 from cluster.http.role import HTTP
 from cluster.mqtt.role import MQTT
@@ -99,6 +100,7 @@ def status(
         "http": node.get("http", []),
         "management": node.get("management", []),
         "uptime_s": round(node.get("uptime_s", 0.0), 3),
+        "compiled": is_compiled(),
         "processes": rows,
         "workers": sum(1 for row in rows if row["role"] == WORKER.name),
         "sessions": stats.get("sessions", 0),

@@ -16,6 +16,7 @@ def version(*, out: Output) -> None:
     import angarium
     import angarium_server
     from angarium import wire
+    from angarium_server.launch import is_compiled
     from cluster.data.data_dir import NODE_FORMAT
     from storage import config_file, spool
 
@@ -24,6 +25,7 @@ def version(*, out: Output) -> None:
             "server": angarium_server.__version__,
             "sdk": angarium.__version__,
             "python": platform.python_version(),
+            "compiled": is_compiled(),
             "client_protocol": wire.PROTOCOL_VERSION,
             "data_directory_format": NODE_FORMAT,
             "config_store_format": int(config_file.FORMAT_VERSION),

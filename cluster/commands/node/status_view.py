@@ -48,6 +48,7 @@ def status_lines(status: Row, width: int = 80, *, is_whole: bool = False) -> lis
         "manage": _joined(
             [visible(url) for url in status.get("management") or []], room, "angarium status -o wide"
         ),
+        "build": "compiled" if is_whole and status.get("compiled") else "",
         "messages": _rates(status["rates"]),
         **_spool(status.get("spool") or {}),
         "aside": _aside((status.get("spool") or {}).get("lanes_kept_aside", 0)),

@@ -23,6 +23,7 @@ from router.gateways.wills import Wills
 from router.ground.config import RouterConfig
 from router.guaranteed.endpoints import LaneUsage
 from router.matching.known_topic import Entry
+from router.sessions.directory import Vpn
 from router.sessions.hello import Behalf
 from router.sessions.interest import FilterSet, Interest, Subscription
 from router.sessions.queues import Bundle, ClassQueue
@@ -219,12 +220,9 @@ def _make_partition(driven: DrivenHome, number: int) -> int:
 
 def test_a_will_that_waits() -> None:
     decode = msgspec.msgpack.Decoder(gateways.Will).decode
-    memory, vpn = (
-        SimpleNamespace(keep=lambda *_: None, charge=lambda *_: None),
-        SimpleNamespace(id=1, name="v", account_of=lambda _: None),
-    )
+    memory = SimpleNamespace(keep=lambda *_: None, charge=lambda *_: None)
     wills = Wills(memory, lambda *_: True, lambda *_: None)  # type: ignore[arg-type]
-    session = Session(1, b"", vpn, "u", "", 0.0)  # type: ignore[arg-type]
+    session = Session(1, b"", Vpn(1, "v", {}), "u", "", 0.0)
 
     def make(number: int) -> None:
         session.number, session.client_name = number + 1_000, f"dev{number}"

@@ -13,6 +13,7 @@ import pytest
 import angarium
 import angarium_server
 from angarium import wire
+from angarium_server.launch import is_compiled
 from cluster.commands import cli
 from cluster.commands.terminal.group import did_you_mean
 from tests.unit.cluster import surroundings
@@ -169,6 +170,7 @@ def test_version_names_everything_that_can_differ(capsys: pytest.CaptureFixture[
     found = json.loads(capsys.readouterr().out)
     assert (found["server"], found["sdk"]) == (angarium_server.__version__, angarium.__version__)
     assert (found["client_protocol"], found["python"]) == (wire.PROTOCOL_VERSION, platform.python_version())
+    assert found["compiled"] is is_compiled()
     assert {"config_store_format", "spool_format", "data_directory_format"} <= found.keys()
 
 

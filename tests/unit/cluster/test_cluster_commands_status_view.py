@@ -131,6 +131,11 @@ def test_a_wide_status_is_whole() -> None:
     assert all(f"a-reason-with-a-long-name-{n} {n}" in shown for n in range(9))
 
 
+def test_a_wide_status_says_if_the_node_is_compiled() -> None:
+    assert "build     compiled" in status_lines(status(1, compiled=True), COLUMNS, is_whole=True)
+    assert "compiled" not in "\n".join(status_lines(status(1, compiled=False), COLUMNS, is_whole=True))
+
+
 def test_a_node_in_trouble_still_fits() -> None:
     long = "cannot work: error 50322: [the file] is gone, " + "and this is said at length " * 20
     processes = [process("worker", index, "restarting", progress=long, rss_bytes=None) for index in range(64)]

@@ -282,7 +282,7 @@ def test_a_status_puts_everything_together(served: World) -> None:
     router, worker = status["processes"]
     assert (router["role"], router["state"], router["rss_bytes"]) == ("router", "ready", 5)
     assert (worker["state"], worker["rss_bytes"]) == ("restarting", None)
-    for key in ("uptime_s", "rates", "spool", "links"):
+    for key in ("uptime_s", "compiled", "rates", "spool", "links"):
         assert key in status
 
 

@@ -1,0 +1,94 @@
+"""The compiled build: what may be compiled, and a share of it, built without optimization, that passes its tests.
+
+`scripts/test --compiled` runs what is in tests/unit and tests/simulation on all of it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: The connections and what leaves for them; and tests of them.
+SHARE = (
+    "angarium_server/connections/turns.py",
+    "angarium_server/connections/zmtp.py",
+    "router/ground/outbox.py",
+    "router/delivery/egress.py",
+)
+TESTS = (
+    "tests/unit/angarium_server/test_angarium_server_zmtp.py",
+    "tests/unit/angarium_server/test_angarium_server_turns.py",
+    "tests/unit/router/test_router_egress.py",
+    "tests/unit/router/test_router_joining.py",
+)
+
+
+@pytest.fixture(scope="module")
+def compiling() -> Any:
+    path = f"{os.path.dirname(__file__)}/../../deploy/compiling.py"
+    spec = importlib.util.spec_from_file_location("compiling", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_no_module_that_is_compiled_has_what_would_become_something_else(compiling: Any, root: Path) -> None:
+    assert compiling.refusals(root, compiling.MODULES) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("class Row(msgspec.Struct, array_like=True):\n    index: int", "Row is a class of msgspec"),
+        ("class Row(Base, frozen=True):\n    index: int", "Row has the option frozen"),
+        ("class Pair(NamedTuple, Generic[T]):\n    first: T", "Pair is a NamedTuple with type parameters"),
+        ("@functools.total_ordering\nclass Rank:\n    pass", "Rank is decorated with total_ordering"),
+    ],
+)
+def test_a_class_that_would_lose_something_is_refused(
+    compiling: Any, tmp_path: Path, text: str, reason: str
+) -> None:
+    (tmp_path / "module.py").write_text(text)
+    (found,) = compiling.refusals(tmp_path, ["module.py"])
+    assert reason in found
+    with pytest.raises(SystemExit, match="module of its own"):
+        compiling.compile_into(tmp_path, tmp_path, ["module.py"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # on a loaded machine: a compiler
+def test_a_share_of_it_passes_its_tests(compiling: Any, root: Path, tmp_path: Path) -> None:
+    compiling.copy_project(root, tmp_path)
+    made = compiling.compile_into(tmp_path, tmp_path, SHARE, optimize="0")
+    assert len(made) == len(SHARE) + 1, made
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{tmp_path}/sdk"}
+    look = (
+        "from angarium_server import launch; from router.delivery import egress;"
+        "print(egress.__file__, launch.is_compiled())"
+    )
+    found = subprocess.check_output(
+        [sys.executable, "-P", "-c", look], env=environment, cwd=tmp_path, text=True, timeout=300
+    )
+    assert found.startswith(str(tmp_path / "router/delivery/egress."))
+    assert found.endswith(".so True\n")
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *TESTS]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
