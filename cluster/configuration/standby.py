@@ -83,7 +83,7 @@ class StandbySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             description="Time without a renewal after which the standby may take over. Every wait of a pair is as much"
             " longer.",
         ),
-    ] = 4
+    ] = 3
     required: Annotated[
         bool,
         _about(
