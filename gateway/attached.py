@@ -22,7 +22,8 @@ from gateway.gathering import WINDOW_FIRST
 from gateway.session import FILTERS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import random
+    from collections.abc import Callable, Iterator, Sequence
 
     from angarium.client.protocol.events import Arrived, Indicated, Replied
     from angarium.client.protocol.flow_window import FlowWindow
@@ -33,9 +34,10 @@ if TYPE_CHECKING:
     from gateway.accepting import Accepting
     from gateway.counting import Counting
     from gateway.gathering import Gathering, Windows
+    from gateway.line import Connect
     from gateway.producing import Producing, Settled
-    from gateway.rights import ClientRights
-    from gateway.session import Acknowledged, AttachedWelcome, Brought, GatewaySession
+    from gateway.rights import ClientRights, KnownRights
+    from gateway.session import Acknowledged, AttachedWelcome, Brought, GatewaySession, Identity
 
 #: Filters that may wait for their turn; who has more of them does not wait for answers.
 FILTERS_WAITING_MAX: Final = 10_000
@@ -148,6 +150,22 @@ class Guest(Protocol):
 
     def indicated(self, event: Indicated, now: float, /) -> None:
         """Something happened to that flow."""
+
+
+class Surroundings(NamedTuple):
+    """What all carriers of a process work with."""
+
+    identity: Identity
+    connect: Connect
+    #: Takes the rows that came for plain subscriptions, in order: Message VPN, rows, time. False if some are not passed
+    #: on yet; `VpnCarriers.passed_on` follows.
+    on_rows: Callable[[str, list[Row], float], bool]
+    random: random.Random
+    #: Of the clients of the process: they rise.
+    numbers: Iterator[int]
+    rights: KnownRights
+    #: Attaches a client in the Message VPN that its token names.
+    move: Callable[[Attached, str], None]
 
 
 class Carrying(Protocol):
@@ -410,9 +428,11 @@ class Attached:
 
     def refusal_of(self, topic: str, size: int) -> int:
         """Give the error code for which a message with so many bytes of payload and properties is refused, or 0."""
-        return self.rights.refusal_of(topic) or (
-            errors.MESSAGE_TOO_LARGE if size > self._message_bytes_max else 0
-        )
+        rights = self.rights
+        verdict = rights.verdicts.get(topic)
+        if verdict is None:
+            verdict = rights.refusal_of(topic)
+        return verdict or (errors.MESSAGE_TOO_LARGE if size > self._message_bytes_max else 0)
 
     def has_room(self) -> bool:
         """Tell whether another message is taken."""

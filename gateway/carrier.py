@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from angarium import errors
 from angarium.client.protocol.events import (
@@ -34,7 +34,7 @@ from angarium_server.frames.gateways import COUNTED_MAX, CountedFrame
 from gateway.accepting import Accepting
 from gateway.attached import Attached, AttachState
 from gateway.counting import Counting
-from gateway.gathering import Gathering, Windows
+from gateway.gathering import GATHERED_BYTES_MAX, Gathering, Windows
 from gateway.producing import Producing
 from gateway.rights import NO_RIGHTS
 from gateway.session import (
@@ -52,16 +52,12 @@ from gateway.session import (
 )
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from angarium.client.protocol.provisioning import Send
     from angarium.errors import AngariumError
-    from angarium.message import Row
-    from gateway.attached import Guest, Login
-    from gateway.line import Connect, Line
-    from gateway.rights import KnownRights
-    from gateway.session import Identity
+    from gateway.attached import Guest, Login, Surroundings
+    from gateway.line import Line
 
 #: How long a client waits for its carrier, or for the next one, and so long what it has published does.
 WAIT_S: Final = 10.0
@@ -91,22 +87,6 @@ _SESSION_OPEN: Final = State.OPEN
 
 _log = logging.getLogger("gateway")
 _NEVER: Final = float("inf")
-
-
-class Surroundings(NamedTuple):
-    """What all carriers of a process work with."""
-
-    identity: Identity
-    connect: Connect
-    #: Takes the rows that came for plain subscriptions, in order: Message VPN, rows, time. False if some are not passed
-    #: on yet; `VpnCarriers.passed_on` follows.
-    on_rows: Callable[[str, list[Row], float], bool]
-    random: random.Random
-    #: Of the clients of the process: they rise.
-    numbers: Iterator[int]
-    rights: KnownRights
-    #: Attaches a client in the Message VPN that its token names.
-    move: Callable[[Attached, str], None]
 
 
 #: Takes the value of an answer, or the error, and the time.
@@ -185,7 +165,8 @@ class Carrier:
     def has_room(self) -> bool:
         """Tell whether another message of a client is taken."""
         session = self._session
-        return session is not None and session.state is _SESSION_OPEN and self.gathering.has_room()
+        has_room = self.gathering.size_bytes < GATHERED_BYTES_MAX
+        return has_room and session is not None and session.state is _SESSION_OPEN
 
     def has_room_guaranteed(self) -> bool:
         """Tell whether another guaranteed message of a client is taken."""
@@ -340,8 +321,8 @@ class Carrier:
         is_passed_on = True
         for delivery in event.deliveries:
             is_passed_on = self._around.on_rows(self.vpn, delivery.rows, now) and is_passed_on
-        if is_passed_on:
-            self.passed_on()
+        if is_passed_on and self._session is not None:
+            self._session.passed_on()
 
     def passed_on(self) -> None:
         """Take note that all rows that came have been passed on: more may come."""
@@ -563,6 +544,10 @@ class Carrier:
 
     def tick(self, now: float) -> float:
         """Do what is due, and end a turn: send what it brought; gives when to come again."""
+        if (
+            not self.gathering.rows and (wake := self._quiet_until(now)) > now
+        ):  # all that came was for clients
+            return wake
         if self._line is not None and self._line.wake_at <= now:
             self._line.tick(now)
         if now >= self._look_at:
@@ -573,7 +558,21 @@ class Carrier:
         if self.producing.has_settled():
             self._tell_settled(now)
         self._flush(now)
-        return self._wake_at(now)
+        wake = self._quiet_until(now)
+        return wake if wake > now else self._wake_at(now)
+
+    def _quiet_until(self, now: float) -> float:
+        """Give when `tick` is wanted if nothing waits for it, as behind most messages; 0 if something does."""
+        session, line = self._session, self._line
+        if session is None or line is None or session.state is not _SESSION_OPEN or now >= self._look_at:
+            return 0.0
+        if self.gathering.rows or self.producing.rows or self.accepting.gathered or session.take_outgoing():
+            return 0.0
+        if self._waiting or self._asking or self._leaving or self._ending:
+            return 0.0
+        if self.producing.waiting and self.producing.has_settled():
+            return 0.0
+        return min(self._due_at, self.counting.wake_at, line.wake_at)
 
     def _look(self, now: float) -> None:
         """Do what time brings."""

@@ -238,7 +238,8 @@ class Egress:
 
     def _send(self, receiver: Receiver, messages: Sequence[bytes]) -> int:
         """Give messages to a connection while there is room; give how many of them nobody needs to keep."""
-        room = UNSENT_BYTES_MAX - self._outlet.unsent(receiver.connection_id)
+        connection_id, outlet = receiver.connection_id, self._outlet
+        room = UNSENT_BYTES_MAX - outlet.unsent(connection_id)
         if room <= 0:
             return 0
         taken = 0
@@ -248,7 +249,7 @@ class Egress:
             if room <= 0:
                 break
         data = messages[0] if taken == 1 else b"".join(messages[:taken])
-        refusal = self._outlet.send_bytes(receiver.connection_id, receiver.sent(data))
+        refusal = outlet.send_bytes(connection_id, receiver.sent(data))
         if refusal is None:
             return taken
         if refusal is Refusal.BLOCKED:

@@ -15,7 +15,9 @@ the node is done with some.
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
 
 from angarium.message import row_size
 from angarium.slots import ROW_OVERHEAD_BYTES, RowGatherer
@@ -35,7 +37,7 @@ WINDOW_MAX: Final = 512
 class Gathering:
     """Rows on their way to the router, of many clients."""
 
-    __slots__ = ("_round", "_size_bytes", "message_bytes_max", "rows", "taken")
+    __slots__ = ("_round", "message_bytes_max", "rows", "size_bytes", "taken")
 
     def __init__(self) -> None:
         """Start empty."""
@@ -46,7 +48,7 @@ class Gathering:
         #: How many have left, or were dropped.
         self.taken = 0
         #: What they take, with overhead.
-        self._size_bytes = 0
+        self.size_bytes = 0
         #: How large a message may be; none before it is open.
         self.message_bytes_max = 0
 
@@ -57,7 +59,7 @@ class Gathering:
 
     def has_room(self) -> bool:
         """Tell whether another row is taken, however large it is."""
-        return self._size_bytes < GATHERED_BYTES_MAX
+        return self.size_bytes < GATHERED_BYTES_MAX
 
     def open(self, welcome: Welcome) -> None:
         """Take over what the router says of rounds."""
@@ -72,7 +74,8 @@ class Gathering:
     def add(self, row: Row) -> None:
         """Add a row that the router would take: its topic is legal, and it is not too large."""
         self.rows.append(row)
-        self._size_bytes += row_size(row) + ROW_OVERHEAD_BYTES
+        size = len(row[5]) + len(row[4] or b"") if row[3] is None else row_size(row)
+        self.size_bytes += size + ROW_OVERHEAD_BYTES
 
     def cut(self, rows: deque[Row]) -> Round:
         """Give a round of rows that do not wait here, as many of the first as it takes."""
@@ -83,7 +86,7 @@ class Gathering:
         """Give the next round."""
         made = self._round
         made.fill_rows(self.rows)
-        self._size_bytes -= made.size_bytes
+        self.size_bytes -= made.size_bytes
         self.taken += made.rows
         return made.take()
 
@@ -91,18 +94,18 @@ class Gathering:
         """Have rows that were taken last leave again, before all others."""
         self.rows.extendleft(reversed(rows))
         self.taken -= len(rows)
-        self._size_bytes += sum([row_size(row) + ROW_OVERHEAD_BYTES for row in rows])
+        self.size_bytes += sum([row_size(row) + ROW_OVERHEAD_BYTES for row in rows])
 
     def clear(self) -> None:
         """Drop what has not left."""
         self.taken = self.end
         self.rows.clear()
-        self._size_bytes = 0
+        self.size_bytes = 0
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         assert not self._round.rows
-        assert self._size_bytes == sum(row_size(row) + ROW_OVERHEAD_BYTES for row in self.rows)
+        assert self.size_bytes == sum(row_size(row) + ROW_OVERHEAD_BYTES for row in self.rows)
 
 
 class Windowed(Protocol):
@@ -115,16 +118,13 @@ class Windowed(Protocol):
     is_full: bool
 
 
-class _Round:
+class _Round(msgspec.Struct, eq=False):
     """What is under way of one round."""
 
-    __slots__ = ("is_costly", "number", "rows")
-
-    def __init__(self, number: int, rows: dict[Windowed, int]) -> None:
-        self.number = number
-        #: Client -> its messages.
-        self.rows = rows
-        self.is_costly = False
+    number: int
+    #: Who has published each of its messages (`Windowed`).
+    publishers: list[Any]
+    is_costly: bool = False
 
 
 class Windows:
@@ -133,7 +133,7 @@ class Windows:
     def __init__(self) -> None:
         """Begin with nothing."""
         #: Who has published each message that is gathered, the oldest first.
-        self._gathered: deque[Windowed] = deque()
+        self._gathered: list[Windowed] = []
         #: By rising number.
         self._rounds: deque[_Round] = deque()
 
@@ -150,21 +150,20 @@ class Windows:
     def leave(self, number: int, rows: int) -> bool:
         """Take note that so many messages leave in a round; true if one waits for its end, or soon will."""
         gathered = self._gathered
-        counted: dict[Windowed, int] = {}
-        is_awaited = False
-        for _ in range(rows):
-            client = gathered.popleft()
-            counted[client] = counted.get(client, 0) + 1
-            is_awaited = is_awaited or client.unretired * 2 >= client.window
-        self._rounds.append(_Round(number, counted))
-        return is_awaited
+        if rows == len(gathered):  # as nearly always
+            publishers, self._gathered = gathered, []
+        else:
+            publishers = gathered[:rows]
+            del gathered[:rows]
+        self._rounds.append(_Round(number, publishers))
+        return any(one.unretired * 2 >= one.window for one in publishers)
 
     def costly(self, number: int) -> bool:
         """Take note that something in a round is dear; false if that was no round of direct messages."""
         for one in self._rounds:
             if one.number == number:
                 one.is_costly = True
-                for client in one.rows:
+                for client in one.publishers:
                     client.window = 1
                 return True
         return False
@@ -174,8 +173,9 @@ class Windows:
         free: dict[Windowed, None] = {}
         while self._rounds and self._rounds[0].number <= number:
             done = self._rounds.popleft()
-            for client, rows in done.rows.items():
-                client.unretired -= rows
+            for client in done.publishers:
+                client.unretired -= 1
+            for client in dict.fromkeys(done.publishers):
                 if not done.is_costly and client.window < WINDOW_MAX:
                     client.window *= 2
                 if client.is_full:
@@ -188,7 +188,7 @@ class Windows:
         assert numbers == sorted(set(numbers))
         counted = Counter(self._gathered)
         for one in self._rounds:
-            counted.update(one.rows)
+            counted.update(one.publishers)
         for client, rows in counted.items():
             assert client.unretired == rows
             assert 1 <= client.window <= WINDOW_MAX

@@ -96,7 +96,7 @@ class Producing(Generic[P]):
         #: Number -> error code of those under way that the node did not take.
         self._codes: dict[int, int] = {}
         #: By rising number; all that is not settled.
-        self._waiting: deque[_Waiting[P]] = deque()
+        self.waiting: deque[_Waiting[P]] = deque()
 
     @property
     def taken(self) -> int:
@@ -118,11 +118,11 @@ class Producing(Generic[P]):
         """Take the row of a guaranteed message that workers would take: its topic is legal, and it is not too large."""
         self._gathering.add(row)
         self._added += 1
-        self._waiting.append(_Waiting(self._added, publisher, name, row_size(row), 0))
+        self.waiting.append(_Waiting(self._added, publisher, name, row_size(row), 0))
 
     def refuse(self, publisher: P, name: int, code: int) -> None:
         """Have a message answered by an error when those before it are."""
-        self._waiting.append(_Waiting(self._added, publisher, name, 0, code))
+        self.waiting.append(_Waiting(self._added, publisher, name, 0, code))
 
     # Opening.
 
@@ -201,7 +201,7 @@ class Producing(Generic[P]):
         """Refuse all that waits; nothing is under way."""
         assert not self._under_way
         self._gathering.clear()
-        self._waiting = deque([one._replace(code=one.code or code) for one in self._waiting])
+        self.waiting = deque([one._replace(code=one.code or code) for one in self.waiting])
         self._sent = self._acknowledged = self._added
 
     # Out.
@@ -252,11 +252,11 @@ class Producing(Generic[P]):
 
     def has_settled(self) -> bool:
         """Tell whether somebody is to be told something."""
-        return bool(self._waiting) and self._waiting[0].number <= self._acknowledged
+        return bool(self.waiting) and self.waiting[0].number <= self._acknowledged
 
     def settled(self) -> dict[P, Settled]:
         """Give, once, what is known of messages, for each client."""
-        waiting, codes, upto = self._waiting, self._codes, self._acknowledged
+        waiting, codes, upto = self.waiting, self._codes, self._acknowledged
         found: dict[P, tuple[list[tuple[int, int]], list[int]]] = {}
         while waiting and waiting[0].number <= upto:
             number, publisher, name, size, code = waiting.popleft()
@@ -283,10 +283,10 @@ class Producing(Generic[P]):
         lasts = [last for last, _, _ in self._under_way]
         assert lasts == sorted(set(lasts))
         assert not lasts or (self._acknowledged < lasts[0] and lasts[-1] == self._sent)
-        numbers = [one.number for one in self._waiting]
+        numbers = [one.number for one in self.waiting]
         assert numbers == sorted(numbers)
         assert not numbers or numbers[-1] <= self._added
-        assert {one.number for one in self._waiting if not one.code} >= {
+        assert {one.number for one in self.waiting if not one.code} >= {
             *range(self._acknowledged + 1, self._added + 1)
         }
         assert all(number <= self._sent for number in self._codes)

@@ -34,18 +34,18 @@ class ClientRights:
         "__weakref__",
         "_known",
         "_rules",
-        "_verdicts",
         "may_receive_guaranteed",
         "may_send_guaranteed",
         "may_share",
         "queue_units",
+        "verdicts",
     )
 
     def __init__(self, rights: Rights, known: KnownRights) -> None:
         self._known = known
         self._rules = TopicRules(rights.publish_exceptions, default_allow=rights.publish_allowed)
-        #: Topic -> error code or 0; at most VERDICTS_MAX.
-        self._verdicts: dict[str, int] = {}
+        #: Topic -> error code or 0, of those that were asked for; at most VERDICTS_MAX.
+        self.verdicts: dict[str, int] = {}
         #: Work units of direct messages that may wait for a client.
         self.queue_units: Final = rights.queue_units
         self.may_share: Final = rights.may_share
@@ -54,21 +54,21 @@ class ClientRights:
 
     def refusal_of(self, topic: str) -> int:
         """Give the error code for which messages to a topic are refused, or 0."""
-        verdict = self._verdicts.get(topic)
+        verdict = self.verdicts.get(topic)
         if verdict is None:
-            if len(self._verdicts) >= VERDICTS_MAX:
+            if len(self.verdicts) >= VERDICTS_MAX:
                 self.forget()
             self._known.remember_one()
-            verdict = self._verdicts[topic] = publish_refusal(self._rules, topic)
+            verdict = self.verdicts[topic] = publish_refusal(self._rules, topic)
         return verdict
 
     def forget(self) -> None:
         """Forget the verdicts; the hot topics are back after one use each."""
-        self._known.remembered -= len(self._verdicts)
-        self._verdicts.clear()
+        self._known.remembered -= len(self.verdicts)
+        self.verdicts.clear()
 
     def __len__(self) -> int:
-        return len(self._verdicts)
+        return len(self.verdicts)
 
 
 class KnownRights:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 #: gateway that is busy.
 WINDOW_MESSAGES: Final = 1 << 40
 WINDOW_BYTES: Final = 32 << 20
+#: It is looked so often whether more is to be granted, which it is from half of that on.
+RENEWED_BYTES: Final = WINDOW_BYTES // 16
 #: Filters in one request of an attached client.
 FILTERS_MAX: Final = 16
 #: Credit of an attached client: its gateway bounds what waits for it.
@@ -185,6 +187,8 @@ class GatewaySession(ClientSession):
         """Greet the router."""
         self._held: Final = EgressWindow(WINDOW_MESSAGES, WINDOW_BYTES)
         super().__init__(hello, self._held, now)
+        #: When so many bytes have come it is looked whether more is to be granted.
+        self._renew_at = 0
         #: Client -> its request without an answer, and how many filters that has; one of each client at most.
         self._asked: dict[int, tuple[int, int]] = {}
         #: The request that is to open the producer; 0: none.
@@ -243,8 +247,11 @@ class GatewaySession(ClientSession):
 
     def passed_on(self) -> None:
         """Take note that all that came has been passed on: there is room for more."""
-        self._held.release(self._held.held_messages, self._held.held_bytes)
-        self.renew_credit()
+        held = self._held
+        held.release(held.held_messages, held.held_bytes)
+        if self._received[1] >= self._renew_at:
+            self.renew_credit()
+            self._renew_at = self._received[1] + RENEWED_BYTES
 
     def _send_of(self, number: int, operation: bytes, *parts: bytes) -> None:
         self._outgoing.append(

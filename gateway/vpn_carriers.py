@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.carrier import Carrier, Surroundings
+from angarium.wire import ROW_TOPIC
+from gateway.attached import Surroundings
+from gateway.carrier import Carrier
 from gateway.rights import KnownRights
 
 if TYPE_CHECKING:
@@ -56,6 +58,13 @@ class VpnCarriers:
     def has_room(self, vpn: str) -> bool:
         """Tell whether another message of a client in a Message VPN is taken."""
         return self._by_vpn[vpn].has_room()
+
+    def newest_topic(self, vpn: str) -> str | None:
+        """Give the topic of the direct message that clients published last, if it has not left."""
+        carrier = self._by_vpn.get(vpn)
+        return (
+            carrier.gathering.rows[-1][ROW_TOPIC] if carrier is not None and carrier.gathering.rows else None
+        )
 
     def has_room_guaranteed(self, vpn: str) -> bool:
         """Tell whether another guaranteed message of a client in a Message VPN is taken."""

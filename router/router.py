@@ -414,7 +414,9 @@ class Router:
 
     def next_tick(self) -> float:
         """Give when `tick` is due if only frames of clients came since; 0 if these may have made something due."""
-        return 0.0 if self._is_restless else min(self._wake_at, self.eliding.next_due())
+        if self._is_restless:
+            return 0.0
+        return min(self._wake_at, self.eliding.next_due()) if self.eliding.due else self._wake_at
 
     def _sweep(self, now: float) -> None:
         self.closing.sweep(now)

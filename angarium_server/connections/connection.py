@@ -45,7 +45,6 @@ class Connection:
     """One peer."""
 
     __slots__ = (
-        "_is_secure",
         "_out",
         "_socket",
         "address",
@@ -58,6 +57,7 @@ class Connection:
         "is_finished",
         "is_paused",
         "is_read_later",
+        "is_secure",
         "is_waiting",
         "peer",
         "unsent_bytes",
@@ -76,10 +76,11 @@ class Connection:
         self.came_to = ""
         self.framing = framing
         self._socket = sock
-        self._is_secure = isinstance(sock, ssl.SSLSocket)
+        #: Whether TLS is around all.
+        self.is_secure = isinstance(sock, ssl.SSLSocket)
         self.descriptor = sock.fileno()
         #: Whether the handshake of TLS is under way.
-        self.is_encrypting = self._is_secure
+        self.is_encrypting = self.is_secure
         #: Whether nothing more is taken of the peer but its end.
         self.is_deaf = False
         #: Whether the connection ends when what is in here has left.
@@ -157,7 +158,7 @@ class Connection:
         """Tell whether more can be read although the socket may not signal it."""
         if self.untaken or self.framing.has_more:
             return True
-        return self._is_secure and not self.is_encrypting and self._pending()
+        return self.is_secure and not self.is_encrypting and self._pending()
 
     def read_rest(self) -> Sequence[Any]:
         """Give more of the messages that came before: `read`, when nothing new has come."""
@@ -226,7 +227,7 @@ class Connection:
                 break
             pieces.append(piece)
             size += len(piece)
-        if self._is_secure or len(pieces[0]) + len(pieces[-1]) < JOIN_BYTES:
+        if self.is_secure or len(pieces[0]) + len(pieces[-1]) < JOIN_BYTES:
             return b"".join(pieces)
         return pieces
 

@@ -369,15 +369,26 @@ class Door:
         """Send what was said."""
         unflushed, self._unflushed = self._unflushed, {}
         for connection in unflushed:
-            if not connection.is_waiting and connection.id in self._connections:
-                self._flush(connection)
+            if connection.is_waiting or connection.id not in self._connections:
+                continue
+            try:
+                connection.flush()
+            except ConnectionOverError as over:
+                self._lose(connection, str(over), time.monotonic())
+            else:
+                if connection.unsent_bytes or connection.is_finished:
+                    self._flushed(connection)
 
     def _flush(self, connection: Connection) -> None:
         try:
             connection.flush()
         except ConnectionOverError as over:
             self._lose(connection, str(over), time.monotonic())
-            return
+        else:
+            self._flushed(connection)
+
+    def _flushed(self, connection: Connection) -> None:
+        """Watch for room if the socket has not taken all, and no longer if it has."""
         waits = connection.unsent_bytes > 0 and not connection.is_encrypting
         if waits != connection.is_waiting:
             connection.is_waiting = waits
@@ -459,7 +470,9 @@ class Door:
             if is_taken is False:
                 connection.untaken = messages[at:]
                 break
-        if connection.has_more():
+        if (
+            connection.framing.has_more or connection.untaken or connection.is_secure
+        ) and connection.has_more():
             self._read_on(connection)
 
     def _read_on(self, connection: Connection) -> None:

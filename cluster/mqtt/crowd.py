@@ -31,6 +31,8 @@ class Pace:
         #: Signals since the rate was looked at, and when that was.
         self._signals = 0
         self._looked_at = 0.0
+        #: When that pays again.
+        self.look_at = 0.0
         #: Whether they are read by the clock, and when next.
         self.is_paced = False
         self.read_at = 0.0
@@ -40,7 +42,7 @@ class Pace:
         passed_s = now - self._looked_at
         if passed_s >= LOOK_S:
             self.is_paced = self._signals >= PACED_FROM * passed_s
-            self._signals, self._looked_at = 0, now
+            self._signals, self._looked_at, self.look_at = 0, now, now + LOOK_S
 
     def was_read(self, signals: int, now: float) -> None:
         """Note that so many sockets were read in a turn that began then."""
@@ -73,7 +75,8 @@ class Crowd:
     def tick(self, now: float) -> float:
         """Read what has gathered, if it is time; gives when to call again."""
         pace = self._pace
-        pace.look(now)
+        if now >= pace.look_at:
+            pace.look(now)
         if pace.is_paced is self._begins_turns:
             self._begin_turns(wanted=not pace.is_paced)
         if not pace.is_paced:

@@ -135,7 +135,7 @@ class Delivering:
         #: What this turn has done.
         self._turn_rows = self._turn_copies = 0
         #: Rows for which it had no time, in their order, each iterator at its first one, and what is called then.
-        self._waiting: deque[tuple[Iterator[Row], Callable[[float], None] | None]] = deque()
+        self.waiting: deque[tuple[Iterator[Row], Callable[[float], None] | None]] = deque()
         #: Subscriptions of clients that are gone, by topic filter; what comes for these reaches nobody.
         self._left: deque[dict[str, MqttSubscription]] = deque()
         #: Told the topic of each message that came to be retained, and that somebody gets.
@@ -159,6 +159,10 @@ class Delivering:
         """Remove these some at a time: their client is gone, and may have had very many. The dict is emptied."""
         self._left.append(subscriptions)
 
+    def has_receivers(self, topic: str) -> bool:
+        """Tell whether a client is subscribed to a topic with QoS 0, not shared."""
+        return bool(self._fan_out.find(topic).copies)
+
     def _remove_left(self) -> None:
         for _ in range(TURN_REMOVALS):
             if not self._left:
@@ -171,8 +175,8 @@ class Delivering:
 
     def deliver(self, rows: Iterable[Row], now: float) -> None:
         """Send rows to all clients whose subscriptions match; perhaps not all of them in this turn."""
-        self._waiting.append((iter(rows), None))
-        if len(self._waiting) == 1:
+        self.waiting.append((iter(rows), None))
+        if len(self.waiting) == 1:
             self._go_on(now)
 
     def begin_turn(self, now: float) -> bool:
@@ -180,20 +184,15 @@ class Delivering:
         self._turn_rows = self._turn_copies = 0
         if self._left:
             self._remove_left()
-        if self._waiting:
+        if self.waiting:
             self._go_on(now)
-        return bool(self._waiting or self._left)
+        return bool(self.waiting or self._left)
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether rows wait, or did until just now."""
-        return bool(self._waiting)
-
-    def _go_on(self, now: float) -> bool:
-        """Send what waits, as far as the turn goes; true if that is not all."""
+    def _go_on(self, now: float) -> None:
+        """Send what waits, as far as the turn goes."""
         find = self._fan_out.find
-        while self._waiting and not self._is_over():
-            rows, then = self._waiting[0]
+        while self.waiting and (self._turn_copies < TURN_COPIES or not self._is_over()):
+            rows, then = self.waiting[0]
             for row in rows:
                 plan = find(row[1])
                 if plan.copies:
@@ -203,19 +202,18 @@ class Delivering:
                     if self._turn_copies >= TURN_COPIES and self._is_over():
                         break
             else:
-                self._waiting.popleft()
+                self.waiting.popleft()
                 if then is not None:
                     then(now)
         self._hand_over(now)
-        return self.is_behind
 
     def _is_over(self) -> bool:
         return self._turn_copies >= TURN_COPIES and self._turn_rows >= TURN_ROWS
 
     def behind(self, then: Callable[[float], None], now: float) -> None:
         """Call this when all rows are delivered that came before, with the time."""
-        if self._waiting:
-            self._waiting.append((iter(()), then))
+        if self.waiting:
+            self.waiting.append((iter(()), then))
         else:
             then(now)
 
@@ -236,7 +234,9 @@ class Delivering:
             copies = _copies_of_others(row, plan, plan.own)
         gathered = self._gathered
         for one in copies:
-            data = _packet(row, topic, one)
+            section = publish_section(row) if one.version == V5 else b""
+            flags = publish.RETAIN if one.keeps_retain and row[2] & wire.FLAG_RETAIN else 0
+            data = publish.direct(topic, section, row[5], one.version, flags, one.extra)
             if one.packet_bytes_max and len(data) > one.packet_bytes_max:
                 one = _takers(one, len(data))
             for receiver in one.receivers:
@@ -310,13 +310,6 @@ def _copies_of_others(
     if sender is None or sender not in own:
         return plan.copies
     return *[one.without(sender) for one in plan.copies], *_copies(own[sender])
-
-
-def _packet(row: Row, topic: bytes, copies: _Copies) -> bytes:
-    """Write a row as a PUBLISH with QoS 0."""
-    section = publish_section(row) if copies.version == V5 else b""
-    flags = publish.RETAIN if copies.keeps_retain and row[2] & wire.FLAG_RETAIN else 0
-    return publish.direct(topic, section, row[5], copies.version, flags, copies.extra)
 
 
 def _takers(copies: _Copies, size: int) -> _Copies:

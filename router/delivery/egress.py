@@ -130,7 +130,8 @@ class Egress:
             if dropped:
                 frames = _frames_for(session, delivery.bundles, dropped)
             elif delivery.is_small and not session.is_neighbour:
-                self._send_small(session, delivery.bundles[0])
+                rows, batch = delivery.rows, delivery.bundles[0].batch
+                self._count(session, rows, self._outbox.send_rows(session, rows, batch))
                 return
             else:
                 frames = frames_of(delivery, session)

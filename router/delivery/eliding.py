@@ -45,7 +45,7 @@ class Eliding:
         self.tracked = 0
         self.elided = 0
         #: (due, tie breaker, session, topic, what was tracked); a topic that aged out leaves its entry behind.
-        self._due: list[tuple[float, int, Session, str, Topic]] = []
+        self.due: list[tuple[float, int, Session, str, Topic]] = []
         self._ties = 0
 
     def offer(self, session: Session, delivery: Delivery, now: float) -> None:
@@ -140,33 +140,33 @@ class Eliding:
 
     def _schedule(self, session: Session, topic: str, tracked: Topic, due: float) -> None:
         self._ties += 1
-        heapq.heappush(self._due, (due, self._ties, session, topic, tracked))
-        if len(self._due) > 2 * self.tracked + DUE_SLACK:
+        heapq.heappush(self.due, (due, self._ties, session, topic, tracked))
+        if len(self.due) > 2 * self.tracked + DUE_SLACK:
             self._sweep()
 
     def _sweep(self) -> None:
         """Drop the entries of topics that aged out: between two sweeps as many must come as are kept."""
-        self._due = [
+        self.due = [
             entry
-            for entry in self._due
+            for entry in self.due
             if (table := entry[2].eliding) is not None and table.topics.get(entry[3]) is entry[4]
         ]
-        heapq.heapify(self._due)
+        heapq.heapify(self.due)
 
     @property
     def due_times(self) -> int:
         """Count the due times that are kept; bounded by the tracked topics."""
-        return len(self._due)
+        return len(self.due)
 
     def next_due(self) -> float:
         """Give the time at which `release` has something to do, infinite if there is none."""
-        return self._due[0][0] if self._due else math.inf
+        return self.due[0][0] if self.due else math.inf
 
     def release(self, now: float) -> None:
         """Send what was held long enough; topics without anything held are forgotten."""
         batches: dict[Session, list[Topic]] = {}
-        while self._due and self._due[0][0] <= now:
-            _, _, session, topic, tracked = heapq.heappop(self._due)
+        while self.due and self.due[0][0] <= now:
+            _, _, session, topic, tracked = heapq.heappop(self.due)
             table = session.eliding
             if table is None or table.topics.get(topic) is not tracked or tracked.ready:
                 continue

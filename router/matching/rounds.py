@@ -35,6 +35,7 @@ from router.sessions.round import ChoiceResult, EndpointResult, Inside, Part, Pl
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from angarium.errors import AngariumError
     from angarium_server.frames.matching import ChoiceHead, EndpointHead, Work
     from router.delivery.egress import Egress
     from router.ground.config import RouterConfig
@@ -503,10 +504,7 @@ def _endpoint_result(shard: Shard, head: EndpointHead, batch: bytes) -> Endpoint
 
 
 def read_publish(
-    session: Session,
-    frames: list[bytes],
-    shards: Shards,
-    config: RouterConfig,
+    session: Session, frames: list[bytes], shards: Shards, config: RouterConfig
 ) -> Round[Session]:
     """Check a PUBLISH and make it a round.
 
@@ -536,7 +534,9 @@ def read_publish(
         number, epoch, flush, parts = wire.decode_header(_decode_direct, frames[1])
     if len(parts) != len(frames) - 2:
         raise error_for(errors.MALFORMED_FRAME, "PUBLISH has one batch for each of its parts")
-    _check_credit(session, number)
+    may_come = session.unretired_bytes < session.bytes_max and len(session.open_rounds) < session.rounds_max
+    if number != session.round_number + 1 or not may_come:
+        raise _beyond_credit(session, number)
     checked = []
     count = size = 0
     for (worker, rows), batch in zip(parts, frames[2:], strict=True):
@@ -578,10 +578,10 @@ def _charge_producer(a_round: Round[Session], handle: int, first: int, config: R
     a_round.resent = producer.memory.is_known(first)
 
 
-def _check_credit(session: Session, number: int) -> None:
+def _beyond_credit(session: Session, number: int) -> AngariumError:
+    """Say why a session may not publish a round of this number now."""
     if number != session.round_number + 1:
-        raise error_for(errors.MALFORMED_FRAME, f"round {number} after round {session.round_number}")
+        return error_for(errors.MALFORMED_FRAME, f"round {number} after round {session.round_number}")
     if len(session.open_rounds) >= session.rounds_max:
-        raise error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{session.rounds_max} rounds are under way")
-    if session.unretired_bytes >= session.bytes_max:
-        raise error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{session.bytes_max} bytes are under way")
+        return error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{session.rounds_max} rounds are under way")
+    return error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{session.bytes_max} bytes are under way")

@@ -299,7 +299,8 @@ class RowGatherer:
         rows_max, size_max = self._rows_max, self._batch_bytes_max
         while waiting:
             row = waiting[0]
-            more = row_size(row) + ROW_OVERHEAD_BYTES
+            size_of_row = len(row[5]) + len(row[4] or b"") if row[3] is None else row_size(row)
+            more = size_of_row + ROW_OVERHEAD_BYTES
             if rows and (rows >= rows_max or size + more > size_max):
                 break
             topic = row[1]

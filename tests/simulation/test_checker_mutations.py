@@ -153,7 +153,7 @@ class HoldsElidedForEver(Router):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.eliding.release = lambda now: self.eliding._due.clear()  # type: ignore[method-assign]
+        self.eliding.release = lambda now: self.eliding.due.clear()  # type: ignore[method-assign]
 
 
 @pytest.mark.slow

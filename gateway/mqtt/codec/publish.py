@@ -199,6 +199,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 #: A PUBLISH around its packet identifier: what stands before it, its properties, and its payload.
 Frame = tuple[bytes, bytes, bytes]
 
+#: How lengths of one byte are written.
+_SHORT: Final = tuple(bytes([size]) for size in range(0x80))
 #: The first bytes of a PUBLISH, by its flags.
 _FIRST: Final = tuple(bytes([PacketType.PUBLISH << 4 | flags]) for flags in range(16))
 
@@ -237,7 +239,8 @@ def direct(
     """Write a PUBLISH with QoS 0 at once; the arguments are those of `Message` and `frame`."""
     if version == V5:
         payload = fields.variable_integer(len(extra) + len(section)) + extra + section + payload
-    return _FIRST[flags] + fields.variable_integer(len(topic) + len(payload)) + topic + payload
+    size = len(topic) + len(payload)
+    return _FIRST[flags] + (_SHORT[size] if size < 0x80 else fields.variable_integer(size)) + topic + payload
 
 
 def alias(number: int) -> bytes:

@@ -195,16 +195,25 @@ def test_a_turn_has_a_limit_and_the_next_ones_go_on_in_order(monkeypatch: pytest
         return found[0]
 
     bench.deliver(*numbered[:3], row("b"))
-    assert not bench.delivering.is_behind
+    assert not bench.delivering.waiting
     bench.deliver(*numbered[3:5])
-    assert bench.delivering.is_behind
+    assert bench.delivering.waiting
     bench.deliver(*numbered[5:])
     seen.append(payloads())
     while bench.delivering.begin_turn(0.0):
         seen.append(payloads())
     seen.append(payloads())
     assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert not bench.delivering.is_behind
+    assert not bench.delivering.waiting
+
+
+def test_it_is_known_whether_somebody_gets_a_topic() -> None:
+    bench, client = Bench(), FakeClient(1)
+    subscription = bench.subscribe(client, "a/+")
+    assert bench.delivering.has_receivers("a/b")
+    assert not bench.delivering.has_receivers("b")
+    bench.delivering.remove(subscription)
+    assert not bench.delivering.has_receivers("a/b")
 
 
 def test_a_turn_of_few_rows_for_very_many_is_worth_its_system_calls(monkeypatch: pytest.MonkeyPatch) -> None:

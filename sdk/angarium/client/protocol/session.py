@@ -46,7 +46,7 @@ from angarium.client.protocol.guaranteed import GuaranteedProtocol
 from angarium.message import Delivery, Row, unpack_rows
 from angarium.slots import EMPTY_ROUND
 from angarium.topic import SLOTS
-from angarium.wire import header, malformed
+from angarium.wire import decode_header, header, malformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -399,10 +399,11 @@ class ClientSession:
             rows = unpack_rows(batch)
             if len(rows) != count:
                 raise malformed(f"a batch of {len(rows)} rows, announced were {count}")
+            size = len(batch)
             if rows:
-                deliveries.append(Delivery(rows, share, len(batch)))
+                deliveries.append(Delivery(rows, share, size))
             messages += count
-            size_bytes += len(batch)
+            size_bytes += size
         self.count_received(messages, size_bytes)
         if flags & wire.DELIVER_UNSORTED:
             deliveries = merge(deliveries)
@@ -489,7 +490,7 @@ def read_deliver(frames: list[bytes]) -> tuple[int, list[tuple[int, str | None]]
     Raises:
         InvalidRequestError: it is of another shape (40001).
     """
-    flags, parts, dropped = header(_decode_deliver, frames, parts=None)
+    flags, parts, dropped = decode_header(_decode_deliver, frames[1])
     if len(parts) != len(frames) - 2:
         raise malformed(f"{len(frames) - 2} batches for {len(parts)} parts")
     return flags, parts, dropped
