@@ -172,7 +172,7 @@ class Balancing:
 
     def _balance(self, request: arguments.BalanceArguments, asker: Asker, now: float) -> None:
         if request.dry_run:
-            self._look(now, lambda plan: self._board.reply(asker, self._answer(plan)), asker)
+            self._look(now, lambda plan: self._board.reply(asker, self._answer(plan, [])), asker)
             return
         if self.is_wanted:
             detail = "queues are being moved already: 'angarium worker balance --show' tells how far it is"
@@ -180,24 +180,24 @@ class Balancing:
 
         def begin(plan: Plan) -> None:
             if not plan.moves:
-                self._board.reply(asker, self._answer(plan))
+                self._board.reply(asker, self._answer(plan, []))
                 return
             self._bytes_per_s, self._moves_max = request.bytes_per_s, request.moves_max
             changes = self._begin()
             self._take_plan(plan)
-            answer = self._answer(plan)
+            answer = self._answer(plan, self._planned)
             self._changes.make(changes, asker, "", lambda: answer)
 
         self._look(now, begin, asker)
 
     def _show(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
-        self._board.reply(asker, self._answer(self._plan))
+        moves = [*self._over, *self._under_way, *self._planned]
+        self._board.reply(asker, self._answer(self._plan, moves))
 
     def _stop(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
         self._changes.make(self.cancel(), asker, "", lambda: None)
 
-    def _answer(self, plan: Plan | None) -> dict[str, Any]:
-        moves = [*self._over, *self._under_way, *self._planned]
+    def _answer(self, plan: Plan | None, moves: list[Move]) -> dict[str, Any]:
         rows = [row for move in moves for row in move.rows()]
         if not moves and plan is not None:
             rows = [{**_row(one), "state": "planned", "copied_bytes": 0, "why": ""} for one in plan.moves]
@@ -215,7 +215,7 @@ class Balancing:
 
     def _look(self, now: float, use: Callable[[Plan], None], asker: Asker | None = None) -> None:
         """Ask for the loads of all lanes, and use a plan that is made of them."""
-        known = {lane.lane_id: lane for lane in self._lanes(now)}
+        known = {lane.lane_id: lane for lane in self._lanes()}
         ids = list(dict.fromkeys(lane_id >> wire.LANE_BITS for lane_id in known))
         pieces = [ids[at : at + ENDPOINTS_PER_QUESTION] for at in range(0, len(ids), ENDPOINTS_PER_QUESTION)]
         questions: dict[Any, Any] = {
@@ -235,20 +235,28 @@ class Balancing:
                 for lane_id, *figures in answers["loads", number]:
                     if lane_id in known:
                         known[lane_id] = Lane(*known[lane_id][:6], *figures)
-            use(plan_moves(known.values(), self._catalog.placement.workers))
+            workers, resting = self._catalog.placement.workers, self._resting(now)
+            use(plan_moves(known.values(), workers, resting=resting))
 
         self._is_asking = asker is None
         self._board.collect_view(None, now, questions, finish)
 
-    def _lanes(self, now: float) -> Iterator[Lane]:
-        """Give the lanes that may be moved; those of temporary endpoints go with their clients."""
+    def _lanes(self) -> Iterator[Lane]:
+        """Give all lanes, without figures."""
         for (kind, vpn, name), attributes in self._catalog.endpoints():
-            if not attributes.get("durable", True):
-                continue
             for partition, home in enumerate(attributes["homes"]):
                 lane_id = int(attributes["id"]) << wire.LANE_BITS | partition
-                if now - self._moved_at.get(lane_id, -REST_S) >= REST_S:
-                    yield Lane(lane_id, kind, vpn, name, partition, home)
+                yield Lane(lane_id, kind, vpn, name, partition, home)
+
+    def _resting(self, now: float) -> dict[int, None]:
+        """Give the lanes that stay: those that were moved of late, and temporary ones, which go with their clients."""
+        self._moved_at = {lane_id: at for lane_id, at in self._moved_at.items() if now - at < REST_S}
+        resting = dict.fromkeys(self._moved_at)
+        for _, attributes in self._catalog.endpoints():
+            if not attributes.get("durable", True):
+                first = int(attributes["id"]) << wire.LANE_BITS
+                resting.update(dict.fromkeys(range(first, first + len(attributes["homes"]))))
+        return resting
 
     def _questions(self) -> dict[Any, Any]:
         """Give what tells whether everything is where it belongs."""

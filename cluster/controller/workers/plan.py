@@ -18,7 +18,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
 #: What a lane without traffic counts, and how many bytes count as much as a message.
 IDLE_LOAD: Final = 0.01
@@ -67,14 +67,24 @@ class Plan(NamedTuple):
     after: list[float]
 
 
-def plan_moves(lanes: Iterable[Lane], workers: int, limit: int = MOVES_MAX) -> Plan:
-    """Give the moves that level the loads of workers 0 .. workers - 1."""
+def plan_moves(
+    lanes: Iterable[Lane], workers: int, limit: int = MOVES_MAX, resting: Container[int] = ()
+) -> Plan:
+    """Give the moves that level the loads of workers 0 .. workers - 1.
+
+    Args:
+        lanes: all that there are.
+        workers: how many there are.
+        limit: of the moves.
+        resting: ids of lanes that stay where they are.
+    """
     loads = [0.0] * workers
     #: Worker -> (load, bytes, lane id, lane), rising.
     movable: list[list[tuple[float, int, int, Lane]]] = [[] for _ in range(workers)]
     for lane in lanes:
         if lane.home < workers:
             loads[lane.home] += lane.load
+        if lane.home < workers and lane.lane_id not in resting:
             movable[lane.home].append((lane.load, lane.bytes, lane.lane_id, lane))
     for each in movable:
         each.sort()
@@ -102,10 +112,10 @@ def _is_worth_it(load: float, gap: float) -> bool:
 
 
 def _closest(lanes: list[tuple[float, int, int, Lane]], wanted: float) -> int | None:
-    """Give the place of the lane whose load is closest to the wanted one, the smallest of those."""
+    """Give the place of the lane whose load is closest to the wanted one; of several that with the fewest bytes."""
     if not lanes:
         return None
     above = bisect_left(lanes, (wanted,))
     found = [at for at in (above - 1, above) if 0 <= at < len(lanes)]
-    best = min(found, key=lambda at: abs(lanes[at][0] - wanted))
-    return bisect_left(lanes, (lanes[best][0],))
+    firsts = [bisect_left(lanes, (lanes[at][0],)) for at in found]
+    return min(firsts, key=lambda at: (round(abs(lanes[at][0] - wanted), 6), lanes[at][1]))

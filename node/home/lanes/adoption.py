@@ -35,7 +35,7 @@ from node.home.spool.writing import Task
 from storage.spool import Table
 
 if TYPE_CHECKING:
-    from node.home.lanes.copies import Copies, EarlyCopies
+    from node.home.lanes.copies import Copies, EarlyCopies, EarlySegment
     from node.home.lanes.moves import Moves
     from node.home.lanes.others import Old, Others
     from node.home.lanes.outbox import Outbox
@@ -61,9 +61,7 @@ SCAN_ROWS: Final = 2_000
 class _Import:
     """A lane that is being taken over."""
 
-    def __init__(
-        self, held: HeldLane, name: str, buried: int, early: dict[bytes, tuple[bytes, Segment]]
-    ) -> None:
+    def __init__(self, held: HeldLane, name: str, buried: int, early: dict[bytes, EarlySegment]) -> None:
         self.held = held
         self.name = name
         #: What was copied before and not looked at yet, as `EarlyCopy.found`.
@@ -213,8 +211,8 @@ class Adoptions:
         self._outbox.event("warning", "lane_not_adopted", text)
 
     def _drop_early(self, one: _Import) -> None:
-        for _, segment in one.early.values():
-            self._writing.discard(segment, self._now)
+        for early in one.early.values():
+            self._writing.discard(early.segment, self._now)
         one.early = {}
 
     # -- steps -----------------------------------------------------------------------------------------------
@@ -300,6 +298,9 @@ class Adoptions:
             return
         if one.next_segment is not None:
             changes = self._copy_segments(one, source, one.next_segment)
+            if not changes:
+                one.is_under_way = False  # all of it is here: nobody has to wait for the disk
+                return
         elif one.next_staged is not None:
             changes = self._copy_staged(one, source, one.next_staged)
         elif one.next_record is not None:
@@ -369,29 +370,29 @@ class Adoptions:
 
     def _copy_segment(self, one: _Import, source: Spool, segment: Segment, value: bytes) -> list[Change]:
         """Give the changes that import a segment, and its block unless it is here."""
-        known, early = one.early.pop(segment.key(), (b"", None))
-        if early is not None and known == value:
-            changes: list[Change] = []
-            self._copies.go_on(early, segment)
+        key = segment.key()
+        early = one.early.pop(key, None)
+        changes: list[Change] = []
+        if early is not None and early.there == value:
+            self._copies.go_on(early.segment, segment)
         else:
-            changes = [] if early is None else self._copies.take_out(early)
+            changes += () if early is None else self._copies.take_out(early.segment)
             changes += self._copies.add(one.name, source, segment) or ()
         one.segments.append(segment)
         one.copied += segment.live
-        changes.append((Table.SEGMENTS, segment.key(), segment.pack()))
-        changes.append((Table.STATES, segment.key(), segment.pack_state()))
+        packed = segment.pack()
+        if early is None or early.here != packed:
+            changes.append((Table.SEGMENTS, key, packed))
+        if early is None or segment.has_state:
+            changes.append((Table.STATES, key, segment.pack_state()))
         return changes
 
     def _delete_early(self, one: _Import) -> list[Change]:
         """Give the changes that delete some of what was copied before and is not in the old spool any more."""
         changes: list[Change] = []
         for key in list(islice(one.early, SCAN_ROWS)):
-            _, segment = one.early.pop(key)
-            changes += [
-                (Table.SEGMENTS, key, None),
-                (Table.STATES, key, None),
-                *self._copies.take_out(segment),
-            ]
+            deleted = self._copies.take_out(one.early.pop(key).segment)
+            changes += [(Table.SEGMENTS, key, None), (Table.STATES, key, None), *deleted]
         return changes
 
     def _copy_records(self, one: _Import, source: Spool, start: bytes) -> None:

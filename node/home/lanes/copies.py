@@ -86,6 +86,16 @@ class Copies:
             del self._copied[name]
 
 
+class EarlySegment(NamedTuple):
+    """A segment that was copied early."""
+
+    #: Its record in the other spool, when it was copied.
+    there: bytes
+    #: Its record here.
+    here: bytes
+    segment: Segment
+
+
 class EarlyCopy:
     """What is here of a lane that another worker serves."""
 
@@ -96,8 +106,8 @@ class EarlyCopy:
         self.bytes_per_s = bytes_per_s
         #: It begins when this many segments are deleted: some may have its keys.
         self.buried = buried
-        #: Key of a segment there -> its record there when it was copied, and the copy; none without messages.
-        self.found: dict[bytes, tuple[bytes, Segment]] = {}
+        #: Key of a segment -> its copy; none without messages.
+        self.found: dict[bytes, EarlySegment] = {}
         #: Key behind the last segment that was looked at.
         self.next_key = layout.number_key(lane_id)
         self.messages = 0
@@ -164,10 +174,10 @@ class EarlyCopies:
             self._discard(one, now)
 
     def _discard(self, one: EarlyCopy, now: float) -> None:
-        for _, segment in one.found.values():
-            self._writing.discard(segment, now)
+        for early in one.found.values():
+            self._writing.discard(early.segment, now)
 
-    def take(self, lane_id: int, name: str, now: float) -> dict[bytes, tuple[bytes, Segment]]:
+    def take(self, lane_id: int, name: str, now: float) -> dict[bytes, EarlySegment]:
         """Give what is here of a lane that is taken over now."""
         one = self.by_lane.get(lane_id)
         if one is None or one.name != name:
@@ -216,9 +226,9 @@ class EarlyCopies:
                 continue
             size += segment.live_bytes
             one.messages += segment.live
-            one.found[key] = value, segment
+            one.found[key] = EarlySegment(value, segment.pack(), segment)
             changes += copied
-            changes.append((Table.SEGMENTS, key, segment.pack()))
+            changes.append((Table.SEGMENTS, key, one.found[key].here))
         one.is_caught_up |= not found
         one.next_try = now + (size / one.bytes_per_s if found else LOOK_S)
         one.bytes += size
@@ -244,4 +254,4 @@ class EarlyCopies:
         for lane_id, one in self.by_lane.items():
             assert lane_id == one.lane_id
             assert self._lanes.get(lane_id) is None
-            assert all(segment.live for _, segment in one.found.values())
+            assert all(early.segment.live for early in one.found.values())

@@ -242,6 +242,8 @@ class GuaranteedNode(SimulatedNode):
             return router.lanes.deletions(arguments)
         if operation == "stages":
             return router.publishing.stages.told(arguments, now)
+        if operation == "lane_loads":
+            return router.operators.lane_loads(arguments, now)
         if operation == "stats":
             return router.stats()
         raise error_for(errors.UNKNOWN_OPERATION, operation)

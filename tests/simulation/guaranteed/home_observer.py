@@ -50,6 +50,8 @@ class DiskObserver:
         #: Every place that was ever live here.
         self._known: dict[Place, str] = {}
         self._floors: dict[int, int] = {}
+        #: Lanes that there are; segments of others were copied early, and are nobody's.
+        self._rows: dict[int, None] = {}
         #: Lane -> its mark of an import.
         self._importing: dict[int, int] = {}
 
@@ -64,6 +66,7 @@ class DiskObserver:
                 touched[key] = None
             elif table is Table.LANES and len(key) == 8:
                 self._note_lane(key, value, touched, purged)
+                self._note_row(disk, key, value, touched)
             elif table is Table.LANES and value is not None and not layout.is_lease_key(key):
                 lane = int.from_bytes(key[:8], "big")
                 self._history.note_gaps(lane, layout.unpack_positions(value).gaps)
@@ -72,7 +75,7 @@ class DiskObserver:
             self._read(disk, key, before, now)
         after = {place: None for key in touched for place in self._places.get(key, ())}
         for place in before:
-            if place not in after:
+            if place not in after and not self._has_copy(place):
                 self._history.home_events.append(Gone(now, place, place[0] in purged, self._worker))
 
     def _note_block(self, key: bytes, value: bytes | None) -> None:
@@ -100,6 +103,25 @@ class DiskObserver:
             touched.update(self._lanes.get(lane, {}))
         self._floors[lane] = floor
 
+    def _has_copy(self, place: Place) -> bool:
+        """Tell whether a lane that is being taken over has a place in another segment: it was copied early."""
+        lane = place[0]
+        if self._importing.get(lane, 0) <= 0:
+            return False
+        return any(place in self._places.get(key, ()) for key in self._lanes.get(lane, ()))
+
+    def _note_row(
+        self, disk: SimulatedDisk, key: bytes, value: bytes | None, touched: dict[bytes, None]
+    ) -> None:
+        """What was copied early belongs to a lane when there is one."""
+        lane = int.from_bytes(key, "big")
+        if value is None:
+            self._rows.pop(lane, None)
+        elif lane not in self._rows:
+            self._rows[lane] = None
+            found = disk.scan(Table.SEGMENTS, key, layout.lane_end(lane))
+            touched.update((one, None) for one, _ in found)
+
     def _place(self, lane: int, by: int, touched: dict[bytes, None]) -> None:
         """What waits in a lane that is taken over has its true positions now, and nobody ever saw the others."""
         if self._floors.get(lane, 1) > PROVISIONAL:
@@ -119,7 +141,8 @@ class DiskObserver:
         """Read a segment that changed."""
         lane = int.from_bytes(key[:8], "big")
         value = disk.get(Table.SEGMENTS, key)
-        if value is None or int.from_bytes(key[8:], "big") < self._floors.get(lane, 1):
+        is_nobodys = lane not in self._rows and key not in self._places
+        if value is None or is_nobodys or int.from_bytes(key[8:], "big") < self._floors.get(lane, 1):
             self._places.pop(key, None)
             self._lanes.get(lane, {}).pop(key, None)
             return
