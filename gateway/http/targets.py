@@ -59,14 +59,14 @@ def target_of(raw: str) -> Target:
     """
     path, _, query = raw.partition("?")
     try:
-        pieces = [unquote_to_bytes(piece).decode() for piece in path.split("/")]
-        pairs = parse_qsl(
-            query,
-            keep_blank_values=True,
-            strict_parsing=bool(query),
-            errors="strict",
-            max_num_fields=QUERY_MAX,
-        )
+        pieces = path.split("/")
+        if "%" in path or not path.isascii():
+            pieces = [unquote_to_bytes(piece).decode() for piece in pieces]
+        pairs: list[tuple[str, str]] = []
+        if query:
+            pairs = parse_qsl(
+                query, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=QUERY_MAX
+            )
     except ValueError as error:
         raise errors.invalid(f"the target of the request cannot be read: {error}") from None
     values = dict(pairs)
