@@ -51,6 +51,7 @@ class Host:
             self._process.kill()
             self._process.wait(LIMIT_S)
             self._process = None
+            (self.data / "standby-status.json").unlink(missing_ok=True)
 
     def run(self, *arguments: str) -> str:
         environment = {**launch.environment(), "ANGARIUM_DATA": str(self.data)}
@@ -181,7 +182,6 @@ password_file = "password"
         before = self.primary
         after = next(host for host in self.hosts.values() if host is not before)
         before.kill()
-        (before.data / "standby-status.json").unlink()
         self.wait_primary(after)
         return before, after
 

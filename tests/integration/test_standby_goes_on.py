@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from angarium import DeliveryMode, Message, blocking, errors
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
+from cluster.standby.host import LOCK_FILE
 from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec, PubRel
 from gateway.mqtt.codec.connect import Will
 from gateway.mqtt.codec.control import Disconnect
@@ -28,7 +30,6 @@ from tests.waiting import expect_value, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("R271"), pytest.mark.timeout(400)]
 
@@ -344,7 +345,10 @@ def test_what_is_retained_stays_and_a_will_is_that_of_the_next_connection(world:
 
 @pytest.mark.requirement("R268")
 def test_the_host_that_was_killed_comes_back_as_the_standby(world: World) -> None:
+    left = Path((world.killed.data / LOCK_FILE).read_text())
+    assert left.is_dir(), "who is killed removes nothing"
     world.bring_back()
+    assert not left.exists()
     assert world.killed.status["role"] == "standby"
     found = json.loads(world.after.run("standby", "status", "--json"))
     assert {row["store"]: row["caught_up"] for row in found["stores"]} == {"0": True, "config": True}
@@ -379,3 +383,41 @@ def test_a_hand_over_refuses_nobody_for_long(world: World) -> None:
     assert got == numbers(0, sent)
     assert longest_s < SWITCH_MAX_S
     assert world.pair.primary is not before
+
+
+@pytest.mark.long
+@pytest.mark.requirement("R267", "R269")
+def test_a_host_that_lacks_something_takes_over_by_force_only_and_that_is_written_down(world: World) -> None:
+    """This is the end of the pair: what only the host that is lost had is lost."""
+    world.bring_back()
+    primary = world.pair.primary
+    standby = next(host for host in world.pair.hosts.values() if host is not primary)
+    standby.kill()
+    wait_for(
+        lambda: primary.status["in_sync"], lambda found: found == [primary.name], "it goes on alone", LIMIT_S
+    )
+    world.client.create_queue("only-here")
+    primary.kill()
+    standby.up()
+    wait_for(
+        lambda: standby.status,
+        lambda status: status["role"] == "standby" and status["in_sync"] == [primary.name],
+        "the other host seeing that it lacks something",
+        LIMIT_S,
+        standby.output,
+    )
+    told = standby.run("standby", "promote", "--force")
+    assert f"what only {primary.name} has is lost" in told
+    world.pair.wait_primary(standby)
+    entries = wait_for(
+        lambda: [json.loads(line) for line in standby.run("audit", "--json").splitlines()],
+        lambda found: any(entry["operation"] == "standby.promote" for entry in found),
+        "the promotion being written down",
+        LIMIT_S,
+        standby.output,
+    )
+    (entry,) = [entry for entry in entries if entry["operation"] == "standby.promote"]
+    assert entry["asked"] == {"name": standby.name, "reason": f"what only {primary.name} has is lost"}
+    assert entry["who"]
+    with pytest.raises(errors.NotFoundError):
+        world.client.show_queue("only-here")
