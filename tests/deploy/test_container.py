@@ -154,7 +154,6 @@ def test_what_the_steps_make_starts_is_healthy_and_stops_on_its_signal(
         "PATH": f"{built}/bin:{os.environ['PATH']}",
         "ANGARIUM_DATA": str(tmp_path / "data"),
         "TMPDIR": str(tmp_path / "run") if len(str(tmp_path)) < 60 else "/tmp",
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
     start = [part.replace("/etc/angarium/node.toml", str(config)) for part in start]
     program = [str(built / "bin" / start[0]), *start[1:], "--workers", "1"]

@@ -30,7 +30,7 @@ OPERATORS: Final = {"administrator": "o-7b1", "operator": "o-7b2", "viewer": "o-
 CONFIG: Final = Path(__file__).with_name("schemathesis.toml")
 #: Requests per operation. With ANGARIUM_OPENAPI_EXAMPLES they are others at each run, and every limit is tried too.
 EXAMPLES: Final = os.environ.get("ANGARIUM_OPENAPI_EXAMPLES")
-EXAMPLES_DEFAULT: Final = "2"
+EXAMPLES_DEFAULT: Final = "1"
 LIMIT_S: Final = 300 if EXAMPLES is None else 36_000
 
 

@@ -257,19 +257,20 @@ def test_a_link_can_be_switched_off_and_on(three: Mesh) -> None:
         publish_until(there, "switch", has_one(subscription))
 
 
-def test_a_hundred_thousand_subscriptions_synchronise_in_seconds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_many_subscriptions_synchronise_in_seconds(tmp_path: Path, count: int) -> None:
     with Mesh(tmp_path, 2) as mesh, blocking.connect(mesh["a"].url, timeout_s=60.0) as here:
-        texts = [f"bulk/{number}" for number in range(100_000)]
+        texts = [f"bulk/{number}" for number in range(count)]
         bulk = here.subscribe(texts)
         started = time.monotonic()
         mesh.join()
         row = mesh.wait_for("b", "a", lambda row: row["subscriptions_in"] >= len(texts))
         assert row["state"] == "up"
         took = time.monotonic() - started
-        print(f"100,000 subscriptions were synchronised {took:.1f} s after the links were created")
+        print(f"{count:,} subscriptions were synchronised {took:.1f} s after the links were created")
         assert took < 30.0
         with blocking.connect(mesh["b"].url) as there:
-            there.publish("bulk/77777", b"found")
+            there.publish("bulk/17777", b"found")
             there.flush()
             assert bulk.receive(DEADLINE_S).payload == b"found"
 
