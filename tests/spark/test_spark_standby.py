@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
     from angarium import blocking
 
-pytestmark = [pytest.mark.requirement("R221", "R271"), pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(480)]
+pytestmark = [
+    pytest.mark.requirement("R221", "R271"),
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.timeout(480),
+]
 
 MESSAGES: Final = 4_000
 RUN_S: Final = 240.0
