@@ -8,7 +8,6 @@ all of it, then does both at once on a fresh queue.
 from __future__ import annotations
 
 import contextlib
-import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -222,8 +221,3 @@ def task_of(broker: Broker, role: str, prefix: str, count: int, size: int, queue
 def _check(broker: Broker, found: int, wanted: int) -> None:
     if found < wanted:
         raise BrokerFailedError(f"{broker.name} handled {found:,} of {wanted:,} messages")
-
-
-def median_rate(rates: list[float]) -> float:
-    """Give the middle of several rates, 0 without any."""
-    return statistics.median(rates) if rates else 0.0

@@ -110,9 +110,9 @@ def check_index(file: Path, tell: Tell = silent) -> None:
     _check(file, _Walk, tell)
 
 
-def check_file(file: Path, tell: Tell = silent) -> None:
+def check_file(file: Path) -> None:
     """Walk the index of an LMDB file as `check_index` does, and read the head of each big value."""
-    _check(file, _WalkWithValues, tell)
+    _check(file, _WalkWithValues, silent)
 
 
 def _check(file: Path, walk: type[_Walk], tell: Tell) -> None:

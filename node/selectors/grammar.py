@@ -40,7 +40,6 @@ _NAME: Final = "name"
 _COMPARE: Final = "compare"
 _ADD: Final = "add"
 _MULTIPLY: Final = "multiply"
-_MARK: Final = "mark"
 _WRONG: Final = "wrong"
 _END: Final = "end"
 _TOKEN: Final = re.compile(

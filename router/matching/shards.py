@@ -216,27 +216,16 @@ class Shards:
         if index < len(self.shards) and self.shards[index].state is not ShardState.DOWN:
             self._outbox.send_order(self.shards[index], self.incarnation, flow, verb)
 
-    def change_filters(
-        self, added: list[Any], removed: list[Any], done: Callable[[], None] | None = None
-    ) -> None:
-        """Tell the workers concerned about new and gone filters (`Filter` objects), in one step.
-
-        `done` is called when all of them have confirmed.
-        """
-        confirmation = Confirmation(done) if done is not None else None
+    def change_filters(self, added: list[Any], removed: list[Any]) -> None:
+        """Tell the workers concerned about new and gone filters (`Filter` objects), in one step."""
         self._newest = max([self._newest, *[f.id for f in added]])
         for shard in self.shards:
             mine_added = [f for f in added if f.shard is None or f.shard == shard.index]
             mine_removed = [f for f in removed if f.shard is None or f.shard == shard.index]
-            if not mine_added and not mine_removed:
-                continue
-            if shard.state is not ShardState.DOWN:  # the replay to its successor tells it otherwise
+            # If it is down the replay to its successor tells it.
+            if (mine_added or mine_removed) and shard.state is not ShardState.DOWN:
                 shard.feed.put(mine_added, mine_removed)
                 self._feed(shard)
-            if confirmation is not None and mine_added:
-                self._await(shard, mine_added, confirmation)
-        if confirmation is not None and not confirmation.waiting:
-            confirmation.done()
 
     def await_pending(self, filters: list[Any], done: Callable[[], None]) -> None:
         """Call back when filters that are known, but perhaps not confirmed yet, are in force."""

@@ -69,7 +69,6 @@ class HoldingState(msgspec.Struct, frozen=True, array_like=True):
 _decode_state: Final = msgspec.msgpack.Decoder(HoldingState).decode
 #: The note of a session in the lane of a queue, and what it holds.
 decode_holding: Final = msgspec.msgpack.Decoder(tuple[bytes, list[int]]).decode
-decode_refused: Final = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class Exchange:
