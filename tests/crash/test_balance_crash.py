@@ -107,7 +107,15 @@ def moves(node: Node) -> list[dict[str, Any]]:
     return [json.loads(line) for line in found.splitlines()]
 
 
-@pytest.mark.parametrize("victim", ["source", "target", "router", "controller"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        "source",
+        pytest.param("target", marks=pytest.mark.long),
+        pytest.param("router", marks=pytest.mark.long),
+        pytest.param("controller", marks=pytest.mark.long),
+    ],
+)
 def test_a_queue_that_goes_to_a_new_worker_keeps_every_message(tmp_path: Path, victim: str) -> None:
     with Node(tmp_path / "data", workers=1) as node, busy_queues(node) as busy:
         node.run("worker", "scale", "3")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.requirement("R96", "R163", "R168", "R190")
 
-SEEDS = [f"moves {number}" for number in range(24)]
+SEEDS = [f"moves {number}" for number in range(12)]
 #: Who dies; it is seen in a run that some die twice.
 VICTIMS = ("source", "target", "router", "controller", "source and router", "target and router", "nobody")
 
