@@ -32,8 +32,11 @@ class PartsHook(BuildHookInterface[Any]):
     _libraries: tempfile.TemporaryDirectory[str] | None = None
 
     def dependencies(self) -> list[str]:
-        """Give what the build needs besides, if it is to compile."""
-        return list(self._compiling().REQUIRES) if self._compiles else []
+        """Give what the build needs besides, if it is to compile: also that whose types the modules use."""
+        if not self._compiles:
+            return []
+        used = [one for one in self.metadata.core.dependencies if not one.startswith("angarium==")]
+        return [*self._compiling().REQUIRES, *used]
 
     @property
     def _compiles(self) -> bool:
