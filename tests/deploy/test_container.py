@@ -146,7 +146,8 @@ def test_what_the_steps_make_starts_is_healthy_and_stops_on_its_signal(
 ) -> None:
     image = stages[1]
     config = tmp_path / "node.toml"
-    config.write_text("", encoding="utf-8")
+    # The usual port is that of all who ask for none, and of other tests.
+    config.write_text('[router]\nlisten = ["tcp://127.0.0.1:0"]\n', encoding="utf-8")
     start = json.loads(values(image, "ENTRYPOINT")[0]) + json.loads(values(image, "CMD")[0])
     probe = json.loads(values(image, "HEALTHCHECK")[0].partition(" CMD ")[2])
     (tmp_path / "run").mkdir()

@@ -88,7 +88,7 @@ def test_a_node_that_is_started_as_the_unit_says_tells_its_manager(
     service: dict[str, str], root: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "berlin.toml").write_text(
-        '[node]\nname = "berlin"\n[router]\nworkers = 1\n', encoding="utf-8"
+        '[node]\nname = "berlin"\n[router]\nworkers = 1\nlisten = ["tcp://127.0.0.1:0"]\n', encoding="utf-8"
     )
     command = service["ExecStart"].replace("%i", "berlin").split()
     assert command[0] == service["ExecStartPre"].split()[0] == "/opt/angarium/bin/angarium"
