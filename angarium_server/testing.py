@@ -38,8 +38,8 @@ WAIT_TIMEOUT_S: Final = 60.0
 _LOOK_INTERVAL_S: Final = 0.05
 #: A look at the status runs a command: it is followed by so many times what it took, at most, so that the node has more
 #: of the machine than who looks at it.
-_REST: Final = 4
-_REST_MAX_S: Final = 0.4
+_REST: Final = 2
+_REST_MAX_S: Final = 0.2
 _OUTPUT_BYTES_MAX: Final = 20_000
 _COMMAND_TIMEOUT_S: Final = 60.0
 

@@ -20,7 +20,7 @@ TIMEOUT_S: Final = 40.0
 #: Between two looks, at first and at last: most things are so soon.
 _LOOK_INTERVAL_S, _LOOK_INTERVAL_MAX_S = 0.002, 0.05
 #: A look that runs a command costs as much as what it looks at: it is followed by so many times what it took, at most.
-_REST, _REST_MAX_S = 4, 0.4
+_REST, _REST_MAX_S = 2, 0.2
 
 
 def wait_for(
