@@ -328,6 +328,7 @@ def test_a_change_of_the_number_of_workers_tells_how_far_it_is(
 
     steps = [workers_of(0, 0), workers_of(50), workers_of(80), workers_of(20), workers_of(0)]
     admin.answers["workers"] = lambda: steps.pop(0)
+    admin.answers["workers.balance.show"] = {"is_moving": False}
     monkeypatch.setattr(clients, "progress", noting)
     monkeypatch.setattr(clients, "SCALE_POLL_S", 0.0)
     assert cli.run(["worker", "scale", "1", "--wait"]) == 0
