@@ -90,7 +90,7 @@ def test_the_lease_shows_people_who_has_it(server: LeaseServer, account: Path) -
         spec = lease["spec"]
         assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == (
             "a_1",
-            5,
+            3,
             1,
         )
         kept = msgspec.json.decode(lease["metadata"]["annotations"]["angarium-standing"])

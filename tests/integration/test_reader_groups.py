@@ -338,7 +338,7 @@ def test_a_lease_goes_with_its_queue_when_its_worker_leaves(tmp_path: Path) -> N
                 groups.append(await client.reader_group(name, "g"))
                 plans.append((await groups[-1].plan({0: 1}, messages=300))[0])
             for count in (1, 3):
-                await asyncio.to_thread(node.run, "worker", "scale", str(count))
+                await asyncio.to_thread(node.run, "worker", "scale", str(count), "--wait")
                 for group, planned in zip(groups, plans, strict=True):
                     assert await read(group, client, 0, 1, planned.end) == list(range(300))
             for group in groups:

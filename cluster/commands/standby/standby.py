@@ -94,7 +94,7 @@ def promote(*, data: Path | None, force: bool, other: str | None, out: Output) -
     With standby.store = "manual" that is how a standby takes over. With another store it does so by itself, if it has
     everything; --force is for a host that has not, when the other one is lost.
     """
-    from cluster.standby.promotion import name_other, promote_host
+    from cluster.commands.standby.promoting import name_other, promote_host
 
     where = data or own_data_directory()
     if other is not None:

@@ -11,6 +11,7 @@ import pytest
 from angarium import errors
 from angarium_server.frames.shipping import Followed, Order, ShipFiles
 from cluster.admin.answers import HostStatus, StoreStatus
+from cluster.commands.standby.promoting import name_other, promote_host
 from cluster.controller.switchboard.effects import SwitchOver
 from cluster.data.node_file import NODE_FILE, NodeFile, read_node_file
 from cluster.standby import files
@@ -19,10 +20,8 @@ from cluster.standby.promotion import (
     FORCE_FILE,
     Promotion,
     forget_promotion,
-    name_other,
     note_promotion,
     noted_promotion,
-    promote_host,
     take_force,
 )
 from cluster.standby.stores.manual import note
