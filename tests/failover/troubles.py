@@ -10,6 +10,7 @@ import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from angarium.errors import ConflictError
 from tests.failover.cables import CABLES, OUTSIDE, ways
 from tests.failover.etcd import status_of
 from tests.waiting import wait_until
@@ -66,6 +67,15 @@ class World(NamedTuple):
         """Give the host that says that it is the primary; one that hangs may have said so long ago."""
         found = [host for host in self.hosts.values() if host.is_primary]
         return max(found, key=lambda host: host.status.get("epoch", 0), default=None)
+
+
+def _hands_over(primary: Host) -> bool:
+    """Ask for it; a store may just have begun to be shipped again, and then it is refused."""
+    try:
+        primary.ask("standby.switch")
+    except ConflictError:
+        return False
+    return True
 
 
 def in_sync(world: World) -> bool:
@@ -245,8 +255,8 @@ class Troubles:
         """Hand over, as an operator does."""
         primary = self._primary_with_standby()
         self._hit_primary = True
+        wait_until(lambda: _hands_over(primary), f"{primary.name} being ready to hand over", PATIENCE_S)
         began = time.monotonic()
-        primary.ask("standby.switch")
         other = self._other_primary(primary)
         return f"host {primary.name} hands over, {other} after {time.monotonic() - began:.2f} s"
 
