@@ -30,26 +30,9 @@ class HttpSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tls_key_file: Annotated[str, about("Private key of that certificate; empty: it is in the same file.")] = (
         ""
     )
-    hosts: Annotated[
-        list[str],
-        about(
-            "Names by which clients may ask for http:// addresses, beside localhost and the address itself: those of a"
-            " proxy, for instance."
-        ),
-    ] = []
-    public_url: Annotated[
-        str,
-        about(
-            "Address by which browsers come, if a proxy passes them on and ends TLS: https://HOST or https://HOST:PORT."
-        ),
-    ] = ""
-    proxies: Annotated[
-        list[str],
-        about(
-            "Addresses or networks of proxies that say in X-Forwarded-For where a request comes from; others are not"
-            " believed."
-        ),
-    ] = []
+    hosts: listening.Hosts = []
+    public_url: listening.PublicUrl = ""
+    proxies: listening.ProxyNetworks = []
     max_body_bytes: Annotated[
         int,
         within(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
 from urllib.parse import urlsplit
 
 from angarium import errors
@@ -11,6 +11,7 @@ from angarium_server.connections.tls import TlsFiles, make_context
 from angarium_server.http.origins import origin_of
 from angarium_server.http.proxies import Proxies
 from cluster.configuration.encryption import exposed_key_faults
+from cluster.configuration.keys import about
 
 if TYPE_CHECKING:
     from router.ground.config import RouterConfig
@@ -25,6 +26,27 @@ _NO_CERTIFICATE: Final = (
     "it needs a certificate: {name}.tls_cert_file, or that of the router; 'angarium keys create node --host HOST' "
     "makes one"
 )
+#: What each of these sections has of names and proxies.
+Hosts = Annotated[
+    list[str],
+    about(
+        "Names by which clients may ask for http:// addresses, beside localhost and the address itself: those of a"
+        " proxy, for instance."
+    ),
+]
+PublicUrl = Annotated[
+    str,
+    about(
+        "Address by which browsers come, if a proxy passes them on and ends TLS: https://HOST or https://HOST:PORT."
+    ),
+]
+ProxyNetworks = Annotated[
+    list[str],
+    about(
+        "Addresses or networks of proxies that say in X-Forwarded-For where a request comes from; others are not"
+        " believed."
+    ),
+]
 
 
 class Listening(Protocol):

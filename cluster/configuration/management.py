@@ -46,26 +46,9 @@ class ManagementSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             " asks, by certificate_name."
         ),
     ] = "none"
-    hosts: Annotated[
-        list[str],
-        about(
-            "Names by which clients may ask for http:// addresses, beside localhost and the address itself: those of a"
-            " proxy, for instance."
-        ),
-    ] = []
-    public_url: Annotated[
-        str,
-        about(
-            "Address by which browsers come, if a proxy passes them on and ends TLS: https://HOST or https://HOST:PORT."
-        ),
-    ] = ""
-    proxies: Annotated[
-        list[str],
-        about(
-            "Addresses or networks of proxies that say in X-Forwarded-For where a request comes from; others are not"
-            " believed."
-        ),
-    ] = []
+    hosts: listening.Hosts = []
+    public_url: listening.PublicUrl = ""
+    proxies: listening.ProxyNetworks = []
     token_issuers: Annotated[
         list[str],
         about(

@@ -58,7 +58,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     (folder / "anna.password").write_text("right")
     (folder / "anna.password").chmod(0o600)
     with Node(folder / "data", workers=1, http="http://127.0.0.1:0", config=file) as running:
-        for name in ("orders", "orders/eu", "work"):
+        for name in ("orders", "orders/eu", "jobs"):
             running.run("queue", "create", name, "--set", "owner=default")
         yield running
 
@@ -109,38 +109,38 @@ def test_a_direct_message_reaches_clients_of_the_node(node: Node, web: Web) -> N
 @pytest.mark.requirement("R252")
 def test_messages_of_a_queue_are_on_lease_until_they_are_settled(web: Web) -> None:
     for text in (b"one", b"two"):
-        assert web.post("/v1/queues/work", text).status == 204
-    first = web.post("/v1/queues/work/receive?max=5&wait=20&lease=1").value["messages"]
+        assert web.post("/v1/queues/jobs", text).status == 204
+    first = web.post("/v1/queues/jobs/receive?max=5&wait=20&lease=1").value["messages"]
     first += (
-        web.post("/v1/queues/work/receive?max=5&wait=1&lease=1").value["messages"] if len(first) < 2 else []
+        web.post("/v1/queues/jobs/receive?max=5&wait=1&lease=1").value["messages"] if len(first) < 2 else []
     )
     assert [one["payload"] for one in first] == ["one", "two"]
     settled = web.post(
-        "/v1/queues/work/settle",
+        "/v1/queues/jobs/settle",
         json.dumps({"accepted": [first[0]["receipt"], "none"]}).encode(),
         Content_Type="application/json",
     )
     assert settled.value == {"unknown": ["none"]}
-    (again,) = web.post("/v1/queues/work/receive?max=5&wait=20&ack=auto").value["messages"]
+    (again,) = web.post("/v1/queues/jobs/receive?max=5&wait=20&ack=auto").value["messages"]
     assert (again["payload"], again["delivery_count"]) == ("two", 2)
-    assert web.post("/v1/queues/work/receive?wait=0.3").value == {"messages": []}
+    assert web.post("/v1/queues/jobs/receive?wait=0.3").value == {"messages": []}
 
 
 def test_who_waits_for_a_message_gets_it_when_it_comes(node: Node, web: Web) -> None:
     other = Web(node)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(other.post, "/v1/queues/work/receive?wait=20&ack=auto")
-        assert web.post("/v1/queues/work", b"\xff").status == 204
+        waiting = pool.submit(other.post, "/v1/queues/jobs/receive?wait=20&ack=auto")
+        assert web.post("/v1/queues/jobs", b"\xff").status == 204
         (message,) = waiting.result(30).value["messages"]
     assert (message["payload"], message["payload_encoding"]) == ("/w==", "base64")
     other.close()
 
 
 def test_what_came_for_a_request_that_is_gone_comes_again(node: Node, web: Web) -> None:
-    head = b"POST /v1/queues/work/receive?wait=20&lease=60 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    head = b"POST /v1/queues/jobs/receive?wait=20&lease=60 HTTP/1.1\r\nHost: localhost\r\n\r\n"
     raw(node, head).close()
-    assert web.post("/v1/queues/work", b"here").status == 204
-    (message,) = web.post("/v1/queues/work/receive?wait=20&ack=auto").value["messages"]
+    assert web.post("/v1/queues/jobs", b"here").status == 204
+    (message,) = web.post("/v1/queues/jobs/receive?wait=20&ack=auto").value["messages"]
     assert message["payload"] == "here"
 
 
@@ -166,13 +166,13 @@ def test_a_request_is_answered_with_its_reply(node: Node, web: Web) -> None:
     ("path", "body", "code"),
     [
         ("/v1/queues/none/receive", b"", errors.UNKNOWN_ENDPOINT),
-        ("/v1/queues/work/receive?max=0", b"", errors.INVALID_ARGUMENT),
-        ("/v1/queues/work/receive?wait=9999", b"", errors.INVALID_ARGUMENT),
-        ("/v1/queues/work/receive?ack=no", b"", errors.INVALID_ARGUMENT),
-        ("/v1/queues/work/settle", b"", errors.INVALID_ARGUMENT),
-        ("/v1/queues/work/settle", b"{", errors.INVALID_ARGUMENT),
-        ("/v1/queues/work/settle", b'{"done":["a"]}', errors.INVALID_ARGUMENT),
-        ("/v1/queues/work/settle", b'{"failed":[5]}', errors.INVALID_ARGUMENT),
+        ("/v1/queues/jobs/receive?max=0", b"", errors.INVALID_ARGUMENT),
+        ("/v1/queues/jobs/receive?wait=9999", b"", errors.INVALID_ARGUMENT),
+        ("/v1/queues/jobs/receive?ack=no", b"", errors.INVALID_ARGUMENT),
+        ("/v1/queues/jobs/settle", b"", errors.INVALID_ARGUMENT),
+        ("/v1/queues/jobs/settle", b"{", errors.INVALID_ARGUMENT),
+        ("/v1/queues/jobs/settle", b'{"done":["a"]}', errors.INVALID_ARGUMENT),
+        ("/v1/queues/jobs/settle", b'{"failed":[5]}', errors.INVALID_ARGUMENT),
         ("/v1/requests/a?timeout=x", b"", errors.INVALID_ARGUMENT),
     ],
 )
