@@ -61,7 +61,7 @@ MODULES: Final = (
     # The router: its shell and its state machine, from a PUBLISH to a DELIVER.
     "router/server.py",
     "router/router.py",
-    "router/ground/outbox.py",
+    "router/ground/ground.py",
     "router/sessions/directory.py",
     "router/sessions/session.py",
     "router/sessions/session_table.py",

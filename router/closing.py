@@ -69,12 +69,12 @@ class Closing:
     def close(self, session: Session, error: AngariumError, now: float) -> None:
         """End a session and tell it why."""
         if not session.closed:
-            self._counters.error(error.code)
+            self._counters.errors[error.code] += 1
             self._end(session, error, now, tell=True)
 
     def unreachable(self, session: Session, error: AngariumError, now: float) -> None:
         """End a session that cannot be told any more."""
-        self._counters.error(error.code)
+        self._counters.errors[error.code] += 1
         self._end(session, error, now, tell=False)
 
     def _replace(self, session: Session, now: float) -> None:
@@ -129,7 +129,7 @@ class Closing:
             listener.session_ended(session, error, now)
         for name, value in session.counters.items():
             if name in SESSION_COUNTERS:
-                self._counters.count(name, value)
+                self._counters.totals[name] += value
 
 
 def _waits_for_homes(session: Session) -> bool:

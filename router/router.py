@@ -377,7 +377,7 @@ class Router:
         """A send failed: the client is gone, or (blocked) its socket is full."""
         session = self.sessions.by_routing_id.get(routing_id)
         if rows:
-            self.counters.count("discard.client-not-connected", rows)
+            self.counters.totals["discard.client-not-connected"] += rows
         if session is not None:
             code = errors.EGRESS_BLOCKED if blocked else errors.KEEPALIVE_TIMEOUT
             detail = "" if blocked else "the connection is gone"
@@ -555,7 +555,7 @@ class Router:
             self.publishing.spooling.take(a_round, producer, now)
         elif session.closed and session.is_neighbour:
             # The neighbour may be back, and newer messages of the same publishers may have been here sooner.
-            self.counters.count("discard.client-not-connected", a_round.rows)
+            self.counters.totals["discard.client-not-connected"] += a_round.rows
         else:
             self.dispatcher.deliver(a_round, now)
             if a_round.endpoints:

@@ -192,7 +192,7 @@ class RouterServer:
     def _may_come(self, network: str, now: float) -> bool:
         may = self._connects.allows(network, now)
         if not may:
-            self._router.counters.error(errors.CONNECT_RATE_EXCEEDED)
+            self._router.counters.errors[errors.CONNECT_RATE_EXCEEDED] += 1
         return may
 
     # -- reading ---------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from angarium.errors import AngariumError
-    from router.ground.outbox import Outbox
+    from router.ground.ground import Outbox
 
 #: The refusals of an address in this time are one event.
 EVENT_INTERVAL_S: Final = 60.0

@@ -338,7 +338,7 @@ class Handshake:
     def _compare(self, now: float) -> None:
         """Have the pool compare whatever is next."""
         while (check := self._checks.next(now)) is not None:
-            self._counters.count("password_checks")
+            self._counters.totals["password_checks"] += 1
             ticket = self._tickets[check.number]
             if isinstance(ticket, TokenLogin):
                 effect = VerifyToken(check.number, check.password, ticket.algorithm, ticket.keys)
@@ -397,7 +397,7 @@ class Handshake:
         self._granted.entered(session)
         body = self._welcome_body(ticket, session, now)
         self._outbox.send(session, [wire.WELCOME, wire.pack(body)])
-        self._counters.count("connects")
+        self._counters.totals["connects"] += 1
         self._outbox.event(
             "CLIENT_CONNECT",
             f"client {client_name} connected from {session.address or 'an unknown address'}"
@@ -518,7 +518,7 @@ class Handshake:
 
     def refuse(self, routing_id: bytes, error: AngariumError) -> None:
         """Tell somebody without a session why there is none."""
-        self._counters.error(error.code)
+        self._counters.errors[error.code] += 1
         self._outbox.effects.append(
             SendClient(routing_id, [wire.CLOSED, wire.pack([error.code, error.detail])], 0)
         )
@@ -613,7 +613,7 @@ class Handshake:
 
     def handshake_failed(self, reason: str, now: float) -> None:
         """A connection was given up before anybody could say who is there; operators hear of it now and then."""
-        self._counters.error(errors.HANDSHAKE_FAILED)
+        self._counters.errors[errors.HANDSHAKE_FAILED] += 1
         if now - self._handshake_told_at >= HANDSHAKE_EVENT_S:
             self._handshake_told_at = now
             text = f"a connection to this node was given up in the handshake: {reason}"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from angarium_server.connections.tls import Peer
     from router.access.password_checks import PasswordChecks
     from router.asking.asks import Asks
-    from router.ground.outbox import Outbox
+    from router.ground.ground import Outbox
 
 #: Wishes that are with the controller at a time: each may cost it a signature and two writes to disk.
 WISHES_MAX: Final = 4

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from angarium.errors import AngariumError
-    from router.ground.outbox import Outbox
+    from router.ground.ground import Outbox
 
 #: A refusal that comes again, because a process tries again, is one event in this time.
 REFUSAL_EVENT_S: Final = 60.0

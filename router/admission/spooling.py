@@ -136,7 +136,7 @@ class Spooling:
                 self._break_off(producer)
             else:
                 self._lines[producer] = deque([a_round])
-                self._counters.count("rounds_waited")
+                self._counters.totals["rounds_waited"] += 1
 
     def forget_rounds(self, producer: Producer[Session]) -> bool:
         """Drop the rounds of a producer that wait for room; true if there were any."""
@@ -223,7 +223,7 @@ class Spooling:
         memory.take(a_round.rows, last, [(nack.sequence, nack.code) for nack in nacks])
         tell_nacks(stores, verdict.touched, memory)
         self._send_copies(a_round, frames, producer, verdict, now)
-        self._counters.count("ingress_messages", a_round.rows)
+        self._counters.totals["ingress_messages"] += a_round.rows
         pending = Pending(producer, last, a_round.rows, a_round.bytes, nacks, verdict.unroutable)
         producer.unsettled.append(pending)
         head = StoreProducer(memory.id, a_round.first) if memory.id else None
@@ -406,7 +406,7 @@ class Spooling:
             a_round.spooled_for = spooled_for(a_round, frames)
         rows = sum(result.rows for result in a_round.plain)
         rows += sum(result.rows for result in a_round.choice if result.plain_set is None)
-        self._counters.count("ingress_messages_demoted", rows)
+        self._counters.totals["ingress_messages_demoted"] += rows
         self._deliver(a_round, now)
 
     # -- direct rounds ---------------------------------------------------------------------------------------
@@ -443,7 +443,7 @@ class Spooling:
         else:
             promoted = sum(result.rows for result, _ in frames)
         self._promoted += promoted
-        self._counters.count("ingress_messages_promoted", promoted)
+        self._counters.totals["ingress_messages_promoted"] += promoted
         self._streams.store(
             stores, None, self._wall_ms(now), relaxed=True, publisher=a_round.session.publisher
         )
@@ -460,7 +460,7 @@ class Spooling:
             self._count_discard(session, reason.discard, 1)
 
     def _count_discard(self, session: Session, name: str, rows: int) -> None:
-        self._counters.count(name, rows)
+        self._counters.totals[name] += rows
         session.count(name, rows)
 
     def unadmitted(self) -> Iterator[Round[Session]]:

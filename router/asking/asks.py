@@ -27,7 +27,7 @@ from angarium.errors import AngariumError, error_for
 from router.ground.effects import AskController
 
 if TYPE_CHECKING:
-    from router.ground.outbox import Outbox
+    from router.ground.ground import Outbox
     from router.sessions.session import Session
 
 #: Takes (ok, value, now); a refusal has the value [code, detail].

@@ -43,15 +43,13 @@ Handler = Callable[["Session", ArgumentsT, "Answer", float], None]
 class Answer:
     """The answer to one request; it is given once."""
 
-    __slots__ = ("_egress", "_number", "_on_error", "is_given", "session")
+    __slots__ = ("_counters", "_egress", "_number", "is_given", "session")
 
-    def __init__(
-        self, session: Session, number: int, egress: Egress, on_error: Callable[[int], None]
-    ) -> None:
+    def __init__(self, session: Session, number: int, egress: Egress, counters: Counters) -> None:
         self.session = session
         self._number = number
         self._egress = egress
-        self._on_error = on_error
+        self._counters = counters
         self.is_given = False
 
     def give(self, value: Any, *batches: bytes) -> None:
@@ -60,7 +58,7 @@ class Answer:
 
     def refuse(self, error: AngariumError) -> None:
         """Say why not."""
-        self._on_error(error.code)
+        self._counters.errors[error.code] += 1
         self._send(error.code, error.detail[:DETAIL_MAX])
 
     def _send(self, code: int, value: Any, batches: tuple[bytes, ...] = ()) -> None:
@@ -94,7 +92,7 @@ class Requests:
             InvalidRequestError: the frame itself is malformed (40001).
         """
         number, operation, arguments = wire.decode_header(_decode_request, header)
-        answer = Answer(session, number, self._egress, self._counters.error)
+        answer = Answer(session, number, self._egress, self._counters)
         session.requests += 1
         try:
             if session.requests > REQUESTS_MAX:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
 from router.delivery.delivery import Delivery
-from router.ground.outbox import plain_frames
+from router.ground.ground import plain_frames
 from router.sessions.queues import Bundle, ClassQueue, split_by_class
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
-    from router.ground.outbox import Outbox
+    from router.ground.ground import Outbox
     from router.sessions.session import Session
 
 #: Frames taken from D-1, D-2 and D-3 in one turn of the scheduler: each class of

@@ -24,7 +24,7 @@ from router.sessions.queues import Bundle, ElidingTable, Topic, open_rows
 if TYPE_CHECKING:
     from router.delivery.delivery import Delivery
     from router.delivery.egress import Egress
-    from router.ground.outbox import Outbox
+    from router.ground.ground import Outbox
     from router.sessions.session import Session
 
 #: Due times of topics that aged out may be kept beside those of as many live ones, and so many more.

@@ -357,7 +357,7 @@ class Ends:
 
     def refuse_settle(self, flow: Flow, code: int, detail: Any) -> None:
         """Tell a client that some of what it settled was not its own."""
-        self._counters.error(code)
+        self._counters.errors[code] += 1
         self.indicate(flow, wire.FLOW_SETTLE_REFUSED, code, detail)
 
     def find_flow(self, session: Session, number: int) -> Flow | None:
@@ -379,7 +379,7 @@ class Ends:
         rows = sum([part.rows for part in parts])
         end = self.find(frame.flow, shard)
         if end is None:
-            self._counters.count("flow_messages_late", rows)
+            self._counters.totals["flow_messages_late"] += rows
             return
         flow = end.flow
         end.used_messages += rows
@@ -403,7 +403,7 @@ class Ends:
     def _pass_on(self, flow: Flow, frames: list[bytes], rows: int, size: int) -> None:
         flow.sent_messages += rows
         flow.sent_bytes += size
-        self._counters.count("flow_messages", rows)
+        self._counters.totals["flow_messages"] += rows
         self._egress.pass_on(flow.session, frames, size)
 
     def send_held(self, flow: Flow) -> None:

@@ -180,7 +180,7 @@ class Flows:
     def close(self, flow: Flow, error: AngariumError, now: float) -> None:
         """End a flow and tell its client why: as the answer to its bind, if that is not answered yet."""
         if not self._refuse_bind(flow, error):
-            self._counters.error(error.code)
+            self._counters.errors[error.code] += 1
             self.ends.indicate(flow, wire.FLOW_CLOSED, error.code, error.detail)
         self._remove(flow, now, wanted=False)
 

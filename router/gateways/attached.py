@@ -70,7 +70,7 @@ class AttachedClients:
             more = max(0, total - before.get(name, 0))
             session.count(name, more)
             if name.startswith("discard.") and name not in SESSION_COUNTERS:  # those are added at its end
-                self._counters.count(name, more)
+                self._counters.totals[name] += more
         totals = {**before, **told.totals}
         session.counted = Counts(told.number, totals, told.queued_messages, told.queued_bytes)
 

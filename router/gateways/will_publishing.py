@@ -61,7 +61,7 @@ class WillPublishing:
         if code:
             self._refuse(will, code)
             return
-        self._counters.count("wills_published")
+        self._counters.totals["wills_published"] += 1
         session = Session(will.number, b"", will.vpn, will.username, will.client_name, now)
         session.closed = True
         self._drop_done()
@@ -84,9 +84,9 @@ class WillPublishing:
         return publish_refusal(granted.acl.publish_rules(will.username), message.topic)
 
     def _refuse(self, will: Will, code: int) -> None:
-        self._counters.count("wills_refused")
-        self._counters.count(discard_name(code))
-        self._counters.error(code)
+        self._counters.totals["wills_refused"] += 1
+        self._counters.totals[discard_name(code)] += 1
+        self._counters.errors[code] += 1
         self._outbox.event(
             "CLIENT_WILL_REFUSED",
             f"the will of client {will.client_name} is not published to {will.message.topic!r}:"

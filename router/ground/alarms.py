@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
     from router.ground.config import RouterConfig, SpoolLimits
-    from router.ground.outbox import Outbox
 
 #: Set and clear percent of limits that have no thresholds of their own: the reference broker's defaults.
 DEFAULT_PERCENTS: Final = (80, 60)
@@ -165,9 +164,9 @@ class _Told:
 class Alarms:
     """Everything that is watched."""
 
-    def __init__(self, config: RouterConfig, spool: SpoolLimits, outbox: Outbox) -> None:
-        """Begin with nothing told."""
-        self._outbox = outbox
+    def __init__(self, config: RouterConfig, spool: SpoolLimits, event: Callable[..., None]) -> None:
+        """Begin with nothing told; `event` is that of the outbox."""
+        self._event = event
         self.node = _Node({**msgspec.structs.asdict(config), **msgspec.structs.asdict(spool)})
         #: (event, id of the owner) -> what was told; only what is not over.
         self._told: dict[tuple[str, Hashable], _Told] = {}
@@ -209,7 +208,7 @@ class Alarms:
 
     def _say(self, event: str, watched: Watched, owner: Owner, text: str, severity: str) -> None:
         name, fields = owner.named()
-        self._outbox.event(event, f"{name} {watched.has}: {text}", severity=severity, **fields)
+        self._event(event, f"{name} {watched.has}: {text}", severity=severity, **fields)
 
     def validate(self) -> None:
         """Check that only what is not over is kept."""
@@ -223,7 +222,7 @@ class Alarms:
             client.full += (watched.event,)
             name, fields = client.named()
             text = f"{name} has {limit} {watched.has}, all that its client profile allows"
-            self._outbox.event(watched.event, text, severity="warning", **fields)
+            self._event(watched.event, text, severity="warning", **fields)
 
     def client_has(self, watched: Watched, client: Client, value: int, limit: int) -> None:
         """A client has so many now: below the clear value its limit may be told again."""

@@ -1,35 +1,195 @@
-"""What every part of the router stands on: counters, rates, and `Ground`, which is made once when it starts."""
+"""What every part of the router stands on: `Ground`, made once when it starts, with what it collects and counts.
+
+An `Outbox` has what the state machine decided to send, in that order, for its shell to take; the effects are in
+`effects`. What is small and leaves for the same place anyhow shares a frame. `Counters` have what happened.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from msgspec.structs import replace
+
+from angarium import wire
+from angarium_server.frames.frame import encode
+from angarium_server.frames.homes import FlowFrame, FlowOrder
+from angarium_server.frames.matching import Bundle
 from router.ground.alarms import Alarms
 from router.ground.config import Identity, SpoolLimits
-from router.ground.outbox import Outbox
+from router.ground.effects import EmitEvent, SendClient, SendWorker
 
 if TYPE_CHECKING:
     import random
 
+    from angarium_server.frames.homes import FlowVerb
     from router.ground.config import RouterConfig
+    from router.ground.effects import Effect
+
+#: A DELIVER may grow to so many bytes of rows; beyond that a frame less spares nothing.
+JOINED_BYTES_MAX: Final = 16 * 1024
+#: MATCHes of at most so many bytes share a message, so many at most.
+BUNDLED_BYTES_MAX: Final = 1_024
+BUNDLE_MAX: Final = 64
+#: What is said about so many flows shares a message: a home decodes it in about a millisecond.
+ORDERS_MAX: Final = 500
+#: Of a session, or a worker, whose last frame cannot be added to.
+SEALED: Final = -1
 
 
-class Counters:
-    """What happened since the router started, by name (`docs/metrics.md`); a session's own are added at its end."""
+class Receiver(Protocol):
+    """A session, as far as frames to it are concerned."""
+
+    routing_id: bytes
+    #: The number of the effect that sends it a small plain DELIVER, or SEALED if something else was sent after that.
+    open_frame: int
+
+
+class Place(Protocol):
+    """A worker, as far as frames to it are concerned."""
+
+    index: int
+    incarnation: int
+    #: The number of the effect that sends it a small MATCH, or FLOW, or SEALED if something else was sent after that.
+    open_frame: int
+
+
+class _Joined:
+    """A DELIVER to which rows were added."""
+
+    __slots__ = ("_batches", "_routing_id", "bytes", "rows")
+
+    def __init__(self, first: SendClient) -> None:
+        """Begin with a DELIVER of one plain batch."""
+        self._routing_id = first.routing_id
+        self.rows = first.rows
+        self._batches = [(first.rows, first.frames[2])]
+        #: As the client will count them.
+        self.bytes = len(first.frames[2])
+
+    def add(self, rows: int, batch: bytes) -> int:
+        """Add a batch; give by how many bytes that makes the whole longer."""
+        grown = len(batch) - wire.array_head_size(rows) - wire.array_head_size(self.rows)
+        self.rows += rows
+        grown += wire.array_head_size(self.rows)
+        self.bytes += grown
+        self._batches.append((rows, batch))
+        return grown
+
+    def effect(self) -> SendClient:
+        """Give it as it leaves."""
+        frames = plain_frames(self.rows, wire.join_batches(self._batches))
+        return SendClient(self._routing_id, frames, self.rows)
+
+
+class Outbox:
+    """Collects effects in the order in which they were decided.
+
+    Rows for a session join the DELIVER that leaves for it anyhow, if nothing else was said to it since; and so do small
+    MATCHes, and what is said about flows, the message that leaves for their worker.
+    """
 
     def __init__(self) -> None:
-        self.totals: dict[str, int] = {}
-        #: Errors told to clients, by code.
-        self.errors: dict[int, int] = {}
+        #: What is still to be carried out, oldest first.
+        self.effects: list[Effect] = []
+        #: Effects that were handed over before: the number of the first that was not.
+        self._taken = 0
+        #: Place in `effects` -> what the DELIVER there has become.
+        self._joined: dict[int, _Joined] = {}
+        #: Place in `effects` -> the MATCHes that have become one message.
+        self._bundles: dict[int, list[list[bytes]]] = {}
+        #: Place in `effects` -> the FLOW that leaves there.
+        self._flows: dict[int, FlowFrame] = {}
 
-    def count(self, name: str, amount: int = 1) -> None:
-        """Add to a total."""
-        self.totals[name] = self.totals.get(name, 0) + amount
+    def take(self) -> list[Effect]:
+        """Hand over everything decided so far."""
+        effects, self.effects = self.effects, []
+        if self._joined:
+            for place, joined in self._joined.items():
+                effects[place] = joined.effect()
+            self._joined = {}
+        if self._bundles:
+            for place, bundle in self._bundles.items():
+                effects[place] = replace(effects[place], frames=Bundle(bundle).frames())  # type: ignore[type-var]
+            self._bundles = {}
+        if self._flows:
+            for place, flow in self._flows.items():
+                effects[place].frames.extend((wire.FLOW, encode(flow)))  # type: ignore[union-attr]
+            self._flows = {}
+        self._taken += len(effects)
+        return effects
 
-    def error(self, code: int, amount: int = 1) -> None:
-        """Count an error that a client was told."""
-        self.errors[code] = self.errors.get(code, 0) + amount
+    def send(self, session: Receiver, frames: list[bytes], rows: int = 0) -> None:
+        """Send frames to a session, behind all that was sent to it before."""
+        session.open_frame = SEALED
+        self.effects.append(SendClient(session.routing_id, frames, rows))
+
+    def send_rows(self, session: Receiver, rows: int, batch: bytes) -> int:
+        """Send a small plain batch, with the DELIVER that leaves for a session anyhow if that is the last frame to it.
+
+        Gives by how many bytes the batch that the session gets becomes longer.
+        """
+        place = session.open_frame - self._taken
+        if place >= 0:
+            joined = self._joined.get(place)
+            if joined is None:
+                joined = self._joined[place] = _Joined(self.effects[place])  # type: ignore[arg-type]
+            if joined.bytes + len(batch) <= JOINED_BYTES_MAX:
+                return joined.add(rows, batch)
+        session.open_frame = self._taken + len(self.effects)
+        self.effects.append(SendClient(session.routing_id, plain_frames(rows, batch), rows))
+        return len(batch)
+
+    def send_worker(self, worker: Place, frames: list[bytes]) -> None:
+        """Send frames to a worker, behind all that was sent to it before."""
+        is_small = frames[0] == wire.MATCH and len(frames[2]) <= BUNDLED_BYTES_MAX
+        place = worker.open_frame - self._taken
+        if is_small and place >= 0 and place not in self._flows:
+            bundle = self._bundles.setdefault(place, [self.effects[place].frames])  # type: ignore[union-attr]
+            if len(bundle) < BUNDLE_MAX:
+                bundle.append(frames)
+                return
+        worker.open_frame = self._taken + len(self.effects) if is_small else SEALED
+        self.effects.append(SendWorker(worker.index, worker.incarnation, frames))
+
+    def send_order(self, worker: Place, router: int, flow: int, verb: FlowVerb) -> None:
+        """Send a worker what the router, of this incarnation, says about a flow, behind all that was sent before."""
+        frame = self._flows.get(worker.open_frame - self._taken)
+        if frame is None or len(frame.orders) >= ORDERS_MAX:
+            worker.open_frame = self._taken + len(self.effects)
+            frame = self._flows[len(self.effects)] = FlowFrame(router, [])
+            self.effects.append(SendWorker(worker.index, worker.incarnation, []))
+        frame.orders.append(FlowOrder(flow, verb))
+
+    def event(
+        self, name: str, text: str, *, severity: str = "info", scope: str = "SYSTEM", **fields: Any
+    ) -> None:
+        """Emit an event for the operators."""
+        self.effects.append(
+            EmitEvent({"event": name, "text": text, "severity": severity, "scope": scope, **fields})
+        )
+
+
+def plain_frames(rows: int, batch: bytes) -> list[bytes]:
+    """Give a DELIVER of which there is nothing to say but the number of its rows."""
+    return [wire.DELIVER, _plain_head(rows), batch]
+
+
+@lru_cache(maxsize=1_024)
+def _plain_head(rows: int) -> bytes:
+    return wire.pack([0, [[rows, None]], 0])
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened since the router started; a session's own are added at its end."""
+
+    #: By name (`docs/metrics.md`).
+    totals: Counter[str] = field(default_factory=Counter)
+    #: Errors told to clients, by code.
+    errors: Counter[int] = field(default_factory=Counter)
 
 
 class TokenBucket:
@@ -77,7 +237,7 @@ class Ground:
 
     def __post_init__(self) -> None:
         """Watch with the limits of this node."""
-        self.alarms = Alarms(self.config, self.spool, self.out)
+        self.alarms = Alarms(self.config, self.spool, self.out.event)
 
     def wall_ms(self, now: float) -> int:
         """Give the wall time in ms that belongs to a time of this process."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from router.asking.asks import Asks
-    from router.ground.outbox import Outbox
+    from router.ground.ground import Outbox
     from router.guaranteed.endpoints import Endpoint, Endpoints
     from router.sessions.session import Session
 

@@ -51,7 +51,7 @@ class Accounting:
         """A worker, or the fast path, has judged rows of a round."""
         session = a_round.session
         if unmatched:
-            self._counters.count(_NO_MATCH, unmatched)
+            self._counters.totals[_NO_MATCH] += unmatched
             session.count(_NO_MATCH, unmatched)
         for one in refused:
             if one.code == errors.MALFORMED_FRAME:
@@ -64,14 +64,14 @@ class Accounting:
 
     def _refused(self, session: Session, code: int, rows: int, detail: str, number: int) -> None:
         name = discard_name(code)
-        self._counters.count(name, rows)
+        self._counters.totals[name] += rows
         session.count(name, rows)
-        self._counters.error(code, rows)
+        self._counters.errors[code] += rows
         self._notice(session, [code, detail, rows, number])
 
     def lost(self, session: Session, rows: int) -> None:
         """A worker died with direct rows, or is away."""
-        self._counters.count(_LOST_REASON, rows)
+        self._counters.totals[_LOST_REASON] += rows
         session.count(_LOST_REASON, rows)
         self._notice(session, [errors.SHARD_UNAVAILABLE, "direct messages were lost", rows, 0])
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 from router.sessions.burden import Burden, WorkBucket
 
 if TYPE_CHECKING:
-    from router.ground.ground import Counters
-    from router.ground.outbox import Outbox
+    from router.ground.ground import Counters, Outbox
     from router.sessions.session import Session
 
 #: A client that is held back again and again is told of once in this time.
@@ -50,7 +49,7 @@ class Effort:
         burden = session.burden
         assert burden is not None
         burden.work += work
-        self._counters.count("matching_work", work)
+        self._counters.totals["matching_work"] += work
         if not session.is_client:
             return
         vpn = session.vpn
@@ -65,7 +64,7 @@ class Effort:
 
     def _hold_back(self, session: Session, burden: Burden, free_at: float, now: float) -> None:
         if burden.free_at <= now:
-            self._counters.count("publishers_held_back")
+            self._counters.totals["publishers_held_back"] += 1
             session.count("held_back")
         burden.free_at = free_at
         if now - burden.told_at < TELL_INTERVAL_S:

@@ -19,7 +19,7 @@ from router.matching.shards import ShardState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.ground.outbox import Outbox
+    from router.ground.ground import Outbox
     from router.matching.rounds import Rounds
     from router.matching.shards import Shard, Shards
     from router.sessions.interest import Interest

@@ -17,7 +17,7 @@ from angarium import errors, slots, wire
 from angarium.errors import error_for
 from angarium_server.frames.frame import MalformedFrameError
 from angarium_server.frames.matching import Filters, PublishRules, Rules, Start
-from router.ground.outbox import SEALED
+from router.ground.ground import SEALED
 from router.matching.feed import Feed
 from router.sessions.interest import FilterSet, Interest, filter_entry
 from router.sessions.round import Part
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from angarium_server.frames.homes import FlowVerb
     from angarium_server.frames.matching import SetDefinition
-    from router.ground.outbox import Outbox
+    from router.ground.ground import Outbox
     from router.sessions.round import Round
     from router.sessions.session import Session
 

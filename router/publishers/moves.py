@@ -191,7 +191,7 @@ class Moves:
         move.nacks = verdict.nacks
         for account, reason in verdict.discards:
             self._usage.refused(account, reason)
-        self._counters.count("moved_messages", len(move.rows) - len(move.nacks))
+        self._counters.totals["moved_messages"] += len(move.rows) - len(move.nacks)
         if target is not None:
             self._count_once(move, target)
         self._hand_on(memory, move, stores, verdict, now)

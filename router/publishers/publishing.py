@@ -93,12 +93,12 @@ class Acks:
 
     def _count(self, producer: Producer[Session], acks: int, nacks: list[Nack]) -> None:
         producer.acks += acks
-        self._counters.count("acks", acks)
+        self._counters.totals["acks"] += acks
         if nacks:
             producer.nacks += len(nacks)
-            self._counters.count("nacks", len(nacks))
+            self._counters.totals["nacks"] += len(nacks)
             for nack in nacks:
-                self._counters.error(nack.code)
+                self._counters.errors[nack.code] += 1
 
     def end(self, producer: Producer[Session], code: int) -> None:
         """Tell a producer that nothing more will come, and why; code 0: it hears nothing."""

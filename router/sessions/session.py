@@ -13,7 +13,7 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.access import TopicRules  # noqa: TC001 - a field of a NamedTuple, whose class a compiler makes with its types
 from angarium_server.shapes import Shapes
-from router.ground.outbox import SEALED
+from router.ground.ground import SEALED
 from router.sessions.kinds import CLIENT, SessionKind
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SHARE = (
     "angarium_server/connections/turns.py",
     "angarium_server/connections/zmtp.py",
-    "router/ground/outbox.py",
+    "router/ground/ground.py",
     "router/delivery/egress.py",
 )
 TESTS = (

@@ -9,7 +9,7 @@ from cluster import objects
 from cluster.security.passwords import hash_password
 from router.ground.alarms import Alarms, Watched
 from router.ground.config import RouterConfig, SpoolLimits
-from router.ground.outbox import Outbox
+from router.ground.ground import Outbox
 from tests.unit.router.wired_node import snapshot
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class WatchedThings:
 
     def __init__(self) -> None:
         self.outbox = Outbox()
-        self.alarms = Alarms(RouterConfig(), SpoolLimits(), self.outbox)
+        self.alarms = Alarms(RouterConfig(), SpoolLimits(), self.outbox.event)
 
     def __call__(self, value: int, limit: int = 100) -> list[str]:
         self.alarms.look(self.WATCHED, self.alarms.node, value, limit)

@@ -19,7 +19,7 @@ from angarium import slots, wire
 from router.admission.allowances import Allowances, divide
 from router.admission.usage import HomeUsage
 from router.ground.effects import SendWorker
-from router.ground.outbox import Outbox
+from router.ground.ground import Outbox
 from router.matching.shards import Shards
 from router.sessions.interest import Interest
 

@@ -11,7 +11,7 @@ from angarium import errors
 from router.asking import asks as asking
 from router.asking.asks import AT_CONTROLLER_MAX, WAIT_S, Asks
 from router.ground.effects import AskController
-from router.ground.outbox import Outbox
+from router.ground.ground import Outbox
 
 pytestmark = pytest.mark.requirement("R280")
 

@@ -13,7 +13,7 @@ from router.access.joining import WISHES_MAX, Joining
 from router.access.password_checks import PasswordChecks
 from router.asking.asks import Asks
 from router.ground.effects import AskController, SendClient
-from router.ground.outbox import Outbox
+from router.ground.ground import Outbox
 
 FAR = Peer("10.0.0.2", is_encrypted=True)
 

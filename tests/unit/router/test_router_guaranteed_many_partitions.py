@@ -12,7 +12,7 @@ from cluster import objects
 from router.flows.ends import PIECE, STEP_MAX
 from router.flows.partitions import COMPARED_MAX, Coordinator, Step
 from router.ground.effects import SendWorker
-from router.ground.outbox import ORDERS_MAX, Outbox
+from router.ground.ground import ORDERS_MAX, Outbox
 from router.guaranteed.lanes import PUTS_MAX
 from router.matching.shards import Shard
 

@@ -11,7 +11,7 @@ import pytest
 from angarium import wire
 from router.delivery.egress import SMALL_BYTES
 from router.ground.effects import SendWorker
-from router.ground.outbox import BUNDLED_BYTES_MAX, JOINED_BYTES_MAX
+from router.ground.ground import BUNDLED_BYTES_MAX, JOINED_BYTES_MAX
 from tests.unit.router.wired_node import BIG, FakeClient, WiredNode, snapshot
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from router.asking.asks import Asks
 from router.ground.effects import AskController
-from router.ground.outbox import Outbox
+from router.ground.ground import Outbox
 from router.publishers import settling
 from router.publishers.settling import Settlement, Settling
 
