@@ -58,7 +58,7 @@ from angarium_server.frames.control import (
 )
 from angarium_server.frames.frame import MalformedFrameError, decoder, encode, read
 from angarium_server.frames.shipping import Order
-from angarium_server.memory import keep_freed_memory
+from angarium_server.memory.memory import keep_freed_memory
 from angarium_server.watch import Handler, Watch
 
 #: A hang is told after 5 s, so ten beats may be late before anybody worries.

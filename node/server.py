@@ -22,7 +22,7 @@ from angarium import errors
 from angarium_server import black_box
 from angarium_server.frames.frame import MalformedFrameError
 from angarium_server.frames.matching import SpoolFailed, Start
-from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
+from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.monitor import next_event
 from angarium_server.process import Process
 from node import config
@@ -199,7 +199,7 @@ class WorkerServer:
         if self._home is not None:
             held, freed = held + self._home.cached_bytes, freed + self._home.freed_bytes
         self._memory.update(freed, now, held)
-        return again_at - now
+        return min(again_at - now, self._memory.wait_s)
 
     def _stop(self) -> bool:
         return self._home is None or self._home.stop()

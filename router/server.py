@@ -25,7 +25,7 @@ from angarium_server.connections.descriptors import raise_descriptors
 from angarium_server.connections.door import Door, DoorLimits, Refusal
 from angarium_server.connections.framing import FramingLimits
 from angarium_server.connections.tls import make_context
-from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
+from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import DeferredReply, Process, load_config
 from router import blame
 from router.access.connect_rates import CONNECTION_FACTOR, ConnectRates
@@ -465,10 +465,10 @@ class RouterServer:
     def tick(self, now: float) -> float:
         """Let time pass; gives the seconds until the next call is wanted."""
         if now >= self._look_at:
-            self._look_at = now + LOOK_S
             self._set_clock(now)
             self._door.tick(now)
             self._memory.update(self._router.freed_bytes, now)
+            self._look_at = now + min(LOOK_S, self._memory.wait_s)
         wake = 0.0 if self._is_stirred else self._router.next_tick()
         if wake <= now:
             wake = self._tick_router(now)
@@ -480,7 +480,7 @@ class RouterServer:
                 self._open()
                 self._tell_ready()
             return 0.02
-        return 0.0 if has_more else wake - now
+        return 0.0 if has_more else min(wake - now, self._memory.wait_s)
 
     def _tick_router(self, now: float) -> float:
         try:

@@ -19,7 +19,7 @@ from angarium.trace_context import CONTEXTS
 from angarium_server.connections.outgoing import to_router
 from angarium_server.http.site import Site
 from angarium_server.http.turns import Turns
-from angarium_server.memory import in_use_bytes
+from angarium_server.memory.memory import in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.configuration.listening import url_of
 from cluster.http.config import HttpRuntime

@@ -23,7 +23,7 @@ from angarium_server.http.exposition import CONTENT_TYPE
 from angarium_server.http.problems import RefusedError
 from angarium_server.http.site import Site
 from angarium_server.http.turns import Turns
-from angarium_server.memory import in_use_bytes
+from angarium_server.memory.memory import in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.configuration.listening import url_of
 from cluster.management.access.ways import Offer, OidcOffer, Ways

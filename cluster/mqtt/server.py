@@ -23,7 +23,7 @@ from angarium_server.connections.door import Door, DoorLimits, Refusal
 from angarium_server.connections.framing import FramingLimits
 from angarium_server.connections.outgoing import to_router
 from angarium_server.connections.tls import make_context
-from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
+from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.mqtt.config import MqttRuntime
 from cluster.mqtt.crowd import Crowd
@@ -423,8 +423,8 @@ class MqttServer:
                     client.heard(now)
                 self._deadlines.add(connection_id, client.tick(now))
         if now >= self._sweep_at:
-            self._sweep_at = now + SWEEP_S
             self._memory.update(self._egress.freed_bytes, now, held_bytes=in_use_bytes())
+            self._sweep_at = now + min(SWEEP_S, self._memory.wait_s)
             for delivering in self._deliveries.values():
                 delivering.sweep(now)
         self._due_at = max(min(self._deadlines.next, self._wakes.next, self._sweep_at), self._look_at)

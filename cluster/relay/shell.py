@@ -15,7 +15,7 @@ from angarium.errors import AngariumError
 from angarium_server.connections.encryption import Encryption
 from angarium_server.connections.names import Names
 from angarium_server.connections.outgoing import Connection
-from angarium_server.memory import collect_rarely
+from angarium_server.memory.memory import collect_rarely
 from angarium_server.process import Process, load_config
 from cluster.relay.pair import Connect, Disconnect, Emit, Pair, Surroundings
 from cluster.relay.runtime import RelayRuntime

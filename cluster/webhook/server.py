@@ -21,7 +21,7 @@ from angarium import errors
 from angarium.trace_context import CONTEXTS
 from angarium_server.connections.outgoing import to_router
 from angarium_server.http.turns import Turns
-from angarium_server.memory import in_use_bytes
+from angarium_server.memory.memory import in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.webhook.config import WebhookConfig, WebhookRuntime
 from cluster.webhook.posting import Poster

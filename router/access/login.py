@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.access import is_this_host
-from angarium_server.memory import give_up_room
+from angarium_server.memory.memory import give_up_room
 from router.ground.alarms import NODE_CONNECTIONS, USERNAME_CONNECTIONS, VPN_CONNECTIONS, UsernameOf
 from router.sessions.directory import guest, profiles_of
 

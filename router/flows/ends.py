@@ -24,7 +24,7 @@ from angarium.errors import error_for
 from angarium_server.frames.frame import MalformedFrameError, encode
 from angarium_server.frames.homes import Bind, Credit, Settle, Unbind
 from angarium_server.frames.settings import FlowOptions
-from angarium_server.memory import give_up_room
+from angarium_server.memory.memory import give_up_room
 from router.flows.flow import WHOLE, Flow, Held, HomeFlow, HomeState
 
 if TYPE_CHECKING:

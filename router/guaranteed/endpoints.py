@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 from angarium import wire
 from angarium_server.costs import ENDPOINT_BYTES, PARTITION_BYTES, subscription_bytes
 from angarium_server.frames.settings import LaneSettings
-from angarium_server.memory import give_up_room
+from angarium_server.memory.memory import give_up_room
 from router.guaranteed.endpoint_filters import EVERYTHING, EndpointFilters
 from router.guaranteed.lanes import Lane, Lanes
 from router.matching.shards import Confirmation

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium import wire
 from angarium_server.frames.homes import LanePut, LanesFrame
-from angarium_server.memory import give_up_room
+from angarium_server.memory.memory import give_up_room
 from router.matching.shards import Confirmation, Shard, Shards, ShardState
 
 if TYPE_CHECKING:

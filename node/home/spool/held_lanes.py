@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import wire
 from angarium_server.frames.homes import LaneTotals
 from angarium_server.frames.settings import settings_map
-from angarium_server.memory import give_up_room
+from angarium_server.memory.memory import give_up_room
 from node.home.spool import layout
 from storage.spool import Table
 

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from angarium_server import memory
-from angarium_server.memory import (
+from angarium_server.memory import free_pools, memory
+from angarium_server.memory.memory import (
     AGAIN_S,
     AGAIN_TIMES,
     GIVE_BACK_BYTES,
@@ -29,8 +29,11 @@ LATER = GIVE_BACK_DELAY_S
 
 @pytest.fixture
 def given_back(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Note when memory is given back, without the pools, which take some more calls."""
     calls: list[None] = []
     monkeypatch.setattr(memory, "give_back", lambda: calls.append(None))
+    monkeypatch.setattr(free_pools, "_KNOWN_TO", (3, 11))
+    monkeypatch.setattr(memory, "_pools", free_pools.FreePools())
     return calls
 
 
@@ -119,7 +122,7 @@ def test_names_that_c_code_asked_for_are_not_kept() -> None:
 
 #: A process that counts while it takes 30 MB of small things, a few numbers among them, and then has nothing of it.
 COUNTING = """
-from angarium_server import memory
+from angarium_server.memory import memory
 if not {has_room}:
     memory.RESERVED_NUMBERS.clear()
 freed = memory.FreedMemory()

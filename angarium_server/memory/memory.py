@@ -8,11 +8,18 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from typing import Any, Final
+from functools import lru_cache
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium_server.memory.free_pools import FreePools
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of mallopt(3). What is kept is bounded by the trim
-#: threshold.
-_MALLOC_OPTIONS: Final = ((-3, 32 << 20), (-1, 64 << 20), (-2, 4 << 20))
+#: threshold. The comparison of a password takes a little more than 16 MiB, which is mapped and unmapped: it would stay.
+_MALLOC_OPTIONS: Final = ((-3, 16 << 20), (-1, 64 << 20), (-2, 4 << 20))
 #: Young objects that start a collection, and so many of these before their survivors are looked at too; each batch
 #: makes thousands that die at once without it. While clients subscribe, or partitions are made, all survive, and 45,000
 #: took up to 8 ms: so few are looked at at once that nobody notices. Full collections are rare.
@@ -25,6 +32,10 @@ GIVE_BACK_DELAY_S: Final = 3.0
 #: time is after a minute: so long a client that left may resume its session, and there is something of it.
 AGAIN_TIMES: Final = 8
 AGAIN_S: Final = 8.0
+#: One of so many times free pools are looked for anew: until then they have their pages back, for a second.
+_AGAIN_ANEW: Final = 4
+#: Between two steps with small objects, which take half a millisecond each.
+STEP_S: Final = 0.005
 #: What a dict may take beyond what its entries need, and what these need at most.
 ROOMY_BYTES: Final = 64 << 10
 ENTRY_BYTES: Final = 200
@@ -67,6 +78,8 @@ class _MallocInfo(ctypes.Structure):
 
 
 _glibc: Final = _Glibc()
+_pools: Final = FreePools()
+_LRU_CACHE: Final = type(lru_cache(int))
 #: Empties the cache of what types have, under the name of a later Python or of this one.
 _clear_type_cache: Final = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache
 
@@ -108,13 +121,14 @@ def _reserve_numbers() -> None:
 def in_use_bytes() -> int:
     """Give about how much of the memory of this process is in use; 0 where nobody tells.
 
-    What is resident is more: the interpreter keeps a megabyte around each small object that stays behind a large number
-    that went, for the next ones.
+    What is resident is more: the interpreter keeps a quarter of a megabyte around a small object that stays behind a
+    large number that went, for the next ones (`free_pools`).
     """
     if _glibc.mallinfo2 is None:
         return 0
     told = _glibc.mallinfo2()
-    return int(told.uordblks + told.hblkhd) + SMALL_OBJECT_BYTES * sys.getallocatedblocks()
+    small = sys.getallocatedblocks() - _pools.taken_blocks
+    return int(told.uordblks + told.hblkhd) + SMALL_OBJECT_BYTES * small
 
 
 def give_up_room(table: dict[Any, Any]) -> None:
@@ -132,11 +146,13 @@ class FreedMemory:
     """Gives memory back to the system a while after much of it was freed.
 
     The allocator keeps what is freed below what is in use, and looks for it only when it is told to. That takes a
-    millisecond for some ten megabytes, so nobody does it per message. Who has one has room for numbers, too.
+    millisecond for some ten megabytes, so nobody does it per message. What is free among small objects is given back in
+    steps after that. Who has one has room for numbers, too.
     """
 
     def __init__(self) -> None:
         _reserve_numbers()
+        self._caches = _caches_of_functions()
         #: Of what had been freed when memory was given back last.
         self._given_back = 0
         #: The most that caches have held since then.
@@ -145,6 +161,8 @@ class FreedMemory:
         #: How often memory is given back again, if nothing else is freed, and when next.
         self._again = 0
         self._again_at = 0.0
+        #: When to go on with what is given back of small objects.
+        self._step_at = 0.0
 
     def update(self, freed_bytes: int, now: float, held_bytes: int = 0) -> None:
         """Take note of how much was freed since the process started, and of how much caches hold.
@@ -153,22 +171,42 @@ class FreedMemory:
         """
         self._held_max = max(self._held_max, held_bytes)
         self._given_back = min(self._given_back, freed_bytes)  # whoever counts may begin again
-        if self._due_at is None:
+        if _pools.is_busy:
+            if now >= self._step_at:
+                self._step_at = now + STEP_S
+                _pools.step()
+        elif self._due_at is None:
             if self._freed(freed_bytes, held_bytes) >= GIVE_BACK_BYTES:
                 self._due_at = now + GIVE_BACK_DELAY_S
             elif self._again and now >= self._again_at:
                 self._again -= 1
                 self._again_at = now + AGAIN_S
-                give_back()
+                self._give_back(_pools.go_on if self._again % _AGAIN_ANEW else _pools.begin)
         elif now >= self._due_at:
             self._due_at = None
             if self._freed(freed_bytes, held_bytes) >= GIVE_BACK_BYTES:  # or the caches are full again
                 self._given_back, self._held_max = freed_bytes, held_bytes
                 self._again, self._again_at = AGAIN_TIMES, now + AGAIN_S
-                give_back()
+                self._give_back(_pools.begin)
+
+    def _give_back(self, begin: Callable[[Callable[[], None]], None]) -> None:
+        for one in self._caches:
+            one.cache_clear()
+        begin(give_back)
+
+    @property
+    def wait_s(self) -> float:
+        """Give in how many seconds `update` has to be called again at the latest."""
+        return STEP_S if _pools.is_busy else inf
 
     def _freed(self, freed_bytes: int, held_bytes: int) -> int:
         return freed_bytes - self._given_back + self._held_max - held_bytes
+
+
+def _caches_of_functions() -> list[Any]:
+    """Give what functions remember results in, and forget them for lack of room; they come among all that comes."""
+    found = [one for one in gc.get_objects() if type(one) is _LRU_CACHE]
+    return [one for one in found if one.cache_parameters()["maxsize"] is not None]
 
 
 def give_back() -> None:

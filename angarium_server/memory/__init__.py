@@ -1,0 +1,1 @@
+"""How the processes of a node treat their memory: what they keep, and what the system gets back."""
