@@ -251,7 +251,13 @@ class Door:
             self._dismiss(next(iter(self._unauthenticated)), "too many connections have not logged in", now)
         sock.setblocking(False)  # noqa: FBT003 - the form of the library
         if listener.context is not None:
-            sock = listener.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            try:
+                sock.getpeername()  # without a peer `ssl` raises whatever the system has to say of that
+                sock = listener.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            except OSError as error:  # he has reset the connection since
+                sock.close()
+                self._on_refused(f"TLS: {error.strerror or error}", now)
+                return
         self._next_id += 1
         framing = listener.speak(_STRANGER)
         connection = Connection(sock, self._next_id.to_bytes(8, "big"), address, framing)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import struct
 import time
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,8 @@ from tests.integration.house import HANDSHAKE, House, Peer, packed
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.integration.certificates import Authority, Pair
 
 
 @pytest.mark.requirement("R230")
@@ -281,6 +285,29 @@ def test_garbage_ends_a_connection_and_no_other(house: House, url: str, peer: Pe
     assert len(house.refused) + len(house.faults) == 1
     assert house.door.send(identity, [b"hi"]) is None
     house.until(lambda: innocent.read() == packed([b"hi"]), "the innocent is served")
+    innocent.close()
+
+
+@pytest.mark.requirement("R231")
+@pytest.mark.parametrize("scheme", ["tcp", "tls"])
+@pytest.mark.parametrize("said", [b"", b"hello"])
+def test_who_has_reset_a_connection_before_it_is_accepted_harms_nobody(
+    house: House, server_pair: Pair, authority: Authority, scheme: str, said: bytes
+) -> None:
+    context = server_pair.server_context() if scheme == "tls" else None
+    url = house.door.listen(f"{scheme}://127.0.0.1:0", context)
+    innocent = Peer(house, url, authority.client_context() if context else None)
+    identity = innocent.login()
+    for _ in range(3):
+        one = Peer(house, url).socket
+        one.sendall(said)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close() resets
+        one.close()
+    if context is not None:
+        house.until(lambda: len(house.refused) == 3, "their ends")
+    assert house.door.send(identity, [b"hi"]) is None
+    house.until(lambda: innocent.read() == packed([b"hi"]), "the innocent is served")
+    house.until(lambda: len(house.door) == 1, "the end of the others")
     innocent.close()
 
 
