@@ -160,7 +160,7 @@ class Controller:
         self.operators = Operators()
         self.issuers, self._shown_config = IssuerKeys(board), shown_config
         self._changes = Changes(board, registries)
-        self.joining = JoinOperations(board, catalog, self._changes, identity.node)
+        self.joining = JoinOperations(board, catalog, self._changes, self.callers, identity.node)
         self._asks = Asks(board, registries, self._changes, self.joining)
         self._spool = SpoolOperations(board, identity.node_id, copies)
         view = ClusterView(identity)

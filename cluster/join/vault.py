@@ -135,8 +135,8 @@ class Vault:
 #: How a node gets an address to which others can come.
 NO_TLS: Final = (
     "this node has no tls:// address; make a certificate and start the node with it: "
-    "'angarium keys create keys/NODE --host HOST', then "
-    "'angarium up --listen tls://HOST:55555 --cert-file keys/NODE.pem --key-file keys/NODE.key'"
+    "'angarium keys create NODE --host HOST', then "
+    "'angarium up --listen tls://HOST:55555 --cert-file NODE.pem --key-file NODE.key'"
 )
 
 

@@ -569,6 +569,8 @@ class Handshake:
             if login.issuer.name != before.issuer:
                 raise error_for(errors.UNAUTHORIZED, f"a token of another issuer than {before.issuer!r}")
             grant = self.issuers.grant(login, payload, self._wall_ms(now))
+            if grant.vpn != before.vpn:  # who says "default" would have joined the one that the token names
+                raise error_for(errors.UNAUTHORIZED, f"a token for Message VPN {grant.vpn!r}")
         except AngariumError as error:
             self._deny_renewal(renewal, error, now)
             return

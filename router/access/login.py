@@ -18,7 +18,7 @@ import hmac
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium import errors, wire
-from angarium.errors import error_for
+from angarium.errors import AngariumError, error_for
 from angarium_server.access import is_this_host
 from angarium_server.memory.memory import give_up_room
 from router.ground.alarms import NODE_CONNECTIONS, USERNAME_CONNECTIONS, VPN_CONNECTIONS, UsernameOf
@@ -121,10 +121,14 @@ class Authenticator:
         Raises:
             AngariumError: why this client may not connect.
         """
-        ticket = self._identify(routing_id, hello, address, now)
+        try:
+            ticket = self._identify_unshown(routing_id, hello, address, now)
+        except AngariumError:
+            self._refuse_full(
+                connected
+            )  # as who gives a name that there is hears, whose password is not compared
+            raise
         username = ticket.username
-        if not username.password and not is_this_host(address):
-            raise error_for(errors.UNAUTHORIZED, "a username without password is for this host only")
         is_named = hello.behalf is not None and not hello.behalf.needs_password
         if ticket.resumed or is_named or not username.password:
             self.check_again(ticket, connected)
@@ -133,6 +137,13 @@ class Authenticator:
         if hello.password is None:
             raise error_for(errors.UNAUTHORIZED, "no password")
         return ticket, username.password
+
+    def _identify_unshown(self, routing_id: bytes, hello: Hello, address: str, now: float) -> Ticket:
+        """Find the username of one who has shown nothing but a password, if that."""
+        ticket = self._identify(routing_id, hello, address, now)
+        if not ticket.username.password and not is_this_host(address):
+            raise error_for(errors.UNAUTHORIZED, "a username without password is for this host only")
+        return ticket
 
     def check_certified(
         self, routing_id: bytes, hello: Hello, address: str, connected: int, now: float
@@ -210,10 +221,13 @@ class Authenticator:
         # Who resumes before its loss was noticed takes the place of its own dead session.
         before = self._sessions.find(ticket.vpn.name, ticket.client_name)
         own = int(before is not None and ticket.may_follow(before))
-        if connected - own >= self._config.max_connections:
+        self._refuse_full(connected - own)
+        return own
+
+    def _refuse_full(self, connected: int) -> None:
+        if connected >= self._config.max_connections:
             self._alarms.exceeded(NODE_CONNECTIONS, self._alarms.node)
             raise error_for(errors.TOO_MANY_CLIENTS, f"the node serves {self._config.max_connections}")
-        return own
 
     def _check_limits(self, ticket: Ticket, connected: int) -> None:
         vpn, username = ticket.vpn, ticket.username

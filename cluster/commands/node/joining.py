@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
+from angarium_server.visible import visible
 from cluster.commands.connecting.connection import (
     AdminOptions,
     admin_options,
@@ -131,7 +132,7 @@ def leave(*, data: Path | None, force: bool, out: Output) -> None:
 
 def warn(text: str) -> None:
     """Say what is left to do."""
-    click.echo(f"warning: {text}", err=True)
+    click.echo(visible(f"warning: {text}"), err=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +210,5 @@ def join_cluster(choice: JoinChoice, options: Any, out: Output) -> None:
         )
     )
     if not out.is_json:
-        click.echo(
-            f"node {joined.node} is in cluster {joined.cluster}, through node {joined.through}", err=True
-        )
+        text = f"node {joined.node} is in cluster {joined.cluster}, through node {joined.through}"
+        click.echo(visible(text), err=True)

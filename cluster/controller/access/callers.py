@@ -103,6 +103,10 @@ class Callers:
             raise errors.error_for(errors.UNAUTHORIZED, detail)
         return Who(name, operator["role"], operator["vpn"], "remote", address)
 
+    def is_certified(self, common_name: str) -> bool:
+        """Tell whether who shows a certificate of this name is an operator, or would be if that one were enabled."""
+        return common_name in self._certificates or self.find("certificate_name", common_name) is not None
+
     def find(self, attribute: str, value: str) -> str | None:
         """Give the name of the operator of whom an attribute of logins has this value; None if there is none."""
         for (_, name), operator in self._catalog.of_kind("operator").items():

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from cluster.admin import arguments
     from cluster.catalog.catalog import Catalog
+    from cluster.controller.access.callers import Callers
     from cluster.controller.switchboard.changes import Changes
     from cluster.controller.switchboard.effects import Effect
     from cluster.controller.switchboard.switchboard import Asker, Handlers, ProcessAsker, Switchboard
@@ -53,12 +54,14 @@ class JoinOperations:
         board: Switchboard,
         catalog: Catalog,
         changes: Changes,
+        callers: Callers,
         node: str,
     ) -> None:
         """Make links of this node in this catalog through `changes`; nobody is admitted before `begin`."""
         self._board = board
         self._catalog = catalog
         self._changes = changes
+        self._callers = callers
         self._node = node
         #: What a node gets that joins, and what proves that somebody is a member.
         self._cluster = self._secret = ""
@@ -193,6 +196,8 @@ class JoinOperations:
         key = key_of_request(
             wish.request
         )  # not before: unauthenticated peers have nothing parsed that costs more than a frame
+        if wish.wants_certificate:
+            self._refuse_operator(wish.node)
         tokens = self._tokens.use(token, wish.node, key, now_s)
         changes = self._link_to(wish, is_known=wish.node in token.used)
         hosts = tuple(dict.fromkeys(parse(url)[0] for url in wish.addresses))
@@ -206,6 +211,16 @@ class JoinOperations:
             self._changes.make(changes, asker, f"made by join token {token.id}", lambda: answer)
 
         self._use_vault(VaultWork(sign, tokens), then, refuse)
+
+    def _refuse_operator(self, node: str) -> None:
+        """Refuse a name that an operator has in a certificate: this node would sign one by which it administers.
+
+        Raises:
+            ConflictError: see above (40901).
+        """
+        if self._callers.is_certified(node):
+            detail = f"a certificate of {node!r} is that of an operator; set another node.name"
+            raise errors.error_for(errors.OBJECT_EXISTS, detail)
 
     def _admission(self, node: str, vaulted: Vaulted) -> bytes:
         neighbours = [

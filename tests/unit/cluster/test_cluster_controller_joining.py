@@ -135,6 +135,18 @@ def test_names_that_are_taken_and_nodes_that_nobody_reaches_are_refused(request_
     assert set(links(made)) == {"c"}
 
 
+@pytest.mark.requirement("R285")
+def test_nobody_joins_under_the_name_of_an_operators_certificate(request_pem: str) -> None:
+    made = world()
+    attributes = {"certificate_name": "anna", "enabled": False}
+    made.ask("objects.create", kind="operator", name="ops", vpn=None, attributes=attributes)
+    token = made.ask("cluster.token.create")["token"]
+    ok, value = said(made, wish(token, request_pem, node="anna"))
+    assert (ok, value[0]) == (False, errors.OBJECT_EXISTS)
+    assert made.ask("cluster.token.list")[0]["uses"] == 0
+    assert said(made, wish(token, request_pem))[0]
+
+
 def test_a_request_without_its_key_and_what_is_no_join_are_refused(request_pem: str) -> None:
     made = world()
     token = made.ask("cluster.token.create")["token"]

@@ -15,6 +15,7 @@ from cluster import objects
 from cluster.security import passwords
 from router.access.issuers import Issuers
 from tests.token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade
+from tests.unit.router.publish_rig import request
 from tests.unit.router.wired_gateway import IDENTITY, NEAR, FakeAttached, FakeGateway, says
 from tests.unit.router.wired_node import WiredNode, snapshot
 
@@ -316,6 +317,17 @@ def test_a_token_that_is_not_good_here(
     token = trusting.token(**{"vpn": "default", **changed})
     wish = {"behalf": {"password_may_be_token": True}, "password": token, **fields}
     assert refused(gateway.client(), address=NEAR, **wish) == code
+
+
+@pytest.mark.requirement("R225")
+def test_a_session_is_not_renewed_by_a_token_for_another_message_vpn(
+    node: WiredNode, trusting: TokenMaker
+) -> None:
+    client = node.connection()
+    assert client.hello(username="", jwt=trusting.token(vpn="default"))
+    elsewhere = trusting.token(vpn="sales")
+    assert request(client, "token.renew", jwt=elsewhere)[0] == errors.UNAUTHORIZED
+    assert request(client, "token.renew", jwt=trusting.token(vpn=["sales", "default"]))[0] == 0
 
 
 def test_a_password_that_only_looks_like_a_token_is_compared(

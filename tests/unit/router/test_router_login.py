@@ -253,6 +253,23 @@ def test_who_resumes_does_not_count_as_a_connect_and_needs_no_password(make_node
     assert _login(node, address="10.0.0.9", token=b"x" * 40) == errors.CONNECT_RATE_EXCEEDED
 
 
+@pytest.mark.requirement("R231")
+def test_a_node_that_is_full_tells_nobody_which_usernames_exist(make_node: Any) -> None:
+    rows = snapshot(
+        ("username", "default", "bob", {"password": SECRET}),
+        ("username", "default", "off", {"enabled": False}),
+        ("username", "default", "open", {}),
+    )
+    node = make_node(1, rows, max_connections=1)
+    client = node.client()
+    for username in ("bob", "off", "open", "nobody"):
+        for said in ({}, {"password": "wrong"}):
+            code = _refused(node, address="10.0.0.9", username=username, **said)
+            assert code == errors.TOO_MANY_CLIENTS, username
+    client.send(wire.BYE, [])
+    assert _refused(node, username="nobody") == errors.UNAUTHORIZED
+
+
 def test_a_token_renews_authentication_and_name_within_the_resume_time(guarded: WiredNode) -> None:
     first = guarded.connection()
     welcome = first.hello(username="bob", password="right", client_name="app")
