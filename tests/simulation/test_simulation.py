@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SERIES = 0
 #: Seconds on one core.
-SEEDS_DEFAULT = 30
+SEEDS_DEFAULT = 20
 #: Seeds of one test, so that a failure is found, and named, soon.
 SEEDS_PER_TEST = 10
 #: Runs in which is counted what the rules had to judge.

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Random tests are judged by what they find, not by how long an example took: the machine may be busy.
-settings.register_profile("long", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("short", settings.get_profile("long"), max_examples=40)
+# None says how many examples it takes: here is the share of all.
+settings.register_profile(
+    "long", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=400
+)
+settings.register_profile("short", settings.get_profile("long"), max_examples=30)
 
 # A hash says what it cost, so a cheap one is compared as any other. Some are made when a module is imported.
 _USUAL_COST = passwords.COST
@@ -22,7 +25,7 @@ pytest.MonkeyPatch().setattr(passwords, "COST", 1 << 4)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say how many examples random tests have that do not say so themselves; before their modules are imported."""
+    """Say how many examples random tests have; before their modules are imported."""
     settings.load_profile("long" if config.getoption("--long") else "short")
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.requirement("R235"), pytest.mark.requirement("R236"), pytest.mark.slow]
 
-SEEDS_DEFAULT = 60
+SEEDS_DEFAULT = 20
 SEEDS_PER_TEST = 20
 #: A fault that is planted shows within so many seeds.
 SEEDS_OF_FAULTS = 300

@@ -15,7 +15,7 @@ from tests.simulation.gateways.gateway_scenario import GatewayScenario
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SEEDS_DEFAULT = 60
+SEEDS_DEFAULT = 20
 SEEDS_PER_TEST = 10
 #: A fault that is planted shows within so many seeds.
 SEEDS_OF_FAULTS = 100

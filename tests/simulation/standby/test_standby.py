@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cluster.standby.pair.outside import Seen
     from tests.simulation.standby.simulated_home import SimulatedHome
 
-SEEDS_DEFAULT = 20
+SEEDS_DEFAULT = 10
 SEEDS_PER_TEST = 10
 #: How long a fault is looked for if a change made it show elsewhere.
 SEEDS_OF_FAULTS = 2_000

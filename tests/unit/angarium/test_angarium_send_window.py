@@ -175,7 +175,7 @@ class Exchanges(RuleBasedStateMachine):
         assert self.rows.stored_messages == heard.count("stored")
 
 
-Exchanges.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Exchanges.TestCase.settings = settings(stateful_step_count=40)
 TestExchanges = Exchanges.TestCase
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors
@@ -108,7 +108,6 @@ FILTERS = st.sampled_from(["a", "a/b", "a/>", "*/b", ">", "a/b*", "c"])
 TOPICS = st.sampled_from(["a", "a/b", "a/bc", "c", "d", "x/b"])
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.lists(FILTERS, min_size=1, max_size=3), max_size=4),
     st.lists(st.lists(TOPICS, min_size=1, max_size=8), max_size=4),

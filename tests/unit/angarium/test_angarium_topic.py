@@ -292,7 +292,6 @@ def test_a_pattern_does_not_cover_another(general: str, special: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(PATTERNS, PATTERNS, st.lists(TOPICS, min_size=5, max_size=20))
 def test_generated_topics_agree_with_overlaps_and_covers(a: str, b: str, topics: list[str]) -> None:
     """A single topic can refute both: one that both match, or one that only the special pattern matches."""
@@ -305,7 +304,6 @@ def test_generated_topics_agree_with_overlaps_and_covers(a: str, b: str, topics:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(PATTERNS, PATTERNS)
 def test_what_overlaps_has_a_common_topic(a: str, b: str) -> None:
     """Level by level the longer literal part, lengthened where it is a wildcard's, is such a topic."""

@@ -34,7 +34,6 @@ def _expected(pairs: set[tuple[str, int]], topic: str) -> Counter[int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(PAIRS, st.data())
 @pytest.mark.requirement("R211")
 def test_the_trie_agrees_with_brute_force_under_adds_and_removes(
@@ -178,7 +177,6 @@ _STEPS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(_STEPS, st.integers(1, 6), st.integers(1, 4))
 def test_the_cache_never_answers_what_fresh_matching_would_not(
     steps: list[tuple[str, str]], entries_max: int, log_max: int

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors
@@ -121,7 +121,6 @@ def changing(applied: Applied) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.requirement("R260")
-@settings(max_examples=40)
 @given(WISHES)
 def test_what_was_exported_makes_an_empty_node_the_same(wishes: list[Any]) -> None:
     declared = through_a_file(made(wishes).export())
@@ -133,7 +132,6 @@ def test_what_was_exported_makes_an_empty_node_the_same(wishes: list[Any]) -> No
 
 
 @pytest.mark.requirement("R260")
-@settings(max_examples=40)
 @given(WISHES, WISHES)
 def test_what_is_pruned_leaves_what_the_file_names(one: list[Any], another: list[Any]) -> None:
     wanted, catalog = made(one).export(), made(another)

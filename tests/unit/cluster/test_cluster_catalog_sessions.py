@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors
@@ -360,7 +360,6 @@ _CHANGES = st.tuples(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(_CHANGES, max_size=8))
 def test_the_filters_follow_from_the_session_and_keep_their_order(changes: list[Any]) -> None:
     world = World()

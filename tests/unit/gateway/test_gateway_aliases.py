@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.egress import UNSENT_BYTES_MAX, Egress
@@ -92,7 +92,6 @@ def test_topics_that_come_once_cost_some_aliases_at_most_and_short_ones_none() -
     assert reader.topics == dict(enumerate(first + TOPICS[:2], 1))
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(TOPICS), publishes(V5, Sender.SERVER), st.booleans()), max_size=30),
     st.integers(1, 3),
@@ -134,7 +133,6 @@ class Client(FakeClient):
         return self.aliases.shorten(data)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["put", "guaranteed", "room"]), st.sampled_from(TOPICS)), max_size=60)
 )

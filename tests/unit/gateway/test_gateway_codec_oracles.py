@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import mqtt5
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from zmqtt._internal.packets import codec as zmqtt
 
@@ -102,7 +102,6 @@ def assert_mqtt5_says(one: Any, properties: Properties) -> None:
 
 @pytest.mark.parametrize("sender", list(Sender))
 @given(data=st.data())
-@settings(max_examples=50)
 def test_mqtt5_reads_what_we_write_and_we_read_what_it_writes(sender: Sender, data: Any) -> None:
     packet: Any = data.draw(of_side(sender, V5))
     written = packets.write(packet, V5)
@@ -127,7 +126,6 @@ def test_mqtt5_reads_what_we_write_and_we_read_what_it_writes(sender: Sender, da
     ("sender", "version"), [(sender, version) for sender in Sender for version in (V3, V5)]
 )
 @given(data=st.data())
-@settings(max_examples=50)
 def test_zmqtt_reads_what_we_write_and_we_read_what_it_writes(
     sender: Sender, version: int, data: Any
 ) -> None:
@@ -187,7 +185,6 @@ MQTT5_TAKES: Final = {
 
 @pytest.mark.parametrize("sender", list(Sender))
 @given(data=st.data())
-@settings(max_examples=100)
 def test_what_we_take_of_mutated_bytes_mqtt5_takes_with_the_same_meaning(sender: Sender, data: Any) -> None:
     mutated = mutate(packets.write(data.draw(of_side(sender, V5)), V5), data)
     ours = read_or_fault(mutated, sender, V5)
@@ -202,7 +199,6 @@ def test_what_we_take_of_mutated_bytes_mqtt5_takes_with_the_same_meaning(sender:
 
 @pytest.mark.parametrize("sender", list(Sender))
 @given(data=st.data())
-@settings(max_examples=100)
 def test_what_we_take_of_mutated_bytes_of_3_1_1_zmqtt_takes_with_the_same_meaning(
     sender: Sender, data: Any
 ) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mqtt.codec import packets, properties, publish
@@ -28,7 +28,6 @@ sides = pytest.mark.parametrize(("sender", "version"), SIDES)
 
 @sides
 @given(data=st.data())
-@settings(max_examples=60)
 def test_each_packet_is_read_as_it_was_written(sender: Sender, version: int, data: Any) -> None:
     packet: Packet = data.draw(
         random_packets.packets_of(sender, version)
@@ -42,7 +41,6 @@ def test_each_packet_is_read_as_it_was_written(sender: Sender, version: int, dat
 
 @sides
 @given(data=st.data())
-@settings(max_examples=30)
 def test_a_stream_is_the_same_in_any_pieces(sender: Sender, version: int, data: Any) -> None:
     sent = [data.draw(random_packets.first_of(sender, version))]
     sent += data.draw(st.lists(random_packets.packets_of(sender, version), max_size=12))
@@ -59,7 +57,6 @@ def test_a_stream_is_the_same_in_any_pieces(sender: Sender, version: int, data: 
 
 @sides
 @given(data=st.data())
-@settings(max_examples=30)
 def test_the_walk_reads_what_the_careful_way_reads(sender: Sender, version: int, data: Any) -> None:
     """The second time everything is known, and the walk takes it; whatever it takes is as the careful way has it."""
     sent = data.draw(st.lists(random_packets.publishes(version, sender), min_size=1, max_size=8))
@@ -90,7 +87,6 @@ def test_payloads_of_every_length_of_length_are_walked_or_read(size: int, versio
 
 @pytest.mark.parametrize("version", [V3, V5])
 @given(data=st.data())
-@settings(max_examples=30)
 def test_a_message_is_prepared_once_and_framed_for_each_connection(version: int, data: Any) -> None:
     messages = data.draw(st.lists(random_packets.publishes(version, Sender.SERVER), min_size=1, max_size=5))
     expected = []

@@ -6,7 +6,7 @@ import tracemalloc
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import wire
@@ -315,7 +315,6 @@ def in_any_order(packet: Publish) -> tuple[str, bytes, bool, list[int]]:
     rows=st.lists(rows, max_size=6),
     left=st.sets(st.integers(0, 7)),
 )
-@settings(max_examples=300)
 def test_each_client_gets_what_it_gets_by_brute_force(
     wishes: list[Wish], rows: list[Row], left: set[int]
 ) -> None:

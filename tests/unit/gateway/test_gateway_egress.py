@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium_server.connections.door import Refusal
@@ -277,7 +277,6 @@ puts = st.tuples(st.integers(0, 2), st.lists(st.integers(0, 900), min_size=1, ma
 
 @pytest.mark.slow
 @given(puts=st.lists(puts, max_size=25), units=st.lists(st.integers(0, 3), min_size=3, max_size=3))
-@settings(max_examples=300)
 def test_who_loses_what_is_as_by_brute_force(
     puts: list[tuple[int, list[int], bool]], units: list[int]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium.topic import matches
@@ -35,7 +35,6 @@ def bytes_of(plan: tuple[str, tuple[int, ...]]) -> int:
 
 @pytest.mark.slow
 @given(steps=steps)
-@settings(max_examples=200)
 def test_a_plan_is_of_what_matches_now(steps: list[tuple[str, Any]]) -> None:
     fan_out = FanOut(plan, bytes_of)
     there: set[tuple[str, int]] = set()

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import Message, wire
@@ -50,7 +50,6 @@ def said(properties: Properties) -> Properties:
 @pytest.mark.slow
 @pytest.mark.requirement("R244")
 @given(publish=random_packets.publishes(V5, Sender.CLIENT), sender=st.text(min_size=1, max_size=9))
-@settings(max_examples=400)
 def test_whatever_mqtt_says_comes_back_as_it_was(publish: Publish, sender: str) -> None:
     publish = msgspec.structs.replace(publish, topic=publish.topic or "aliased", packet_id=0, dup=False)
     row = msgspec.msgpack.decode(pack(row_from(publish, sender)), type=Row)
@@ -202,7 +201,6 @@ keys = st.sampled_from([1, 2, 3, 8, 10, 11])
 
 @pytest.mark.slow
 @given(fields=st.dictionaries(keys, anything), flags=st.integers(0, wire.FLAGS_MAX), more=anything)
-@settings(max_examples=400)
 def test_whatever_a_stranger_packs_is_told_or_left_out(fields: dict[int, Any], flags: int, more: Any) -> None:
     for properties in (
         pack(fields),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors, slots, wire
@@ -257,7 +257,6 @@ _steps = st.lists(
 )
 
 
-@settings(max_examples=50)
 @given(_steps, st.sets(st.integers(1, 5)))
 def test_everything_is_answered_once_in_order_with_what_became_of_it(
     steps: list[tuple[str, int, int]], refused: set[int]

@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors, wire
@@ -446,7 +446,6 @@ def test_who_does_not_take_a_page_holds_nobody_up_and_gets_the_rest_alone(
     assert [one.topic for one in bench.got(slow) if one.topic] == ["a/0", "a/1", "a/2"]
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_nothing_is_missed_and_nothing_comes_twice_whatever_happens_when(seed: int) -> None:
     """The payloads of a topic count up. Whoever subscribes gets all from some state of it on, in order, each once."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors
@@ -71,7 +71,6 @@ def is_refused(text: str) -> bool:
 @pytest.mark.slow
 @pytest.mark.requirement("R242")
 @given(text=filters, name=names)
-@settings(max_examples=800)
 def test_a_translated_filter_matches_what_mqtt_says(text: str, name: str) -> None:
     codec_topics.check_name(name, V5)
     if codec_topics.shared(text):

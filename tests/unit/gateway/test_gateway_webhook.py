@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors, wire
@@ -268,7 +268,6 @@ ANSWERS = st.sampled_from([200, 204, 410, 500, 302, None])
 
 
 @pytest.mark.parametrize("window", [1, 3])
-@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 2), ANSWERS), max_size=80))
 def test_each_message_is_settled_once_whatever_the_target_answers(
     window: int, steps: list[tuple[int, int | None]]

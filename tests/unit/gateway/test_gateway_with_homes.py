@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors, wire
@@ -211,7 +211,6 @@ _steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(_steps)
 def test_what_was_acknowledged_is_stored_once_at_least_in_order_whatever_ends(steps: list[str]) -> None:
     node = StoringNode(2, snapshot(("username", "default", "default", {})))

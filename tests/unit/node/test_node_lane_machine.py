@@ -13,9 +13,7 @@ from tests.unit.node.lane_model import LaneMachine
 
 TestLaneMachine = pytest.mark.slow(LaneMachine.TestCase)
 TestLaneMachine.settings = settings(
-    max_examples=100,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 

@@ -90,7 +90,6 @@ _CHANGES = st.lists(st.tuples(st.integers(1, 12), PATTERNS), max_size=12)
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(PATTERNS, max_size=12),
     st.lists(TOPICS, min_size=1, max_size=6, unique=True),

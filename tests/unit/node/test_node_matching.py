@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium.topic import matches
@@ -251,7 +251,6 @@ def test_topics_that_nobody_publishes_to_any_more_are_forgotten_although_their_f
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(TOPICS, st.tuples(PATTERNS, KINDS), st.integers(0, 20)), max_size=40))
 @pytest.mark.requirement("R211")
 def test_the_sets_of_a_topic_are_what_brute_force_says(steps: list[str | tuple[str, int] | int]) -> None:

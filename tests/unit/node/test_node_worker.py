@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors, wire
@@ -403,7 +403,6 @@ _STEPS = st.one_of(_BATCHES, _FILTERS, st.integers(0, 12))
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
 @given(st.lists(_STEPS, max_size=15), st.lists(_PATTERNS, max_size=2), st.booleans(), st.integers(0, 2))
 @pytest.mark.requirement("R57", "R80", "R81", "R83", "R85", "R86", "R211")
 def test_every_row_goes_where_brute_force_says(

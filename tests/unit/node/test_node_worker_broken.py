@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors, wire
@@ -177,7 +177,6 @@ _OPERATIONS = st.sampled_from([wire.START, wire.FILTERS, wire.RULES, wire.MATCH,
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(_OPERATIONS, _VALUES, st.binary(max_size=40)), max_size=4))
 def test_no_sequence_of_strange_frames_makes_it_raise(frames: list[tuple[bytes, Any, bytes]]) -> None:
     router = Router()
@@ -188,7 +187,6 @@ def test_no_sequence_of_strange_frames_makes_it_raise(frames: list[tuple[bytes, 
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
 @given(st.lists(_VALUES, max_size=4), st.integers(0, 5))
 def test_strange_rows_are_refused_with_one_answer(rows: list[Any], count: int) -> None:
     router = Router()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors, wire
@@ -132,7 +132,6 @@ _STEPS = st.one_of(_BATCHES, st.tuples(_PATTERNS, _KINDS), st.integers(0, 12))
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
 @given(st.lists(_STEPS, max_size=15), st.integers(0, 2))
 def test_every_row_is_retained_where_brute_force_says(steps: list[Any], learn: int) -> None:
     """A list is a batch, a pair a filter to add, a number a filter to remove."""

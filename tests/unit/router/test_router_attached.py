@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors, wire
@@ -229,7 +229,6 @@ class World:
             assert sorted(texts) == sorted(text for text, _ in wanted)
 
 
-@settings(max_examples=60, deadline=None)
 @given(STEPS)
 def test_a_gateway_is_a_member_once_of_what_its_clients_want(steps: list[tuple[Any, ...]]) -> None:
     world = World()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import lmdb
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import pages
@@ -226,7 +226,6 @@ def test_a_file_that_is_not_there_is_no_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_whatever_is_in_the_file_the_check_ends_with_a_verdict(
     used: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.spool import KEY_ENVIRONMENT, LmdbSpool, SpoolFullError, Table, open_spool
@@ -176,7 +176,6 @@ _changes = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
 @given(st.lists(_changes, max_size=6), st.tuples(_keys, st.one_of(st.none(), _keys), st.integers(0, 5)))
 def test_both_do_what_dictionaries_do(
     tmp_path_factory: pytest.TempPathFactory,

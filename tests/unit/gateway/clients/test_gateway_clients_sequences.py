@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors
@@ -144,7 +144,6 @@ class Run:
             assert talk.attached is None or talk.attached.is_over
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.sampled_from([V3, V5]), st.integers(0, 1), st.sampled_from(["new", "joining", "here"]))
 def test_nothing_is_raised_it_ends_once_and_everything_is_answered_once(
     data: st.DataObject, version: int, qos_max: int, begin: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import wire
@@ -195,7 +195,6 @@ _STEPS = st.tuples(
 )
 
 
-@settings(max_examples=300)
 @given(st.lists(_STEPS, max_size=60))
 def test_nothing_is_lost_order_is_kept_and_no_identifier_is_used_twice_at_once(
     steps: list[tuple[str, int]],
