@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from msgspec import Meta
-
+from angarium_server.configuration import within
 from angarium_server.process import load_config
 from node.endpoints.effort import RATE_DEFAULT_MS
 from node.matching.config import MatchingConfig
@@ -28,18 +27,15 @@ class WorkerConfig(MatchingConfig, frozen=True, kw_only=True, forbid_unknown_fie
     """Settings of a worker process."""
 
     frames_per_wake: Annotated[
-        int,
-        Meta(ge=1, le=10_000, description="Frames that a worker handles before its other work gets a turn."),
+        int, within(1, 10_000, "Frames that a worker handles before its other work gets a turn.")
     ] = 64
     selector_ms_per_s: Annotated[
         int,
-        Meta(
-            ge=0,
-            le=1_000,
-            description=(
-                "Milliseconds of a worker's time that the selectors of one client username may take in a second; "
-                "its flows and topic endpoints with a selector wait for the rest of it. 0: there is no limit."
-            ),
+        within(
+            0,
+            1_000,
+            "Milliseconds of a worker's time that the selectors of one client username may take in a second; "
+            "its flows and topic endpoints with a selector wait for the rest of it. 0: there is no limit.",
         ),
     ] = RATE_DEFAULT_MS
 

@@ -23,7 +23,6 @@ from angarium_server import black_box
 from angarium_server.frames.frame import MalformedFrameError
 from angarium_server.frames.matching import SpoolFailed, Start
 from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
-from angarium_server.monitor import next_event
 from angarium_server.process import Process
 from node import config
 from node.home.home import OPERATIONS, HomeLimits
@@ -175,7 +174,7 @@ class WorkerServer:
     def _connected(self) -> None:
         """Take the news of connections: the router of a new one does not know us."""
         while self._monitor.poll(0):
-            next_event(self._monitor)
+            self._monitor.recv_multipart(zmq.NOBLOCK)
             self._worker.connected()
             self._next_announcement = self._now
 

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from angarium_server.configuration import about, within
+
 #: Signatures with a public key only: whoever knows the key of an HMAC can make tokens, and `none` is no signature.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 _Claim = Annotated[str, Meta(max_length=200)]
@@ -28,13 +30,11 @@ class TokenIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             description="Name of the issuer in events and metrics.",
         ),
     ]
-    issuer: Annotated[_Name, Meta(description="What the claim iss says, letter by letter.")]
+    issuer: Annotated[_Name, about("What the claim iss says, letter by letter.")]
     audience: Annotated[
         list[_Name], Meta(min_length=1, max_length=20, description="The claim aud names one of these.")
     ]
-    keys_file: Annotated[
-        str, Meta(description="Its public keys: a JWKS, or keys and certificates in PEM.")
-    ] = ""
+    keys_file: Annotated[str, about("Its public keys: a JWKS, or keys and certificates in PEM.")] = ""
     jwks_url: Annotated[
         str,
         Meta(
@@ -43,50 +43,39 @@ class TokenIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         ),
     ] = ""
     ca_file: Annotated[
-        str,
-        Meta(
-            description="Authorities that may sign the certificate of that address (PEM); empty: of the system."
-        ),
+        str, about("Authorities that may sign the certificate of that address (PEM); empty: of the system.")
     ] = ""
-    refresh_s: Annotated[int, Meta(ge=10, le=604_800, description="How often the address is asked.")] = 3_600
+    refresh_s: Annotated[int, within(10, 604_800, "How often the address is asked.")] = 3_600
     refresh_min_s: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=3_600,
-            description="The same for tokens of an unknown key: never sooner after the last time.",
-        ),
+        int, within(1, 3_600, "The same for tokens of an unknown key: never sooner after the last time.")
     ] = 30
-    timeout_s: Annotated[int, Meta(ge=1, le=60, description="How long the address may take to answer.")] = 5
+    timeout_s: Annotated[int, within(1, 60, "How long the address may take to answer.")] = 5
     algorithms: Annotated[
         list[Algorithm], Meta(min_length=1, description="Signatures that are taken; public keys only.")
     ] = msgspec.field(default_factory=lambda: ["RS256", "PS256", "ES256", "EdDSA"])
     clock_skew_s: Annotated[
-        int, Meta(ge=0, le=300, description="By how much clocks may differ, at both ends of a token's time.")
+        int, within(0, 300, "By how much clocks may differ, at both ends of a token's time.")
     ] = 30
     vpns: Annotated[
         list[_Name], Meta(min_length=1, description='Message VPNs that its tokens may join; "*": all.')
     ] = msgspec.field(default_factory=lambda: ["default"])
     vpn_claim: Annotated[
-        _Claim, Meta(description="Claim with the Message VPN, or a list of them; empty: the client chooses.")
+        _Claim, about("Claim with the Message VPN, or a list of them; empty: the client chooses.")
     ] = ""
     username_claim: Annotated[_Claim, Meta(min_length=1, description="Claim with the client username.")] = (
         "sub"
     )
     client_profile_claim: Annotated[
-        _Claim, Meta(description="Claim with the client profile; empty, or not there: that of the username.")
+        _Claim, about("Claim with the client profile; empty, or not there: that of the username.")
     ] = ""
     acl_profile_claim: Annotated[
-        _Claim, Meta(description="Claim with the ACL profile; empty, or not there: that of the username.")
+        _Claim, about("Claim with the ACL profile; empty, or not there: that of the username.")
     ] = ""
     unknown_usernames: Annotated[
-        bool,
-        Meta(description="Whether a username that does not exist may log in, with these two profiles."),
+        bool, about("Whether a username that does not exist may log in, with these two profiles.")
     ] = False
-    client_profile: Annotated[str, Meta(description="Client profile of usernames that do not exist.")] = (
-        "default"
-    )
-    acl_profile: Annotated[str, Meta(description="ACL profile of usernames that do not exist.")] = "default"
+    client_profile: Annotated[str, about("Client profile of usernames that do not exist.")] = "default"
+    acl_profile: Annotated[str, about("ACL profile of usernames that do not exist.")] = "default"
 
 
 def faults_of(issuers: list[TokenIssuer]) -> list[str]:

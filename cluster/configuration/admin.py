@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Meta
 
 from angarium import errors
+from angarium_server.configuration import about
 from angarium_server.connections.addresses import address_fault, is_tls
 from angarium_server.connections.tls import TlsFiles, make_context
 from cluster.configuration.encryption import exposed_key_faults
-from cluster.configuration.keys import about
 
 if TYPE_CHECKING:
     from router.ground.config import RouterConfig

@@ -35,12 +35,12 @@ import tomli_w
 from msgspec import Meta
 
 from angarium import errors
+from angarium_server.configuration import about, within
 from angarium_server.tokens.config import TokenIssuer
 from cluster import objects
 from cluster.catalog import node_queues
 from cluster.configuration import admin, health, http, issuers, management, mqtt, standby
 from cluster.configuration.encryption import ca_file_faults, listen_faults
-from cluster.configuration.keys import about, within
 from cluster.configuration.management import OidcSection
 from cluster.security import passwords
 from node.config import WorkerConfig, WorkerRuntime
@@ -80,11 +80,7 @@ class NodeSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The identity of a node."""
 
     name: Annotated[
-        str,
-        Meta(
-            max_length=64,
-            description="Name of the node; empty: the host name of the first start.",
-        ),
+        str, Meta(max_length=64, description="Name of the node; empty: the host name of the first start.")
     ] = ""
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import msgspec
 
+from angarium_server.configuration import about, within
 from angarium_server.connections.addresses import address_fault
-from cluster.configuration.keys import about, within
 
 
 class HealthSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
+from angarium_server.configuration import about, within
 from cluster.configuration import listening
-from cluster.configuration.keys import about, within
 
 if TYPE_CHECKING:
     from router.ground.config import RouterConfig

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol
 from urllib.parse import urlsplit
 
 from angarium import errors
+from angarium_server.configuration import about
 from angarium_server.connections.addresses import address_fault, host_and_port, is_loopback, is_tls
 from angarium_server.connections.tls import TlsFiles, make_context
 from angarium_server.http.origins import origin_of
 from angarium_server.http.proxies import Proxies
 from cluster.configuration.encryption import exposed_key_faults
-from cluster.configuration.keys import about
 
 if TYPE_CHECKING:
     from router.ground.config import RouterConfig

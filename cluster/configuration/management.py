@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from angarium_server.configuration import about, within
 from angarium_server.tokens.config import Algorithm, address_fault
 from cluster.configuration import listening
 from cluster.configuration.encryption import ca_file_faults
-from cluster.configuration.keys import about, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,8 +60,7 @@ class ManagementSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         about("The claim aud of these tokens names one of these; empty: what the issuer has for clients."),
     ] = []
     token_claim: Annotated[
-        str,
-        Meta(min_length=1, max_length=200, description="Claim that is the token_subject of an operator."),
+        str, Meta(min_length=1, max_length=200, description="Claim that is the token_subject of an operator.")
     ] = "sub"  # noqa: S105 - the name of a claim
     max_body_bytes: Annotated[int, within(1024, 64 << 20, "Largest body of a request.")] = 8 << 20
     max_connections: Annotated[
@@ -98,8 +97,7 @@ class OidcSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Meta(max_length=20, description="What is asked for; openid is among it."),
     ] = msgspec.field(default_factory=lambda: ["openid"])
     operator_claim: Annotated[
-        str,
-        Meta(min_length=1, max_length=200, description="Claim that is the token_subject of an operator."),
+        str, Meta(min_length=1, max_length=200, description="Claim that is the token_subject of an operator.")
     ] = "sub"
     label: Annotated[
         str, Meta(min_length=1, max_length=64, description="What the button of the console says.")

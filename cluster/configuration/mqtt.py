@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import msgspec
 
 from angarium import errors
+from angarium_server.configuration import about, within
 from angarium_server.connections.addresses import host_and_port
 from cluster import objects
 from cluster.configuration.encryption import client_address_faults
-from cluster.configuration.keys import about, within
 
 if TYPE_CHECKING:
     from router.ground.config import RouterConfig
@@ -41,9 +41,7 @@ class MqttSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     receive_max: Annotated[
         int,
         within(
-            1,
-            65_535,
-            "Messages with QoS 1 and 2 of a client that may be unacknowledged; 5.0 is told it.",
+            1, 65_535, "Messages with QoS 1 and 2 of a client that may be unacknowledged; 5.0 is told it."
         ),
     ] = 128
     topic_alias_max: Annotated[

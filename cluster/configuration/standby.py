@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from angarium_server.configuration import about, within
 from angarium_server.connections.addresses import is_loopback
 from cluster.security.keys import forbidden_mode
 
@@ -31,39 +32,33 @@ _USED_BY: Final = {
 }
 
 
-def _about(sentence: str) -> Meta:
-    return Meta(description=sentence)
-
-
 class StandbySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A second host that has everything which was acknowledged; this section is the same on both, but for `host`."""
 
     store: Annotated[
         Literal["", "etcd", "kubernetes", "manual"],
-        _about("What decides which host is the primary; manual: the operator. Empty: there is no standby."),
+        about("What decides which host is the primary; manual: the operator. Empty: there is no standby."),
     ] = ""
     host: Annotated[
         str, Meta(max_length=64, description="Name of this host in the pair; empty: its host name.")
     ] = ""
     listen: Annotated[
         str,
-        _about(
+        about(
             "Where this host listens for the primary while it is the standby: tls://HOST:PORT, encrypted as"
             " router.tls_cert_file says, or tcp:// of this host."
         ),
     ] = ""
-    peer: Annotated[str, _about("Where the other host listens: tls://HOST:PORT, or tcp:// of this host.")] = (
-        ""
-    )
+    peer: Annotated[str, about("Where the other host listens: tls://HOST:PORT, or tcp:// of this host.")] = ""
     peer_name: Annotated[
-        str, _about("Name that the certificate of the other host must have; empty: the host of the address.")
+        str, about("Name that the certificate of the other host must have; empty: the host of the address.")
     ] = ""
     secret_file: Annotated[
-        str, _about("File whose first line is a secret that both hosts have, of 16 characters or more.")
+        str, about("File whose first line is a secret that both hosts have, of 16 characters or more.")
     ] = ""
     endpoints: Annotated[
         list[str],
-        _about(
+        about(
             "Addresses of the members of etcd, or of the API server: https://HOST:PORT, or http:// of this host. Empty,"
             " for kubernetes: what a pod is told."
         ),
@@ -77,32 +72,30 @@ class StandbySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = "angarium"
     lease_seconds: Annotated[
         int,
-        Meta(
-            ge=2,
-            le=60,
-            description="Time without a renewal after which the standby may take over. Every wait of a pair is as much"
+        within(
+            2,
+            60,
+            "Time without a renewal after which the standby may take over. Every wait of a pair is as much"
             " longer.",
         ),
     ] = 3
     required: Annotated[
         bool,
-        _about(
-            "Whether nothing is acknowledged while the standby is away; false: the primary goes on alone."
-        ),
+        about("Whether nothing is acknowledged while the standby is away; false: the primary goes on alone."),
     ] = False
     ca_file: Annotated[
         str,
-        _about(
+        about(
             "Authorities of the endpoints (PEM); empty: those of the system, or what a pod has of its cluster."
         ),
     ] = ""
-    cert_file: Annotated[str, _about("Certificate of this client (PEM); empty: none.")] = ""
-    key_file: Annotated[str, _about("Private key of that certificate; empty: it is in the same file.")] = ""
-    username: Annotated[str, _about("User of etcd; empty: none.")] = ""
-    password_file: Annotated[str, _about("File whose first line is its password.")] = ""
-    token_file: Annotated[
-        str, _about("File with the token of a service account; empty: that of the pod.")
-    ] = ""
+    cert_file: Annotated[str, about("Certificate of this client (PEM); empty: none.")] = ""
+    key_file: Annotated[str, about("Private key of that certificate; empty: it is in the same file.")] = ""
+    username: Annotated[str, about("User of etcd; empty: none.")] = ""
+    password_file: Annotated[str, about("File whose first line is its password.")] = ""
+    token_file: Annotated[str, about("File with the token of a service account; empty: that of the pod.")] = (
+        ""
+    )
     namespace: Annotated[
         str, Meta(max_length=63, description="Where the Lease is; empty: the namespace of the pod.")
     ] = ""

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from angarium_server.configuration import about, within
 from angarium_server.connections.addresses import is_loopback
 
 #: Of a file with headers, and what its lines are.
@@ -26,32 +27,29 @@ class TracingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     endpoint: Annotated[
         str,
-        Meta(
-            description="Collector of OpenTelemetry (OTLP over HTTP): https://HOST:PORT, or http:// on this host;"
+        about(
+            "Collector of OpenTelemetry (OTLP over HTTP): https://HOST:PORT, or http:// on this host;"
             " empty: no spans."
         ),
     ] = ""
     headers_file: Annotated[
-        str,
-        Meta(description="File with headers for it, NAME: VALUE on each line, such as a key; empty: none."),
+        str, about("File with headers for it, NAME: VALUE on each line, such as a key; empty: none.")
     ] = ""
     ca_file: Annotated[
-        str,
-        Meta(description="Authorities that may sign its certificate (PEM); empty: those of the system."),
+        str, about("Authorities that may sign its certificate (PEM); empty: those of the system.")
     ] = ""
     service_name: Annotated[
         str, Meta(min_length=1, max_length=100, description="Name of the service that the spans are of.")
     ] = "angarium"
     sample_ratio: Annotated[
-        float,
-        Meta(ge=0.0, le=1.0, description="Share of the sampled traces that the node adds its spans to."),
+        float, within(0.0, 1.0, "Share of the sampled traces that the node adds its spans to.")
     ] = 1.0
     messages_per_second: Annotated[
         int,
-        Meta(
-            ge=1,
-            le=10_000,
-            description="Messages for which each worker begins to make spans in a second; Message VPNs share them.",
+        within(
+            1,
+            10_000,
+            "Messages for which each worker begins to make spans in a second; Message VPNs share them.",
         ),
     ] = 100
 

@@ -10,6 +10,6 @@ def about(sentence: str) -> Meta:
     return Meta(description=sentence)
 
 
-def within(least: int, most: int, sentence: str) -> Meta:
+def within(least: float, most: float, sentence: str) -> Meta:
     """Attach a sentence to a key that is a number in a range."""
     return Meta(ge=least, le=most, description=sentence)
