@@ -39,7 +39,6 @@ class Watch:
     """Some sockets and descriptors, each with the handler that is called while it is readable."""
 
     def __init__(self) -> None:
-        """Watch nothing."""
         #: Descriptor -> what is called while it is readable, of exactly what is watched.
         self._handlers: dict[int, Callable[[], Any]] = {}
         #: The sockets among these, with the handler of each.

@@ -18,7 +18,6 @@ class Accepting:
     """Messages that the router is to hear of."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         #: Flow and outcome -> its client, and ranges of positions; the oldest first.
         self.gathered: dict[tuple[FlowWindow, int], tuple[int, list[Range]]] = {}
 

@@ -97,7 +97,6 @@ class Carrier:
     """The carrier in one Message VPN."""
 
     def __init__(self, vpn: str, around: Surroundings) -> None:
-        """Wait for the first client."""
         self.vpn: Final = vpn
         self._around: Final = around
         self.no_rights = around.rights.find(NO_RIGHTS)

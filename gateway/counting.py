@@ -26,7 +26,6 @@ class Counting:
     """The clients of a carrier whose counters have changed."""
 
     def __init__(self) -> None:
-        """Start with nothing changed."""
         #: Those that changed and wait until it is time.
         self._changed: dict[Counted, None] = {}
         #: Those that are told now, a frame at a time: all at once would be a long step.

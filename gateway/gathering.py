@@ -40,7 +40,6 @@ class Gathering:
     __slots__ = ("_round", "message_bytes_max", "rows", "size_bytes", "taken")
 
     def __init__(self) -> None:
-        """Start empty."""
         #: Empty, but while a round is made.
         self._round = RowGatherer()
         #: Those that have not left, the oldest first.
@@ -131,7 +130,6 @@ class Windows:
     """What clients of a carrier have under way, for one session."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         #: Who has published each message that is gathered, the oldest first.
         self._gathered: list[Windowed] = []
         #: By rising number.

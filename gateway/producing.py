@@ -70,7 +70,6 @@ class Producing(Generic[P]):
     """The producer of a carrier."""
 
     def __init__(self) -> None:
-        """Wait for the first message."""
         self._gathering: Final = Gathering()
         #: Those that have not left.
         self.rows: Final = self._gathering.rows

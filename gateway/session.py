@@ -184,7 +184,6 @@ class GatewaySession(ClientSession):
     """One connection of a gateway, without the connection."""
 
     def __init__(self, hello: Hello, now: float) -> None:
-        """Greet the router."""
         self._held: Final = EgressWindow(WINDOW_MESSAGES, WINDOW_BYTES)
         super().__init__(hello, self._held, now)
         #: When so many bytes have come it is looked whether more is to be granted.

@@ -34,7 +34,6 @@ class VpnCarriers:
         on_rows: Callable[[str, list[Row], float], bool],
         random: random.Random,
     ) -> None:
-        """Begin without any."""
         numbers = itertools.count(1)
         self._around = Surroundings(identity, connect, on_rows, random, numbers, KnownRights(), self._move)
         self._by_vpn: dict[str, Carrier] = {}

@@ -37,7 +37,6 @@ class ConfigSpool:
     room_bytes: Final = 1 << 30
 
     def __init__(self, file: ConfigFile) -> None:
-        """Read a file that stays open."""
         self._file = file
 
     def get(self, table: Table, key: bytes) -> bytes | None:

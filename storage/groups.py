@@ -102,7 +102,6 @@ class GroupLog:
     def __init__(
         self, spool: Spool, kept_max: int = KEPT_MAX, patch_bytes_max: int = PATCH_BYTES_MAX
     ) -> None:
-        """Read where it is."""
         self._spool = spool
         self._kept_max = kept_max
         self._patch_bytes_max = patch_bytes_max

@@ -34,7 +34,6 @@ class LoginTurns(Generic[T]):
     """Whose turn it is among those who have not logged in."""
 
     def __init__(self) -> None:
-        """Begin with a slice, and nobody who waits."""
         self._left_s = SLICE_S
         #: CPU time that unauthenticated connections took in this turn.
         self._spent_s = 0.0

@@ -54,7 +54,6 @@ class ZmtpFraming:
     )
 
     def __init__(self, limits: FramingLimits) -> None:
-        """Begin before the greeting."""
         self._limits = limits
         #: Whether the handshake is over.
         self.is_open = False

@@ -51,7 +51,6 @@ class Connection(web.RequestHandler):
     def __init__(
         self, door: Door, server: web.Server, taken: socket.socket, address: str, timeout_s: float
     ) -> None:
-        """Begin with a socket that was taken."""
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -150,7 +149,6 @@ class Door:
     """All listeners and connections of the process."""
 
     def __init__(self, limits: Limits, server: web.Server) -> None:
-        """Listen nowhere yet."""
         self._limits = limits
         self._server = server
         self._timeout_s = limits.request_timeout_ms / 1_000

@@ -23,7 +23,6 @@ class Outlet:
     """Events are written to it without a wait, and bounded by who writes."""
 
     def __init__(self, transport: asyncio.WriteTransport, *, is_chunked: bool) -> None:
-        """Write to this."""
         self._transport = transport
         self._is_chunked = is_chunked
 

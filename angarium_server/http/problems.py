@@ -39,7 +39,6 @@ class RefusedError(Exception):
     """A refusal with headers that belong to it, such as Allow."""
 
     def __init__(self, error: AngariumError, headers: Mapping[str, str]) -> None:
-        """Carry an error and its headers."""
         super().__init__(str(error))
         self.error = error
         self.headers = headers

@@ -29,7 +29,6 @@ class Deletions:
     """The ids of endpoints whose deletion is not known to be complete."""
 
     def __init__(self, stored: Iterable[Deletion] = ()) -> None:
-        """Begin with what the store holds."""
         #: In the order in which they were deleted; those of before the start by id.
         self._ids: dict[int, None] = {entry.endpoint_id: None for entry in stored}
 

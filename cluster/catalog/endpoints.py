@@ -76,7 +76,6 @@ class ClientEndpoints:
     """The wishes of clients, on a catalog."""
 
     def __init__(self, catalog: Catalog) -> None:
-        """Work on this catalog, which others change too."""
         self._catalog = catalog
 
     def create(self, wish: CreateWish) -> Created:

@@ -51,7 +51,6 @@ class Producers:
         idle_days: int,
         percents: Percents = WHOLE,
     ) -> None:
-        """Begin with what the store holds."""
         self._idle_days = idle_days
         #: In step with the names.
         self._shares = Shares("producers", limit, percents, "close some, or raise spool.producers_max")

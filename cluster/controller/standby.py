@@ -50,7 +50,6 @@ class StandbyOperations:
     """What a controller knows of the pair."""
 
     def __init__(self, board: Switchboard) -> None:
-        """Know nothing yet."""
         self._board = board
         self._status: HostStatus | None = None
         #: The epoch, and whether the standby was in the in-sync set, as operators were told last.

@@ -45,7 +45,6 @@ class Journal:
     """What a stream of a queue has sent, in its order, and nobody has said that he has."""
 
     def __init__(self, owner: Owner, stream: Stream) -> None:
-        """Nothing yet."""
         self.name: Final = secrets.token_urlsafe(9)
         self.owner: Final = owner
         self.stream: Final = stream
@@ -60,7 +59,6 @@ class Events:
     def __init__(
         self, clients: Clients, streams: Streams, headers: Mapping[str, str], touched: Callable[[], None]
     ) -> None:
-        """Send by these streams, each behind a head with these headers."""
         self._headers = headers
         self._clients = clients
         self._streams = streams

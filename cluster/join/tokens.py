@@ -90,7 +90,6 @@ class Tokens:
     """The tokens of a node. What changes them gives what is to be kept; `take` puts that into force."""
 
     def __init__(self, tokens: Iterable[Token] = ()) -> None:
-        """Begin with those that were kept."""
         self._tokens = {token.id: token for token in tokens}
         #: How often somebody was refused since the start.
         self.refused_total = 0

@@ -26,7 +26,6 @@ class Channel(Pair):
     """One Message VPN of a link."""
 
     def __init__(self, around: Surroundings, config: LinkConfig, vpn: str, now: float) -> None:
-        """Wait for the first tick."""
         super().__init__(around, {"scope": "SYSTEM", "link": config.neighbour, "vpn": vpn}, now)
         self.vpn = vpn
         self._config = config

@@ -27,7 +27,6 @@ class Pace:
     """When sockets are read."""
 
     def __init__(self) -> None:
-        """Read at once."""
         #: Signals since the rate was looked at, and when that was.
         self._signals = 0
         self._looked_at = 0.0
@@ -54,7 +53,6 @@ class Crowd:
     """The sockets of all clients, watched apart from what else the process waits for."""
 
     def __init__(self, process: Watcher) -> None:
-        """Watch none."""
         self.watch: Final = Watch()
         self._process = process
         self._pace = Pace()

@@ -34,7 +34,6 @@ class Pairs(ABC, Generic[C, P]):
     CHANGES: ClassVar[str]
 
     def __init__(self, around: Surroundings) -> None:
-        """Wait to be told what to do."""
         self._around = around
         self._config: C | None = None
         #: By name; exactly those of the configuration.

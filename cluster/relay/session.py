@@ -124,7 +124,6 @@ class LinkSession(ClientSession):
     window_pieces = 8
 
     def __init__(self, hello: Hello, now: float) -> None:
-        """Greet the router."""
         self.window: Final = EgressWindow(WINDOW_MESSAGES, wire.LINK_BYTES)
         super().__init__(hello, self.window, now)
         #: Kinds of the IMPORTS that are not answered, the oldest first; at most IMPORTS_PENDING_MAX.

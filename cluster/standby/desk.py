@@ -34,7 +34,6 @@ class Desk:
     """Of one start of a primary."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], directory: Path) -> None:
-        """Listen in a directory that nobody else may enter."""
         self.address = address_in(directory)
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 0)

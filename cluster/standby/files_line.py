@@ -37,7 +37,6 @@ class FilesLine:
     """A connection to the standby, and what it has."""
 
     def __init__(self, watch: Watch, names: Names, settings: StandbySettings, data: Path) -> None:
-        """Connect with the first tick."""
         self._settings = settings
         self._calling = Calling(watch, names, settings, files.STORE)
         self._data = data

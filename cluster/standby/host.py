@@ -297,7 +297,6 @@ class Life:
     """From one candidacy to its end."""
 
     def __init__(self, host: Host, data: Path) -> None:
-        """Begin nothing yet."""
         self._host = host
         self._data = data
         self._member: Member | None = None

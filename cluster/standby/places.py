@@ -100,7 +100,6 @@ class SpoolPlace(Place[LmdbSpool]):
     """The spool of one worker."""
 
     def __init__(self, data: Path, name: str, map_bytes: int) -> None:
-        """Open nothing yet."""
         spools = data / SPOOL_FOLDER
         super().__init__(spools / name, spools / f"copying-{name}")
         self._map_bytes = map_bytes
@@ -122,7 +121,6 @@ class ConfigPlace(Place[ConfigStore]):
     """The config store."""
 
     def __init__(self, data: Path) -> None:
-        """Open nothing yet."""
         super().__init__(data / CONFIG_FOLDER, data / f"copying-{CONFIG_FOLDER}")
 
     def _open(self, directory: Path) -> ConfigStore:

@@ -18,7 +18,6 @@ class Ports:
     """Those that are held, until `close`."""
 
     def __init__(self) -> None:
-        """Hold none yet."""
         self._held: list[socket.socket] = []
 
     def hold(self, url: str) -> str:

@@ -135,7 +135,6 @@ class Place:
     """One role and index, and the process that holds it now."""
 
     def __init__(self, role: str, index: int) -> None:
-        """Make a place that waits for its first process."""
         self.role = role
         self.index = index
         #: STARTING, READY and HUNG exactly while a process lives, RESTARTING while the next one is due.

@@ -97,7 +97,6 @@ class WebhookServer:
     """The process at work."""
 
     def __init__(self, process: Process, runtime: WebhookRuntime) -> None:
-        """Begin without any."""
         self._process = process
         self._runtime = runtime
         self._turns = Turns(process, self._tick)

@@ -52,7 +52,6 @@ class Clients:
     """Those of a process."""
 
     def __init__(self, attach: Attach) -> None:
-        """Know nobody."""
         self._attach = attach
         self._key = secrets.token_bytes(32)
         #: Those that requests join, by a hash of their credentials.

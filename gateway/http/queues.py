@@ -85,7 +85,6 @@ class Receipts:
     """The leases of all clients, by receipt."""
 
     def __init__(self) -> None:
-        """None."""
         self._leases: dict[str, Lease] = {}
 
     def add(self, lease: Lease) -> str:
@@ -131,7 +130,6 @@ class Reader:
     """One queue, as one client reads it."""
 
     def __init__(self, attached: Attached, vpn: str, username: str, queue: str, receipts: Receipts) -> None:
-        """Have no flow yet."""
         self._attached = attached
         self._queue = queue
         self._receipts = receipts

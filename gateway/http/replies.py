@@ -38,7 +38,6 @@ class Replies:
     """Those of one client."""
 
     def __init__(self) -> None:
-        """Without an inbox."""
         #: Empty before the first request.
         self.inbox = ""
         self._nonce = secrets.token_hex(4)

@@ -127,7 +127,6 @@ class Delivering:
     """Deliveries of one Message VPN."""
 
     def __init__(self, egress: Egress) -> None:
-        """Know no subscription."""
         self._egress = egress
         self._fan_out: FanOut[MqttSubscription, _Plan] = FanOut(_plan, _Plan.bytes)
         #: Packets by client that were not handed over yet; empty between two calls.

@@ -60,7 +60,6 @@ class Holdings:
     __slots__ = ("_backlog", "_consumers", "_holdings", "_outcomes", "count")
 
     def __init__(self, backlog: Backlog, consumers: Consumers, outcomes: Outcomes) -> None:
-        """Begin without any."""
         self._backlog = backlog
         self._consumers = consumers
         self._outcomes = outcomes

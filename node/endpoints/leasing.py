@@ -62,7 +62,6 @@ class Leasing:
         lifetimes: Lifetimes,
         outcomes: Outcomes,
     ) -> None:
-        """Make it without a lease."""
         self._backlog = backlog
         self._consumers = consumers
         self._lifetimes = lifetimes

@@ -158,7 +158,6 @@ class DiskSpace:
     """
 
     def __init__(self, spool: Spool, writing: Writing, outbox: Outbox) -> None:
-        """Begin with room."""
         self._spool = spool
         self._writing = writing
         self._outbox = outbox

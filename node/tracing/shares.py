@@ -27,7 +27,6 @@ class Shares:
     """What is taken of so many messages per second."""
 
     def __init__(self, per_s: int, now_ns: int) -> None:
-        """Have nothing taken."""
         self._per_s = per_s
         self._began_ns = now_ns
         #: Message VPN -> how much it asked for, and got, in the second that began then.

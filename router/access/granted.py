@@ -38,7 +38,6 @@ class GrantedSessions:
     """All sessions that are here by a token."""
 
     def __init__(self, table: SessionTable) -> None:
-        """Begin with none."""
         self._table = table
         #: In the order of their logins; some may be over.
         self._sessions: dict[int, Session] = {}

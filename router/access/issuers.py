@@ -49,7 +49,6 @@ class Issuers:
     """All issuers of a node."""
 
     def __init__(self, issuers: Sequence[TokenIssuer]) -> None:
-        """Begin without any key."""
         self._by_claim = {one.issuer: one for one in issuers}
         self._by_name = {one.name: one for one in issuers}
         self._username_claims = {one.issuer: one.username_claim for one in issuers}

@@ -29,7 +29,6 @@ class FlowAlarms:
     """Counts what a username has, and has everything looked at that changes."""
 
     def __init__(self, alarms: Alarms) -> None:
-        """Begin without endpoints."""
         self.alarms = alarms
         #: Flows of all clients of a username.
         self.flows = UsernameCounts(USERNAME_EGRESS_FLOWS, alarms)

@@ -234,7 +234,6 @@ class UsernameCounts:
     """How many of something the clients of each username have together; watched."""
 
     def __init__(self, watched: Watched, alarms: Alarms) -> None:
-        """Begin with none."""
         self._watched = watched
         self._alarms = alarms
         #: (VPN number, username) -> what it has; no zeros.

@@ -62,7 +62,6 @@ class _Joined:
     __slots__ = ("_batches", "_routing_id", "bytes", "rows")
 
     def __init__(self, first: SendClient) -> None:
-        """Begin with a DELIVER of one plain batch."""
         self._routing_id = first.routing_id
         self.rows = first.rows
         self._batches = [(first.rows, first.frames[2])]

@@ -68,7 +68,6 @@ class Settling:
         asks: Asks,
         wall_ms: Callable[[float], int],
     ) -> None:
-        """Begin with none."""
         self._streams = streams
         self._usage = usage
         self._endpoints = endpoints

@@ -27,7 +27,6 @@ class SessionTable:
     go_on_with_bye: Callable[[Session, float], None]
 
     def __init__(self) -> None:
-        """Begin with nobody."""
         #: Routing id -> session; the same sessions as in `_by_name`.
         self.by_routing_id: dict[bytes, Session] = {}
         #: (VPN name, client name) -> session.

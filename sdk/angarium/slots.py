@@ -117,7 +117,6 @@ class TopicOwners(dict[str, int]):
     """
 
     def __init__(self, table: bytes) -> None:
-        """Start with nothing known, for one table."""
         super().__init__()
         #: 1,024 owners; a new table is a new object of this class.
         self.table: Final = check_table(table)
@@ -179,7 +178,6 @@ class RowGatherer:
     )
 
     def __init__(self) -> None:
-        """Start empty, with everything in one part."""
         #: Of the table in use; 0 before the first connection.
         self.epoch = 0
         #: Where the next row goes.

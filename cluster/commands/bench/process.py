@@ -295,7 +295,6 @@ class Source:
     """The payloads and topics of a publisher, and what it reports."""
 
     def __init__(self, task: Task, separator: str = "/") -> None:
-        """Prepare everything that needs no broker."""
         self._task = task
         self._topics: Iterator[str] = cycle(task.topics(separator))
         self._messages_max = task.count or MESSAGES_MAX

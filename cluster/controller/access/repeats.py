@@ -42,7 +42,6 @@ class Repeats:
     """The refusals of the last minute."""
 
     def __init__(self) -> None:
-        """Nobody was refused."""
         #: Door, address and what was refused -> how often; the oldest first.
         self._open: OrderedDict[_Key, _Repeat] = OrderedDict()
         #: Door and address -> how many of these are theirs.

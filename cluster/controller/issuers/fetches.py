@@ -33,7 +33,6 @@ class Fetches:
     """The addresses of all issuers."""
 
     def __init__(self, issuers: Sequence[TokenIssuer]) -> None:
-        """Begin with every address due."""
         self._of = {one.name: _Fetch(one) for one in issuers if one.jwks_url}
 
     def take_due(self, now: float) -> list[TokenIssuer]:

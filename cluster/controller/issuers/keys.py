@@ -24,7 +24,6 @@ class IssuerKeys:
     """What is known of the keys of all issuers."""
 
     def __init__(self, board: Switchboard) -> None:
-        """Begin with none, and no address."""
         self._board = board
         self._fetches = Fetches(())
         #: Name of the issuer -> its keys, as `angarium_server.tokens.keys` gives them.

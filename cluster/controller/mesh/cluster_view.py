@@ -69,7 +69,6 @@ class ClusterView:
     """The cluster as this node knows it."""
 
     def __init__(self, identity: Identity) -> None:
-        """Begin with nothing but ourselves."""
         self._identity = identity
         self._vpns: list[str] = []
         self._up_s = 0.0

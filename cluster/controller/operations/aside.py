@@ -47,7 +47,6 @@ class AsideOperations:
     """What operators do with lanes that no object claims."""
 
     def __init__(self, board: Switchboard, catalog: Catalog, changes: Changes) -> None:
-        """Ask the workers over this board, and adopt into this catalog."""
         self._board = board
         self._catalog = catalog
         self._changes = changes

@@ -24,7 +24,6 @@ class BridgeOperations:
     """The bridges of the node."""
 
     def __init__(self, board: Switchboard, catalog: Catalog, processes: ObjectProcesses) -> None:
-        """Tell of the bridge objects of this catalog, and of their processes."""
         self._board = board
         self._catalog = catalog
         self._processes = processes

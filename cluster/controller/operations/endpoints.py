@@ -56,7 +56,6 @@ class EndpointOperations:
     """What operators do with endpoints and messages."""
 
     def __init__(self, board: Switchboard, catalog: Catalog, producers: Producers) -> None:
-        """Find homes by this catalog."""
         self._board = board
         self._catalog = catalog
         self._producers = producers

@@ -43,7 +43,6 @@ class MeshOperations:
     def __init__(
         self, board: Switchboard, catalog: Catalog, links: LinkOperations, view: ClusterView
     ) -> None:
-        """Keep this view."""
         self._board = board
         self._catalog = catalog
         self._links = links

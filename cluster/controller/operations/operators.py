@@ -31,7 +31,6 @@ class OperatorOperations:
     """What operators are asked at a login, and what becomes of it."""
 
     def __init__(self, board: Switchboard, callers: Callers) -> None:
-        """Look operators up here."""
         self._board = board
         self._callers = callers
         self.operations: Handlers = {

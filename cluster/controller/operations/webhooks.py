@@ -36,7 +36,6 @@ class WebhookOperations:
     """The webhooks of the node."""
 
     def __init__(self, board: Switchboard, catalog: Catalog, processes: ObjectProcesses) -> None:
-        """Tell of the webhook objects of this catalog, and of their process."""
         self._board = board
         self._catalog = catalog
         self._processes = processes

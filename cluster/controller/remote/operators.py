@@ -23,7 +23,6 @@ class Operators:
     """Judges how often somebody connects, and tells of those who may not come in."""
 
     def __init__(self) -> None:
-        """Begin without anybody."""
         #: Network -> its rate.
         self._rates: dict[str, TokenBucket] = {}
         #: Connections that were refused since the start, and of those how many no event has told of.

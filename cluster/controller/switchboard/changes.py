@@ -76,7 +76,6 @@ class Changes:
     """Changes on their way to the store and to the router."""
 
     def __init__(self, board: Switchboard, registries: Registries) -> None:
-        """Change these registries, and nothing else."""
         self._board = board
         self._registries = registries
         self._catalog, _, self._stages, self.deletions = registries

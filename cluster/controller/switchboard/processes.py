@@ -22,7 +22,6 @@ class ObjectProcesses:
     """The processes of one role, which come and go with objects."""
 
     def __init__(self, board: Switchboard, catalog: Catalog, role: Role, node: str) -> None:
-        """See to the processes of a role on the node of this name."""
         self._board = board
         self._catalog = catalog
         self._role = role.name

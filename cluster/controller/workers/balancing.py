@@ -111,7 +111,6 @@ class Balancing:
     """The moves that are planned and under way."""
 
     def __init__(self, board: Switchboard, catalog: Catalog, changes: Changes) -> None:
-        """Move nothing yet."""
         self._board = board
         self._catalog = catalog
         self._changes = changes

@@ -34,7 +34,6 @@ class Failures:
     """How often each of some keys may fail."""
 
     def __init__(self, burst: float, per_s: float) -> None:
-        """Nobody has failed."""
         self._burst, self._per_s = burst, per_s
         #: Those that failed lately, the last one at the end.
         self._buckets: OrderedDict[_Key, TokenBucket] = OrderedDict()
@@ -66,7 +65,6 @@ class Attempts:
     """All attempts at names and passwords."""
 
     def __init__(self) -> None:
-        """Nobody has tried."""
         self._of_networks = Failures(ADDRESS_BURST, ADDRESS_PER_S)
         self._of_names = Failures(NAME_BURST, NAME_PER_S)
         #: Both together, network and name: every pair that was tried lately.

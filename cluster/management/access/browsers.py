@@ -41,7 +41,6 @@ class Browsers:
     """Tells who asks, if it is a page with a session."""
 
     def __init__(self, logins: Logins, subjects: Subjects) -> None:
-        """Compare passwords by these logins, and find others here."""
         self._logins = logins
         self._subjects = subjects
         self.sessions = Sessions()

@@ -73,7 +73,6 @@ class Logins:
     """Tells who somebody is."""
 
     def __init__(self, ask: Ask, outcomes: Outcomes) -> None:
-        """Ask the controller in this way."""
         self._ask = ask
         self._threads = ThreadPoolExecutor(THREADS, "password")
         self._comparing = 0

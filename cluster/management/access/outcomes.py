@@ -40,7 +40,6 @@ class Outcomes:
     """Tells the controller."""
 
     def __init__(self, ask: Ask) -> None:
-        """Ask the controller in this way."""
         self._ask = ask
         #: Name of a metric -> how often.
         self.counts: Counter[str] = Counter()

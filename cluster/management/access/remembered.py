@@ -16,7 +16,6 @@ class Remembered:
     """What was shown, as keyed hashes under a key that nobody has beside this process; time is a parameter."""
 
     def __init__(self) -> None:
-        """None yet."""
         self._key = secrets.token_bytes(32)
         #: Keyed hash -> until when it counts, the oldest first.
         self._until: OrderedDict[bytes, float] = OrderedDict()

@@ -48,7 +48,6 @@ class Sessions:
     """Those that there are."""
 
     def __init__(self) -> None:
-        """None yet."""
         #: Hash of the id -> session, the one that was used last at the end.
         self._open: OrderedDict[bytes, Session] = OrderedDict()
 

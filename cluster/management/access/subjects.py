@@ -27,7 +27,6 @@ class Subjects:
     """Finds operators."""
 
     def __init__(self, ask: Ask, outcomes: Outcomes) -> None:
-        """Ask the controller in this way."""
         self._ask = ask
         self._outcomes = outcomes
         self._remembered = Remembered()

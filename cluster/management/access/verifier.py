@@ -42,7 +42,6 @@ class Verifier:
     """Tells what a token says."""
 
     def __init__(self, issuers: Sequence[TokenIssuer], fetch: Fetch) -> None:
-        """Trust these issuers, and know none of their keys."""
         self._issuers = Issuers(issuers)
         self._fetch = fetch
         #: Name of the issuer -> when its keys came, on the clock of this process.

@@ -48,7 +48,6 @@ class Ways:
     """The ways that there are."""
 
     def __init__(self, ask: Ask, issuers: Sequence[TokenIssuer]) -> None:
-        """Ask the controller in this way, and trust these issuers of tokens."""
         self.outcomes = Outcomes(ask)
         self._logins = Logins(ask, self.outcomes)
         self.subjects = Subjects(ask, self.outcomes)

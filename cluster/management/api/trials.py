@@ -78,7 +78,6 @@ class Trials:
     """Those of the process."""
 
     def __init__(self, url: str) -> None:
-        """Connect to this address of the router."""
         self._url = url
         self._open = 0
         self._made = 0
@@ -178,7 +177,6 @@ class Heard:
     wait_s = LOOK_S
 
     def __init__(self, client: Client) -> None:
-        """None came yet."""
         self._client = client
         self._waiting: deque[Message] = deque()
         self._dropped = 0

@@ -63,7 +63,6 @@ class Flow:
     """Logins at one issuer."""
 
     def __init__(self, section: OidcSection, redirect_uri: str) -> None:
-        """Sign with a key that nobody has beside this process."""
         self._section = section
         self._redirect_uri = redirect_uri
         self._key = secrets.token_bytes(32)

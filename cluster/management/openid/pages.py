@@ -61,7 +61,6 @@ class Pages:
         subjects: Subjects,
         browsers: Browsers,
     ) -> None:
-        """Ask nobody yet."""
         self._outcomes = outcomes
         self._subjects = subjects
         self._browsers = browsers

@@ -56,7 +56,6 @@ class Provider:
     """The issuer, as far as it is needed. Made and used within one loop."""
 
     def __init__(self, section: OidcSection) -> None:
-        """Ask for nothing yet."""
         self._section = section
         self._session: aiohttp.ClientSession | None = None
         self._gate = asyncio.Semaphore(AT_ONCE_MAX)

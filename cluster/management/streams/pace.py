@@ -14,7 +14,6 @@ class Pace:
     """That of one stream; time is a parameter."""
 
     def __init__(self, now: float, stalled_s: float = STALLED_S) -> None:
-        """Nothing was said yet."""
         self._stalled_s = stalled_s
         self._written = 0
         #: Bytes that the client has taken, when that was more than before, or nothing waited.

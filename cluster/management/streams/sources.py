@@ -54,7 +54,6 @@ class Watch:
     """Notices that there are new events, on behalf of nobody, as long as somebody wants to know."""
 
     def __init__(self, ask: Ask) -> None:
-        """Ask the controller in this way."""
         self._ask = ask
         self._watching = 0
         self._task: asyncio.Task[None] | None = None

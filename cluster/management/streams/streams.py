@@ -113,7 +113,6 @@ class Streams:
     """Those of the process."""
 
     def __init__(self, limits: Limits, headers: Mapping[str, str], stalled_s: float = STALLED_S) -> None:
-        """Have none."""
         self._limits = limits
         self._headers = headers
         self._stalled_s = stalled_s

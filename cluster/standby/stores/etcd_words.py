@@ -37,7 +37,6 @@ class Transactions:
     """Those of one node id."""
 
     def __init__(self, prefix: str, node_id: str) -> None:
-        """Name the keys."""
         folder = f"{prefix.strip('/')}/{node_id}"
         self._standing = _encoded(f"{folder}/standing")
         self._holder = _encoded(f"{folder}/holder")

@@ -23,7 +23,6 @@ class NoAnswerError(Exception):
     """Nobody knows whether the request was or will be carried out; `reason` is a sentence without a secret."""
 
     def __init__(self, reason: str) -> None:
-        """Keep what happened, on one line of limited length."""
         self.reason = "".join(c if c.isprintable() else " " for c in reason)[:_REASON_CHARACTERS_MAX]
         super().__init__(self.reason)
 

@@ -18,7 +18,6 @@ class Room:
     """Accounts of what is lent and held; no I/O, no clock."""
 
     def __init__(self, bytes_max: int) -> None:
-        """Have so much of it."""
         self.bytes_max: Final = bytes_max
         #: Shares of those that consume; at most `bytes_max`.
         self.lent = 0

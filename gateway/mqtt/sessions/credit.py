@@ -21,7 +21,6 @@ class Credit:
     """The windows of a process."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         #: What they have, all together.
         self.given_bytes = 0
 

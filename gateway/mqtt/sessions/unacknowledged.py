@@ -73,7 +73,6 @@ class InFlight:
     __slots__ = ("_holds", "bytes", "messages", "messages_max")
 
     def __init__(self, messages_max: int) -> None:
-        """Begin with nothing."""
         self.messages_max = messages_max
         self.messages = self.bytes = 0
         #: How many want that only what is retained is sent.

@@ -133,7 +133,6 @@ class Adoptions:
         staging: Staging,
         outbox: Outbox,
     ) -> None:
-        """Make it of the parts of a home."""
         #: Where they come from.
         self.others, self._copies, self._early = sources
         self._lanes = lanes

@@ -54,7 +54,6 @@ class Parting:
         serving: Serving,
         changes: LaneChanges,
     ) -> None:
-        """Make it of the parts of a home."""
         self._spool = spool
         self._others = others
         self._lanes = lanes

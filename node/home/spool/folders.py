@@ -129,7 +129,6 @@ class OtherSpools:
     """Implements `node.home.lanes.others.Neighbours` on the folders of a node."""
 
     def __init__(self, directory: Path, own: str, map_bytes: int) -> None:
-        """Know the spool directory of the node, and which folder is ours."""
         self._directory = directory
         self._own = own
         self._map_bytes = map_bytes

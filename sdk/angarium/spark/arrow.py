@@ -56,7 +56,6 @@ class Messages:
     """Messages that become one record batch; what several columns need is made once."""
 
     def __init__(self, queue: str, batches: Sequence[GuaranteedBatch]) -> None:
-        """Look at messages of one queue."""
         self.queue: Final = queue
         self.batches: Final = batches
         self.rows: Final[list[Row]] = list(chain.from_iterable(batch.rows for batch in batches))
@@ -117,7 +116,6 @@ class Builder:
     """Makes record batches of a schema from what flows bring."""
 
     def __init__(self, schema: StructType, queue: str) -> None:
-        """Make batches of messages of one queue."""
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._columns = [(_COLUMNS[field.name], field.type) for field in self._schema]
         self._queue = queue

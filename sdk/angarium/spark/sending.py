@@ -107,7 +107,6 @@ class GuaranteedDelivery:
     """Publishes guaranteed messages, with a producer or into a stage."""
 
     def __init__(self, publisher: Publisher, message_bytes_max: int) -> None:
-        """Publish with a publisher that is open."""
         self._publisher = publisher
         self._message_bytes_max = message_bytes_max
 

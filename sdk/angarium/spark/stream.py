@@ -49,7 +49,6 @@ class RangePartition(InputPartition):
     """What one task reads: a range of a lane that belongs to a reader group."""
 
     def __init__(self, group: str, part: offsets.Range) -> None:
-        """Read a range in the name of a group."""
         self.group = group
         self.part = part
 

@@ -39,7 +39,6 @@ class Pace:
     """A bucket of frames, and who waits for it to fill."""
 
     def __init__(self) -> None:
-        """Start full."""
         self._loop = asyncio.get_running_loop()
         #: Never above FRAMES_BURST; below 0 by the frames that could not be split.
         self._frames = float(FRAMES_BURST)

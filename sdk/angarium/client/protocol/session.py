@@ -120,7 +120,6 @@ class EgressWindow:
     __slots__ = ("bytes_max", "held_bytes", "held_messages", "messages_max", "released_messages")
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:
-        """Start with nothing held."""
         assert messages_max > 0
         assert bytes_max > 0
         self.messages_max: Final = messages_max

@@ -52,7 +52,6 @@ class RetainedReaders:
     """Reads for the subscriptions of a client."""
 
     def __init__(self, operations: Operations) -> None:
-        """Read nothing yet."""
         self._operations = operations
         self._turns = asyncio.Semaphore(READERS_MAX)
         self._numbers = itertools.count(1)

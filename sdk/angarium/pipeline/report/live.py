@@ -70,7 +70,6 @@ class LiveReport:
     """The state of a report between batches."""
 
     def __init__(self, spark: SparkSession, options: ReportOptions, live: LiveOptions) -> None:
-        """Keep the state below the checkpoint."""
         self._spark = spark
         self._options = replace(options, window_s=options.window_s or WINDOW_S)
         self._live = live
