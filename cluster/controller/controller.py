@@ -66,7 +66,7 @@ from cluster.controller.operations.spool import SpoolOperations
 from cluster.controller.operations.stages import StageOperations
 from cluster.controller.operations.webhooks import WebhookOperations
 from cluster.controller.remote.operators import Operators
-from cluster.controller.samples import Samples
+from cluster.controller.report import Samples
 from cluster.controller.standby import StandbyOperations
 from cluster.controller.switchboard.changes import Changes
 from cluster.controller.switchboard.effects import (

@@ -26,8 +26,7 @@ from angarium_server.connections.tls import make_context
 from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import Process, load_config
 from cluster.mqtt.config import MqttRuntime
-from cluster.mqtt.crowd import Crowd
-from cluster.mqtt.deadlines import NEVER, Deadlines
+from cluster.mqtt.crowd import NEVER, Crowd, Deadlines
 from gateway.egress import Egress
 from gateway.mqtt.clients.client import Client
 from gateway.mqtt.clients.settings import Settings

@@ -7,23 +7,49 @@ bridge, and what a message says of where it has been is true.
 
 A gateway process has one session per Message VPN whose clients it has, and shows the same as a bridge does there; its
 clients are attached to that, and each is judged like any other.
+
+Operators are told of refusals, each once in a while: who is refused tries again and again.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
 from angarium.errors import AngariumError, error_for
-from router.access.refusals import Refusals
 from router.sessions.hello import BridgeHello
 
 if TYPE_CHECKING:
     from router.access.login import Ticket
-    from router.ground.ground import Ground
+    from router.ground.ground import Ground, Outbox
     from router.sessions.directory import Directory, Vpn
     from router.sessions.hello import CarriedFor, Hello
     from router.sessions.session import Session
+
+#: A refusal that comes again, because a process tries again, is one event in this time.
+REFUSAL_EVENT_S: Final = 60.0
+#: Refusals that are remembered for that; more are forgotten together.
+REFUSALS_MAX: Final = 1_000
+
+
+class Refusals:
+    """Tells operators who was refused, unless they know."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        #: (event, who, Message VPN, code) -> when the operators were told of it.
+        self._told: dict[tuple[str, str, str, int], float] = {}
+
+    def tell(self, event: str, who: str, vpn: str, error: AngariumError, now: float, **fields: Any) -> None:
+        """Tell that somebody was refused in a Message VPN; `who` begins the sentence."""
+        key = (event, who, vpn, error.code)
+        if now - self._told.get(key, float("-inf")) < REFUSAL_EVENT_S:
+            return
+        if len(self._told) >= REFUSALS_MAX:
+            self._told.clear()
+        self._told[key] = now
+        text = f"{who} was refused: {error}"
+        self._outbox.event(event, text, severity="error", vpn=vpn, code=error.code, **fields)
 
 
 class LocalGate:

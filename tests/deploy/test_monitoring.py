@@ -19,7 +19,7 @@ from angarium import blocking
 from angarium_server.http.exposition import exposed
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
-from cluster.controller.health.node_metrics import CLUSTER, NODE, PROCESS, STANDBY
+from cluster.controller.health.metrics import CLUSTER, NODE, PROCESS, STANDBY
 from cluster.data.node_file import read_node_file
 from cluster.management.api.object_metrics import TABLES
 from cluster.roster.table import ROLES

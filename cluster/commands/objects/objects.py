@@ -3,6 +3,8 @@
 The verbs are made once per kind of object; queues and topic endpoints have more of them
 (`cluster/commands/queues/endpoints.py`). Values go to the controller as they were written; it converts and checks
 them, so the command line and the configuration file refuse the same things with the same words.
+
+`angarium username may`: what a client username may do, and which rule says so.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import click
 from angarium_server.visible import visible
 from cluster.commands.connecting.completion import complete_names
 from cluster.commands.connecting.connection import AdminOptions, admin_options, read_password
-from cluster.commands.objects.rights import may
 from cluster.commands.terminal.confirming import asks, confirm, yes_option
 from cluster.commands.terminal.group import SuggestingGroup
 from cluster.commands.terminal.hints import attribute_hints, print_hints, quiet_option
@@ -34,6 +35,52 @@ from cluster.commands.terminal.table import cell, counted, fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+VERBS: Final = ("publish", "subscribe", "consume")
+#: The exit code of a command whose answer is no.
+NO: Final = 1
+
+_EPILOG: Final = (
+    "\b\nangarium username may alice publish orders/new\n"
+    "angarium username may alice publish '#P2P/QUE/orders' --guaranteed    # to the queue orders\n"
+    "angarium username may alice subscribe '#share/team/orders/>'\n"
+    "angarium username may alice consume orders"
+)
+
+
+@click.command("may", epilog=_EPILOG)
+@click.argument("name", shell_complete=complete_names("username"))
+@click.argument("verb", type=click.Choice(VERBS))
+@click.argument("target")
+@setting("--vpn", default="default", help="Message VPN of the username.")
+@click.option("--guaranteed", is_flag=True, help="Publish guaranteed messages.")
+@output_option
+@admin_options
+def may(
+    *, admin: AdminOptions, name: str, verb: str, target: str, vpn: str, guaranteed: bool, out: Output
+) -> None:
+    """Tell whether NAME may publish to the topic TARGET, subscribe to the filter, or consume the queue.
+
+    Each rule that has a say is shown. The exit code is 0 if it may, 1 if not.
+    """
+    asked: dict[str, Any] = {
+        "name": name,
+        "verb": verb,
+        "target": target,
+        "vpn": vpn,
+        "guaranteed": guaranteed,
+    }
+    found = admin.call("access.check", **asked)
+
+    def draw(found: dict[str, Any]) -> None:
+        click.echo(visible(f"{name} {'may' if found['allowed'] else 'may not'} {verb} {target}"))
+        for one in found["checks"]:
+            click.echo(visible(f"  {'yes' if one['ok'] else 'no ':3}  {one['name']}: {one['text']}"))
+
+    out.one(found, draw)
+    if not found["allowed"]:
+        click.get_current_context().exit(NO)
+
 
 #: What the table of a list shows; `--json` and `show` have everything.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {

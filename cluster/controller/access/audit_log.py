@@ -7,19 +7,23 @@
      "outcome": "done"}
 
 A change of objects is written when it is durable, everything else when it is answered; the answer waits for that. Reads
-are not written: a page that refreshes itself would hide everything else; and refusals that repeat are counted
-(`repeats`). Of a request only arguments that are known to hold no secret are kept, and of an object what the catalog
-knows, with `(changed)` instead of secrets; so a secret does not get here by a misspelt name either. Each text, list
-and line has a limit.
+are not written: a page that refreshes itself would hide everything else; and refusals that repeat are counted. Of a
+request only arguments that are known to hold no secret are kept, and of an object what the catalog knows, with
+`(changed)` instead of secrets; so a secret does not get here by a misspelt name either. Each text, list and line has a
+limit.
 
 Pure: `AuditFile` keeps the lines. The newest are here too, for who asks for them.
+
+Somebody who is refused can ask again without end, and the newest entries, which are what operators look at, would be
+his alone. So the first is written at once, the others are counted, and a line with their number follows when the
+minute is over. Of different refusals from one address so many are told apart; what is beyond counts as one.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -27,12 +31,95 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from angarium import errors
 from cluster import objects
-from cluster.controller.access.repeats import Repeats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cluster.controller.access.callers import Who
+
+#: How long identical ones are counted instead of written.
+FOLDED_S: Final = 60.0
+#: Different ones of one address and door in that time.
+DISTINCT_MAX: Final = 20
+#: Of all addresses; with one more, the oldest is told of.
+OPEN_MAX: Final = 2_000
+
+_Key = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class _Repeat:
+    """One refusal that was written, and those that were not."""
+
+    began_s: float
+    began: str
+    #: The last of them.
+    entry: dict[str, Any]
+    #: Those that were not written.
+    count: int = 0
+
+
+class Repeats:
+    """The refusals of the last minute."""
+
+    def __init__(self) -> None:
+        #: Door, address and what was refused -> how often; the oldest first.
+        self._open: OrderedDict[_Key, _Repeat] = OrderedDict()
+        #: Door and address -> how many of these are theirs.
+        self._distinct: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether there is a refusal whose minute is not over."""
+        return bool(self._open)
+
+    def folds(self, entry: dict[str, Any], time_s: float) -> bool:
+        """Count a refusal; tell whether that is all, because one like it was written.
+
+        Args:
+            entry: as it would be written, with `time`.
+            time_s: the same time.
+        """
+        place = (entry["door"], entry.get("address", ""))
+        key = (*place, repr({name: value for name, value in entry.items() if name not in ("number", "time")}))
+        if key not in self._open and self._distinct[place] >= DISTINCT_MAX:
+            key = (*place, "")
+            entry = {**entry, "is_various": True}
+        repeat = self._open.get(key)
+        if repeat is None:
+            self._open[key] = _Repeat(time_s, entry["time"], entry)
+            self._distinct[place] += 1
+            return False
+        repeat.entry = entry
+        repeat.count += 1
+        return True
+
+    def due(self, time_s: float) -> Iterator[dict[str, Any]]:
+        """Give what is to be written of those whose minute is over, and of the oldest if there are too many."""
+        while self._open:
+            oldest = next(iter(self._open.values()))
+            # A clock that was set back must not keep them for long.
+            if 0 <= time_s - oldest.began_s < FOLDED_S and len(self._open) <= OPEN_MAX:
+                return
+            yield from self._ended()
+
+    def all(self) -> Iterator[dict[str, Any]]:
+        """Give what is to be written of all: this is the end."""
+        while self._open:
+            yield from self._ended()
+
+    def _ended(self) -> Iterator[dict[str, Any]]:
+        key, repeat = self._open.popitem(last=False)
+        self._distinct[key[:2]] -= 1
+        if not self._distinct[key[:2]]:
+            del self._distinct[key[:2]]
+        if repeat.count:
+            yield {**repeat.entry, "repeated": repeat.count, "since": repeat.began}
+
+    def validate(self) -> None:
+        """Assert what the attribute comments say."""
+        assert self._distinct == Counter(key[:2] for key in self._open), "addresses are miscounted"
+
 
 #: Operations that change something; the others read.
 CHANGES: Final = frozenset(

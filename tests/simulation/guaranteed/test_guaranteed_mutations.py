@@ -15,7 +15,7 @@ from angarium import errors, wire
 from angarium_server.frames.settings import LaneSettings
 from node.backlog.lifetimes import Lifetimes
 from node.home.home import Home
-from node.home.lanes.placing import Placing
+from node.home.lanes.adoption import Placing
 from node.home.spool import layout
 from router.admission import allowances
 from router.admission.usage import Account

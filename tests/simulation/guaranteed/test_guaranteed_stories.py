@@ -12,7 +12,7 @@ import pytest
 
 from angarium import errors, wire
 from node.home.home import Home, HomeLimits
-from router.admission.rearranging import Rearranging
+from router.admission.spooling import Rearranging
 from router.sessions.producer import Memory
 from tests.simulation.guaranteed.stage import Stage, names
 from tests.simulation.simulated_worker import SimulatedWorker

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from angarium.pipeline.report.ledger import Ledger
+from angarium.pipeline.report.live import Ledger
 
 pytestmark = pytest.mark.requirement("R221")
 

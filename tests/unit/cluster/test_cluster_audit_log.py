@@ -13,9 +13,17 @@ from angarium import errors
 from cluster import objects
 from cluster.admin.operations import OPERATIONS
 from cluster.controller.access import audit_log as module
-from cluster.controller.access.audit_log import CHANGES, LOGIN, RELIEVING, AuditLog, Changed, Deed
+from cluster.controller.access.audit_log import (
+    CHANGES,
+    DISTINCT_MAX,
+    LOGIN,
+    OPEN_MAX,
+    RELIEVING,
+    AuditLog,
+    Changed,
+    Deed,
+)
 from cluster.controller.access.callers import LOCAL, Claim, Who
-from cluster.controller.access.repeats import DISTINCT_MAX, OPEN_MAX
 from cluster.controller.switchboard import effects as c
 from tests.unit.cluster.controller_world import ASKER, OWNER, World
 

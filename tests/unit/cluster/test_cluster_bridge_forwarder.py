@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from angarium import errors, wire
+from cluster.bridge.channel import BridgeForwarder
 from cluster.bridge.crossing import Crossing
-from cluster.bridge.forwarder import BridgeForwarder
 from cluster.relay.frames import read_messages
 from tests.unit.cluster.played_relay import make_session, sent
 from tests.unit.cluster.spooled_requests import NOW_MS, answer, requests

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from angarium import errors
-from cluster.controller.health.node_metrics import CONTROLLER
+from cluster.controller.health.metrics import CONTROLLER
 from cluster.controller.operations.endpoints import HOME_TIMEOUT_S
 from cluster.controller.report import Sampler
 from cluster.controller.switchboard import effects as c

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from angarium_server.tokens.config import TokenIssuer, faults_of
-from cluster.controller.issuers.fetches import Fetches
+from cluster.controller.issuers.keys import Fetches
 
 
 def issuer(**changed: Any) -> TokenIssuer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.management.access.sessions import (
+from cluster.management.access.browsers import (
     IDLE_S,
     LIFETIME_S,
     PER_OPERATOR_MAX,

@@ -10,9 +10,8 @@ import pytest
 from angarium import errors
 from angarium_server.http.problems import RefusedError
 from angarium_server.http.sse import QUIET_S
-from cluster.management.streams.pace import Pace
 from cluster.management.streams.sources import EVENTS_S, OVER, PIECE, Events, Jobs, Watch, told_of
-from cluster.management.streams.streams import STANDING_S, Standing
+from cluster.management.streams.streams import STANDING_S, Pace, Standing
 
 
 def event(number: int) -> dict[str, Any]:

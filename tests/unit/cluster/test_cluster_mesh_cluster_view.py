@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from angarium import errors, wire
-from cluster.controller.health.node_metrics import CLUSTER
+from cluster.controller.health.metrics import CLUSTER
 from cluster.controller.mesh import reports
 from cluster.controller.mesh.alarm import EARLIER_GRACE_S, HOLD_S, Alarm
 from cluster.controller.mesh.cluster_view import STALE_AFTER_S, ClusterView, Identity

@@ -13,8 +13,7 @@ from angarium import Message, wire
 from angarium_server.frames.settings import LaneSettings
 from node.matching.batch import Row
 from node.tracing.config import HEADERS_BYTES_MAX, TracingConfig, faults_of, read_headers
-from node.tracing.shares import Shares, level_of
-from node.tracing.watch import LOOKS, WATCHED_MAX, Watch
+from node.tracing.watch import LOOKS, WATCHED_MAX, Shares, Watch, level_of
 from tests.unit.node.lane_driver import ACCEPTED, FAILED, LANE_ID, REJECTED, Driver
 
 if TYPE_CHECKING:
