@@ -30,7 +30,8 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -276,20 +277,6 @@ class Process:
             self._control = self._connect("control", immediate=True)
             self.add(self._control, self._read_control)
         self._send_heartbeat()
-
-    @classmethod
-    def from_command_line(cls, role: str, arguments: Sequence[str] | None = None) -> Process:
-        """Make the process that `--runtime DIR --index I --incarnation K` describes, with its log set up."""
-        parser = argparse.ArgumentParser(
-            prog=f"python -m {role}", description=f"The {role} process of a node."
-        )
-        parser.add_argument("--runtime", required=True, help="the runtime directory that the supervisor made")
-        parser.add_argument("--index", type=int, default=0, help="the place among the processes of this role")
-        parser.add_argument("--incarnation", type=int, default=1, help="the number of this start")
-        options = parser.parse_args(arguments)
-        configure_logging(role, options.index, os.environ.get(LOG_LEVEL_VARIABLE, "INFO"))
-        keep_freed_memory()
-        return cls(role, options.index, options.incarnation, options.runtime)
 
     # -- registration ----------------------------------------------------------------------------------------
 
@@ -625,6 +612,30 @@ class Process:
         if os.getppid() != self._parent:
             _log.error("the supervisor (pid %d) is gone, so this process ends", self._parent)
             raise SystemExit(EXIT_ORPHANED)
+
+
+@contextmanager
+def at_work(role: str, arguments: Sequence[str] | None = None) -> Iterator[Process]:
+    """Give the process that `--runtime DIR --index I --incarnation K` describes, with its log set up; then close it.
+
+    An AngariumError is why it cannot work: it is logged, shown by 'angarium status' until the next start, and ends it.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {role}", description=f"The {role} process of a node.")
+    parser.add_argument("--runtime", required=True, help="the runtime directory that the supervisor made")
+    parser.add_argument("--index", type=int, default=0, help="the place among the processes of this role")
+    parser.add_argument("--incarnation", type=int, default=1, help="the number of this start")
+    options = parser.parse_args(arguments)
+    configure_logging(role, options.index, os.environ.get(LOG_LEVEL_VARIABLE, "INFO"))
+    keep_freed_memory()
+    process = Process(role, options.index, options.incarnation, options.runtime)
+    try:
+        yield process
+    except errors.AngariumError as error:
+        _log.critical("this %s cannot work: %s", role, error)
+        process.progress(f"cannot work: {error}")
+        raise SystemExit(1) from None
+    finally:
+        process.close()
 
 
 class _WakingSignals:

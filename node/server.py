@@ -23,7 +23,7 @@ from angarium_server import black_box
 from angarium_server.frames.frame import MalformedFrameError
 from angarium_server.frames.matching import SpoolFailed, Start
 from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
-from angarium_server.process import Process
+from angarium_server.process import Process, at_work
 from node import config
 from node.home.home import OPERATIONS, HomeLimits
 from node.home.server import HomeServer
@@ -246,24 +246,17 @@ class WorkerServer:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a worker process as the command line says."""
-    process = Process.from_command_line(config.ROLE, arguments)
-    process.obey()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    try:
-        _work(process)
-    except errors.AngariumError as error:
-        _log.critical("this worker cannot work: %s", error)
-        # 'angarium status' shows it until the next start.
-        process.progress(f"cannot work: {error}")
-        raise SystemExit(1) from None
-    except SpoolFailedError as error:
-        _log.critical("nobody knows what is on disk, so this process ends and reads it again: %s", error)
-        raise SystemExit(1) from None
-    except MalformedFrameError as error:
-        _log.critical("the router ends this worker because of what it sent: %s", error)
-        raise SystemExit(1) from None
-    finally:
-        process.close()
+    with at_work(config.ROLE, arguments) as process:
+        process.obey()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        try:
+            _work(process)
+        except SpoolFailedError as error:
+            _log.critical("nobody knows what is on disk, so this process ends and reads it again: %s", error)
+            raise SystemExit(1) from None
+        except MalformedFrameError as error:
+            _log.critical("the router ends this worker because of what it sent: %s", error)
+            raise SystemExit(1) from None
 
 
 def _work(process: Process) -> None:

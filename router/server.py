@@ -26,7 +26,7 @@ from angarium_server.connections.door import Door, DoorLimits, Refusal
 from angarium_server.connections.framing import FramingLimits
 from angarium_server.connections.tls import make_context
 from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
-from angarium_server.process import DeferredReply, Process, load_config
+from angarium_server.process import DeferredReply, Process, at_work, load_config
 from router import blame
 from router.access.connect_rates import CONNECTION_FACTOR, ConnectRates
 from router.access.issuers import Issuers
@@ -581,17 +581,9 @@ def password_matches(password: str, stored: str) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a router process until it is told to stop."""
-    process = Process.from_command_line("router", arguments)
-    process.obey()
-    try:
+    with at_work("router", arguments) as process:
+        process.obey()
         server = RouterServer(process)
         collect_rarely()
         process.run(server.tick, server.drained)
         server.close()
-    except errors.AngariumError as error:
-        _log.critical("this router cannot work: %s", error)
-        # 'angarium status' shows it until the next start.
-        process.progress(f"cannot work: {error}")
-        raise SystemExit(1) from None
-    finally:
-        process.close()

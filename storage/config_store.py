@@ -14,8 +14,6 @@ Beside the objects it keeps the names of producers, stages and sinks, which endp
 numbers, such as the next id of an endpoint, which is never given twice, whatever was deleted meanwhile.
 
 It knows nothing about what attributes mean; `cluster/controller/controller.py` does.
-
-`ConfigSpool` has its sections under the numbers of the tables of a spool, so that it can be shipped.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ import lmdb
 
 from angarium import errors, wire
 from storage.config_file import (
-    COMMITS_KEY,
     ConfigDamageError,
     ConfigFile,
     Row,
@@ -40,74 +37,16 @@ from storage.config_file import (
     UnknownFormatError,
     fault_of,
 )
+from storage.config_spool import ConfigSpool, changes_of, rows_of
 from storage.groups import GroupLog
 from storage.headroom import NoRoomError
-from storage.spool import DATA_FILE, Table
+from storage.spool import DATA_FILE
 from storage.sync import sync_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from storage.config_file import Row
-    from storage.spool import Change
     from storage.spool import Change as StoreChange
-
-#: Where each section is; META is META, and what a store has less than a spool is empty.
-_SECTIONS: Final = dict(
-    zip(Table, (Section.META, *(one for one in Section if one is not Section.META)), strict=False)
-)
-_TABLES: Final = {section: table for table, section in _SECTIONS.items()}
-
-
-def changes_of(rows: Iterable[Row]) -> list[Change]:
-    """Give records as changes."""
-    return [(_TABLES[section], key, value) for section, key, value in rows]
-
-
-def rows_of(changes: Iterable[Change]) -> list[Row]:
-    """Give changes as records."""
-    return [(_SECTIONS[table], key, value) for table, key, value in changes]
-
-
-class ConfigSpool:
-    """Reads one file of a config store as `storage.spool.Spool` says; `ConfigStore` writes it, and its copy."""
-
-    #: What may be under way is nothing that this one has to bound.
-    room_bytes: Final = 1 << 30
-
-    def __init__(self, file: ConfigFile) -> None:
-        self._file = file
-
-    def get(self, table: Table, key: bytes) -> bytes | None:
-        """See `Spool.get`."""
-        section = _SECTIONS.get(table)
-        return None if section is None else self._file.get(section, key)
-
-    def scan(
-        self, table: Table, start: bytes = b"", end: bytes | None = None, limit: int | None = None
-    ) -> list[tuple[bytes, bytes]]:
-        """See `Spool.scan`; without the number of commits, which each file counts for itself."""
-        section = _SECTIONS.get(table)
-        if section is None:
-            return []
-        found = self._file.scan(section, start, end, limit)
-        return [row for row in found if (section, row[0]) != (Section.META, COMMITS_KEY)]
-
-    def commit(self, changes: Sequence[Change]) -> None:
-        """See `Spool.commit`."""
-        self._file.write(rows_of(changes))
-
-    def count(self, table: Table) -> int:
-        """See `Spool.count`."""
-        return len(self.scan(table))
-
-    def size_bytes(self) -> int:
-        """See `Spool.size_bytes`."""
-        return self._file.size_bytes()
-
-    def close(self) -> None:
-        """The owner of the file closes it."""
-
 
 #: Where the second file is, in the directory of the store.
 COPY_FOLDER: Final = "copy"

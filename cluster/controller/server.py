@@ -26,7 +26,7 @@ from angarium import __version__, errors, wire
 from angarium_server.connections.addresses import is_loopback
 from angarium_server.frames import control
 from angarium_server.frames.control import ToController
-from angarium_server.process import Process, load_config, utc_now
+from angarium_server.process import Process, at_work, load_config, utc_now
 from cluster.catalog import catalog as catalogs
 from cluster.catalog import passwordless, stages
 from cluster.catalog import producers as registries
@@ -665,19 +665,13 @@ def shown_config(runtime: ControllerRuntime) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the controller until it is told to stop."""
-    process = Process.from_command_line(ROLE, arguments)
-    process.obey()
-    try:
+    with at_work(ROLE, arguments) as process:
+        process.obey()
         server = ControllerServer(process, load_config(process.runtime_dir, ROLE, ControllerRuntime))
         try:
             server.run()
         finally:
             server.close()
-    except errors.AngariumError as error:
-        _log.error("cannot start: %s", error)
-        raise SystemExit(1) from None
-    finally:
-        process.close()
 
 
 if __name__ == "__main__":

@@ -14,13 +14,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
-from angarium.errors import AngariumError
 from angarium.trace_context import CONTEXTS
 from angarium_server.connections.outgoing import to_router
 from angarium_server.http.site import Site
 from angarium_server.http.turns import Turns
 from angarium_server.memory.memory import in_use_bytes
-from angarium_server.process import Process, load_config
+from angarium_server.process import Process, at_work, load_config
 from cluster.configuration.listening import url_of
 from cluster.http.config import HttpRuntime
 from cluster.http.events import Events
@@ -156,19 +155,10 @@ class HttpServer:
 
 
 async def _serve(process: Process) -> None:
-    runtime = load_config(process.runtime_dir, ROLE, HttpRuntime)
-    await HttpServer(process, runtime).run()
+    await HttpServer(process, load_config(process.runtime_dir, ROLE, HttpRuntime)).run()
 
 
 def main() -> None:
     """Run until the process is told to stop."""
-    process = Process.from_command_line(ROLE)
-    try:
+    with at_work(ROLE) as process:
         asyncio.run(_serve(process))
-    except AngariumError as error:
-        _log.critical("this gateway process cannot work: %s", error)
-        # 'angarium status' shows it until the next start.
-        process.progress(f"cannot work: {error}")
-        raise SystemExit(1) from None
-    finally:
-        process.close()

@@ -17,14 +17,13 @@ import msgspec
 from aiohttp import web
 
 from angarium import errors
-from angarium.errors import AngariumError
 from angarium_server.http import bodies
 from angarium_server.http.exposition import CONTENT_TYPE
 from angarium_server.http.problems import RefusedError
 from angarium_server.http.site import Site
 from angarium_server.http.turns import Turns
 from angarium_server.memory.memory import in_use_bytes
-from angarium_server.process import Process, load_config
+from angarium_server.process import Process, at_work, load_config
 from cluster.configuration.listening import url_of
 from cluster.management.access.ways import Offer, OidcOffer, Ways
 from cluster.management.api import declared, object_metrics, openapi, resources
@@ -318,17 +317,10 @@ def wait_of(request: BaseRequest) -> float:
 
 
 async def _serve(process: Process) -> None:
-    runtime = load_config(process.runtime_dir, ROLE, ManagementRuntime)
-    await ManagementServer(process, runtime).run()
+    await ManagementServer(process, load_config(process.runtime_dir, ROLE, ManagementRuntime)).run()
 
 
 def main() -> None:
     """Run until the process is told to stop."""
-    process = Process.from_command_line(ROLE)
-    try:
+    with at_work(ROLE) as process:
         asyncio.run(_serve(process))
-    except AngariumError as error:
-        _log.error("cannot start: %s", error)
-        raise SystemExit(1) from None
-    finally:
-        process.close()

@@ -24,7 +24,7 @@ from angarium_server.connections.framing import FramingLimits
 from angarium_server.connections.outgoing import to_router
 from angarium_server.connections.tls import make_context
 from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
-from angarium_server.process import Process, load_config
+from angarium_server.process import Process, at_work, load_config
 from cluster.mqtt.config import MqttRuntime
 from cluster.mqtt.crowd import NEVER, Crowd, Deadlines
 from gateway.egress import Egress
@@ -480,16 +480,8 @@ def door_limits(runtime: MqttRuntime) -> DoorLimits:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a gateway process until it is told to stop."""
-    process = Process.from_command_line(ROLE, arguments)
-    try:
+    with at_work(ROLE, arguments) as process:
         server = MqttServer(process)
         collect_rarely()
         process.run(server.tick, server.drained)
         server.close()
-    except errors.AngariumError as error:
-        _log.critical("this gateway process cannot work: %s", error)
-        # 'angarium status' shows it until the next start.
-        process.progress(f"cannot work: {error}")
-        raise SystemExit(1) from None
-    finally:
-        process.close()

@@ -16,7 +16,7 @@ from angarium_server.connections.encryption import Encryption
 from angarium_server.connections.names import Names
 from angarium_server.connections.outgoing import Connection
 from angarium_server.memory.memory import collect_rarely
-from angarium_server.process import Process, load_config
+from angarium_server.process import Process, at_work, load_config
 from cluster.relay.pair import Connect, Disconnect, Emit, Pair, Surroundings
 from cluster.relay.runtime import RelayRuntime
 
@@ -132,11 +132,8 @@ class Shell:
 
 def run(kind: type[Pairs[Any, Any]], arguments: Sequence[str] | None = None) -> None:
     """Run a process of this kind until it is told to stop."""
-    process = Process.from_command_line(kind.ROLE, arguments)
-    try:
+    with at_work(kind.ROLE, arguments) as process:
         shell = Shell(process, kind)
         process.ready({})
         collect_rarely()
         process.run(shell.tick, shell.stopped)
-    finally:
-        process.close()

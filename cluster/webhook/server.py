@@ -22,7 +22,7 @@ from angarium.trace_context import CONTEXTS
 from angarium_server.connections.outgoing import to_router
 from angarium_server.http.turns import Turns
 from angarium_server.memory.memory import in_use_bytes
-from angarium_server.process import Process, load_config
+from angarium_server.process import Process, at_work, load_config
 from cluster.webhook.config import WebhookConfig, WebhookRuntime
 from cluster.webhook.posting import Poster
 from cluster.webhook.role import METRICS
@@ -246,14 +246,10 @@ def _pass_over(_vpn: str, _rows: list[Row], _now: float) -> bool:
 
 
 async def _serve(process: Process) -> None:
-    runtime = load_config(process.runtime_dir, ROLE, WebhookRuntime)
-    await WebhookServer(process, runtime).run()
+    await WebhookServer(process, load_config(process.runtime_dir, ROLE, WebhookRuntime)).run()
 
 
 def main() -> None:
     """Run until the process is told to stop."""
-    process = Process.from_command_line(ROLE)
-    try:
+    with at_work(ROLE) as process:
         asyncio.run(_serve(process))
-    finally:
-        process.close()
