@@ -46,15 +46,7 @@ class Closing:
         egress: Egress,
         listeners: Sequence[Listener],
     ) -> None:
-        """Be what the table of sessions ends them with.
-
-        Args:
-            counters: of the router; those of a session are added.
-            sessions: all of them.
-            rounds: tells a session what of it has retired.
-            egress: tells it why it ends.
-            listeners: in the order in which they let go of it.
-        """
+        """Be what the table of sessions ends them with; `listeners` let go of a session in their order."""
         self._counters = counters
         self._sessions = sessions
         self._rounds = rounds

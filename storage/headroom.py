@@ -67,14 +67,7 @@ class SpaceGuard:
     def __init__(
         self, descriptor: int, map_bytes: int, look: Callable[[], Usage], *, has_ahead: bool = False
     ) -> None:
-        """Allocate room ahead.
-
-        Args:
-            descriptor: of the data file, open for writing; the caller closes it.
-            map_bytes: the size of the map.
-            look: gives what LMDB uses now.
-            has_ahead: whether a reserve is kept for blocks under way.
-        """
+        """Allocate room ahead; the caller closes the descriptor. `look` gives what LMDB uses."""
         self._descriptor = descriptor
         self._map_bytes = map_bytes
         self._look = look

@@ -39,12 +39,7 @@ class Writer:
     """Writes groups in the order in which they were submitted, until one fails."""
 
     def __init__(self, spool: Spool, wake: Callable[[], None]) -> None:
-        """Start the thread.
-
-        Args:
-            spool: nobody else commits to it before `close`.
-            wake: called in the thread after each group; it must not raise.
-        """
+        """Start the thread, which alone commits; `wake` is called in it after each group, and must not raise."""
         self._spool = spool
         self._wake = wake
         #: The caller has one group out at a time, so it needs no limit.

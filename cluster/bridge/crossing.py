@@ -39,14 +39,7 @@ class Crossing:
     """Judges messages that cross one bridge, and extends their trails."""
 
     def __init__(self, source: str, vpn: str, nodes: Iterable[str], max_hops: int) -> None:
-        """Judge by where messages go.
-
-        Args:
-            source: the place that they are taken from.
-            vpn: the Message VPN that they are taken into.
-            nodes: this node, and those to which it has links.
-            max_hops: bridges that a message may have crossed, this one included.
-        """
+        """Judge what goes from `source` into `vpn`; `nodes` are this one and those that it has links to."""
         self._source = source
         self._vpn = vpn
         self._max_hops = max_hops

@@ -51,12 +51,7 @@ class Relay:
     def __init__(
         self, source: LinkSession, admit: Callable[[list[OpenRow]], list[OpenRow]] | None = None
     ) -> None:
-        """Begin with what the source says; the target is not there yet.
-
-        Args:
-            source: where messages come from.
-            admit: gives the rows of those that came that go on, numbered from 0; None: all of them, as they came.
-        """
+        """Begin with what the source says; `admit` gives which rows go on, None lets all go on as they came."""
         self._source = source
         self._admit = admit
         self._target: LinkSession | None = None

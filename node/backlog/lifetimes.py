@@ -39,12 +39,7 @@ class Lifetimes:
     )
 
     def __init__(self, backlog: Backlog, on_ready: Callable[[Segment, int, int], None]) -> None:
-        """Make the times of a backlog.
-
-        Args:
-            backlog: whose messages.
-            on_ready: told each run that became ready after it was held.
-        """
+        """Make the times of a backlog; `on_ready` is told each run that became ready after it was held."""
         self._backlog = backlog
         self._on_ready = on_ready
         #: Messages above this position were not seen by the topic endpoint's selector yet: they stay held.

@@ -68,11 +68,7 @@ class Effort:
     )
 
     def __init__(self, rate_ms: int = 0) -> None:
-        """Make it without a limit for the turn, until `renew` is called.
-
-        Args:
-            rate_ms: what a user may spend in a second; 0: as much as there is.
-        """
+        """Make it without a limit for the turn, until `renew` is called; a rate of 0 is as much as there is."""
         #: What may be spent: who looks into a message takes its steps off, and stops when nothing is left. It is below
         #: nothing if the last message cost more.
         self.left = _UNLIMITED

@@ -126,12 +126,7 @@ class Track:
     __slots__ = ("_level", "_matches", "behind", "cursor")
 
     def __init__(self, level: int | None, matches: Callable[[Segment, int], bool] | None) -> None:
-        """Begin at the oldest message.
-
-        Args:
-            level: only messages of this priority; None for all.
-            matches: only messages for which it is true; None for all.
-        """
+        """Begin at the oldest message of a level, or of all, for which `matches` is true."""
         self._level = level
         self._matches = matches
         #: Ready messages below it are in `behind`, or were examined and do not match.

@@ -62,16 +62,7 @@ class RestingLane:
         rouse: Callable[[RestingLane], Any],
         backlog: Backlog | None = None,
     ) -> None:
-        """Let a lane rest that has neither a selector nor anything to retain.
-
-        Args:
-            lane_id: of the lane, as the next two.
-            generation: of its endpoint.
-            settings: of its endpoint.
-            start: where it goes on.
-            rouse: puts the lane in the place of this, and gives it.
-            backlog: what is in it; None: nothing.
-        """
+        """Let a lane rest without a selector or anything to retain; `rouse` puts the lane in its place."""
         self.lane_id = lane_id
         self.generation = generation
         self.settings = settings

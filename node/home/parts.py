@@ -63,15 +63,7 @@ class HomeParts:
         neighbours: Neighbours | None,
         box: BlackBox,
     ) -> None:
-        """Make the parts of a home that knows nothing yet.
-
-        Args:
-            spool: of the home.
-            incarnation: of the worker.
-            limits: what the home may use.
-            neighbours: the spools of the other workers; without them no lane is taken over.
-            box: takes which lane is served.
-        """
+        """Make the parts of a home that knows nothing yet; without neighbours no lane is taken over."""
         self.spool = spool
         #: What clients may spend on looking into messages, and operators: neither takes the turn of the other.
         self.effort = Effort(limits.selector_ms_per_s)

@@ -74,13 +74,7 @@ class Allowances:
     """The allowances of all homes; a listener of `Shards`."""
 
     def __init__(self, limit: int, shards: Shards, usage: Callable[[int], HomeUsage]) -> None:
-        """Begin without a home.
-
-        Args:
-            limit: delivered and not settled messages of the node; the allowances are never more together.
-            shards: the workers.
-            usage: gives what a home reported last.
-        """
+        """Begin without a home; all allowances together are `limit` at most. `usage` gives a home's last report."""
         self._limit = limit
         self._shards = shards
         #: By index of the worker.

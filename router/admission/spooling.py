@@ -128,18 +128,7 @@ class Spooling:
         deliver: Callable[[Round[Session], float], None],
         break_off: Callable[[Producer[Session]], None],
     ) -> None:
-        """Begin with nothing waiting.
-
-        Args:
-            ground: what the router stands on.
-            sessions: who is ended if what it sent is no sequence.
-            endpoints: who matches.
-            streams: where admitted rows go, with the accounts.
-            settled: takes what is stored already, as nobody took anything of it.
-            rights: publish rules, for what is sent again.
-            deliver: sends a round to direct subscribers.
-            break_off: ends a producer of which something is not taken.
-        """
+        """Begin with nothing waiting; `settled` takes rounds that nobody takes, `break_off` ends a producer."""
         self._usage = streams.usage
         self._endpoints = endpoints
         self._streams = streams

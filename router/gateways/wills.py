@@ -122,13 +122,7 @@ class Wills:
         find_endpoint: Callable[[str, str, str], Endpoint | None],
         publish: Callable[[Will, float], None],
     ) -> None:
-        """Begin without any.
-
-        Args:
-            memory: what clients are charged.
-            find_endpoint: finds an endpoint by its Message VPN, kind and name.
-            publish: publishes a will, or refuses it.
-        """
+        """Begin without any; `find_endpoint` takes Message VPN, kind and name, `publish` publishes or refuses."""
         self._memory = memory
         self._find_endpoint = find_endpoint
         self._publish = publish

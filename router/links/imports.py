@@ -73,14 +73,7 @@ class Imports:
         limit: int,
         on_filter: Callable[[int, str], None],
     ) -> None:
-        """Begin without neighbours.
-
-        Args:
-            interest: the table of filters.
-            shards: the workers.
-            limit: patterns that one neighbour may want in one Message VPN.
-            on_filter: called with (VPN number, pattern) when a filter comes or goes.
-        """
+        """Begin without neighbours; one may want `limit` patterns. `on_filter` gets (VPN number, pattern)."""
         self._interest = interest
         self._shards = shards
         self._limit = limit

@@ -41,17 +41,7 @@ class Scaling:
         may_leave: Callable[[int, float], bool],
         on_left: Callable[[int, float], None],
     ) -> None:
-        """Begin without a change.
-
-        Args:
-            shards: the workers.
-            rounds: what is under way at them.
-            interest: what they know.
-            sessions: who learns the new table.
-            outbox: takes what clients are told.
-            may_leave: tells whether the workers from an index on have stored all that they were given.
-            on_left: is told that only the workers below an index are left.
-        """
+        """Begin without a change; `may_leave` tells whether the workers from an index on have stored everything."""
         self._shards = shards
         self._rounds = rounds
         self._interest = interest

@@ -83,15 +83,7 @@ class Producers:
         end: Callable[[Producer[Session], int], None],
         forget_rounds: Callable[[Producer[Session]], bool],
     ) -> None:
-        """Begin without any.
-
-        Args:
-            ground: what the router stands on.
-            asks: questions to the controller, which knows the names.
-            gathering: what homes know of a producer.
-            end: tells a producer nothing more, but why, if that has a code.
-            forget_rounds: drops the rounds of a producer that were sent again and wait; true if there were any.
-        """
+        """Begin without any; `end` tells a producer no more than why, `forget_rounds` drops those that wait."""
         self._node = ground.node
         self._asks = asks
         self._gathering = gathering

@@ -132,17 +132,7 @@ class GuaranteedPublishing:
         *,
         retry: Callable[[Session, float], None],
     ) -> None:
-        """Begin with no producer and no home.
-
-        Args:
-            ground: what the router stands on.
-            sessions: who is ended if what it sent is lost, or all is stored of one that said BYE.
-            shards: the workers.
-            endpoints: who matches.
-            dispatcher: sends rounds to direct subscribers.
-            requests: what clients may ask.
-            retry: lets the rounds of a session retire that waited for homes.
-        """
+        """Begin with no producer and no home; `retry` lets rounds of a session retire that waited for homes."""
         self._counters, self._sessions, self._retry = ground.counters, sessions, retry
         asks, limits, wall_ms = requests.asks, ground.spool, ground.wall_ms
         self.usage, self.acks = Usage(limits, endpoints), Acks(dispatcher.egress, ground.counters, self._idle)

@@ -120,16 +120,7 @@ class Retained:
         check: Callable[[Session, Filter], None],
         unadmitted: Callable[[], Iterable[Round[Session]]],
     ) -> None:
-        """Begin without readings.
-
-        Args:
-            endpoints: where the queues are found.
-            questions: asks their lanes.
-            shards: the workers, which have rounds that are under way.
-            interest: has the subscriptions that go on from a reading.
-            check: raises if a session may not subscribe to a filter.
-            unadmitted: gives rounds that were matched and wait before their endpoints.
-        """
+        """Begin without readings; `check` raises if a session may not, `unadmitted` gives rounds that wait."""
         self._endpoints = endpoints
         self._questions = questions
         self._shards = shards

@@ -26,14 +26,7 @@ class Calling:
     """Connects to the standby for one conversation, again and again."""
 
     def __init__(self, watch: Watcher, names: Names, settings: StandbySettings, store: str) -> None:
-        """Connect to nothing yet.
-
-        Args:
-            watch: the loop.
-            names: looks up the host of the standby.
-            settings: see there.
-            store: what it is about, as the standby calls it.
-        """
+        """Connect to nothing yet; `store` is its name at the standby."""
         self._watch, self._names, self._settings, self._store = watch, names, settings, store
         self._encryption = Encryption(LinkFiles(**settings.tls_files))
 

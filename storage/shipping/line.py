@@ -61,15 +61,7 @@ class ShippingLine:
     def __init__(
         self, process: Process, names: Names, settings: StandbySettings, store: str, log: GroupLog
     ) -> None:
-        """Wait for the first order of the keeper.
-
-        Args:
-            process: whose lease it is under, and whose loop this is in.
-            names: looks up the host of the standby.
-            settings: see there.
-            store: what it is called: `config`, or the index of a worker.
-            log: the groups of the store, of which there is one: see `found`.
-        """
+        """Wait for the first order of the keeper; `store` is `config`, or the index of a worker."""
         assert process.lease is not None, "a process with a standby has a lease"
         self._lease = process.lease
         self._settings = settings

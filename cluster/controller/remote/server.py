@@ -58,16 +58,7 @@ class RemoteServer:
         on_request: Callable[[bytes, AdminRequest, Claim], None],
         on_refused: Callable[[str, float], None],
     ) -> None:
-        """Listen nowhere yet.
-
-        Args:
-            process: whose loop reads the connections.
-            files: what encrypts them, and says who may come.
-            operators: judges how often they come.
-            callers: knows who they are.
-            on_request: takes each request of an operator, with the connection to answer to and what it showed.
-            on_refused: told of each connection that failed, with the reason.
-        """
+        """Listen nowhere yet; a request comes with the connection to answer to and what it showed."""
         self._files = files
         self._callers = callers
         self._on_request = on_request

@@ -105,14 +105,7 @@ class Switchboard:
         first_number: int = 1,
         audit_log: AuditLog | None = None,
     ) -> None:
-        """Begin without any process.
-
-        Args:
-            events: where events are kept.
-            wall_time: gives the time for events as ISO 8601.
-            first_number: of a request. An answer that is meant for an earlier controller must fit none of this one.
-            audit_log: where it is written down what operators do.
-        """
+        """Begin without any process; no answer to an earlier controller may have a number from `first_number` on."""
         self.events = events
         self.audit_log = audit_log or AuditLog()
         self._wall_time = wall_time

@@ -98,14 +98,7 @@ class Events:
     is_over = False
 
     def __init__(self, ask: Ask, watch: Watch, wanted: Mapping[str, Any], last: str) -> None:
-        """Begin behind an event.
-
-        Args:
-            ask: asks the controller on behalf of who wants them.
-            watch: says when to ask.
-            wanted: since, vpn and event of the operation; without since only what happens from now on.
-            last: what the client says that it had last, the id of an event; it counts before `since`.
-        """
+        """Begin behind the event `last`, or `since` of `wanted`; without either only what happens from now on."""
         self._ask = ask
         self._watch = watch
         self._wanted = {name: value for name, value in wanted.items() if name != "limit"}

@@ -29,12 +29,7 @@ class Probe:
     """Of one disk; use it as a context manager."""
 
     def __init__(self, write: Callable[[bytes], None], interval_s: float = INTERVAL_S) -> None:
-        """Write nothing yet.
-
-        Args:
-            write: writes and syncs, or raises OSError; `file_in` gives one.
-            interval_s: between two writes.
-        """
+        """Write nothing yet; `write` writes and syncs, or raises OSError: `file_in` gives one."""
         self._write = write
         self._interval_s = interval_s
         #: When the last write was begun that came to its end, by `clock`: the disk answers at least since then.

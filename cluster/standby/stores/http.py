@@ -39,13 +39,7 @@ class Trust:
     """Whom to trust and who one is, by files that are read again when they were replaced."""
 
     def __init__(self, ca_file: str = "", cert_file: str = "", key_file: str = "") -> None:
-        """Read nothing yet.
-
-        Args:
-            ca_file: authorities of the servers (PEM); empty: those of the system.
-            cert_file: certificate of this client; empty: none.
-            key_file: its private key; empty: it is in the same file.
-        """
+        """Read nothing yet; an empty `ca_file` is that of the system, an empty `key_file` is `cert_file`."""
         self._ca_file, self._cert_file, self._key_file = ca_file, cert_file, key_file
         self._made_of: tuple[tuple[int, int], ...] | None = None
         self._context: ssl.SSLContext | None = None
@@ -73,12 +67,7 @@ class Servers:
     """Servers of one service. Made within a running loop."""
 
     def __init__(self, urls: Sequence[str], trust: Trust) -> None:
-        """Connect to nothing yet.
-
-        Args:
-            urls: http://HOST:PORT or https://HOST:PORT, without a path.
-            trust: for https.
-        """
+        """Connect to nothing yet; the urls are http:// or https://HOST:PORT, without a path."""
         self._urls = [url.rstrip("/") for url in urls]
         self._trust = trust
         #: Index of the one that answered last.

@@ -50,11 +50,7 @@ class Watch:
     """What one host has seen of one Lease, and since when by its own clock."""
 
     def __init__(self, lease_s: int) -> None:
-        """See nothing yet.
-
-        Args:
-            lease_s: of a Lease that does not say it.
-        """
+        """See nothing yet; `lease_s` is that of a Lease that does not say it."""
         self._lease_s = lease_s
         self._state: tuple[object, object] | None = None
         self._since = 0.0

@@ -71,12 +71,7 @@ class ManualStore:
     """The outside store of one holder in a file of its host."""
 
     def __init__(self, me: Holder, path: Path) -> None:
-        """Ask nothing yet.
-
-        Args:
-            me: who asks.
-            path: of the file; it need not exist.
-        """
+        """Ask nothing yet; the file need not exist."""
         check_holder(me)
         self._me = me
         self._path = path

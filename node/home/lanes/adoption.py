@@ -63,14 +63,7 @@ class Placing:
     """
 
     def __init__(self, held: HeldLane, writing: Writing, old: layout.Positions, last: int) -> None:
-        """Plan it.
-
-        Args:
-            held: the lane, with provisional positions.
-            writing: of the home.
-            old: what the old home noted of its positions.
-            last: the last position that is in use there, or below which everything was purged.
-        """
+        """Plan it; `last` is the last position in use at the old home, or below which all was purged."""
         self._held = held
         self._writing = writing
         self._old = old

@@ -51,16 +51,7 @@ class Subscription(SubscriptionView, Closing):
         callback: MessageCallback | None,
         concurrency: int,
     ) -> None:
-        """Read a mailbox of the portal's thread; only `Client.subscribe` makes subscriptions.
-
-        Args:
-            portal: the thread.
-            mailbox: what is read.
-            close: ends the subscription there.
-            registry: holds the subscription while it is in use.
-            callback: called with each message, in threads.
-            concurrency: how many threads.
-        """
+        """Read a mailbox of the thread; only `Client.subscribe` makes them, `registry` holds those in use."""
         self._portal = portal
         self._mailbox = mailbox
         self._close = close

@@ -53,13 +53,7 @@ class ProducersAndFlows:
     """Who publishes and consumes guaranteed messages through one client."""
 
     def __init__(self, connection: Connection, emit: Emit, check_open: Callable[[], None]) -> None:
-        """Know nobody.
-
-        Args:
-            connection: of the client.
-            emit: takes events for the application: kind, code, detail.
-            check_open: raises if the client is closed.
-        """
+        """Know nobody; `emit` takes events (kind, code, detail), `check_open` raises if the client is closed."""
         self._connection = connection
         self._emit = emit
         self.check_open = check_open

@@ -146,15 +146,7 @@ class Connection:
         on_drained: Callable[[], None],
         on_failed: Callable[[AngariumError], None],
     ) -> None:
-        """Be ready to connect.
-
-        Args:
-            options: how to connect.
-            window: what the application holds.
-            on_event: takes each event of a session that was open.
-            on_drained: called after several of them, to act on what they brought.
-            on_failed: called once when the connection is lost and will not come back.
-        """
+        """Be ready to connect; `on_drained` follows several events, `on_failed` comes once when it is lost."""
         self._options = options
         self._window = window
         self._on_event = on_event

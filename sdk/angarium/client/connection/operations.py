@@ -211,14 +211,7 @@ class Opener:
         is_passing: Callable[[int], bool],
         on_failed: Callable[[errors.AngariumError], None],
     ) -> None:
-        """Keep nothing open yet.
-
-        Args:
-            operations: tells whether there is a connection.
-            attempt: opens it on the connection that there is; raises what the node says.
-            is_passing: tells by the code of a refusal whether to try again.
-            on_failed: called once when it is given up.
-        """
+        """Keep nothing open yet; `attempt` raises what the node says, `is_passing` whether to try again."""
         self._operations = operations
         self._attempt = attempt
         self._is_passing = is_passing

@@ -39,13 +39,7 @@ class FlowReader:
     def __init__(
         self, window_messages: int, source: Callable[[], GuaranteedDelivery | None], release: Release
     ) -> None:
-        """Read nothing yet.
-
-        Args:
-            window_messages: of the flow.
-            source: gives the oldest unread delivery, or None.
-            release: takes what was handed out.
-        """
+        """Read nothing yet; `source` gives the oldest unread delivery or None, `release` takes what was handed out."""
         self._source = source
         self._release = release
         #: The delivery that is read; None if there is none.
@@ -184,14 +178,7 @@ class Callbacks:
         ready: Callable[[], Awaitable[bool]],
         place: Callable[[], tracing.Place],
     ) -> None:
-        """Call nobody yet.
-
-        Args:
-            options: whose callback is called, how many at once, and whether messages are settled here.
-            reader: where the messages are.
-            ready: waits for a row, gives False at the end; for async callbacks.
-            place: gives where the messages come from.
-        """
+        """Call nobody yet; `ready` waits for a row, and gives False at the end."""
         self._place = place
         self._callback: Any = options.callback
         self._reader = reader

@@ -45,13 +45,7 @@ class Publisher:
         send_guaranteed: Callable[[Row], Awaitable[Receipt]],
         timeout_s: float,
     ) -> None:
-        """Publish over a connection that may come and go; guaranteed messages go another way.
-
-        Args:
-            connection: where to send.
-            send_guaranteed: takes the guaranteed messages of `publish_many`.
-            timeout_s: how long a message waits for a connection.
-        """
+        """Publish over a connection that may come and go; guaranteed messages go to `send_guaranteed`."""
         self._send_guaranteed = send_guaranteed
         self._connection = connection
         self._loop = asyncio.get_running_loop()

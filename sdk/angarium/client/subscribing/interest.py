@@ -72,12 +72,7 @@ class Interest:
         on_refused: Callable[[Wish, errors.AngariumError], None],
         on_restored: Callable[[], None],
     ) -> None:
-        """Want nothing.
-
-        Args:
-            on_refused: called with a filter that the router accepted once and refuses on a new connection.
-            on_restored: called when a new connection has answered for everything that was wanted before it.
-        """
+        """Want nothing; later a new connection refuses a filter, or has answered for all of them."""
         self._on_refused = on_refused
         self._on_restored = on_restored
         self._loop = asyncio.get_running_loop()

@@ -26,14 +26,7 @@ class BatchWriter:
     """Writes the batches of one checkpoint."""
 
     def __init__(self, files: Files, job_id: str, *, levels: int, directories_max: int) -> None:
-        """Write into an archive.
-
-        Args:
-            files: of the archive.
-            job_id: of the checkpoint: another one has batches of the same numbers that are others.
-            levels: of topics that become directories.
-            directories_max: by topic; what is beyond shares one directory.
-        """
+        """Write into an archive, for one job; topics beyond `directories_max` share one."""
         self._files = files
         self._prefix = f"batch-{job_id}-"
         self._levels = levels
