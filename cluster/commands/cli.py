@@ -108,7 +108,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             "cluster.commands.objects.bridges", "Bridges between Message VPNs: configuration and state."
         ),
         "webhook": Entry(
-            "cluster.commands.objects.webhooks", "Webhooks: queues whose messages are posted to a URL."
+            "cluster.commands.objects.bridges", "Webhooks: queues whose messages are posted to a URL."
         ),
         "operator": Entry("cluster.commands.objects.objects", "Who manages the node, and what they may do."),
         "message": Entry(
