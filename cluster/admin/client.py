@@ -44,7 +44,7 @@ _RUNS_INTERVAL_S: Final = 0.25
 _EVERY_CALL: Final = 0
 
 
-class Channel(Protocol):
+class Transport(Protocol):
     """A way to a controller."""
 
     def connect(self, deadline: float) -> bool:
@@ -63,7 +63,7 @@ class Channel(Protocol):
         """End the connection."""
 
 
-class _LocalChannel:
+class _LocalTransport:
     """A socket of this host; libzmq connects again by itself, and a controller that comes back gets the request."""
 
     def __init__(self, url: str) -> None:
@@ -138,19 +138,19 @@ class Admin:
         assert admin_url is not None
         self._url = admin_url
         self._numbers = itertools.count(1)
-        self._channel: Channel
+        self._transport: Transport
         if admin_url.startswith("http"):
-            from cluster.admin.http import HttpChannel
+            from cluster.admin.http import HttpTransport
 
             if operator is None:
                 raise errors.invalid(f"{admin_url} needs an operator")
-            self._channel = HttpChannel(admin_url, operator, ca_file, cert_file, key_file)
+            self._transport = HttpTransport(admin_url, operator, ca_file, cert_file, key_file)
         elif admin_url.startswith("tls:"):
-            from cluster.admin.remote import RemoteChannel
+            from cluster.admin.remote import RemoteTransport
 
-            self._channel = RemoteChannel.of_operator(admin_url, ca_file, cert_file, key_file)
+            self._transport = RemoteTransport.of_operator(admin_url, ca_file, cert_file, key_file)
         else:
-            self._channel = _LocalChannel(admin_url)
+            self._transport = _LocalTransport(admin_url)
 
     def call(self, operation: str, *, timeout_s: float | None = None, **arguments: Any) -> Any:
         """Have the controller do an operation and give what it answers.
@@ -164,17 +164,17 @@ class Admin:
         """
         wait_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + wait_s
-        if self._channel.connect(deadline):
+        if self._transport.connect(deadline):
             try:
                 self._exchange("hello", {}, wait_s, deadline)
             except errors.AngariumError:
-                self._channel.drop()
+                self._transport.drop()
                 raise
         return self._exchange(operation, arguments, wait_s, deadline)
 
     def close(self) -> None:
         """Close the connection; the object is of no use afterwards."""
-        self._channel.close()
+        self._transport.close()
 
     def __enter__(self) -> Self:
         return self
@@ -188,7 +188,7 @@ class Admin:
             frame = wire.pack([number, operation, arguments])
         except (TypeError, ValueError, OverflowError) as error:
             raise errors.invalid(f"{operation}: {error}") from None
-        self._channel.send(frame, deadline)
+        self._transport.send(frame, deadline)
         answered, ok, value = self._await_answer(operation, wait_s, deadline)
         while answered not in (number, _EVERY_CALL):  # the late answer of a call that was given up
             answered, ok, value = self._await_answer(operation, wait_s, deadline)
@@ -200,7 +200,7 @@ class Admin:
     def _await_answer(self, operation: str, wait_s: float, deadline: float) -> tuple[int, bool, Any]:
         while True:
             left_s = deadline - time.monotonic()
-            answer = self._channel.receive(max(0.0, min(left_s, _RUNS_INTERVAL_S)))
+            answer = self._transport.receive(max(0.0, min(left_s, _RUNS_INTERVAL_S)))
             if answer is not None:
                 return self._opened(answer)
             if self._pid and not process_runs(self._pid, self._pid_start):

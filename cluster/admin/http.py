@@ -69,7 +69,7 @@ def address_fault(url: str) -> str:
     return f"{url!r} is no address of a management API: write http://HOST:PORT or https://HOST:PORT"
 
 
-class HttpChannel:
+class HttpTransport:
     """Frames to one address and back: each that is sent is a request, and its answer is received."""
 
     def __init__(

@@ -36,7 +36,7 @@ _RESTARTED: Final = "the controller may have been restarted: look whether it was
 _ADDRESS: Final = "--admin-url is that of [admin] listen in the configuration of the node"
 
 
-class RemoteChannel:
+class RemoteTransport:
     """Frames to one address and back."""
 
     def __init__(
@@ -67,7 +67,7 @@ class RemoteChannel:
     @classmethod
     def of_operator(
         cls, url: str, ca_file: PathLike | None, cert_file: PathLike | None, key_file: PathLike | None
-    ) -> RemoteChannel:
+    ) -> RemoteTransport:
         """Give the way of an operator, after reading the files.
 
         Raises:

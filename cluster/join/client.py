@@ -20,7 +20,7 @@ import msgspec
 from angarium import errors, wire
 from angarium.client.transport.credentials import Credentials
 from angarium_server.connections.addresses import has_open_port, host_and_port, is_tls, reachable
-from cluster.admin.remote import RemoteChannel
+from cluster.admin.remote import RemoteTransport
 from cluster.configuration.config import NodeConfig, load_config
 from cluster.data.data_dir import in_use
 from cluster.data.node_file import NodeFile, node_runs, read_node_file
@@ -288,7 +288,7 @@ class _Talk:
     ) -> None:
         self._url = url
         self._deadline = time.monotonic() + timeout_s
-        self._channel = RemoteChannel(url, credentials, server_name, advice)
+        self._channel = RemoteTransport(url, credentials, server_name, advice)
 
     def __enter__(self) -> _Talk:
         self._channel.connect(self._deadline)

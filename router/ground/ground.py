@@ -47,7 +47,7 @@ class Receiver(Protocol):
     open_frame: int
 
 
-class Place(Protocol):
+class Addressee(Protocol):
     """A worker, as far as frames to it are concerned."""
 
     index: int
@@ -141,7 +141,7 @@ class Outbox:
         self.effects.append(SendClient(session.routing_id, plain_frames(rows, batch), rows))
         return len(batch)
 
-    def send_worker(self, worker: Place, frames: list[bytes]) -> None:
+    def send_worker(self, worker: Addressee, frames: list[bytes]) -> None:
         """Send frames to a worker, behind all that was sent to it before."""
         is_small = frames[0] == wire.MATCH and len(frames[2]) <= BUNDLED_BYTES_MAX
         place = worker.open_frame - self._taken
@@ -153,7 +153,7 @@ class Outbox:
         worker.open_frame = self._taken + len(self.effects) if is_small else SEALED
         self.effects.append(SendWorker(worker.index, worker.incarnation, frames))
 
-    def send_order(self, worker: Place, router: int, flow: int, verb: FlowVerb) -> None:
+    def send_order(self, worker: Addressee, router: int, flow: int, verb: FlowVerb) -> None:
         """Send a worker what the router, of this incarnation, says about a flow, behind all that was sent before."""
         frame = self._flows.get(worker.open_frame - self._taken)
         if frame is None or len(frame.orders) >= ORDERS_MAX:

@@ -15,8 +15,8 @@ import pytest
 
 from angarium import errors
 from cluster.configuration.management import OidcSection
-from cluster.management.openid.flow import Flow
 from cluster.management.openid.provider import Provider
+from cluster.management.openid.sign_on import SignOn
 from tests.integration.http_api import LIMIT_S, PASSWORD, Answer, Api, logins, managed_node
 from tests.integration.oidc_issuer import CLIENT, REDIRECT_URI, SECRET, Issuer
 from tests.token_issuer import TokenMaker, handmade, signed_with_public_key
@@ -341,7 +341,7 @@ def test_the_node_says_which_client_it_is_as_the_issuer_wants_it(
 
 async def token_of(issuer: Issuer, section: OidcSection) -> str:
     """Go to the issuer, and have the code that it gives exchanged."""
-    provider, flow = Provider(section), Flow(section, REDIRECT_URI)
+    provider, flow = Provider(section), SignOn(section, REDIRECT_URI)
     try:
         metadata = await provider.metadata()
         _, begun = flow.begin(0.0)

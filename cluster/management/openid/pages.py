@@ -24,8 +24,8 @@ from cluster.management.access.attempts import ADDRESS_BURST, ADDRESS_PER_S, Fai
 from cluster.management.access.browsers import CHALLENGE, cookie_name, set_cookie
 from cluster.management.access.outcomes import Login
 from cluster.management.access.verifier import Verifier
-from cluster.management.openid.flow import LOGIN_S, Flow
 from cluster.management.openid.provider import Provider
+from cluster.management.openid.sign_on import LOGIN_S, SignOn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cluster.management.access.browsers import Browsers
     from cluster.management.access.outcomes import Outcomes
     from cluster.management.access.subjects import Subjects
-    from cluster.management.openid.flow import Returned
+    from cluster.management.openid.sign_on import Returned
 
 PATH: Final = ("login", "oidc")
 CALLBACK: Final = (*PATH, "callback")
@@ -65,7 +65,7 @@ class Pages:
         self._subjects = subjects
         self._browsers = browsers
         self._redirect_uri = "/".join((origin_of(public_url), *CALLBACK))
-        self._flow = Flow(section, self._redirect_uri)
+        self._sign_on = SignOn(section, self._redirect_uri)
         self._provider = Provider(section)
         issuer = TokenIssuer(
             name="oidc",
@@ -107,8 +107,8 @@ class Pages:
         except errors.UnavailableError as error:
             await self._outcomes.refused(Login("oidc", peer.address), error.detail, error.code)
             raise
-        cookie, begun = self._flow.begin(time.monotonic())
-        address = self._flow.address(metadata.authorization_endpoint, begun)
+        cookie, begun = self._sign_on.begin(time.monotonic())
+        address = self._sign_on.address(metadata.authorization_endpoint, begun)
         response = web.Response(status=302, headers={"Location": address})
         # The browser comes back from a page of the issuer, so the cookie has to go with a link of others (Lax).
         set_cookie(response, _begun_cookie(request, peer), cookie, peer, int(LOGIN_S), "Lax")
@@ -123,7 +123,7 @@ class Pages:
             detail = "too many logins from this address have failed"
             raise error_for(errors.CONNECT_RATE_EXCEEDED, detail, "wait a minute, and try again")
         try:
-            returned = self._flow.finish(request.cookies.get(name, ""), query, time.monotonic())
+            returned = self._sign_on.finish(request.cookies.get(name, ""), query, time.monotonic())
             subject = await self._subject(returned)
         except (errors.UnauthorizedError, errors.UnavailableError) as error:
             await self._outcomes.refused(Login("oidc", peer.address), error.detail, error.code)
@@ -147,7 +147,7 @@ class Pages:
         code, begun = returned
         token = await self._provider.exchange(code, begun.verifier, self._redirect_uri)
         found = await self._verifier.verified(token)
-        self._flow.check(found.claims, begun)
+        self._sign_on.check(found.claims, begun)
         return text_claim(found.claims, found.issuer.username_claim)
 
     async def _keys(self, _issuer: TokenIssuer, is_unknown: bool) -> Sequence[KeyRow]:  # noqa: FBT001 - the form of Fetch

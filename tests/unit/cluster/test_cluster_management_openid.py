@@ -11,7 +11,7 @@ import pytest
 
 from angarium import errors
 from cluster.configuration.management import ManagementSection, OidcSection, oidc_faults_of
-from cluster.management.openid.flow import LOGIN_S, SEEN_MAX, Flow
+from cluster.management.openid.sign_on import LOGIN_S, SEEN_MAX, SignOn
 
 ISSUER = "https://login.example/realms/ops"
 BACK = "https://broker.example/login/oidc/callback"
@@ -25,9 +25,9 @@ def code_of(call: Any) -> str:
 
 
 def test_a_browser_is_sent_away_with_what_its_answer_is_compared_with() -> None:
-    flow = Flow(SECTION, BACK)
-    cookie, begun = flow.begin(0.0)
-    place = urlsplit(flow.address("https://login.example/authorize", begun))
+    sign_on = SignOn(SECTION, BACK)
+    cookie, begun = sign_on.begin(0.0)
+    place = urlsplit(sign_on.address("https://login.example/authorize", begun))
     asked = {name: values[0] for name, values in parse_qs(place.query).items()}
     challenge = base64.urlsafe_b64encode(hashlib.sha256(begun.verifier.encode()).digest()).rstrip(b"=")
     assert asked == {
@@ -41,44 +41,48 @@ def test_a_browser_is_sent_away_with_what_its_answer_is_compared_with() -> None:
         "code_challenge_method": "S256",
     }
     assert begun.verifier not in place.query
-    returned = flow.finish(cookie, {"state": [begun.state], "code": ["c"], "session_state": ["x", "y"]}, 1.0)
+    returned = sign_on.finish(
+        cookie, {"state": [begun.state], "code": ["c"], "session_state": ["x", "y"]}, 1.0
+    )
     assert returned == ("c", begun)
-    assert len({begun.state, begun.nonce, begun.verifier, flow.begin(0.0)[1].state}) == 4
+    assert len({begun.state, begun.nonce, begun.verifier, sign_on.begin(0.0)[1].state}) == 4
 
 
 def test_a_login_takes_its_time_and_no_longer() -> None:
-    flow = Flow(SECTION, BACK)
-    cookie, begun = flow.begin(0.0)
+    sign_on = SignOn(SECTION, BACK)
+    cookie, begun = sign_on.begin(0.0)
     answer = {"state": [begun.state], "code": ["c"]}
-    assert "minutes ago" in code_of(lambda: flow.finish(cookie, answer, LOGIN_S + 1))
-    assert flow.finish(cookie, answer, LOGIN_S).code == "c"
-    assert "come before" in code_of(lambda: flow.finish(cookie, answer, LOGIN_S))
+    assert "minutes ago" in code_of(lambda: sign_on.finish(cookie, answer, LOGIN_S + 1))
+    assert sign_on.finish(cookie, answer, LOGIN_S).code == "c"
+    assert "come before" in code_of(lambda: sign_on.finish(cookie, answer, LOGIN_S))
 
 
 def test_a_login_of_another_process_is_not_known() -> None:
-    cookie, begun = Flow(SECTION, BACK).begin(0.0)
+    cookie, begun = SignOn(SECTION, BACK).begin(0.0)
     answer = {"state": [begun.state], "code": ["c"]}
-    assert "has not begun" in code_of(lambda: Flow(SECTION, BACK).finish(cookie, answer, 0.0))
+    assert "has not begun" in code_of(lambda: SignOn(SECTION, BACK).finish(cookie, answer, 0.0))
     for other in ("", ".", "a.b", "\udc80.x", cookie + "x", cookie.partition(".")[0], "é." * 3):
-        assert "has not begun" in code_of(lambda other=other: Flow(SECTION, BACK).finish(other, answer, 0.0))
+        assert "has not begun" in code_of(
+            lambda other=other: SignOn(SECTION, BACK).finish(other, answer, 0.0)
+        )
 
 
 def test_what_is_there_twice_is_refused() -> None:
-    flow = Flow(SECTION, BACK)
-    cookie, begun = flow.begin(0.0)
+    sign_on = SignOn(SECTION, BACK)
+    cookie, begun = sign_on.begin(0.0)
     with pytest.raises(errors.InvalidRequestError, match="state is there 2 times"):
-        flow.finish(cookie, {"state": [begun.state, begun.state], "code": ["c"]}, 0.0)
+        sign_on.finish(cookie, {"state": [begun.state, begun.state], "code": ["c"]}, 0.0)
 
 
 def test_so_many_answers_are_remembered_and_those_whose_time_is_over_are_not() -> None:
-    flow = Flow(SECTION, BACK)
+    sign_on = SignOn(SECTION, BACK)
     for number in range(SEEN_MAX + 10):
-        cookie, begun = flow.begin(0.0)
-        flow.finish(cookie, {"state": [begun.state], "code": [str(number)]}, 0.0)
-    assert len(flow._seen) == SEEN_MAX
-    cookie, begun = flow.begin(2 * LOGIN_S)
-    flow.finish(cookie, {"state": [begun.state], "code": ["c"]}, 2 * LOGIN_S)
-    assert len(flow._seen) == 1
+        cookie, begun = sign_on.begin(0.0)
+        sign_on.finish(cookie, {"state": [begun.state], "code": [str(number)]}, 0.0)
+    assert len(sign_on._seen) == SEEN_MAX
+    cookie, begun = sign_on.begin(2 * LOGIN_S)
+    sign_on.finish(cookie, {"state": [begun.state], "code": ["c"]}, 2 * LOGIN_S)
+    assert len(sign_on._seen) == 1
 
 
 @pytest.mark.parametrize(
@@ -96,13 +100,13 @@ def test_so_many_answers_are_remembered_and_those_whose_time_is_over_are_not() -
     ],
 )
 def test_a_token_is_of_this_login_and_for_this_client(changed: dict[str, Any], told: str) -> None:
-    flow = Flow(SECTION, BACK)
-    _, begun = flow.begin(0.0)
+    sign_on = SignOn(SECTION, BACK)
+    _, begun = sign_on.begin(0.0)
     claims = {"aud": "angarium", "nonce": begun.nonce, **changed}
     if told:
-        assert told in code_of(lambda: flow.check(claims, begun))
+        assert told in code_of(lambda: sign_on.check(claims, begun))
     else:
-        flow.check(claims, begun)
+        sign_on.check(claims, begun)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class Returned(NamedTuple):
     begun: Begun
 
 
-class Flow:
+class SignOn:
     """Logins at one issuer."""
 
     def __init__(self, section: OidcSection, redirect_uri: str) -> None:
