@@ -6,7 +6,7 @@
 
 When one session ends the other is ended too, so that both routers take back what it stood for; then there is a pause
 with back-off and jitter. Who is called, as whom, and what is carried once both are open, is said by `Channel` for links
-and by `cluster.bridge.channel` for bridges. Pure: effects go into an outbox that the shell carries out.
+and by `cluster.bridge.bridge` for bridges. Pure: effects go into an outbox that the shell carries out.
 """
 
 from __future__ import annotations

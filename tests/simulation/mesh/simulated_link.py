@@ -24,7 +24,7 @@ from tests.simulation.simulated_supervisor import BACK_OFF_FIRST_S, SPAWN_MAX_S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster.link.channel import Channel
+    from cluster.link.link import Channel
     from cluster.relay.pair import Effect, Pair
     from tests.simulation.mesh.cable import Cable
     from tests.simulation.mesh.mesh_node import MeshNode

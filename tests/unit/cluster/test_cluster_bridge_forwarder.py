@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from angarium import errors, wire
-from cluster.bridge.channel import BridgeForwarder
+from cluster.bridge.bridge import BridgeForwarder
 from cluster.bridge.crossing import Crossing
 from cluster.relay.frames import read_messages
 from tests.unit.cluster.played_relay import make_session, sent

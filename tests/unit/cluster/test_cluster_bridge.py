@@ -9,7 +9,7 @@ import pytest
 
 from angarium import errors, slots, wire
 from angarium.errors import error_for
-from cluster.bridge.channel import BridgeChannel
+from cluster.bridge.bridge import BridgeChannel
 from cluster.bridge.config import BridgeConfig
 from cluster.bridge.role import METRICS
 from cluster.relay.pair import FAR, OWN, Connect, Disconnect, Effect, Emit, State, Surroundings
