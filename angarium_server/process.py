@@ -31,7 +31,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -402,8 +402,8 @@ class Process:
             stop: called after each tick once `stopping` is set; True means drained. It is not waited for longer than
                 DRAIN_LIMIT_S.
         """
-        with _WakingSignals(self) as descriptor:
-            self.add(descriptor, lambda: _drain_descriptor(descriptor))
+        with waking_signals(self._note_signal, signal.SIGTERM, signal.SIGINT) as descriptor:
+            self.add(descriptor, lambda: drain(descriptor))
             try:
                 self._loop(tick, stop)
             finally:
@@ -451,6 +451,9 @@ class Process:
             wait_s = self._next_duty - now
             if asked is not None and asked < wait_s:
                 wait_s = asked if asked > 0.0 else 0.0
+
+    def _note_signal(self, _number: int) -> None:
+        self.stopping = True
 
     def _begin_stopping(self, now: float) -> float:
         self._state = STATE_STOPPING
@@ -638,31 +641,27 @@ def at_work(role: str, arguments: Sequence[str] | None = None) -> Iterator[Proce
         process.close()
 
 
-class _WakingSignals:
-    """SIGTERM and SIGINT set the flag and wake the poll; the earlier handlers come back at the end."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._earlier: dict[int, Any] = {}
-        self._pipe = (-1, -1)
-        self._earlier_descriptor = -1
-
-    def __enter__(self) -> int:
-        self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._earlier_descriptor = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._earlier[number] = signal.signal(number, self._set_flag)
-        return self._pipe[0]
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._earlier.items():
+@contextmanager
+def waking_signals(note: Callable[[int], None], *numbers: signal.Signals) -> Iterator[int]:
+    """Give a descriptor that is readable after some signals, which are noted; their earlier handlers come back."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    earlier_descriptor = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    earlier = {number: signal.signal(number, lambda received, _frame: note(received)) for number in numbers}
+    try:
+        yield reader
+    finally:
+        for number, handler in earlier.items():
             signal.signal(number, handler)
-        signal.set_wakeup_fd(self._earlier_descriptor)
-        for descriptor in self._pipe:
-            os.close(descriptor)
+        signal.set_wakeup_fd(earlier_descriptor)
+        os.close(reader)
+        os.close(writer)
 
-    def _set_flag(self, _number: int, _frame: object) -> None:
-        self._process.stopping = True
+
+def drain(descriptor: int) -> None:
+    """Read what there is."""
+    with suppress(BlockingIOError):
+        while os.read(descriptor, 512):
+            pass
 
 
 def utc_now() -> str:
@@ -690,11 +689,3 @@ def _receive(socket: zmq.Socket[bytes], decode: Callable[[bytes], T]) -> list[T]
         except (ValueError, RecursionError) as error:
             _log.error("a frame cannot be read and is dropped: %s", error)
     return frames
-
-
-def _drain_descriptor(descriptor: int) -> None:
-    try:
-        while os.read(descriptor, 512):
-            pass
-    except BlockingIOError:
-        return

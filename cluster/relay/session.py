@@ -48,7 +48,6 @@ _FOUR_FIELDS: Final = wire.array_head(4)
 _SIX_FIELDS: Final = wire.array_head(6)
 _decode_number: Final = msgspec.msgpack.Decoder(tuple[_Natural]).decode
 _decode_imported: Final = decoder(links.ImportedFrame)
-_Report = Annotated[bytes, msgspec.Meta(max_length=wire.MAX_REPORT_BYTES)]
 _decode_peers: Final = decoder(links.PeersFrame)
 
 

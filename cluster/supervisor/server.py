@@ -48,7 +48,9 @@ from angarium_server.process import (
     SUPERVISOR_PID_VARIABLE,
     configure_logging,
     die_with_parent,
+    drain,
     utc_now,
+    waking_signals,
 )
 from cluster.configuration.config import NodeConfig, cluster_secret
 from cluster.configuration.secret_files import exposed
@@ -104,6 +106,7 @@ _DEFAULT_WORKERS_MAX: Final = 4
 #: What the controller hears of a place.
 _SHOWN_OF_PLACES: Final = ("role", "index", "incarnation", "pid", "state", "restarts", "progress")
 #: Whatever a process writes is for this user; only the router makes sockets for clients of others, as its umask says.
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 _PRIVATE_UMASK: Final = 0o077
 
 _LEVELS: Final = {"info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING}
@@ -252,7 +255,7 @@ class Server:
             _log.warning("commands find this node by --data only: %s", fault)
         if self._options.ready_file:
             Path(self._options.ready_file).unlink(missing_ok=True)
-        with _SignalFlags(self._note_signal) as descriptor:
+        with waking_signals(self._note_signal, *_SIGNALS) as descriptor:
             poller = zmq.Poller()
             poller.register(self._socket, zmq.POLLIN)
             poller.register(descriptor, zmq.POLLIN)
@@ -260,7 +263,7 @@ class Server:
             while self._status is None:
                 wait_s = min(self._supervisor.next_look_s(time.monotonic()), ANNOUNCE_INTERVAL_S)
                 poller.poll(int(wait_s * 1000) + 1)
-                _empty(descriptor)
+                drain(descriptor)
                 self._round()
         return self._status
 
@@ -563,32 +566,6 @@ class Server:
             self._signalled = f"received {signal.Signals(number).name}"
 
 
-class _SignalFlags:
-    """Signals wake the poll and set a flag, nothing more; the earlier handlers come back at the end."""
-
-    _NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-
-    def __init__(self, note: Callable[[int], None]) -> None:
-        self._note = note
-        self._earlier: dict[int, Any] = {}
-        self._pipe = (-1, -1)
-        self._earlier_descriptor = -1
-
-    def __enter__(self) -> int:
-        self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._earlier_descriptor = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-        for number in self._NUMBERS:
-            self._earlier[number] = signal.signal(number, lambda received, _frame: self._note(received))
-        return self._pipe[0]
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._earlier.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._earlier_descriptor)
-        for descriptor in self._pipe:
-            os.close(descriptor)
-
-
 def has_terminal() -> bool:
     """Tell whether this process belongs to a terminal that is there."""
     try:
@@ -605,12 +582,6 @@ def leave_terminal() -> None:
         if stat.S_ISCHR(os.fstat(descriptor).st_mode):
             os.dup2(nowhere, descriptor)
     os.close(nowhere)
-
-
-def _empty(descriptor: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        while os.read(descriptor, 512):
-            pass
 
 
 def _start_child(role: str, command: list[str], level: str, stdin: int) -> subprocess.Popen[bytes]:

@@ -43,7 +43,6 @@ class Eliding:
         self._topics_max = topics_max
         #: Topics tracked for all sessions together.
         self.tracked = 0
-        self.elided = 0
         #: (due, tie breaker, session, topic, what was tracked); a topic that aged out leaves its entry behind.
         self.due: list[tuple[float, int, Session, str, Topic]] = []
         self._ties = 0
@@ -94,7 +93,6 @@ class Eliding:
             tracked.ready = True
             table.ready[topic] = None
         if tracked.held is not None:
-            self.elided += 1
             session.count("discard.message-elided")
         tracked.held = packed
         tracked.held_classes = _class_of(row)

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from router.matching.shards import Shard, Shards
     from router.sessions.producer import Record
 
-#: Takes what all homes know, by lane, and the time.
-Gathered = "Callable[[dict[int, Record], float], None]"
-
 
 class _Question:
     """One question to all homes."""

@@ -358,14 +358,13 @@ class CheckJob(Job):
 class BackupJob(Job):
     """A copy of the spool into a directory; the shell makes it beside the loop."""
 
-    __slots__ = ("directory", "is_handed_over", "serial")
+    __slots__ = ("directory", "serial")
 
     def __init__(self, job_id: int, directory: str, serial: int) -> None:
         super().__init__(job_id, "backup", 1)
         self.directory = directory
         #: The STOREs up to this serial are to be in the copy.
         self.serial = serial
-        self.is_handed_over = False
 
 
 def _origin_target(job: MoveJob, segment: Segment, i: int) -> Target | None:
