@@ -1,5 +1,7 @@
 """What objects look like: kinds, attributes, names and defaults. `cluster.catalog` has those that exist."""
 
+from cluster.objects.access import LOGIN_NAMES as LOGIN_NAMES
+from cluster.objects.access import Role as Role
 from cluster.objects.attributes import DEFAULT_NAME as DEFAULT_NAME
 from cluster.objects.attributes import MAX_NAME_BYTES as MAX_NAME_BYTES
 from cluster.objects.attributes import Attributes as Attributes
@@ -31,5 +33,3 @@ from cluster.objects.kinds import load as load
 from cluster.objects.kinds import names_of as names_of
 from cluster.objects.kinds import shown as shown
 from cluster.objects.kinds import version_of as version_of
-from cluster.objects.operators import LOGIN_NAMES as LOGIN_NAMES
-from cluster.objects.operators import Role as Role

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_type_hints
 import msgspec
 
 from angarium import errors, topic, wire
-from cluster.objects import access, bridges, endpoints, links, operators, webhooks
+from cluster.objects import access, bridges, endpoints, links, webhooks
 from cluster.objects.attributes import (
     DEFAULT_NAME,
     MAX_NAME_BYTES,
@@ -142,9 +142,9 @@ KINDS: Final[dict[str, ObjectKind]] = {
         ObjectKind("webhook", webhooks.Webhook, webhooks.WEBHOOK_NAME, webhooks.WEBHOOK_RULE, ""),
         ObjectKind(
             "operator",
-            operators.Operator,
-            operators.OPERATOR_NAME,
-            operators.OPERATOR_RULE,
+            access.Operator,
+            access.OPERATOR_NAME,
+            access.OPERATOR_RULE,
             "Username",
             in_vpn=False,
             is_told=False,

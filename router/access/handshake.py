@@ -20,11 +20,10 @@ from router.access.certified import UNSAID, certified
 from router.access.connect_rates import ConnectRates
 from router.access.failed_logins import FailedLogins
 from router.access.granted import GrantedSessions, Renewal
-from router.access.issuers import Issuers, Named, TokenLogin
+from router.access.issuers import Issuers, Named, TokenLogin, UnknownKeys
 from router.access.joining import Joining
 from router.access.login import HIDDEN
 from router.access.password_checks import PasswordChecks, check_of
-from router.access.unknown_keys import UnknownKeys
 from router.ground.effects import SendClient, VerifyPassword, VerifyToken
 from router.ground.ground import TokenBucket
 from router.links.gate import is_same

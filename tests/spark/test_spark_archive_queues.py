@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import blocking, errors
-from angarium.pipeline.archive import ArchiveJob, archive
-from angarium.pipeline.queues import QueueSource
+from angarium.pipeline.archive import ArchiveJob, QueueSource, archive
 from tests.spark.queue_contents import archived, left_in, publish
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from angarium_server.tokens.config import TokenIssuer, faults_of
 from angarium_server.tokens.keys import KEYS_MAX, load_rows, read_document
 from angarium_server.tokens.verification import signed_payload
 from router.access.granted import GrantedSessions
-from router.access.issuers import Issuers, TokenLogin
-from router.access.unknown_keys import WAITING_MAX, UnknownKeys
+from router.access.issuers import WAITING_MAX, Issuers, TokenLogin, UnknownKeys
 from router.sessions.session_table import SessionTable
 from tests.token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks, signed_with_public_key
 
