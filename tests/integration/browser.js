@@ -21,6 +21,17 @@ globalThis.person = {
     return Boolean(one);
   },
 
+  /** Choose in the list with this label what is called so. */
+  choose(label, text, within) {
+    if (!this.enter(label, within)) return false;
+    const list = document.activeElement;
+    const option = [...(list.options ?? [])].find((one) => one.text === text);
+    if (!option) return false;
+    list.value = option.value;
+    list.dispatchEvent(new Event("change", { bubbles: true }));
+    return true;
+  },
+
   /** Give the name of what has the focus. */
   focused() {
     const one = document.activeElement;

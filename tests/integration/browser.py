@@ -190,6 +190,11 @@ class Browser:
         self.until(f"globalThis.person?.enter({json.dumps(label)}, {json.dumps(within)})")
         self.type(text)
 
+    def choose(self, label: str, text: str, within: str = "body") -> None:
+        """Choose what is called so in the list with a label."""
+        asked = ", ".join(map(json.dumps, (label, text, within)))
+        self.until(f"globalThis.person?.choose({asked})")
+
     def press(self, key: str, times: int = 1, *, shift: bool = False) -> None:
         number, text = KEYS[key]
         told = {"key": key, "code": key, "windowsVirtualKeyCode": number, "modifiers": 8 if shift else 0}

@@ -245,6 +245,17 @@ def test_a_right_is_taken_away_and_written_down(browser: Browser, api: Api) -> N
     browser.until("document.querySelectorAll('tbody tr').length === 2")
     browser.value("document.querySelector('tbody button').click()")
     browser.sees('["orders/>"]')
+    browser.press("Escape")
+
+    # What an attribute may be is chosen, and said beside it.
+    browser.click("ACL profiles", "nav")
+    browser.click("team", "tbody")
+    browser.click("Change")
+    browser.sees("Whether clients may publish to a topic.")
+    browser.choose("Publish topic default", "disallow", "dialog")
+    browser.click("Change 1", "dialog")
+    browser.sees("team: publish_topic_default changed")
+    assert api.get("/vpns/default/acls/team").value["publish_topic_default"] == "disallow"
 
 
 def check_access(browser: Browser, name: str, topic: str, answer: str) -> None:

@@ -3,8 +3,9 @@
 
 import { html, useState } from "../vendor/preact-htm.js";
 import { at, send } from "../node/api.js";
+import { describe } from "../node/described.js";
 import { usePolling } from "../node/polling.js";
-import { Button, Facts, Field, Panel } from "./controls.js";
+import { Button, Facts, Field, Panel, useWork } from "./controls.js";
 import { FormDialog } from "./dialog.js";
 import { text, words } from "./format.js";
 import { Loading, Refusal, notify } from "./notices.js";
@@ -22,15 +23,18 @@ async function objectAt(pieces, signal) {
 
 export function Attributes({ pieces, mayChange, title, onChange, isOpen = false }) {
   const [editing, setEditing] = useState(null);
+  const work = useWork();
   const { value, problem, again } = usePolling(pieces.join("\n"), (signal) => objectAt(pieces, signal), 10_000);
   const shown = value ? Object.entries(value.object).filter(([name]) => !FIXED.has(name)) : [];
+  // What each attribute may be is known before the form is there, so no field changes while somebody is in it.
+  const edit = () => work.run(async () => setEditing({ ...value, about: await describe(value.object.kind) }));
   const close = () => {
     setEditing(null);
     again();
     onChange?.();
   };
-  return html`<${Panel} id="attributes" title=${title} actions=${mayChange && value && html`<${Button} onClick=${() => setEditing(value)}>Change<//>`}>
-    <${Refusal} problem=${problem} />
+  return html`<${Panel} id="attributes" title=${title} actions=${mayChange && value && html`<${Button} onClick=${edit}>Change<//>`}>
+    <${Refusal} problem=${problem ?? work.problem} />
     ${value ? html`<details open=${isOpen || shown.length < 16}><summary>${shown.length} attributes</summary><${Facts} rows=${shown.map(([name, one]) => [html`<code>${name}</code>`, shownOf(one)])} /></details>` : !problem && html`<${Loading} />`}
     ${editing && html`<${Change} pieces=${pieces} ...${editing} onClose=${close} />`}
   <//>`;
@@ -43,7 +47,7 @@ function shownOf(value) {
 
 const isPlain = (value) => ["string", "number", "boolean"].includes(typeof value) || (Array.isArray(value) && value.every((one) => typeof one === "string"));
 
-function Change({ pieces, object, etag, onClose }) {
+function Change({ pieces, object, etag, about, onClose }) {
   const names = Object.keys(object).filter((name) => !FIXED.has(name) && isPlain(object[name]));
   const [values, setValues] = useState(Object.fromEntries(names.map((name) => [name, inForm(object[name])])));
   const [find, setFind] = useState("");
@@ -57,15 +61,18 @@ function Change({ pieces, object, etag, onClose }) {
   return html`<${FormDialog} title=${`Change ${object.name}`} action=${changed.length ? `Change ${changed.length}` : "Change"} ready=${changed.length > 0} onSubmit=${save} onClose=${onClose} wide>
     ${names.length > 8 && html`<${Field} type="search" label="Find an attribute" value=${find} onInput=${setFind} />`}
     <div class="attributes">
-      ${shown.map((name) => html`<${Attribute} key=${name} name=${name} was=${object[name]} value=${values[name]} onInput=${(value) => setValues({ ...values, [name]: value })} />`)}
+      ${shown.map((name) => html`<${Attribute} key=${name} name=${name} about=${about[name] ?? {}} was=${object[name]} value=${values[name]} onInput=${(value) => setValues({ ...values, [name]: value })} />`)}
     </div>
   <//>`;
 }
 
-function Attribute({ name, was, value, onInput }) {
-  if (typeof was === "boolean") return html`<${Field} type="checkbox" label=${words(name)} value=${value} onInput=${onInput} />`;
-  if (Array.isArray(was)) return html`<${Field} type="textarea" rows="4" label=${words(name)} value=${value} onInput=${onInput} hint="One a line" wide />`;
-  return html`<${Field} type=${typeof was === "number" ? "number" : "text"} label=${words(name)} value=${value} onInput=${onInput} autocomplete="off" />`;
+function Attribute({ name, about, was, value, onInput }) {
+  const told = { label: words(name), hint: about.description, value, onInput };
+  if (about.enum) return html`<${Field} type="select" ...${told} options=${about.enum.map((one) => [one, one])} />`;
+  if (typeof was === "boolean") return html`<${Field} type="checkbox" ...${told} />`;
+  if (Array.isArray(was)) return html`<${Field} type="textarea" rows="4" ...${told} hint=${["One a line.", about.description].filter(Boolean).join(" ")} wide />`;
+  if (typeof was === "number") return html`<${Field} type="number" ...${told} min=${about.minimum} max=${about.maximum} />`;
+  return html`<${Field} ...${told} maxlength=${about.maxLength} autocomplete="off" />`;
 }
 
 function inForm(value) {

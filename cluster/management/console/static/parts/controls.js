@@ -30,6 +30,7 @@ export function Field({ label, hint, type = "text", value, onInput, options, wid
   } else if (type === "checkbox") {
     return html`<div class="field check">
       <input ...${told} type="checkbox" value="on" checked=${value} onChange=${changed} /><label for=${id}>${label}</label>
+      ${hint && html`<p class="hint" id=${`${id}-hint`}>${hint}</p>`}
     </div>`;
   } else {
     control = html`<input ...${told} type=${type} spellcheck=${false} autocapitalize="off" onInput=${changed} />`;
