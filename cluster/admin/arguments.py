@@ -82,13 +82,17 @@ class EndpointListArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class MoveArguments(EndpointArguments):
-    """Of `endpoints.move`, `endpoints.copy` and `endpoints.redrive`; without a partition it is about all of them."""
+    """Of `endpoints.move`, `endpoints.copy` and `endpoints.redrive`; without a partition it is about all of them.
+
+    With positions it is about the messages there; they are those of one partition.
+    """
 
     target: str = ""
     target_kind: Literal["queue", "topic-endpoint"] = "queue"
     selector: str | None = None
     limit: Annotated[int, Meta(ge=1)] | None = None
     partition: Annotated[int, Meta(ge=0)] | None = None
+    positions: Annotated[list[int], Meta(min_length=1, max_length=1_000)] | None = None
 
 
 class MessagesArguments(EndpointArguments):

@@ -119,13 +119,12 @@ class _Reading(_Lane):
 class _Redrive(_Lane):
     selector: str | None = None
     limit: _Positive | None = None
+    positions: Annotated[list[_Positive], Meta(min_length=1, max_length=POSITIONS_MAX)] | None = None
 
 
-class _Move(_Lane):
+class _Move(_Redrive, kw_only=True):
     target: tuple[str, str, str]
     copy: bool = False
-    selector: str | None = None
-    limit: _Positive | None = None
 
 
 class _JobNumber(msgspec.Struct):
@@ -454,7 +453,7 @@ class Operations:
         return self._begin_move(self._lane(request.lane_id), KIND_REDRIVE, None, request)
 
     def _begin_move(
-        self, held: HeldLane, kind: str, target: tuple[str, str, str] | None, request: _Move | _Redrive
+        self, held: HeldLane, kind: str, target: tuple[str, str, str] | None, request: _Redrive
     ) -> dict[str, int]:
         settings = held.lane.settings
         if target == (settings.kind, settings.vpn, settings.name):
@@ -465,6 +464,8 @@ class Operations:
             raise errors.error_for(errors.OBJECT_IN_USE, detail)
         job = MoveJob(self._parts.jobs.next_id(), kind, held, target, request.limit)
         job.select(request.selector)
+        if request.positions is not None:
+            job.pick(request.positions)
         mover.job = job
         self._parts.jobs.add(job)
         return {"job": job.id}

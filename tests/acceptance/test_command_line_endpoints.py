@@ -170,6 +170,10 @@ def test_messages_are_copied_moved_and_sent_back(shell: Shell) -> None:
     assert again.lines == ["0 messages sent back, 1 stays: copied to it, published to it or sent back before"]
     assert again.err == ""
     expect_payloads(shell, {"from": ["a", "b", "c"], "to": ["a"]})
+    positions = [str(one["position"]) for one in shell.run("queue", "messages", "from", "--json").rows]
+    chosen = ("--position", positions[2], "--position", positions[0])
+    assert shell.run("queue", "move", "from", "--to", "to", *chosen, "--json").object["done"] == 2
+    expect_payloads(shell, {"from": ["b"], "to": ["a", "a", "c"]})
     for queue in ("from", "to"):
         shell.run("queue", "delete", queue)
 

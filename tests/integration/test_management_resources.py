@@ -173,6 +173,42 @@ def test_a_list_is_paged_sorted_and_filtered(node: Node, api: Api) -> None:
 
 
 @pytest.mark.requirement("R263")
+def test_links_bridges_and_webhooks_are_listed_with_how_they_do(node: Node, api: Api) -> None:
+    for kind in ("link", "bridge", "webhook"):
+        base, _, attributes, _ = OBJECTS[kind]
+        for name in ("paged/a", "paged/b"):
+            given = {"name": name.replace("/", "-"), **attributes, "enabled": name.endswith("a")}
+            assert api.send("POST", f"/api/v1{base}", given).status == 201
+        for place in {base, f"/{kind}s"}:
+            rows = api.get(f"{place}?name=paged*&sort=-name&limit=1&fields=name,state").value
+            assert rows == [{"name": "paged-b", "state": "disabled"}], kind
+            down = api.get(f"{place}?name=paged*&filter=state!=disabled")
+            assert ([row["name"] for row in down.value], down.headers["Total-Count"]) == (["paged-a"], "1")
+        for name in ("paged-a", "paged-b"):
+            assert api.send("DELETE", f"/api/v1{base}/{name}").status == 204
+
+
+@pytest.mark.requirement("R259", "R263")
+def test_the_audit_log_is_paged_sorted_and_filtered(node: Node, api: Api) -> None:
+    viewer = Api(node.management_url, "viewer")
+    assert viewer.get("/audit").code == errors.OPERATOR_DENIED
+    viewer.close()
+    for name in ("seen/1", "seen/2"):
+        assert api.send("POST", "/api/v1/vpns/default/queues", {"name": name}).status == 201
+    path, numbers = "/api/v1/audit?sort=-number&limit=2&filter=operation=objects.create&who=admin", []
+    for _ in range(2):
+        page = api.send("GET", path)
+        numbers += [row["number"] for row in page.value]
+        path = (page.headers["Link"] or "").partition("<")[2].partition(">")[0]
+    newest = api.get(f"/audit?since={numbers[0] - 1}&limit=1").value
+    assert newest[0]["asked"]["name"] == "seen/2"
+    assert len(set(numbers)) == 4
+    assert numbers == sorted(numbers, reverse=True)
+    refused = api.get("/audit?filter=outcome!=done&filter=who=viewer&sort=-number&limit=1").value
+    assert [(row["operation"], row["outcome"]) for row in refused] == [("audit", errors.OPERATOR_DENIED)]
+
+
+@pytest.mark.requirement("R263")
 def test_queues_are_sorted_by_what_comes_in_and_what_leaves_them(node: Node, api: Api) -> None:
     """Figures of a queue that nobody reads, of one that is read, and of one in which nothing happens."""
     with blocking.connect(node.url) as client:

@@ -282,6 +282,14 @@ _which_messages = options(
     click.option(
         "--selector", help="Only messages that it selects, SQL-92: \"price > 10 AND region = 'eu'\"."
     ),
+    click.option(
+        "--position",
+        "positions",
+        type=AT_LEAST_1,
+        multiple=True,
+        callback=lambda _ctx, _option, value: list(value) or None,
+        help="Only the message at this position, as 'messages' lists it; may be given several times.",
+    ),
     click.option("--limit", type=AT_LEAST_1, help="At most N, the oldest first."),
     click.option("--partition", type=AT_LEAST_0, help="Only this partition.  [default: all]"),
 )

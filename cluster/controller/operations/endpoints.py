@@ -14,9 +14,10 @@ An operation that would take long is a job of the homes: it answers at once with
     endpoints.purge     kind, name, vpn                                        {"purged": messages}
     endpoints.release   kind, name, vpn                                        {"groups": [name], "partitions": n}
     endpoints.copy      kind, name, vpn, target, target_kind="queue",          {"jobs": [[worker, number], ...]}
-                        selector=None, limit=None, partition=None
+                        selector=None, limit=None, partition=None,
+                        positions=None
     endpoints.move      the same                                               the same
-    endpoints.redrive   kind, name, vpn, selector, limit, partition            the same
+    endpoints.redrive   kind, name, vpn, selector, limit, partition, positions the same
     messages.list       kind, name, vpn, partition=0, after=0, limit=100,      {"messages", "partitions"}
                         selector=None
     messages.show       kind, name, vpn, position, partition=0                 one, with payload and properties
@@ -207,9 +208,13 @@ class EndpointOperations:
     ) -> None:
         """Begin a job at each home."""
         lanes = _lanes(self._find(request))
-        if request.limit is not None and request.partition is None and len(lanes) > 1:
-            raise errors.invalid(f"{request.name!r} has {len(lanes)} partitions: a limit needs a partition")
-        asked = {**asked, "selector": request.selector, "limit": request.limit}
+        if request.partition is None and len(lanes) > 1:
+            for what, given in (("a limit needs", request.limit), ("positions need", request.positions)):
+                if given is not None:
+                    detail = f"{request.name!r} has {len(lanes)} partitions: {what} a partition"
+                    raise errors.invalid(detail)
+        which = {"selector": request.selector, "limit": request.limit, "positions": request.positions}
+        asked = {**asked, **which}
         workers = [index for _, index in _chosen(request, lanes, request.partition).values()]
 
         def answer(found: list[Any]) -> dict[str, Any]:

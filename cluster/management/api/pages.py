@@ -227,9 +227,11 @@ def _comparable(value: Any) -> _Place:
 
 
 def identity_of(row: Row) -> str:
-    """Give what tells a row from every other one: Message VPN and name, else all of it."""
+    """Give what tells a row from every other one: Message VPN and name, its number in a log, else all of it."""
     if "name" in row:
         return f"{row.get('vpn', '')}\0{row['name']}"
+    if "number" in row:
+        return f"{row['number']:020}"
     return msgspec.json.encode(row).decode()
 
 

@@ -131,22 +131,31 @@ _LISTS: Final = (
     ("stages", "stages.list", "stages that are not committed"),
     ("sinks", "sinks.list", "sinks"),
 )
+#: Kinds whose lists say how each object does, and the operation that gives them so.
+_WITH_STATE: Final = {kind: f"{PLURALS[kind]}.list" for kind in ("link", "bridge", "webhook")}
+#: Entries of the audit log that pages are made of: as many as one answer has.
+_ENTRIES: Final = {"limit": 1_000}
 _MOVED: Final = {"copy": "Copy", "move": "Move", "redrive": "Move back where they came from"}
 
 
 def _of_kind(kind: ObjectKind) -> Iterator[Route]:
     """Give what can be done with objects of a kind."""
     is_endpoint, plural = kind.name in ENDPOINT_KINDS, PLURALS[kind.name]
-    listing = "endpoints.list" if is_endpoint else "objects.list"
+    listing = _WITH_STATE.get(kind.name, "endpoints.list" if is_endpoint else "objects.list")
     base = f"/vpns/{{vpn}}/{plural}" if kind.in_vpn else f"/{plural}"
     anywhere: dict[str, Any] = {"kind": kind.name, "vpn": None}
     fixed = {"kind": kind.name} if kind.in_vpn else anywhere
+    listed, listed_anywhere = fixed, anywhere
+    if kind.name in _WITH_STATE:  # what is listed says the kind itself
+        listed, listed_anywhere = {}, {"vpn": None} if kind.in_vpn else {}
     named = f"{base}/{{name}}"
     one = f"the {kind.name}"
-    yield Route("GET", base, listing, f"List {plural}", Shape.ROWS, fixed=fixed, query={"name": str})
+    yield Route("GET", base, listing, f"List {plural}", Shape.ROWS, fixed=listed, query={"name": str})
     if kind.in_vpn:
         everywhere = f"List {plural} of all Message VPNs"
-        yield Route("GET", f"/{plural}", listing, everywhere, Shape.ROWS, fixed=anywhere, query={"name": str})
+        yield Route(
+            "GET", f"/{plural}", listing, everywhere, Shape.ROWS, fixed=listed_anywhere, query={"name": str}
+        )
     yield Route("POST", base, "objects.create", f"Make a {kind.name}", Shape.MADE, Body.OBJECT, fixed)
     yield Route("GET", named, "objects.show", f"Show {one}", Shape.OBJECT, fixed=fixed)
     yield Route("PATCH", named, "objects.update", f"Change {one}", Shape.OBJECT, Body.ATTRIBUTES, fixed)
@@ -222,6 +231,9 @@ def _table() -> Iterator[Route]:
     query = {"since": str, "limit": int, "vpn": str, "event": str}
     listed = "List events, the oldest first"
     yield Route("GET", "/events", "events", listed, query=query, streams=True)
+    found = {"since": str, "who": str}
+    listed = "List entries of the audit log, the oldest first"
+    yield Route("GET", "/audit", "audit", listed, Shape.ROWS, fixed=_ENTRIES, query=found)
     yield Route("GET", "/jobs/{jobs}", "jobs.show", "Show how far jobs are", streams=True)
     yield Route("GET", "/spool", "spool.show", "Show the spool")
     yield Route("POST", "/spool/verify", "spool.verify", "Read everything in the spool")

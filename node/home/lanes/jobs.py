@@ -9,6 +9,7 @@ No I/O, no clock; `node.home.operations` begins jobs, `node.home.lanes.moves` an
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
@@ -106,7 +107,7 @@ class Job:
 class MoveJob(Job):
     """Messages of one lane on their way to other endpoints."""
 
-    __slots__ = ("cursor", "held", "limit", "refusing", "selector", "selects", "target", "upto")
+    __slots__ = ("cursor", "held", "limit", "positions", "refusing", "selector", "selects", "target", "upto")
 
     def __init__(
         self, job_id: int, kind: str, held: HeldLane, target: Target | None, limit: int | None
@@ -119,6 +120,8 @@ class MoveJob(Job):
         self.limit = limit
         self.selector: str | None = None
         self.selects: Selector | None = None
+        #: Those that were chosen one by one, in order; None: all.
+        self.positions: list[int] | None = None
         #: Messages below it are done, or stay.
         self.cursor = 1
         #: Messages above it came later; they stay.
@@ -135,10 +138,30 @@ class MoveJob(Job):
         self.selector = selector or None
         self.selects = compile_selector(selector) if selector else None
 
+    def pick(self, positions: list[int]) -> None:
+        """Take only the messages at these positions, as far as they are there."""
+        self.positions = sorted(set(positions))
+        self.total = min(self.total, len(self.positions))
+        self.upto = min(self.upto, self.positions[-1])
+
+    def pass_over(self) -> None:
+        """Go on to the next message that was chosen."""
+        if self.positions is not None:
+            at = bisect_left(self.positions, self.cursor)
+            self.cursor = self.positions[at] if at < len(self.positions) else self.upto + 1
+
+    def is_chosen(self, position: int) -> bool:
+        """Tell whether a message is one of those that were chosen."""
+        if self.positions is None:
+            return True
+        at = bisect_left(self.positions, position)
+        return at < len(self.positions) and self.positions[at] == position
+
     def pack(self) -> list[Any]:
         """Give what is stored of it."""
         numbers = [self.limit, self.cursor, self.upto, self.done, self.refused, self.kept, self.total]
-        return [self.id, self.kind, self.target, self.selector, *numbers]
+        chosen = [] if self.positions is None else [self.positions]
+        return [self.id, self.kind, self.target, self.selector, *numbers, *chosen]
 
     @property
     def left(self) -> int:
@@ -188,9 +211,12 @@ class MoveJobs:
 
     def load(self, held: HeldLane, row: list[Any]) -> MoveJob:
         """Go on with a job that an earlier process began; one that counted no `kept` has a number less."""
+        positions = row[-1] if isinstance(row[-1], list) else None
+        row = row if positions is None else row[:-1]
         job_id, kind, target, selector, limit, cursor, upto, done, refused, *kept, total = row
         job = MoveJob(job_id, kind, held, None if target is None else tuple(target), limit)
         job.select(selector)
+        job.positions = positions
         job.cursor, job.upto = cursor, upto
         job.done, job.refused, job.kept, job.total = done, refused, sum(kept), total
         self.add(job)
@@ -205,6 +231,7 @@ class MoveJobs:
         """
         if job.is_over:
             return None
+        job.pass_over()
         if job.left <= 0 or job.cursor > job.upto:
             job.end()
             return None
@@ -248,6 +275,8 @@ class MoveJobs:
             step.take(position, segment.sizes[i], target)
 
     def _is_selected(self, job: MoveJob, segment: Segment, i: int) -> bool:
+        if not job.is_chosen(segment.first + i):
+            return False
         if job.selects is None:
             return True
         try:

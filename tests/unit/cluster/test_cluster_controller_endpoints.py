@@ -233,19 +233,28 @@ def test_a_purge_is_of_every_partition_also_of_those_that_are_closed(served: Wor
 
 @pytest.mark.parametrize("copy", [True, False])
 def test_a_move_is_a_job_of_each_home(served: World, copy: bool) -> None:
-    seen = served.call("endpoints.copy" if copy else "endpoints.move", name="p", target="q", selector="x = 1")
+    verb = "endpoints.copy" if copy else "endpoints.move"
+    seen = served.call(verb, name="p", target="q", selector="x = 1")
     asked = [arguments for _, _, arguments in asked_of(seen)]
-    wanted = {"target": ["queue", "default", "q"], "copy": copy, "selector": "x = 1", "limit": None}
+    which = {"selector": "x = 1", "limit": None, "positions": None}
+    wanted = {"target": ["queue", "default", "q"], "copy": copy, **which}
     assert asked == [{"lane_id": (4 << 10) + partition, **wanted} for partition in range(3)]
     assert replies(served.answer(seen, {"job": 8}, {"job": 9}, {"job": 7})) == [
         {"jobs": [[0, 8], [1, 9], [0, 7]]}
     ]
+    seen = served.call(verb, name="p", target="q", positions=[3, 1], partition=1)
+    ((_, _, arguments),) = asked_of(seen)
+    assert (arguments["lane_id"], arguments["positions"]) == ((4 << 10) + 1, [3, 1])
 
 
 def test_a_redrive_is_a_job_without_a_target(served: World) -> None:
     seen = served.call("endpoints.redrive", name="q", limit=5)
     assert asked_of(seen) == [
-        ("worker-1-7", "endpoint.redrive", {"lane_id": LANE, "selector": None, "limit": 5})
+        (
+            "worker-1-7",
+            "endpoint.redrive",
+            {"lane_id": LANE, "selector": None, "limit": 5, "positions": None},
+        )
     ]
 
 
@@ -283,6 +292,8 @@ def test_a_failed_job_fails_all_and_its_error_comes_first(served: World) -> None
         ("endpoints.move", {"name": "q", "target": "none"}, errors.OBJECT_NOT_FOUND),
         ("endpoints.move", {"name": "p", "target": "q", "limit": 5}, errors.INVALID_ARGUMENT),
         ("endpoints.move", {"name": "p", "target": "q", "partition": 3}, errors.INVALID_ARGUMENT),
+        ("endpoints.move", {"name": "p", "target": "q", "positions": [1]}, errors.INVALID_ARGUMENT),
+        ("endpoints.move", {"name": "q", "target": "p", "positions": []}, errors.INVALID_ARGUMENT),
         ("messages.list", {"name": "q", "partition": 1}, errors.INVALID_ARGUMENT),
         ("messages.list", {"name": "q", "limit": 1001}, errors.INVALID_ARGUMENT),
         ("messages.delete", {"name": "q", "positions": []}, errors.INVALID_ARGUMENT),

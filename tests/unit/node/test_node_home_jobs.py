@@ -125,6 +125,26 @@ def test_a_limit_and_a_selector_are_kept() -> None:
     assert driven.totals[LANE][0] == 80
 
 
+def test_chosen_messages_are_moved_and_no_others() -> None:
+    driven, targets = filled(0)
+    driven.store(([LANE], [row_of(i, b"%d" % i, meta=(0, 0, i % 5, None)) for i in range(3_000)]))
+    driven.settle_down()
+    where = {"lane_id": LANE, "target": TARGET}
+    job = driven.ask("endpoint.move", **where, positions=[2_500, 4, 2, 9_999, 4, 1_700])["job"]
+    driven.settle_down()
+    driven.kill()
+    driven.start(ROUTER, {LANE: settings_of("q"), OTHER: settings_of("other")})
+    report = targets.run(job)
+    assert (report["state"], report["done"], report["total"]) == ("done", 4, 5)
+    assert [payload for payload, _ in targets.arrived["target"]] == [b"1", b"3", b"1699", b"2499"]
+    assert driven.totals[LANE][0] == 2_996
+    # One that is gone is none; and of those that are chosen a selector chooses.
+    assert targets.run(driven.ask("endpoint.move", **where, positions=[4])["job"])["done"] == 0
+    given = {"positions": list(range(1, 11)), "selector": "JMSPriority = 2", "limit": 1}
+    assert targets.run(driven.ask("endpoint.move", **where, **given)["job"])["done"] == 1
+    assert targets.arrived["target"][-1][0] == b"2"
+
+
 def test_a_move_ends_when_its_target_refuses_and_keeps_the_messages() -> None:
     driven, targets = filled()
     targets.refusing["target"] = QUOTA

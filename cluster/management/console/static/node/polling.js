@@ -4,8 +4,15 @@ import { useCallback, useEffect, useRef, useState } from "../vendor/preact-htm.j
 
 /** Between an answer and the next request. */
 export const USUAL_MS = 3_000;
-/** The longest wait after requests that failed. */
+/** The longest wait after requests that failed, and after answers that took long. */
 const SLOWEST_MS = 30_000;
+/** What took long is asked for less often: a page has the node work for it a twentieth of the time. */
+const PAUSE_PER_WORK = 20;
+
+/** Give how long to wait after an answer that took so long. */
+export function pauseAfter(tookMs, pauseMs) {
+  return Math.min(SLOWEST_MS, Math.max(pauseMs, PAUSE_PER_WORK * tookMs));
+}
 
 /**
  * Call `ask(signal)` now, whenever `key` changes, and then again and again.
@@ -34,6 +41,7 @@ export function usePolling(key, ask, pauseMs = USUAL_MS) {
         return;
       }
       isAsking = true;
+      const began = performance.now();
       try {
         const value = await latest.current(AbortSignal.any([ending.signal, AbortSignal.timeout(20_000)]));
         failures = 0;
@@ -44,7 +52,8 @@ export function usePolling(key, ask, pauseMs = USUAL_MS) {
       }
       isAsking = false;
       if (ending.signal.aborted) return;
-      const wait = isWanted ? 0 : Math.min(SLOWEST_MS, pauseMs * 2 ** Math.min(failures, 6));
+      const usual = failures ? Math.min(SLOWEST_MS, pauseMs * 2 ** Math.min(failures, 6)) : pauseAfter(performance.now() - began, pauseMs);
+      const wait = isWanted ? 0 : usual;
       isWanted = false;
       if (pauseMs) timer = setTimeout(turn, wait);
     }

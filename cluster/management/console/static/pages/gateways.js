@@ -1,15 +1,15 @@
 // Gateways, webhooks and bridges: what connects this node with other protocols and other Message VPNs, and how it does.
 
 import { html, useState } from "../vendor/preact-htm.js";
-import { at, get, run, send } from "../node/api.js";
+import { at, get, send } from "../node/api.js";
 import { usePolling } from "../node/polling.js";
 import { may } from "../node/rights.js";
-import { Badge, Button, Facts, Field, Head, Panel } from "../parts/controls.js";
+import { Badge, Button, Facts, Head, Panel } from "../parts/controls.js";
 import { Dialog } from "../parts/dialog.js";
 import { count, size, span, text, words } from "../parts/format.js";
+import { List } from "../parts/list.js";
 import { Loading, Nothing, Refusal, notify } from "../parts/notices.js";
 import { Link } from "../parts/route.js";
-import { Table } from "../parts/table.js";
 
 /** What the table shows already. */
 const SHOWN = new Set(["name", "role", "index", "pid", "state", "restarts", "listen", "rss_bytes", "cpu_percent", "uptime_s", "incarnation", "progress", "clients", "messages_in", "messages_out"]);
@@ -41,11 +41,11 @@ function restOf(one) {
 
 export function Webhooks({ me, query }) {
   const columns = [
-    { name: "queue", title: "Queue", show: (row) => html`<${Link} path=${["queue", row.vpn, row.queue]}>${row.queue}<//>` },
+    { name: "queue", title: "Queue", sort: "queue", show: (row) => html`<${Link} path=${["queue", row.vpn, row.queue]}>${row.queue}<//>` },
     { name: "url", title: "Posts to", show: (row) => html`<code>${row.url}</code>` },
-    { name: "delivered", title: "Accepted", number: true, show: (row) => count(row.accepted) },
-    { name: "failed", title: "Failed", number: true, show: (row) => count(row.failed) },
-    { name: "waiting", title: "Waiting", number: true, minor: true, show: (row) => count(row.waiting) },
+    { name: "delivered", title: "Accepted", number: true, sort: "accepted", show: (row) => count(row.accepted) },
+    { name: "failed", title: "Failed", number: true, sort: "failed", show: (row) => count(row.failed) },
+    { name: "waiting", title: "Waiting", number: true, minor: true, sort: "waiting", show: (row) => count(row.waiting) },
     { name: "last", title: "Last failure", show: (row) => (row.last_failure ? `${row.last_failure}, ${span(row.last_failure_s)} ago` : "–") },
   ];
   return html`<${Carriers} ...${{ me, query, columns }} kind="webhook" title="Webhooks" note="Each posts the messages of a queue to a URL" empty="No webhook: angarium webhook create NAME --set queue=Q --set url=URL" />`;
@@ -53,33 +53,32 @@ export function Webhooks({ me, query }) {
 
 export function Bridges({ me, query }) {
   const columns = [
-    { name: "remote", title: "Remote Message VPN", show: (row) => row.remote_vpn },
+    { name: "remote", title: "Remote Message VPN", sort: "remote_vpn", show: (row) => row.remote_vpn },
     { name: "addresses", title: "At", show: (row) => html`<code>${row.addresses.join("  ")}</code>` },
     { name: "direct", title: "Direct", number: true, show: (row) => count(row.messages) },
     { name: "guaranteed", title: "Guaranteed", number: true, show: (row) => count(row.guaranteed_messages) },
     { name: "queued", title: "Waiting there", number: true, show: (row) => count(row.queued_messages) },
-    { name: "lag", title: "Lag", number: true, minor: true, show: (row) => (typeof row.lag_ms === "number" ? `${count(row.lag_ms)} ms` : "–") },
+    { name: "lag", title: "Lag", number: true, minor: true, sort: "lag_ms", show: (row) => (typeof row.lag_ms === "number" ? `${count(row.lag_ms)} ms` : "–") },
   ];
   return html`<${Carriers} ...${{ me, query, columns }} kind="bridge" title="Bridges" note="Each takes messages of a remote Message VPN into its own" empty="No bridge: angarium bridge create NAME" />`;
 }
 
 function Carriers({ me, kind, title, note, columns, empty }) {
   const [shown, setShown] = useState(null);
-  const [name, setName] = useState("");
-  const { value, problem, again } = usePolling(kind, (signal) => run(`${kind}s.list`, { vpn: me.vpn || null }, { signal }));
-  const rows = (value ?? []).filter((row) => row.name.includes(name));
+  const [rows, setRows] = useState([]);
+  // After a change the list is asked for anew.
+  const [changes, setChanges] = useState(0);
+  const plural = `${kind}s`;
   const all = [
-    { name: "name", title: "Name", main: true, show: (row) => html`<button type="button" class="link" onClick=${() => setShown(row)}>${row.name}</button>` },
-    { name: "vpn", title: "Message VPN", minor: true, show: (row) => row.vpn },
-    { name: "state", title: "State", show: (row) => html`<${Badge} mood=${{ up: "good", disabled: "quiet" }[row.state] ?? "bad"}>${row.state}<//>${row.error && html` <span class="quiet">${row.error}</span>`}` },
+    { name: "name", title: "Name", main: true, sort: "name", show: (row) => html`<button type="button" class="link" onClick=${() => setShown(row)}>${row.name}</button>` },
+    { name: "vpn", title: "Message VPN", minor: true, sort: "vpn", show: (row) => row.vpn },
+    { name: "state", title: "State", sort: "state", show: (row) => html`<${Badge} mood=${{ up: "good", disabled: "quiet" }[row.state] ?? "bad"}>${row.state}<//>${row.error && html` <span class="quiet">${row.error}</span>`}` },
     ...columns,
   ];
   return html`
     <${Head} title=${title} note=${note} />
-    <div class="filters"><${Field} type="search" label="Find by name" value=${name} onInput=${setName} /></div>
-    <${Refusal} problem=${problem} />
-    ${value ? html`<div class="list"><${Table} caption=${title} columns=${all} rows=${rows} keyOf=${(row) => `${row.vpn}/${row.name}`} empty=${empty} /></div>` : !problem && html`<${Loading} />`}
-    ${shown && html`<${Carrier} ...${{ me, kind }} row=${rows.find((row) => row.vpn === shown.vpn && row.name === shown.name) ?? shown} onChange=${again} onClose=${() => setShown(null)} />`}`;
+    <${List} key=${changes} caption=${title} pieces=${me.vpn ? ["vpns", me.vpn, plural] : [plural]} columns=${all} search="Find by name" sort="name" keyOf=${(row) => `${row.vpn}/${row.name}`} empty=${empty} onRows=${setRows} />
+    ${shown && html`<${Carrier} ...${{ me, kind }} row=${rows.find((row) => row.vpn === shown.vpn && row.name === shown.name) ?? shown} onChange=${() => setChanges(changes + 1)} onClose=${() => setShown(null)} />`}`;
 }
 
 function Carrier({ me, kind, row, onChange, onClose }) {

@@ -10,6 +10,7 @@ import { count, counted, payload, size, text, time, words } from "../parts/forma
 import { Loading, Refusal, notify } from "../parts/notices.js";
 import { Search } from "../parts/list.js";
 import { Table } from "../parts/table.js";
+import { Transfer } from "./transfer.js";
 
 const PAGE_ROWS = 25;
 
@@ -19,7 +20,7 @@ export function Messages({ me, vpn, name, pieces, partitions }) {
   const [cursors, setCursors] = useState([0]);
   const [chosen, setChosen] = useState(new Set());
   const [shown, setShown] = useState(null);
-  const [isDeleting, setDeleting] = useState(false);
+  const [asked, setAsked] = useState("");
   const query = { limit: PAGE_ROWS, after: cursors.at(-1), selector, partition: partitions ? partition : "" };
   const { value, problem, again } = usePolling(JSON.stringify([pieces, query]), (signal) => get([...pieces, "messages"], query, { signal }), 5_000);
   const works = may(me, "operator", vpn);
@@ -35,12 +36,22 @@ export function Messages({ me, vpn, name, pieces, partitions }) {
     setChosen(next);
   };
   async function remove() {
-    const { deleted } = await change("POST", [...pieces, "messages", "delete"], { positions: [...chosen], ...(partitions ? { partition: Number(partition) } : {}) });
+    const { deleted } = await change("POST", [...pieces, "messages", "delete"], { positions, ...(partitions ? { partition: Number(partition) } : {}) });
     notify(`${counted(deleted, "message")} deleted from ${name}`);
     setChosen(new Set());
     again();
   }
-  const actions = works && html`<${Button} kind="danger" disabled=${!chosen.size} onClick=${() => setDeleting(true)}>Delete ${chosen.size ? counted(chosen.size, "message") : "chosen"}<//>`;
+  const positions = [...chosen].sort((one, other) => one - other);
+  const which = chosen.size ? counted(chosen.size, "message") : "chosen";
+  const transferred = () => {
+    setAsked("");
+    setChosen(new Set());
+    again();
+  };
+  const actions = works && html`
+    <${Button} disabled=${!chosen.size} onClick=${() => setAsked("move")}>Move ${which}<//>
+    <${Button} disabled=${!chosen.size} onClick=${() => setAsked("redrive")}>Redrive ${which}<//>
+    <${Button} kind="danger" disabled=${!chosen.size} onClick=${() => setAsked("delete")}>Delete ${which}<//>`;
   return html`<${Panel} id="messages" title="Messages" actions=${actions}>
     <div class="filters">
       <${Search} label="Selector" value=${selector} onChange=${(next) => elsewhere(() => setSelector(next))} placeholder="colour = 'red' AND priority > 3" />
@@ -56,8 +67,9 @@ export function Messages({ me, vpn, name, pieces, partitions }) {
         <${Button} disabled=${rows.length < PAGE_ROWS} onClick=${() => setCursors([...cursors, rows.at(-1).position])}>Next<//>
       </div>` : !problem && html`<${Loading} />`}
     ${shown !== null && html`<${Message} ...${{ pieces, position: shown, partition: partitions ? partition : "" }} onClose=${() => setShown(null)} />`}
-    ${isDeleting && html`<${Question} title=${`Delete ${counted(chosen.size, "message")}?`} action=${`Delete ${counted(chosen.size, "message")}`} onSubmit=${remove} onClose=${() => setDeleting(false)}>
-      <p>${counted(chosen.size, "message")} of <strong>${name}</strong> ${chosen.size === 1 ? "is" : "are"} deleted for good: position ${[...chosen].sort((one, other) => one - other).join(", ")}.</p>
+    ${(asked === "move" || asked === "redrive") && html`<${Transfer} ...${{ pieces, vpn, name }} chosen=${positions} partition=${partitions ? partition : ""} isRedrive=${asked === "redrive"} onClose=${transferred} />`}
+    ${asked === "delete" && html`<${Question} title=${`Delete ${counted(chosen.size, "message")}?`} action=${`Delete ${counted(chosen.size, "message")}`} onSubmit=${remove} onClose=${() => setAsked("")}>
+      <p>${counted(chosen.size, "message")} of <strong>${name}</strong> ${chosen.size === 1 ? "is" : "are"} deleted for good: position ${positions.join(", ")}.</p>
     <//>`}
   <//>`;
 }

@@ -1,8 +1,8 @@
 // The node at a glance: what is wrong, what comes in and goes out, who is there, what is stored, which processes run.
 
-import { html, useEffect, useState } from "../vendor/preact-htm.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact-htm.js";
 import { get, page } from "../node/api.js";
-import { usePolling } from "../node/polling.js";
+import { pauseAfter, usePolling } from "../node/polling.js";
 import { sample } from "../node/rings.js";
 import { Chart } from "../parts/chart.js";
 import { Badge, Facts, Figure, Head, Panel } from "../parts/controls.js";
@@ -15,16 +15,25 @@ const RATES = ["messages_in_per_s", "messages_out_per_s"];
 const BYTES = ["bytes_in_per_s", "bytes_out_per_s"];
 const DEEPEST = { fields: "vpn,name,messages_spooled,spool_usage_bytes,bind_count", sort: "-messages_spooled", filter: "messages_spooled>0", limit: 8 };
 
-async function ask(signal) {
-  const [status, health, cluster, deepest] = await Promise.all([
+/** What changes less than rates do is asked for less often. */
+const SELDOM_MS = 6_000;
+
+/** Give what the page shows; `seldom` keeps what is not asked for each time. */
+async function ask(signal, seldom) {
+  const began = performance.now();
+  const isDue = began >= (seldom.due ?? 0);
+  const [status, ...fresh] = await Promise.all([
     get(["status"], {}, { signal }),
-    get(["health"], {}, { signal }),
-    get(["cluster"], {}, { signal }),
-    page(["queues"], DEEPEST, { signal }),
+    ...(isDue ? [get(["health"], {}, { signal }), get(["cluster"], {}, { signal }), page(["queues"], DEEPEST, { signal })] : []),
   ]);
+  if (isDue) {
+    const [health, cluster, deepest] = fresh;
+    const now = performance.now();
+    Object.assign(seldom, { health, cluster, deepest: deepest.rows, due: now + pauseAfter(now - began, SELDOM_MS) });
+  }
   const messages = sample("node messages", RATES, status.rates);
   const bytes = sample("node bytes", BYTES, status.rates);
-  return { status, health, cluster, deepest: deepest.rows, messages, bytes };
+  return { status, ...seldom, messages, bytes };
 }
 
 export function Overview({ me }) {
@@ -32,7 +41,8 @@ export function Overview({ me }) {
 }
 
 function OfNode() {
-  const { value, problem } = usePolling("overview", ask, 2_000);
+  const seldom = useRef({});
+  const { value, problem } = usePolling("overview", (signal) => ask(signal, seldom.current), 2_000);
   if (!value) return problem ? html`<${Refusal} problem=${problem} />` : html`<${Loading} />`;
   const { status, health, cluster, deepest, messages, bytes } = value;
   const { spool, rates } = status;

@@ -71,7 +71,7 @@ function Endpoint({ me, vpn, name, kind, plural }) {
       <${Panel} id="counters" title="Refused, dead and deleted"><${Counters} status=${status} /><//>
       <${Attributes} pieces=${pieces} mayChange=${works} title="Attributes" />
     </div>
-    ${(asked === "move" || asked === "redrive") && html`<${Transfer} ...${given} vpn=${vpn} name=${name} isRedrive=${asked === "redrive"} />`}
+    ${(asked === "move" || asked === "redrive") && html`<${Transfer} ...${{ pieces, vpn, name }} held=${status.messages_spooled} isRedrive=${asked === "redrive"} onClose=${close} />`}
     ${asked === "purge" && html`<${Purge} ...${given} name=${name} />`}
     ${asked === "delete" && html`<${Delete} ...${given} name=${name} plural=${plural} />`}`;
 }

@@ -10,7 +10,8 @@ import { Refusal } from "../parts/notices.js";
 
 const DONE = { move: "moved", copy: "copied", redrive: "moved back" };
 
-export function Transfer({ pieces, status, what, vpn, name, isRedrive, onClose }) {
+/** `chosen`: positions of the messages that are meant, in one partition; null: all, or those that a selector selects. */
+export function Transfer({ pieces, held, chosen = null, partition = "", vpn, name, isRedrive, onClose }) {
   const [verb, setVerb] = useState(isRedrive ? "redrive" : "move");
   const [target, setTarget] = useState("");
   const [selector, setSelector] = useState("");
@@ -20,24 +21,26 @@ export function Transfer({ pieces, status, what, vpn, name, isRedrive, onClose }
   const submit = (event) => {
     event.preventDefault();
     work.run(async () => {
-      const body = { ...(isRedrive ? {} : { target }), ...(selector ? { selector } : {}), ...(limit ? { limit: Number(limit) } : {}) };
+      const which = chosen ? { positions: chosen, ...(partition ? { partition: Number(partition) } : {}) } : { ...(selector ? { selector } : {}), ...(limit ? { limit: Number(limit) } : {}) };
+      const body = { ...(isRedrive ? {} : { target }), ...which };
       setJobs((await change("POST", [...pieces, verb], body)).jobs);
     });
   };
   const title = isRedrive ? `Redrive ${name}` : `Move or copy messages of ${name}`;
-  const which = `${limit ? `At most ${count(Number(limit))}` : "All"} of its ${counted(status.messages_spooled, "message")}${selector ? " that the selector selects" : ""}`;
+  const which = chosen ? (chosen.length === 1 ? "The chosen message" : `The ${count(chosen.length)} chosen messages`) : `${limit ? `At most ${count(Number(limit))}` : "All"} of its ${counted(held, "message")}${selector ? " that the selector selects" : ""}`;
   const happens = {
-    move: `${which} leave ${name} and go to ${target || "the target"}. Each is in one of both at any moment.`,
-    copy: `${which} go to ${target || "the target"} too, and stay in ${name}.`,
-    redrive: `${which} go back to the endpoint that each came from. What came from nowhere stays.`,
+    move: `${which} will leave ${name} and go to ${target || "the target"}. Each is in one of both at any moment.`,
+    copy: `${which} will go to ${target || "the target"} too, and stay in ${name}.`,
+    redrive: `${which} will go back to the endpoint that each came from. What came from nowhere stays.`,
   };
   return html`<${Dialog} title=${title} onClose=${onClose}>
-    ${jobs ? html`<${Progress} ...${{ jobs, verb, onClose }} />` : html`<form onSubmit=${submit}>
+    ${jobs ? html`<${Progress} ...${{ jobs, verb, onClose, wanted: chosen?.length ?? 0 }} />` : html`<form onSubmit=${submit}>
       ${!isRedrive && html`
         <${Field} type="select" label="What to do" value=${verb} onInput=${setVerb} options=${[["move", "Move: they leave here"], ["copy", "Copy: they stay here too"]]} />
         <${Field} label="To the queue" value=${target} onInput=${setTarget} required autocomplete="off" hint=${`A queue of Message VPN ${vpn}`} />`}
-      <${Field} label="Selector" value=${selector} onInput=${setSelector} hint="Only messages that it selects; empty: all" autocomplete="off" />
-      <${Field} label="At most" type="number" min="1" value=${limit} onInput=${setLimit} hint="Messages; empty: all that are there now" />
+      ${!chosen && html`
+        <${Field} label="Selector" value=${selector} onInput=${setSelector} hint="Only messages that it selects; empty: all" autocomplete="off" />
+        <${Field} label="At most" type="number" min="1" value=${limit} onInput=${setLimit} hint="Messages; empty: all that are there now" />`}
       <p class="happens" aria-live="polite">${happens[verb]}</p>
       <${Refusal} problem=${work.problem} />
       <footer><${Button} onClick=${onClose}>Cancel<//><button type="submit" class="primary" disabled=${work.busy}>${{ move: "Move", copy: "Copy", redrive: "Redrive" }[verb]}</button></footer>
@@ -46,13 +49,14 @@ export function Transfer({ pieces, status, what, vpn, name, isRedrive, onClose }
 }
 
 /** How far jobs are, as the node says each time that it changes; without a job there is nothing to do. */
-function Progress({ jobs, verb, onClose }) {
+function Progress({ jobs, verb, wanted, onClose }) {
   const path = jobs.map((job) => job.join("-")).join(",");
   const [value, setValue] = useState(null);
   const isOver = jobs.length === 0 || (value !== null && value.state !== "running");
   const problem = useStream(!isOver ? ["jobs", path] : null, {}, (kind, told) => kind === "message" && setValue(told));
   const done = value?.done ?? 0;
-  const rest = [value?.refused && `${count(value.refused)} refused`, value?.kept && `${count(value.kept)} stay`].filter(Boolean).join(", ");
+  const missing = isOver && value ? wanted - done - value.refused - value.kept : 0;
+  const rest = [value?.refused && `${count(value.refused)} refused`, value?.kept && `${count(value.kept)} stay`, missing > 0 && `${count(missing)} not there any more, or with a consumer`].filter(Boolean).join(", ");
   return html`
     <progress max=${value?.total || 1} value=${value ? done : undefined} aria-label="Progress"></progress>
     <p role="status" aria-live="polite">${counted(done, "message")} ${DONE[verb]}${rest ? `; ${rest}` : ""}${isOver ? "." : " so far …"}</p>
