@@ -22,6 +22,8 @@ START: Final = GREETING + pack_command(b"READY", b"\x0bSocket-Type\0\0\0\x06ROUT
 PARTS_MAX: Final = 300
 #: Commands, such as PING, between two messages; a client says more than they, and soon.
 COMMANDS_MAX: Final = 1_000
+#: What waits for the rest of its frame is kept in pieces of so much at least, but for the last one.
+CHUNK_BYTES: Final = 4_096
 
 _VERSION_AT: Final = 10
 _VERSION_LEAST: Final = 3
@@ -87,7 +89,7 @@ class ZmtpFraming:
             self.has_more = False
             if data:
                 self._check_greeting(data)
-                self._chunks.append(data)
+                self._keep(data)
             return []
         if self._chunks:
             data = b"".join((*self._chunks, data))
@@ -99,6 +101,13 @@ class ZmtpFraming:
         if self._held:
             self._chunks.append(data[taken:] if taken else data)
         return messages
+
+    def _keep(self, data: bytes) -> None:
+        """Keep the beginning of something; one who sends it byte by byte does not have an object for each."""
+        if self._chunks and len(self._chunks[-1]) < CHUNK_BYTES:
+            self._chunks[-1] += data
+        else:
+            self._chunks.append(data)
 
     def _check_greeting(self, data: bytes) -> None:
         if not self._is_greeted and not self._chunks and data[0] != GREETING[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -189,6 +190,21 @@ def test_a_larger_message_is_taken_that_began_to_come_when_its_peer_was_trusted(
     assert framing.received(data[:1]) == []
     framing.trust(LIMITS)
     assert taken(framing, data[1:]) == [message]
+
+
+@pytest.mark.requirement("R228")
+@pytest.mark.parametrize("size", [2, 100])
+def test_what_comes_in_small_pieces_is_held_in_about_its_bytes(spoken: Spoken, size: int) -> None:
+    framing = opened(spoken)
+    data, message = spoken.say(b"x" * 90_000)
+    tracemalloc.start()
+    try:
+        receive_in_pieces(framing, data[:-1], size)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2 * len(data)
+    assert taken(framing, data[-1:]) == [message]
 
 
 @pytest.mark.requirement("R228")
