@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[2]
 PASSWORD: Final = "a password of the test"
 QUIET_S, ATTACK_S = 5.0, 15.0
+#: An attacker has a machine of his own: where he has not, he takes what the node and the innocent leave.
+_POLITELY: Final = ("nice", "-n", "10")
 #: How much later than beside a busy process; what is below the floor nobody notices.
 P99_RATIO, P99_FLOOR_MS = 3.0, 50.0
 #: What a node may keep: of the memory that is in use, and of that which is resident; and when.
@@ -124,6 +126,7 @@ class Round:
 
     def _run_attacker(self) -> Any:
         command = [
+            *_POLITELY,
             sys.executable,
             "-m",
             "tests.attack.attackers",
@@ -196,7 +199,7 @@ def _delete_endpoints(admin: Admin) -> int:
 @contextlib.contextmanager
 def _busy() -> Iterator[None]:
     """Keep a core busy, as an attacker does by its own work alone."""
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    process = subprocess.Popen([*_POLITELY, sys.executable, "-c", "while True: pass"])
     try:
         yield
     finally:
