@@ -9,12 +9,17 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from angarium_server.memory.memory import FreedMemory, in_use_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from angarium_server.process import Process
+
+#: How often it is looked at how much memory is in use, and whether much was freed.
+MEMORY_S: Final = 1.0
 
 
 class Turns:
@@ -29,6 +34,8 @@ class Turns:
         self._next: asyncio.Handle | None = None
         self._is_soon = False
         self._stopping = asyncio.Event()
+        self._memory = FreedMemory()
+        self._memory_at = 0.0
 
     def begin(self) -> None:
         """Have turns from now on."""
@@ -61,11 +68,18 @@ class Turns:
         self._is_soon = False
         wait_s = self._process.turn()
         now = time.monotonic()
-        wait_s = min(wait_s, max(0.0, self._tick(now) - now))
+        wait_s = min(wait_s, max(0.0, self._tick(now) - now), self._look_at_memory(now))
         if not self._is_soon:
             self._next = self._loop.call_later(wait_s, self._take)
         if self._process.stopping:
             self._stopping.set()
+
+    def _look_at_memory(self, now: float) -> float:
+        """Give memory back that clients took, such as bodies and streams; gives when to look again."""
+        if now >= self._memory_at:
+            self._memory.update(0, now, held_bytes=in_use_bytes())
+            self._memory_at = now + min(MEMORY_S, self._memory.wait_s)
+        return self._memory_at - now
 
     def _stop(self) -> None:
         self._process.stopping = True

@@ -42,6 +42,8 @@ IN_USE_RATIO, RESIDENT_RATIO, MEMORY_S = 1.10, 1.10, 60.0
 #: An attack that is over answers within the limits of its own waits.
 END_S = 60.0
 DISK_MB = 96
+#: Kinds that come in elsewhere.
+GATEWAYS: Final = {"mqtt": "tcp://127.0.0.1:0", "http": "http://127.0.0.1:0"}
 #: Refusing what does not fit is the right answer when there is no room for anybody.
 MAY_REFUSE: Final = frozenset({"disks"})
 
@@ -79,9 +81,9 @@ class Round:
         secret.touch(mode=0o600)
         secret.write_text(CLUSTER_SECRET + "\n", encoding="utf-8")
         config.write_text(f'[cluster]\nname = "{CLUSTER}"\nsecret_file = "{secret}"\n', encoding="utf-8")
-        if self._kind == "mqtt":
+        if self._kind in GATEWAYS:
             with config.open("a", encoding="utf-8") as file:
-                file.write('[mqtt]\nlisten = ["tcp://127.0.0.1:0"]\n')
+                file.write(f'[{self._kind}]\nlisten = ["{GATEWAYS[self._kind]}"]\n')
         return config
 
     def run(self) -> dict[str, Any]:
@@ -131,7 +133,7 @@ class Round:
             "-m",
             "tests.attack.attackers",
             self._kind,
-            self.node.mqtt_url if self._kind == "mqtt" else self.node.url,
+            self.node.ready[self._kind][0] if self._kind in GATEWAYS else self.node.url,
             str(self._seed),
             str(self._attack_s),
             PASSWORD,

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import zmq
 
 from angarium import wire
-from tests.attack import mqtt_attack
+from tests.attack import http_attack, mqtt_attack
 from tests.integration.random_frames import OddClient, noise
 from tests.integration.random_guaranteed import OddSpeaker
 from tests.integration.raw_client import hello_header, row
@@ -306,11 +306,19 @@ def mqtt(attacker: Attacker, turn: int) -> None:
     mqtt_attack.turn_of(attack, turn)
 
 
+def http(attacker: Attacker, turn: int) -> None:
+    """A client of HTTP: the URL is one for those."""
+    attack = http_attack.Attack(
+        attacker.url, ATTACKER, attacker.password, attacker.rng, attacker.held, attacker.counts
+    )
+    http_attack.turn_of(attack, turn)
+
+
 KINDS: Final[dict[str, Callable[[Attacker, int], None]]] = {
     kind.__name__: kind
     for kind in (
         *(frames, filters, selectors, memory, tables, logins, connects, disks, neighbours),
-        *(spread, failures, timers, partitions, mqtt),
+        *(spread, failures, timers, partitions, mqtt, http),
     )
 }
 
