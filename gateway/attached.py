@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from angarium_server.frames.gateways import Will
     from gateway.accepting import Accepting
     from gateway.counting import Counting
-    from gateway.gathering import Gathering, Windows
+    from gateway.gathering import Exchange, Gathering, Windows
     from gateway.line import Connect
     from gateway.producing import Producing, Settled
     from gateway.rights import ClientRights, KnownRights
@@ -160,6 +160,8 @@ class Surroundings(NamedTuple):
     #: Takes the rows that came for plain subscriptions, in order: Message VPN, rows, time. False if some are not passed
     #: on yet; `VpnCarriers.passed_on` follows.
     on_rows: Callable[[str, list[Row], float], bool]
+    #: Whether it takes, besides, what clients of the process publish for each other, before the router has it.
+    exchanges: bool
     random: random.Random
     #: Of the clients of the process: they rise.
     numbers: Iterator[int]
@@ -180,6 +182,7 @@ class Carrying(Protocol):
     counting: Counting
     accepting: Accepting
     windows: Windows
+    exchange: Exchange
     #: Of those who may do nothing yet.
     no_rights: ClientRights
 
@@ -292,6 +295,7 @@ class Attached:
         "behind",
         "farewell",
         "has_moved",
+        "is_ahead",
         "is_away",
         "is_full",
         "last",
@@ -343,8 +347,8 @@ class Attached:
         self._queued = (0, 0)
         #: Bytes of guaranteed messages that it was not told of, and that are not refused here.
         self._unacknowledged_bytes = 0
-        #: What `gateway.gathering.Windows` keeps of it.
-        self.unretired, self.window, self.is_full = 0, WINDOW_FIRST, False
+        #: What `gateway.gathering` keeps of it.
+        self.unretired, self.window, self.is_full, self.is_ahead = 0, WINDOW_FIRST, False, True
 
     @property
     def vpn(self) -> str:
@@ -445,8 +449,14 @@ class Attached:
     ) -> None:
         """Publish a direct message; the caller has asked `refusal_of` and `has_room`."""
         if self.state is _OPEN:
-            self._carrier.gathering.add((0, topic, flags, meta, properties, payload))
-            self._carrier.windows.add(self)
+            carrier, row = self._carrier, (0, topic, flags, meta, properties, payload)
+            exchange = carrier.exchange
+            if exchange.is_used and self.is_ahead and not flags and topic[0] != "#":  # nearly always
+                exchange.rows.append(row)
+            else:
+                exchange.take(self, row, carrier.gathering.end)
+            carrier.gathering.add(row)
+            carrier.windows.add(self)
 
     def guaranteed_refusal_of(self, topic: str, size: int) -> int:
         """Give the error code for which such a guaranteed message is refused, or 0 as far as it is known here."""
@@ -599,7 +609,7 @@ class Attached:
         self.is_away, self.state, self.number = True, AttachState.WAITING, 0
         self.wait_until = wait_until
         self._is_asking, self._own_round, self._rounds = False, None, 0
-        self.unretired, self.window, self.is_full = 0, WINDOW_FIRST, False
+        self.unretired, self.window, self.is_full, self.is_ahead = 0, WINDOW_FIRST, False, True
         pending, self._requests = self._requests, []
         self._filters_waiting = 0
         if self._guest.away(now):

@@ -34,7 +34,7 @@ from angarium_server.frames.gateways import COUNTED_MAX, CountedFrame
 from gateway.accepting import Accepting
 from gateway.attached import Attached, AttachState
 from gateway.counting import Counting
-from gateway.gathering import GATHERED_BYTES_MAX, Gathering, Windows
+from gateway.gathering import GATHERED_BYTES_MAX, Exchange, Gathering, Windows, send_rounds
 from gateway.producing import Producing
 from gateway.rights import NO_RIGHTS
 from gateway.session import (
@@ -70,9 +70,6 @@ IDLE_S: Final = 60.0
 LOOK_S: Final = 0.05
 #: How long the router may take to say that it has heard BYE.
 LEAVE_S: Final = 5.0
-#: What leaves in one turn, so that others get theirs.
-TURN_ROWS_MAX: Final = 2_000
-TURN_BYTES_MAX: Final = 1 << 20
 #: A will waits for its own delay.
 WILL_MAX_S: Final = (1 << 32) - 1
 #: Frames that wait for the socket before HELLO, SUBSCRIBE and so on of clients wait for those.
@@ -111,6 +108,8 @@ class Carrier:
         self.counting = Counting()
         self.accepting = Accepting()
         self.windows = Windows()
+        #: What clients have published for each other.
+        self.exchange = Exchange(is_used=around.exchanges)
         #: What takes the answers to what the gateway asked for itself, by number of the request.
         self._asked: dict[int, Then] = {}
         #: Those that have said HELLO and have not ended, by number.
@@ -137,6 +136,8 @@ class Carrier:
         self._leave_until = 0.0
         #: When the clock is looked at next, and when that is wanted.
         self._look_at = self._due_at = 0.0
+        #: How far apart rounds of direct messages leave, at least, and when the next one may.
+        self.pace_s = self._round_at = 0.0
         self._is_stopping = False
         #: Messages of clients that have left for the router.
         self.published = 0
@@ -164,7 +165,7 @@ class Carrier:
     def has_room(self) -> bool:
         """Tell whether another message of a client is taken."""
         session = self._session
-        has_room = self.gathering.size_bytes < GATHERED_BYTES_MAX
+        has_room = self.gathering.size_bytes < GATHERED_BYTES_MAX and not self.exchange.is_behind
         return has_room and session is not None and session.state is _SESSION_OPEN
 
     def has_room_guaranteed(self) -> bool:
@@ -221,8 +222,9 @@ class Carrier:
         elif session.state is _SESSION_OPEN:
             if self.producing.rows:
                 self._send_guaranteed(session, now)
-            if self.gathering.rows:
-                self._send_rounds(session)
+            if self.gathering.rows and self._round_at <= now:
+                self._round_at = now + self.pace_s
+                self.published += send_rounds(session, self.gathering, self.windows, self.exchange)
             if self.accepting.gathered:
                 self.accepting.send(session, _has_room)
             if self._leaving or self._asking or self._waiting:
@@ -237,18 +239,6 @@ class Carrier:
         if self._line is not None and self._session is not None and (frames := self._session.take_outgoing()):
             self._line.send(frames)
 
-    def _send_rounds(self, session: GatewaySession) -> None:
-        gathering = self.gathering
-        rows = size_bytes = 0
-        while (
-            gathering.rows and rows < TURN_ROWS_MAX and size_bytes < TURN_BYTES_MAX and session.can_publish()
-        ):
-            batch = gathering.take()
-            session.publish(batch, flush=self.windows.leave(session.last_round + 1, batch.rows))
-            rows += batch.rows
-            size_bytes += batch.size_bytes
-        self.published += rows
-
     def _send_guaranteed(self, session: GatewaySession, now: float) -> None:
         """Send what is to be stored, before direct messages: it waits for the node besides, they do not."""
         producing = self.producing
@@ -256,18 +246,7 @@ class Carrier:
             assert session.welcome is not None
             producing.is_opening = True
             session.open_producer(self._around.identity.producer(session.welcome.node))
-        rows = size_bytes = 0
-        while (
-            rows < TURN_ROWS_MAX
-            and size_bytes < TURN_BYTES_MAX
-            and producing.can_send()
-            and session.can_publish()
-        ):
-            departure = producing.take()
-            session.publish_guaranteed(departure, producing.handle)
-            rows += departure.round.rows
-            size_bytes += departure.round.size_bytes
-        self.published += rows
+        self.published += producing.send_rounds(session)
 
     def _send_leaving(self, session: GatewaySession) -> None:
         """Say BYE for those that left, and before it what was counted of them last."""
@@ -323,8 +302,15 @@ class Carrier:
         if is_passed_on and self._session is not None:
             self._session.passed_on()
 
+    def hand_over(self, now: float) -> None:
+        """Pass on what clients have published for each other."""
+        exchange = self.exchange
+        rows, exchange.rows = exchange.rows, []
+        exchange.is_behind = not self._around.on_rows(self.vpn, rows, now)
+
     def passed_on(self) -> None:
         """Take note that all rows that came have been passed on: more may come."""
+        self.exchange.is_behind = False
         if self._session is not None:
             self._session.passed_on()
 
@@ -332,6 +318,8 @@ class Carrier:
         self.refused[event.code] += event.messages
 
     def _retired(self, event: Retired, now: float) -> None:
+        assert self._session is not None
+        self.exchange.is_starved = self._session.was_short
         for client in self.windows.retired(event.round):
             self._tell(cast("Attached", client), cast("Attached", client).go_on, now)
 
@@ -468,6 +456,7 @@ class Carrier:
         is_lost, self._is_lost = self._is_lost and not self._is_stopping, False
         if session.welcome is not None:
             self.gathering, self.windows = Gathering(), Windows()
+            self.exchange.restart()
             self._keep_published(now, is_lost=is_lost)
         self._end_clients(error, now, is_lost=is_lost)
         asked, self._asked = self._asked, {}
@@ -543,9 +532,7 @@ class Carrier:
 
     def tick(self, now: float) -> float:
         """Do what is due, and end a turn: send what it brought; gives when to come again."""
-        if (
-            not self.gathering.rows and (wake := self._quiet_until(now)) > now
-        ):  # all that came was for clients
+        if (wake := self._quiet_until(now)) > now:  # all that came was for clients
             return wake
         if self._line is not None and self._line.wake_at <= now:
             self._line.tick(now)
@@ -565,13 +552,14 @@ class Carrier:
         session, line = self._session, self._line
         if session is None or line is None or session.state is not _SESSION_OPEN or now >= self._look_at:
             return 0.0
-        if self.gathering.rows or self.producing.rows or self.accepting.gathered or session.take_outgoing():
+        if self.producing.rows or self.accepting.gathered or session.take_outgoing():
             return 0.0
         if self._waiting or self._asking or self._leaving or self._ending:
             return 0.0
         if self.producing.waiting and self.producing.has_settled():
             return 0.0
-        return min(self._due_at, self.counting.wake_at, line.wake_at)
+        wake = self._round_at if self.gathering.rows else _NEVER
+        return min(wake, self._due_at, self.counting.wake_at, line.wake_at)
 
     def _look(self, now: float) -> None:
         """Do what time brings."""
@@ -616,8 +604,11 @@ class Carrier:
         if session.state is not _SESSION_OPEN:
             return wake
         if self.gathering.rows or producing.rows:
-            if (self.gathering.rows or producing.can_send()) and session.can_publish():
-                return now
+            if session.can_publish():
+                at = self._round_at if self.gathering.rows else _NEVER
+                if at <= now or producing.can_send():
+                    return now
+                wake = min(wake, at)
             wake = min(wake, producing.open_at())
         leaving = self._leaving and self._may_dismiss()
         at = self.counting.wake_at
@@ -663,6 +654,7 @@ class Carrier:
         self.gathering.validate()
         self.producing.validate()
         self.windows.validate()
+        self.exchange.validate()
         for number, client in self._clients.items():
             assert client.number == number
             assert client.state in (AttachState.GREETING, AttachState.OPEN, AttachState.RENOUNCED)

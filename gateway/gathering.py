@@ -10,6 +10,11 @@ with each round that brought nothing dear, and one after a round that did. Who h
 the node is done with some.
 
     publish ──► gathered ──leave──► under way ──retire──► may publish as many again
+
+And what clients of one process publish for each other (`Exchange`): they get it in the turn that brings it, and the
+router, which knows who else wants it, passes over them. A round says of which of its rows that is not so: these are
+*kept* for the way by the router, if the node retains them or they are for one client. A subscriber gets what one publisher
+says in its order, so what a publisher says behind a retained row is kept too, until the node is done with both.
 """
 
 from __future__ import annotations
@@ -26,7 +31,11 @@ if TYPE_CHECKING:
     from angarium.client.protocol.events import Welcome
     from angarium.message import Row
     from angarium.slots import Round
+    from gateway.session import GatewaySession
 
+#: What leaves in one turn, so that others get theirs.
+TURN_ROWS_MAX: Final = 2_000
+TURN_BYTES_MAX: Final = 1 << 20
 #: From so much on no more is taken: a few rounds, so that the router never waits for one.
 GATHERED_BYTES_MAX: Final = 4 << 20
 #: Messages under way: at the beginning, and at most; with fewer, one that publishes all the time is slowed down.
@@ -190,3 +199,80 @@ class Windows:
         for client, rows in counted.items():
             assert client.unretired == rows
             assert 1 <= client.window <= WINDOW_MAX
+
+
+class Publisher(Protocol):
+    """A client."""
+
+    #: Whether nothing that it has published is on its way to clients of this process by the router.
+    is_ahead: bool
+    #: Its direct messages that are gathered or under way.
+    unretired: int
+
+
+class Exchange:
+    """Direct messages of the clients of a carrier for each other."""
+
+    __slots__ = ("_kept", "is_behind", "is_starved", "is_used", "rows")
+
+    def __init__(self, *, is_used: bool) -> None:
+        """Begin empty; if it is not used, all goes by the router and nothing is noted."""
+        self.is_used: Final = is_used
+        #: Rows to be handed over, the oldest first.
+        self.rows: list[Row] = []
+        #: Places of kept rows that have not left, among all rows that the carrier gathers; they rise.
+        self._kept: deque[int] = deque()
+        #: Whether rows that were handed over wait for another turn: no more are to come.
+        self.is_behind = False
+        #: Whether more may have come by the router than there was credit for: it may say that it is done with a row that
+        #: has yet to come.
+        self.is_starved = False
+
+    def take(self, client: Publisher, row: Row, place: int) -> None:
+        """Take a row that cannot be handed over without a look at it; it is gathered next, at this place."""
+        if not self.is_used:
+            return
+        if row[2]:
+            client.is_ahead = False
+        elif not client.is_ahead and not client.unretired and not self.is_starved:
+            client.is_ahead = True
+        if client.is_ahead and row[1][0] != "#":
+            self.rows.append(row)
+        else:
+            self._kept.append(place)
+
+    def leave(self, first: int, rows: int) -> list[int] | None:
+        """Give the indices of the kept rows in a round that leaves now; None: all are."""
+        if not self.is_used:
+            return None
+        kept, found = self._kept, []
+        while kept and kept[0] < first + rows:
+            found.append(kept.popleft() - first)
+        return found if len(found) < rows else None
+
+    def restart(self) -> None:
+        """Begin anew with another session: what was gathered is lost."""
+        self.rows = []
+        self._kept.clear()
+        self.is_starved = False
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert [*self._kept] == sorted(set(self._kept))
+        assert self.is_used or not (self.rows or self._kept)
+
+
+def send_rounds(session: GatewaySession, gathering: Gathering, windows: Windows, exchange: Exchange) -> int:
+    """Send rounds of what is gathered, as many as a turn may; give how many messages that was."""
+    rows = size_bytes = 0
+    while gathering.rows and rows < TURN_ROWS_MAX and size_bytes < TURN_BYTES_MAX and session.can_publish():
+        first, batch = gathering.taken, gathering.take()
+        flush = windows.leave(session.last_round + 1, batch.rows)
+        kept = exchange.leave(first, batch.rows)
+        if kept is None:
+            session.publish(batch, flush=flush)
+        else:
+            session.publish_given(batch, kept, flush=flush)
+        rows += batch.rows
+        size_bytes += batch.size_bytes
+    return rows

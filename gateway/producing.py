@@ -25,13 +25,14 @@ from angarium.errors import error_for
 from angarium.message import row_size
 from angarium.slots import ROUND_ROWS_MAX
 from angarium.wire import malformed
-from gateway.gathering import Gathering
+from gateway.gathering import TURN_BYTES_MAX, TURN_ROWS_MAX, Gathering
 from gateway.session import Acknowledged, ProducerOpened, ProducerRefused
 
 if TYPE_CHECKING:
     from angarium.client.protocol.events import Welcome
     from angarium.errors import AngariumError
     from angarium.message import Row
+    from gateway.session import GatewaySession
 
 #: While the node cannot open it, this is tried so often, and for so long until those who wait are refused.
 OPEN_PAUSE_S: Final = 0.5
@@ -225,6 +226,18 @@ class Producing(Generic[P]):
         self._under_way.append((self._sent, made.size_bytes, rows))
         self._under_way_bytes += made.size_bytes
         return Departure(first, made)
+
+    def send_rounds(self, session: GatewaySession) -> int:
+        """Send rounds, as many as a turn may; give how many messages that was."""
+        rows = size_bytes = 0
+        while (
+            rows < TURN_ROWS_MAX and size_bytes < TURN_BYTES_MAX and self.can_send() and session.can_publish()
+        ):
+            departure = self.take()
+            session.publish_guaranteed(departure, self.handle)
+            rows += departure.round.rows
+            size_bytes += departure.round.size_bytes
+        return rows
 
     # In.
 

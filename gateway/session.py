@@ -188,6 +188,8 @@ class GatewaySession(ClientSession):
         super().__init__(hello, self._held, now)
         #: When so many bytes have come it is looked whether more is to be granted.
         self._renew_at = 0
+        #: Whether the router may have had more than there was credit for, when all was passed on.
+        self._was_short = False
         #: Client -> its request without an answer, and how many filters that has; one of each client at most.
         self._asked: dict[int, tuple[int, int]] = {}
         #: The request that is to open the producer; 0: none.
@@ -221,6 +223,10 @@ class GatewaySession(ClientSession):
             found.settle(window.flow, outcome, ranges)
             found.renew(window)
 
+    def publish_given(self, batch: Round, kept: list[int], *, flush: bool) -> None:
+        """Send a round whose rows the clients of this process have already, but for those with these indices."""
+        self._publish(batch, batch.rows, flush=flush, tail=(kept,))
+
     def publish_of(self, number: int, batch: Round, round_number: int, producer: int, first: int) -> None:
         """Send a round of a client's own producer, the only one that is under way; `Guaranteed` follows."""
         head = wire.pack((round_number, batch.epoch, False, batch.parts, producer, first))
@@ -249,8 +255,14 @@ class GatewaySession(ClientSession):
         held = self._held
         held.release(held.held_messages, held.held_bytes)
         if self._received[1] >= self._renew_at:
+            self._was_short = self.was_short
             self.renew_credit()
             self._renew_at = self._received[1] + RENEWED_BYTES
+
+    @property
+    def was_short(self) -> bool:
+        """Tell whether messages may ever have waited in the router for credit: it may be done with a round before."""
+        return self._was_short or self._received[1] >= self._granted[1]
 
     def _send_of(self, number: int, operation: bytes, *parts: bytes) -> None:
         self._outgoing.append(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Final
 
-from angarium.wire import ROW_TOPIC
 from gateway.attached import Surroundings
 from gateway.carrier import Carrier
 from gateway.rights import KnownRights
@@ -33,9 +32,13 @@ class VpnCarriers:
         connect: Connect,
         on_rows: Callable[[str, list[Row], float], bool],
         random: random.Random,
+        *,
+        exchanges: bool = False,
     ) -> None:
         numbers = itertools.count(1)
-        self._around = Surroundings(identity, connect, on_rows, random, numbers, KnownRights(), self._move)
+        self._around = Surroundings(
+            identity, connect, on_rows, exchanges, random, numbers, KnownRights(), self._move
+        )
         self._by_vpn: dict[str, Carrier] = {}
         self._is_stopping = False
 
@@ -58,13 +61,6 @@ class VpnCarriers:
         """Tell whether another message of a client in a Message VPN is taken."""
         return self._by_vpn[vpn].has_room()
 
-    def newest_topic(self, vpn: str) -> str | None:
-        """Give the topic of the direct message that clients published last, if it has not left."""
-        carrier = self._by_vpn.get(vpn)
-        return (
-            carrier.gathering.rows[-1][ROW_TOPIC] if carrier is not None and carrier.gathering.rows else None
-        )
-
     def has_room_guaranteed(self, vpn: str) -> bool:
         """Tell whether another guaranteed message of a client in a Message VPN is taken."""
         return self._by_vpn[vpn].has_room_guaranteed()
@@ -76,6 +72,17 @@ class VpnCarriers:
     def ask(self, vpn: str, send: Send, then: Then) -> bool:
         """Ask the router for an operation in a Message VPN; false if that cannot be now."""
         return self._find(vpn).ask(send, then)
+
+    def pace(self, seconds: float) -> None:
+        """Have rounds of direct messages leave so far apart, at least: those for others than clients of the process."""
+        for carrier in self._by_vpn.values():
+            carrier.pace_s = seconds
+
+    def hand_over(self, now: float) -> None:
+        """Have what clients of the process published for each other taken: `tick` is next."""
+        for carrier in self._by_vpn.values():
+            if carrier.exchange.rows:
+                carrier.hand_over(now)
 
     def tick(self, now: float) -> float:
         """Do what is due, and end a turn: send what it brought; gives when to call again."""

@@ -1,7 +1,7 @@
-"""The sockets of clients: read at once while few messages come, and once a millisecond while many do.
+"""The sockets of clients: read at once while few messages come, and by the clock while many do.
 
-A turn that brings one message costs nearly as much as one that brings ten: the system calls around it, and a round that
-wakes the router. So while the messages of many connections follow each other closely, they are left to gather for a
+A turn that brings one message costs nearly as much as one that brings ten: what is around it, and a send that wakes
+somebody. So while the messages of many connections follow each other closely, they are left to gather for a
 moment. What the router says is never waited with, and a lone message of a quiet process leaves in the turn that it
 begins.
 
@@ -59,7 +59,7 @@ class Deadlines:
 
 #: From so many signals of sockets per second on, at least three are read at once.
 PACED_FROM: Final = 3_000
-PACE_S: Final = 0.001
+PACE_S: Final = 0.0004
 #: How often the rate is looked at.
 LOOK_S: Final = 0.05
 _NEVER: Final = float("inf")
@@ -101,6 +101,11 @@ class Crowd:
         #: Whether a turn begins when a socket signals; else by the clock.
         self._begins_turns = False
         self._begin_turns(wanted=True)
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether the sockets are read by the clock."""
+        return self._pace.is_paced
 
     def _begin_turns(self, *, wanted: bool) -> None:
         if wanted and not self._begins_turns:

@@ -26,7 +26,7 @@ from angarium_server.connections.tls import make_context
 from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import Process, at_work, load_config
 from cluster.mqtt.config import MqttRuntime
-from cluster.mqtt.crowd import NEVER, Crowd, Deadlines
+from cluster.mqtt.crowd import Crowd, Deadlines
 from gateway.egress import Egress
 from gateway.mqtt.clients.client import Client
 from gateway.mqtt.clients.settings import Settings
@@ -61,9 +61,8 @@ UNSENT_BYTES: Final = 1 << 20
 OTHER_DESCRIPTORS: Final = 200
 #: Deadlines, and whether clients read, are looked at so often.
 LOOK_S: Final = 0.05
-#: What comes back from the router is waited for without a near timer: a sleep with one takes 24 us of CPU time, without
-#: one 5. So long it is waited for at most; a timer that is so far away costs nothing.
-ANSWER_S: Final = 0.005
+#: While sockets are read by the clock, rounds leave so far apart: one wakes the router.
+ROUND_S: Final = 0.001
 #: Clients that are read again in one turn, when there is room for messages again: so few that most find some.
 RESUMED_PER_TURN: Final = 32
 #: Topics that nobody publishes to are forgotten in steps, each after so long; memory is looked at as often, also by a
@@ -133,6 +132,7 @@ class MqttServer:
             to_router(process, process.runtime_dir),
             self._deliver,
             random.Random(),  # noqa: S311 - pauses are no secret
+            exchanges=True,
         )
         seen = Seen()
         urls = [self._listen(address, seen) for address in runtime.addresses]
@@ -386,9 +386,8 @@ class MqttServer:
         if now >= self._look_at:
             self._look(now)
         read_at = self._crowd.tick(now)
-        if read_at < NEVER and self._is_answer_near():
-            read_at = max(read_at, now + ANSWER_S)
         has_more = self._door.read_rest()
+        self._carriers.hand_over(now)
         is_behind = self._is_delivering and self._deliver_rest(now)
         wake = min(self._carriers.tick(now), self._due_at, read_at)
         for readings in self._readings.values():
@@ -400,18 +399,11 @@ class MqttServer:
             return 0.0
         return GOODBYE_S if self._process.stopping else wake - now
 
-    def _is_answer_near(self) -> bool:
-        """Tell whether something leaves for the router that comes back: somebody here gets it."""
-        for vpn, delivering in self._deliveries.items():
-            topic = self._carriers.newest_topic(vpn)
-            if topic is not None and delivering.has_receivers(topic):
-                return True
-        return False
-
     def _look(self, now: float) -> None:
         """Do what is not for every message."""
         self._look_at = now + LOOK_S
         self._door.tick(now)
+        self._carriers.pace(ROUND_S if self._crowd.is_paced else 0.0)
         self._end_slow(now)
         for connection_id in self._wakes.take(now):
             if client := self._clients.get(connection_id):

@@ -158,10 +158,6 @@ class Delivering:
         """Remove these some at a time: their client is gone, and may have had very many. The dict is emptied."""
         self._left.append(subscriptions)
 
-    def has_receivers(self, topic: str) -> bool:
-        """Tell whether a client is subscribed to a topic with QoS 0, not shared."""
-        return bool(self._fan_out.find(topic).copies)
-
     def _remove_left(self) -> None:
         for _ in range(TURN_REMOVALS):
             if not self._left:

@@ -21,7 +21,7 @@ from router.sessions.queues import Bundle, open_rows
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from router.delivery.delivery import Delivery
     from router.delivery.egress import Egress
@@ -167,6 +167,8 @@ class Dispatcher:
         left: Delivery | None = delivery
         if session.link is not None:
             left = _for_neighbour(session.link, delivery, a_round)
+        elif a_round.kept is not None and self._has_given(session, a_round.session):
+            left = self._kept(delivery, a_round.kept)
         elif session is a_round.session and session.no_local:
             # Only plain rows are held back: what came by choice was chosen knowing about no-local (R27).
             left = _without_plain(delivery)
@@ -174,6 +176,18 @@ class Dispatcher:
         if left is not None:
             offer = self.egress.offer if session.eliding is None else self._eliding.offer
             offer(session, left, now)
+
+    def _has_given(self, session: Session, publisher: Session) -> bool:
+        """Tell whether a gateway's clients may have a round already: it brought it, or they come from one that is gone."""
+        return session is publisher or (publisher.closed and session.kind.carries_clients)
+
+    def _kept(self, delivery: Delivery, indices: frozenset[int]) -> Delivery | None:
+        """Give what of a round its gateway gets back: its clients have the rest."""
+        left = _rows_of(delivery, lambda index: index in indices) if indices else None
+        self.egress.count_given(
+            delivery.rows - (left.rows if left else 0), delivery.size - (left.size if left else 0)
+        )
+        return left
 
     def _choose(
         self, choice: ChoiceResult[Session], a_round: Round[Session], chosen: Chosen, opened: Opened
@@ -288,13 +302,13 @@ def _for_neighbour(link: Neighbour, delivery: Delivery, a_round: Round[Session])
     if link.node not in a_round.spooled_for:
         return delivery
     spooled = a_round.spooled_for[link.node]
-    return None if spooled is None else _without_rows(delivery, spooled)
+    return None if spooled is None else _rows_of(delivery, lambda index: index not in spooled)
 
 
-def _without_rows(delivery: Delivery, indices: frozenset[int]) -> Delivery | None:
-    """Give the rows of a neighbour's delivery that have other indices."""
+def _rows_of(delivery: Delivery, is_wanted: Callable[[int], bool]) -> Delivery | None:
+    """Give the rows with some indices of the delivery of a neighbour or gateway, which is one bundle."""
     (bundle,) = delivery.bundles
-    rows = [row for row in open_rows(bundle) if row[wire.ROW_INDEX] not in indices]
+    rows = [row for row in open_rows(bundle) if is_wanted(row[wire.ROW_INDEX])]
     if not rows:
         return None
     return delivery_of(Bundle(len(rows), wire.pack(rows), bundle.classes, opened=bundle.opened))

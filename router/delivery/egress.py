@@ -221,6 +221,11 @@ class Egress:
         if session.out_bytes >= session.probe_at:
             self._probe(session)
 
+    def count_given(self, rows: int, size: int) -> None:
+        """Count messages that a gateway has given to its clients before it brought them."""
+        self.sent_messages += rows
+        self.sent_bytes += size
+
     def pass_on(self, session: Session, frames: list[bytes], size: int) -> None:
         """Send messages of a flow, whose own credit bounds them: they never queue here, and are never dropped.
 

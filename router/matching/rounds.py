@@ -59,7 +59,8 @@ _Guaranteed = tuple[
 ]
 #: The same, and whether rows that match nothing are to be reported.
 _Reporting = tuple[_Positive, _Natural, bool, _Parts, bool]
-#: The same of a link, with the indices of rows for which a client is to be chosen.
+#: The same of a link, with the indices of rows for which a client is to be chosen; of a gateway, with those of rows
+#: that its clients have yet to get.
 _Open = tuple[_Positive, _Natural, bool, _Parts, list[_Natural]]
 #: The same, with classes (`wire.CLASS_...`) and topics of the rows of its only batch.
 _Described = tuple[
@@ -519,10 +520,13 @@ def read_publish(
     reports = False
     opened: list[int] = []
     inside: Inside | None = None
+    kept: list[int] | None = None
     if frames[1].startswith(_FOUR_FIELDS):
         number, epoch, flush, parts = wire.decode_header(_decode_direct, frames[1])
     elif frames[1].startswith(_SIX_FIELDS):
         number, epoch, flush, parts, handle, first = wire.decode_header(_decode_guaranteed, frames[1])
+    elif frames[1].startswith(_FIVE_FIELDS) and session.kind.carries_clients:
+        number, epoch, flush, parts, kept = wire.decode_header(_decode_open, frames[1])
     elif frames[1].startswith(_FIVE_FIELDS) and not session.is_neighbour:
         number, epoch, flush, parts, reports = wire.decode_header(_decode_reporting, frames[1])
     elif frames[1].startswith(_FIVE_FIELDS):
@@ -553,6 +557,8 @@ def read_publish(
         a_round.mode = wire.MATCH_AS_DIRECT
         a_round.open = frozenset(opened)
         a_round.inside = inside
+    elif kept is not None:
+        a_round.kept = frozenset(kept)
     elif reports:
         a_round.mode |= wire.MATCH_REPORT
     if handle and checked:

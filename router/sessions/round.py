@@ -120,6 +120,8 @@ class Round(msgspec.Struct, Generic[S], eq=False):
     producer: Producer[S] | None = None
     #: Of a round that came over a link: indices of deliver-to-one rows for which a client is to be chosen here.
     open: frozenset[int] = frozenset()
+    #: Of a gateway whose clients have its rows already: the indices of those that they have not; None: of all others.
+    kept: frozenset[int] | None = None
     #: Of one that came over a link: classes and topics of its only batch, if the neighbour said them.
     inside: Inside | None = None
     #: Neighbour -> indices of the rows that the queue of its link has, None for all: of these its session gets no copy.

@@ -11,6 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
+from angarium.topic import parse_filter
+from angarium.trie import FilterTrie
 from tests.simulation.gateways.will_story import TOPIC
 from tests.simulation.simulated_network import Connection, Endpoint, Frames
 
@@ -83,6 +85,8 @@ class SimulatedGateway:
         self._sessions = 0
         #: Index of a gateway and number of its session -> number of the newest message of it.
         self._newest: dict[tuple[int, int], int] = {}
+        #: Its session and the number of each message that it has given to its clients itself.
+        self._given: set[tuple[int, int]] = set()
         #: (index of a gateway, number) of what came for its clients together, since it was last cleared.
         self.messages: Counter[tuple[int, int]] = Counter()
 
@@ -228,8 +232,24 @@ class SimulatedGateway:
         self._round += 1
         payloads = [wire.pack([self.index, self._sessions, number]) for number in numbers]
         rows = [[place, topic, 0, None, None, payloads[place]] for place, topic in enumerate(topics)]
-        self._send([wire.PUBLISH, wire.pack([self._round, 0, True, [[0, len(rows)]]]), wire.pack(rows)])
+        head: list[Any] = [self._round, 0, True, [[0, len(rows)]]]
+        if self._rng.random() < 0.7:
+            kept = [place for place in range(len(rows)) if self._rng.random() < 0.3]
+            self._hand_over([place for place in range(len(rows)) if place not in kept], topics, numbers)
+            head.append(kept)
+        self._send([wire.PUBLISH, wire.pack(head), wire.pack(rows)])
         return numbers
+
+    def _hand_over(self, places: list[int], topics: list[str], numbers: list[int]) -> None:
+        """Give some of the messages that leave to the clients here."""
+        trie: FilterTrie[str] = FilterTrie()
+        for text in {text for guest in self.guests.values() for text in guest.held}:
+            if not text.startswith("#share/"):
+                trie.add(parse_filter(text).pattern, text)
+        for place in places:
+            self._given.add((self._sessions, numbers[place]))
+            if trie.match(topics[place]):
+                self.messages[self.index, numbers[place]] += 1
 
     # -- what it is told -------------------------------------------------------------------------------------
 
@@ -272,6 +292,8 @@ class SimulatedGateway:
             if one[wire.ROW_TOPIC].startswith(TOPIC):
                 continue
             publisher, session, number = wire.unpack(one[wire.ROW_PAYLOAD])
+            if publisher == self.index and (session, number) in self._given:
+                self.broken.append(f"gateway {self.index} is given message {number}, which its clients have")
             if number <= self._newest.get((publisher, session), 0):
                 self.broken.append(
                     f"gateway {self.index} is given message {number} of {publisher} twice, or late"

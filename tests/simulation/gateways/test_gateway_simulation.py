@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from router.access.login import Authenticator
+from router.delivery.dispatcher import Dispatcher
 from router.gateways.wills import Wills
 from tests.simulation.gateways.gateway_scenario import GatewayScenario
 
@@ -55,9 +56,24 @@ def forget_the_will_of_who_comes_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Wills, "attached", without)
 
 
+def give_gateways_what_their_clients_have(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Dispatcher, "_kept", lambda _dispatcher, delivery, _indices: delivery)
+
+
+def give_gateways_nothing_of_their_own(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Dispatcher, "_kept", lambda *_: None)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "plant", [know_nobody_by_his_token, forget_the_will_of_who_comes_again], ids=lambda fault: fault.__name__
+    "plant",
+    [
+        know_nobody_by_his_token,
+        forget_the_will_of_who_comes_again,
+        give_gateways_what_their_clients_have,
+        give_gateways_nothing_of_their_own,
+    ],
+    ids=lambda fault: fault.__name__,
 )
 def test_a_fault_that_is_planted_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

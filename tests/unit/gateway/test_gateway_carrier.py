@@ -16,11 +16,10 @@ from gateway.carrier import (
     IDLE_S,
     LEAVE_S,
     OUTGOING_FULL,
-    TURN_ROWS_MAX,
     WAIT_S,
     WILL_MAX_S,
 )
-from gateway.gathering import GATHERED_BYTES_MAX
+from gateway.gathering import GATHERED_BYTES_MAX, TURN_ROWS_MAX
 from tests.unit.gateway.played_router import Gateway
 
 if TYPE_CHECKING:

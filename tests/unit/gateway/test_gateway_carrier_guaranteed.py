@@ -6,7 +6,7 @@ import pytest
 
 from angarium import errors, wire
 from gateway.attached import UNACKNOWLEDGED_BYTES_MAX
-from gateway.carrier import TURN_ROWS_MAX
+from gateway.gathering import TURN_ROWS_MAX
 from gateway.producing import OPEN_PAUSE_S
 from tests.unit.gateway.played_router import FakeGuest, Gateway, acked, open_producer, requests, rounds, store
 

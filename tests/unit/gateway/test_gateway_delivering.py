@@ -207,15 +207,6 @@ def test_a_turn_has_a_limit_and_the_next_ones_go_on_in_order(monkeypatch: pytest
     assert not bench.delivering.waiting
 
 
-def test_it_is_known_whether_somebody_gets_a_topic() -> None:
-    bench, client = Bench(), FakeClient(1)
-    subscription = bench.subscribe(client, "a/+")
-    assert bench.delivering.has_receivers("a/b")
-    assert not bench.delivering.has_receivers("b")
-    bench.delivering.remove(subscription)
-    assert not bench.delivering.has_receivers("a/b")
-
-
 def test_a_turn_of_few_rows_for_very_many_is_worth_its_system_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivering, "TURN_COPIES", 10)
     bench, clients = Bench(), [FakeClient(number) for number in range(1, 31)]

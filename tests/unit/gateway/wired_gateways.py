@@ -109,12 +109,14 @@ class NodeOfGateways(WiredNode):
 class WiredGateway:
     """The carriers of one gateway process at such a node."""
 
-    def __init__(self, node: NodeOfGateways, index: int = 0, incarnation: int = 1) -> None:
+    def __init__(
+        self, node: NodeOfGateways, index: int = 0, incarnation: int = 1, *, exchanges: bool = False
+    ) -> None:
         self.node = node
         self.rows: list[tuple[str, Row]] = []
         self.lines: list[WiredLine] = []
         identity = Identity(SECRET, "mqtt", index, incarnation)
-        self.carriers = VpnCarriers(identity, self._connect, self._take, random.Random(1))
+        self.carriers = VpnCarriers(identity, self._connect, self._take, random.Random(1), exchanges=exchanges)
 
     def _connect(
         self,
@@ -132,6 +134,7 @@ class WiredGateway:
     def settle(self) -> None:
         """Have turns until nothing moves."""
         self.node.settle()
+        self.carriers.hand_over(self.node.now)
         while self.carriers.tick(self.node.now) <= self.node.now or self.node.router.out.effects:
             self.node.router.subscriptions.tick(self.node.now)
             self.node.settle()
