@@ -34,11 +34,12 @@ from angarium_server.frames.gateways import COUNTED_MAX, CountedFrame
 from gateway.accepting import Accepting
 from gateway.attached import Attached, AttachState
 from gateway.counting import Counting
-from gateway.gathering import GATHERED_BYTES_MAX, Exchange, Gathering, Windows, send_rounds
+from gateway.gathering import ALONE_ROWS, GATHERED_BYTES_MAX, Exchange, Gathering, Windows, send_rounds
 from gateway.producing import Producing
 from gateway.rights import NO_RIGHTS
 from gateway.session import (
     Acknowledged,
+    Alone,
     Brought,
     Costly,
     Ended,
@@ -84,8 +85,6 @@ _SESSION_OPEN: Final = State.OPEN
 
 _log = logging.getLogger("gateway")
 _NEVER: Final = float("inf")
-
-
 #: Takes the value of an answer, or the error, and the time.
 Then: TypeAlias = "Callable[[Any, AngariumError | None, float], None]"
 
@@ -136,8 +135,8 @@ class Carrier:
         self._leave_until = 0.0
         #: When the clock is looked at next, and when that is wanted.
         self._look_at = self._due_at = 0.0
-        #: How far apart rounds of direct messages leave, at least, and when the next one may.
-        self.pace_s = self._round_at = 0.0
+        #: How far apart rounds of direct messages leave, at least, and when the last one has.
+        self.pace_s = self._left_at = 0.0
         self._is_stopping = False
         #: Messages of clients that have left for the router.
         self.published = 0
@@ -222,8 +221,8 @@ class Carrier:
         elif session.state is _SESSION_OPEN:
             if self.producing.rows:
                 self._send_guaranteed(session, now)
-            if self.gathering.rows and self._round_at <= now:
-                self._round_at = now + self.pace_s
+            if self.gathering.rows and self._round_at() <= now:
+                self._left_at = now
                 self.published += send_rounds(session, self.gathering, self.windows, self.exchange)
             if self.accepting.gathered:
                 self.accepting.send(session, _has_room)
@@ -328,6 +327,9 @@ class Carrier:
         assert self._session is not None
         if self.windows.costly(event.round):
             self._session.ask_retired()
+
+    def _alone(self, event: Alone, _now: float) -> None:
+        self.exchange.is_alone = event.is_alone
 
     def _replied(self, event: Replied, now: float) -> None:
         self._asked.pop(event.request)(event.value, event.error, now)
@@ -558,8 +560,13 @@ class Carrier:
             return 0.0
         if self.producing.waiting and self.producing.has_settled():
             return 0.0
-        wake = self._round_at if self.gathering.rows else _NEVER
+        wake = self._round_at() if self.gathering.rows else _NEVER
         return min(wake, self._due_at, self.counting.wake_at, line.wake_at)
+
+    def _round_at(self) -> float:
+        """Give when the next round of direct messages may leave."""
+        is_full = self.windows.is_pressed or len(self.gathering.rows) >= ALONE_ROWS
+        return self._left_at + max(0.0 if is_full else self.exchange.pause_s, self.pace_s)
 
     def _look(self, now: float) -> None:
         """Do what time brings."""
@@ -605,7 +612,7 @@ class Carrier:
             return wake
         if self.gathering.rows or producing.rows:
             if session.can_publish():
-                at = self._round_at if self.gathering.rows else _NEVER
+                at = self._round_at() if self.gathering.rows else _NEVER
                 if at <= now or producing.can_send():
                     return now
                 wake = min(wake, at)
@@ -677,6 +684,7 @@ _HANDLERS: Final[dict[type[Any], Callable[[Carrier, Any, float], None]]] = {
     Replied: Carrier._replied,
     Retired: Carrier._retired,
     Costly: Carrier._costly,
+    Alone: Carrier._alone,
     TableChanged: Carrier._table_changed,
     Welcomed: Carrier._welcomed,
     Ended: Carrier._ended,

@@ -13,8 +13,8 @@ the node is done with some.
 
 And what clients of one process publish for each other (`Exchange`): they get it in the turn that brings it, and the
 router, which knows who else wants it, passes over them. A round says of which of its rows that is not so: these are
-*kept* for the way by the router, if the node retains them or they are for one client. A subscriber gets what one publisher
-says in its order, so what a publisher says behind a retained row is kept too, until the node is done with both.
+*kept* for the way by the router, if the node retains them or they are for one client. A subscriber gets what one
+publisher says in its order, so what that says behind a retained row is kept too, until the node is done with both.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 #: What leaves in one turn, so that others get theirs.
 TURN_ROWS_MAX: Final = 2_000
 TURN_BYTES_MAX: Final = 1 << 20
+#: While nobody but clients of this process gets them rounds leave so far apart, unless they have so many rows. Somebody
+#: who comes to get them waits so long for the first one.
+ALONE_S: Final = 0.005
+ALONE_ROWS: Final = 24
 #: From so much on no more is taken: a few rounds, so that the router never waits for one.
 GATHERED_BYTES_MAX: Final = 4 << 20
 #: Messages under way: at the beginning, and at most; with fewer, one that publishes all the time is slowed down.
@@ -141,6 +145,8 @@ class Windows:
     def __init__(self) -> None:
         #: Who has published each message that is gathered, the oldest first.
         self._gathered: list[Windowed] = []
+        #: Whether one of them waits for the end of what is gathered, or soon will: half of its window is used.
+        self.is_pressed = False
         #: By rising number.
         self._rounds: deque[_Round] = deque()
 
@@ -153,23 +159,26 @@ class Windows:
         """Take note of a message that is gathered."""
         client.unretired += 1
         self._gathered.append(client)
+        if client.unretired * 2 >= client.window:
+            self.is_pressed = True
 
     def leave(self, number: int, rows: int) -> bool:
         """Take note that so many messages leave in a round; true if one waits for its end, or soon will."""
-        gathered = self._gathered
+        gathered, is_pressed = self._gathered, self.is_pressed
         if rows == len(gathered):  # as nearly always
             publishers, self._gathered = gathered, []
+            self.is_pressed = False
         else:
             publishers = gathered[:rows]
             del gathered[:rows]
         self._rounds.append(_Round(number, publishers))
-        return any(one.unretired * 2 >= one.window for one in publishers)
+        return is_pressed
 
     def costly(self, number: int) -> bool:
         """Take note that something in a round is dear; false if that was no round of direct messages."""
         for one in self._rounds:
             if one.number == number:
-                one.is_costly = True
+                one.is_costly = self.is_pressed = True
                 for client in one.publishers:
                     client.window = 1
                 return True
@@ -213,7 +222,7 @@ class Publisher(Protocol):
 class Exchange:
     """Direct messages of the clients of a carrier for each other."""
 
-    __slots__ = ("_kept", "is_behind", "is_starved", "is_used", "rows")
+    __slots__ = ("_kept", "is_alone", "is_behind", "is_starved", "is_used", "rows")
 
     def __init__(self, *, is_used: bool) -> None:
         """Begin empty; if it is not used, all goes by the router and nothing is noted."""
@@ -222,10 +231,12 @@ class Exchange:
         self.rows: list[Row] = []
         #: Places of kept rows that have not left, among all rows that the carrier gathers; they rise.
         self._kept: deque[int] = deque()
+        #: Whether nobody but clients of this process gets them, as far as the router has seen.
+        self.is_alone = False
         #: Whether rows that were handed over wait for another turn: no more are to come.
         self.is_behind = False
-        #: Whether more may have come by the router than there was credit for: it may say that it is done with a row that
-        #: has yet to come.
+        #: Whether more may have come by the router than there was credit for: it may say that it is done with a row
+        #: that has yet to come.
         self.is_starved = False
 
     def take(self, client: Publisher, row: Row, place: int) -> None:
@@ -250,11 +261,16 @@ class Exchange:
             found.append(kept.popleft() - first)
         return found if len(found) < rows else None
 
+    @property
+    def pause_s(self) -> float:
+        """How long a round may wait for more rows: nobody waits for these."""
+        return ALONE_S if self.is_alone and not self._kept else 0.0
+
     def restart(self) -> None:
         """Begin anew with another session: what was gathered is lost."""
         self.rows = []
         self._kept.clear()
-        self.is_starved = False
+        self.is_alone = self.is_starved = False
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""

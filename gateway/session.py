@@ -20,7 +20,7 @@ from angarium.errors import error_for
 from angarium.message import Delivery, unpack_rows
 from angarium.wire import header, malformed
 from angarium_server.frames.frame import decoder
-from angarium_server.frames.gateways import CostlyFrame, CountedFrame, Rights, RightsFrame
+from angarium_server.frames.gateways import AloneFrame, CostlyFrame, CountedFrame, Rights, RightsFrame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,6 +121,12 @@ class Costly(NamedTuple):
     round: int
 
 
+class Alone(NamedTuple):
+    """Nobody but clients of this process gets what they publish directly; or somebody does again."""
+
+    is_alone: bool
+
+
 class ProducerOpened(msgspec.Struct, frozen=True):
     """The producer of the gateway is open."""
 
@@ -158,11 +164,12 @@ class Guaranteed(NamedTuple):
     event: Replied | Arrived | Indicated | Acknowledged
 
 
-OfAttached: TypeAlias = Welcomed | Ended | Judged | Brought | RightsChanged | Guaranteed | Costly
+OfAttached: TypeAlias = Welcomed | Ended | Judged | Brought | RightsChanged | Guaranteed | Costly | Alone
 _OfProducer: TypeAlias = ProducerOpened | ProducerRefused | Acknowledged
 
 _decode_rights: Final = decoder(RightsFrame)
 _decode_costly: Final = decoder(CostlyFrame)
+_decode_alone: Final = decoder(AloneFrame)
 _decode_welcome: Final = msgspec.msgpack.Decoder(AttachedWelcome).decode
 _decode_closed: Final = msgspec.msgpack.Decoder(tuple[_Natural, str]).decode
 _decode_suback: Final = msgspec.msgpack.Decoder(tuple[_Natural, list[tuple[int, str] | None]]).decode
@@ -290,6 +297,9 @@ class GatewaySession(ClientSession):
         told = header(_decode_costly, frames, parts=0)
         return _events(Costly(told.round))
 
+    def _on_alone(self, frames: list[bytes]) -> list[Event]:
+        return _events(Alone(header(_decode_alone, frames, parts=0).is_alone))
+
     def _on_attached(self, frames: list[bytes]) -> list[Event]:
         if len(frames) < 4 or len(frames[1]) != wire.ATTACHED_NUMBER_BYTES:
             raise malformed("no message of an attached client")
@@ -382,6 +392,7 @@ _MORE: Final[dict[bytes, Any]] = {
     wire.ATTACHED: GatewaySession._on_attached,
     wire.RIGHTS: GatewaySession._on_rights,
     wire.COSTLY: GatewaySession._on_costly,
+    wire.ALONE: GatewaySession._on_alone,
     wire.ANSWER: GatewaySession._on_answer,
     wire.ACKED: GatewaySession._on_acked,
 }

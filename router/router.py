@@ -225,7 +225,7 @@ class Router:
         )
         self.consumers.begin_work = self.subscriptions.begin_work
         self.bridges = BridgeGate(self.ground, self.directory)
-        self.attached = AttachedClients(self.sessions, self.counters)
+        self.attached = AttachedClients(self.sessions, self.counters, self.egress)
         self.will_publishing = WillPublishing(
             self.ground, self.directory, self.rights, self.shards, self.interest, self.rounds
         )
@@ -558,6 +558,8 @@ class Router:
             self.counters.totals["discard.client-not-connected"] += a_round.rows
         else:
             self.dispatcher.deliver(a_round, now)
+            if a_round.kept is not None and not session.closed:
+                self.attached.judged(session, now, is_for_others=self.dispatcher.is_for_others(a_round))
             if a_round.endpoints:
                 self.publishing.spooling.promote(a_round, now)
         if session.closed:

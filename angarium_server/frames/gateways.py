@@ -76,6 +76,17 @@ class CostlyFrame(Frame):
     round: Annotated[int, about("its number; it is not retired yet")]
 
 
+class AloneFrame(Frame):
+    """Whether only clients of the gateway get what they publish, as its rounds show: those may wait a moment."""
+
+    operation: ClassVar[bytes] = wire.ALONE
+    direction: ClassVar[str] = "router to gateway"
+
+    is_alone: Annotated[
+        bool, about("true: none has in the last second that rounds came; false, as before the first: one has")
+    ]
+
+
 class Counts(Record):
     """What a gateway has counted of one client since it attached."""
 
@@ -100,4 +111,4 @@ class CountedFrame(Frame):
     ]
 
 
-FRAMES: Final[tuple[type[Frame], ...]] = (RightsFrame, CostlyFrame, CountedFrame)
+FRAMES: Final[tuple[type[Frame], ...]] = (RightsFrame, CostlyFrame, AloneFrame, CountedFrame)

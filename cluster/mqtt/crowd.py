@@ -59,7 +59,7 @@ class Deadlines:
 
 #: From so many signals of sockets per second on, at least three are read at once.
 PACED_FROM: Final = 3_000
-PACE_S: Final = 0.0004
+PACE_S: Final = 0.00035
 #: How often the rate is looked at.
 LOOK_S: Final = 0.05
 _NEVER: Final = float("inf")

@@ -177,8 +177,15 @@ class Dispatcher:
             offer = self.egress.offer if session.eliding is None else self._eliding.offer
             offer(session, left, now)
 
+    def is_for_others(self, a_round: Round[Session]) -> bool:
+        """Tell whether anybody but the session that brought it gets something of a round."""
+        if a_round.choice or a_round.endpoints:
+            return True
+        found = [self._interest.resolve(one.set) for one in a_round.plain]
+        return any(len(sessions) > 1 or a_round.session not in sessions for sessions in found if sessions)
+
     def _has_given(self, session: Session, publisher: Session) -> bool:
-        """Tell whether a gateway's clients may have a round already: it brought it, or they come from one that is gone."""
+        """Tell whether clients of a gateway may have a round already: it is theirs, or came from one that is gone."""
         return session is publisher or (publisher.closed and session.kind.carries_clients)
 
     def _kept(self, delivery: Delivery, indices: frozenset[int]) -> Delivery | None:

@@ -18,24 +18,42 @@ from typing import TYPE_CHECKING, Final
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from angarium_server.frames.frame import decoder
-from angarium_server.frames.gateways import CountedFrame, Counts
+from angarium_server.frames.gateways import AloneFrame, CountedFrame, Counts
 from router.sessions.session import SESSION_COUNTERS
 
 if TYPE_CHECKING:
+    from router.delivery.egress import Egress
     from router.ground.ground import Counters
     from router.sessions.session import Session
     from router.sessions.session_table import SessionTable
 
 #: Orphans that end in one step: 2 ms.
 ORPHANS_PER_STEP: Final = 50
+#: Others have got nothing of the rounds of a gateway for so long.
+ALONE_S: Final = 1.0
 _NUMBER: Final = wire.ATTACHED_NUMBER_BYTES
 _decode_counted: Final = decoder(CountedFrame)
+
+
+class _Alone:
+    """Whether anybody gets what the clients of a gateway publish, but they."""
+
+    __slots__ = ("is_told", "since")
+
+    def __init__(self, now: float) -> None:
+        #: Nobody else has since.
+        self.since = now
+        #: Whether the gateway was told so.
+        self.is_told = False
 
 
 class AttachedClients:
     """The clients of all gateways."""
 
-    def __init__(self, sessions: SessionTable, counters: Counters) -> None:
+    def __init__(self, sessions: SessionTable, counters: Counters, egress: Egress) -> None:
+        self._egress = egress
+        #: Gateways of which rounds were judged.
+        self._alone: dict[Session, _Alone] = {}
         self._sessions = sessions
         self._counters = counters
         #: Clients of gateways that are gone, and why those are; some may have ended in other ways.
@@ -74,9 +92,20 @@ class AttachedClients:
         totals = {**before, **told.totals}
         session.counted = Counts(told.number, totals, told.queued_messages, told.queued_bytes)
 
+    def judged(self, carrier: Session, now: float, *, is_for_others: bool) -> None:
+        """A round that its clients have already showed whether others get it; tell a gateway when that has changed."""
+        alone = self._alone.setdefault(carrier, _Alone(now))
+        if is_for_others:
+            alone.since = now
+        is_alone = now - alone.since >= ALONE_S
+        if is_alone is not alone.is_told:
+            alone.is_told = is_alone
+            self._egress.answer(carrier, AloneFrame(is_alone).frames())
+
     def session_ended(self, session: Session, error: AngariumError | None, _now: float) -> None:
         """If the session of a gateway is over, so are its clients, some in each step."""
         if session.kind.carries_clients:
+            self._alone.pop(session, None)
             why = error or error_for(errors.KEEPALIVE_TIMEOUT, "its gateway has left")
             self._orphans.extend((one, why) for one in self._sessions if one.carrier is session)
 

@@ -56,6 +56,7 @@ EXPORTS: Final = b"V"
 IMPORTED: Final = b"Z"
 RIGHTS: Final = b"="
 COSTLY: Final = b"$"
+ALONE: Final = b"%"
 
 # Operations between router and workers: worker to router.
 READY: Final = b"y"

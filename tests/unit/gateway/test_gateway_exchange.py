@@ -12,7 +12,8 @@ from angarium import wire
 from angarium.topic import parse_filter
 from angarium.trie import FilterTrie
 from gateway.attached import Login
-from gateway.gathering import Exchange
+from gateway.gathering import ALONE_ROWS, ALONE_S, Exchange
+from router.gateways.attached import ALONE_S as ALONE_AFTER_S
 from tests.unit.gateway.played_router import FakeGuest
 from tests.unit.gateway.wired_gateways import NodeOfGateways, WiredGateway
 from tests.unit.router.wired_node import snapshot
@@ -50,11 +51,12 @@ class FanningOut(WiredGateway):
     def __init__(self, node: NodeOfGateways, index: int = 0) -> None:
         super().__init__(node, index, exchanges=True)
         self.log: list[tuple[str, bytes]] = []
+        self.passes_on = True
         self._trie: FilterTrie[str] = FilterTrie()
 
     def _take(self, vpn: str, rows: list[Row], now: float) -> bool:
         self.log += [(row[1], row[5]) for row in rows if self._trie.match(row[1])]
-        return True
+        return self.passes_on
 
     def client(self, name: str, *texts: str) -> Attached:
         guest = Listener(self.log)
@@ -153,8 +155,7 @@ def test_what_is_for_one_client_alone_comes_by_the_router(node: NodeOfGateways) 
 def test_there_is_no_room_while_what_was_handed_over_waits(node: NodeOfGateways) -> None:
     here = FanningOut(node)
     publisher = here.client("p", "t")
-    here._take = lambda *_: False  # type: ignore[method-assign]
-    here.carriers._by_vpn["default"]._around = here.carriers._around._replace(on_rows=here._take)
+    here.passes_on = False
     publish(publisher, "t", b"1")
     here.carriers.hand_over(node.now)
     assert not publisher.has_room()
@@ -190,6 +191,82 @@ def test_every_publisher_keeps_its_order_whatever_it_says(seed: int) -> None:
         for which, payloads in said.items():
             assert [one for one in came if one.startswith(b"%d/" % which)] == payloads
     node.validate()
+
+
+def rounds_of(gateway: WiredGateway) -> int:
+    retired: int = gateway.node.router.stats()["rounds"]
+    return retired
+
+
+def be_alone(here: FanningOut, publisher: Attached) -> None:
+    """Publish until the router has seen for a while that nobody else wants it."""
+    for _ in range(2):
+        publish(publisher, "t", b"")
+        here.settle()
+        here.node.now += ALONE_AFTER_S
+    publish(publisher, "t", b"")
+    here.settle()
+    assert here.carriers._by_vpn["default"].exchange.is_alone
+    here.take()
+
+
+def test_what_nobody_else_gets_leaves_together_and_soon(node: NodeOfGateways) -> None:
+    here = FanningOut(node)
+    publisher = here.client("p", "t")
+    be_alone(here, publisher)
+    before = rounds_of(here)
+    for _ in range(3):
+        publish(publisher, "t", b"1")
+        here.settle()
+    assert len(here.take()) == 3
+    assert rounds_of(here) == before
+    assert here.carriers.tick(node.now) <= node.now + ALONE_S
+    node.now += ALONE_S
+    here.settle()
+    assert rounds_of(here) == before + 1
+    publishers = [here.client(f"p{number}") for number in range(ALONE_ROWS)]
+    for one in publishers:
+        publish(one, "t", b"2")
+    here.settle()
+    assert rounds_of(here) == before + 2
+
+
+def test_who_has_half_of_what_may_be_under_way_does_not_wait(node: NodeOfGateways) -> None:
+    here = FanningOut(node)
+    publisher = here.client("p", "t")
+    be_alone(here, publisher)
+    before = rounds_of(here)
+    while publisher.has_room():
+        publish(publisher, "t", b"1")
+    here.settle()
+    assert rounds_of(here) == before + 1
+    assert publisher.has_room()
+
+
+def test_what_somebody_else_gets_leaves_at_once_from_the_second_on(node: NodeOfGateways) -> None:
+    here, there = FanningOut(node), FanningOut(node, 1)
+    publisher = here.client("p", "t")
+    be_alone(here, publisher)
+    there.client("s", "t")
+    publish(publisher, "t", b"1")
+    node.now += ALONE_S
+    here.settle()
+    there.settle()
+    assert there.take() == [("t", b"1")]
+    publish(publisher, "t", b"2")
+    here.settle()
+    there.settle()
+    assert there.take() == [("t", b"2")]
+
+
+def test_what_the_router_keeps_does_not_wait_for_others(node: NodeOfGateways) -> None:
+    here = FanningOut(node)
+    publisher = here.client("p", "t")
+    be_alone(here, publisher)
+    publish(publisher, "t", b"1")
+    publish(publisher, "t", b"2", wire.FLAG_RETAIN)
+    here.settle()
+    assert here.take() == [("t", b"1"), ("t", b"2")]
 
 
 def test_a_round_says_which_of_its_rows_are_kept() -> None:

@@ -116,7 +116,9 @@ class WiredGateway:
         self.rows: list[tuple[str, Row]] = []
         self.lines: list[WiredLine] = []
         identity = Identity(SECRET, "mqtt", index, incarnation)
-        self.carriers = VpnCarriers(identity, self._connect, self._take, random.Random(1), exchanges=exchanges)
+        self.carriers = VpnCarriers(
+            identity, self._connect, self._take, random.Random(1), exchanges=exchanges
+        )
 
     def _connect(
         self,
