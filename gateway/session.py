@@ -77,6 +77,8 @@ class AttachedWelcome(msgspec.Struct, frozen=True, kw_only=True):
     resumed: bool
     max_message_bytes: Annotated[int, msgspec.Meta(ge=1)]
     rights: Rights
+    #: The name that the queue of its session is to have; empty if that is there, and has to be asked for.
+    new_session: str = ""
 
 
 class Welcomed(NamedTuple):

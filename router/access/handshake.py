@@ -472,7 +472,8 @@ class Handshake:
         token = self._authenticator.token(ticket, session)
         if session.rights is not None:
             named = self._named(session, token, resumed=ticket.resumed)
-            return {**named, "rights": to_builtins(session.rights)}
+            rights, new = to_builtins(session.rights), self._wills.new_session(session)
+            return {**named, "rights": rights, "new_session": new}
         body = self._welcome_header(session, token, resumed=ticket.resumed)
         if session.carried_for is not None:
             body["link"] = self._links.gate.describe_self(now)

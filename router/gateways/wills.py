@@ -190,6 +190,11 @@ class Wills:
         else:
             self._due[will.key] = will
 
+    def new_session(self, session: Session) -> str:
+        """Give the name that the queue of a client's session is to have; empty if it is there, from an earlier one."""
+        name = session_queue(session.client_name)
+        return name if self._find_endpoint(session.vpn.name, QUEUE, name) is None else ""
+
     def _is_kept(self, will: Will) -> bool:
         """Tell whether the session that its client goes on with is there."""
         return self._find_endpoint(will.vpn.name, QUEUE, will.key[2]) is not None

@@ -275,7 +275,10 @@ class Client:
         self._welcome = welcome
         if self._settings.capabilities.sessions and self.attached.rights.may_receive_guaranteed:
             self._session = Session(self, self.attached, self._host, self.terms.receive_max)
-            self._session.open(clean=self.terms.is_clean, expiry_s=self._session_expiry_s)
+            if welcome.new_session and not self._session_expiry_s:
+                self._session.begin(welcome.new_session, now)
+            else:
+                self._session.open(clean=self.terms.is_clean, expiry_s=self._session_expiry_s)
         else:
             self.opened(None, now)
 

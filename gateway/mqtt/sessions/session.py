@@ -124,6 +124,11 @@ class Session:
 
     # -- what the client does --------------------------------------------------------------------------------
 
+    def begin(self, name: str, now: float) -> None:
+        """Begin one that ends with the connection, where the node has none; its queue is to have this name."""
+        self._name = name
+        self._begin(None, b"", now)
+
     def open(self, *, clean: bool, expiry_s: int) -> None:
         """Open it; `opened` follows."""
         self._expiry_s = expiry_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -16,6 +16,9 @@ from gateway.carrier import IDLE_S
 from tests.unit.gateway.played_router import FakeGuest
 from tests.unit.gateway.wired_gateways import NodeOfGateways, WiredGateway
 from tests.unit.router.wired_node import snapshot
+
+if TYPE_CHECKING:
+    from gateway.session import AttachedWelcome
 
 WILL = Will("gone", 0, None, None, b"x", 0)
 STORED = passwords.hash_password("right")
@@ -131,6 +134,22 @@ def test_who_leaves_is_gone_and_so_is_who_leaves_before_he_is_in(gateway: WiredG
     gateway.settle()
     assert guest.take() == []
     assert gateway.node.router.operators.clients(None, gateway.node.now) == []
+
+
+def test_who_is_let_in_hears_whether_a_session_of_his_is_there() -> None:
+    kept = ("queue", "default", "#mqtt/kept", {"id": 1, "homes": [0], "owner": "default"})
+    gateway = WiredGateway(NodeOfGateways(1, [*ROWS, *snapshot(kept)]))
+    heard: dict[str, str] = {}
+
+    class Listener(FakeGuest):
+        def welcomed(self, welcome: AttachedWelcome, now: float) -> None:
+            heard[welcome.client_name] = welcome.new_session
+
+    for name in ("kept", "new/one"):
+        login = Login("default", None, name, "127.0.0.1", None, "mqtt 5")
+        gateway.carriers.attach("default", Listener(), login, gateway.node.now)
+    gateway.settle()
+    assert heard == {"kept": "", "new/one": "#mqtt/new%2Fone"}
 
 
 # Asking.

@@ -154,6 +154,7 @@ def test_an_attached_client_is_a_client_at_its_own_address(node: WiredNode, gate
         "resumed",
         "max_message_bytes",
         "rights",
+        "new_session",
     }
     (row,) = node.router.operators.clients(None, node.now)
     assert [row[name] for name in ("name", "address", "username", "sdk")] == ["c", NEAR, "alice", "mqtt 5"]

@@ -467,6 +467,7 @@ class Conversation:
             resumed=False,
             max_message_bytes=self.node.message_bytes_max,
             rights=rights,
+            new_session=fields.pop("new_session", ""),
         )
         self.client.welcomed(welcome, self.now)
         self.client.validate()

@@ -189,6 +189,19 @@ def test_a_session_that_is_kept_is_there_again(version: int) -> None:
 
 
 @BOTH
+def test_who_has_no_session_and_wants_none_that_is_kept_does_not_ask_for_it(version: int) -> None:
+    talk = Conversation(version).connect()
+    talk.node.session.error = errors.NOT_CONNECTED  # of who asks
+    assert talk.welcome(new_session="#mqtt/c").session_present is False
+    subscribed(talk, Subscription("a", 1))
+    talk.node_brings((1, row("x")))
+    (packet,) = talk.hears()
+    assert isinstance(packet, Publish)
+    talk.says(PubAck(packet.packet_id))
+    assert talk.node.accepted == [1]
+
+
+@BOTH
 def test_a_clean_start_ends_the_session_that_was_there(version: int) -> None:
     """[MQTT-3.1.2-4] [MQTT-3.2.2-2]; 3.1.1 [MQTT-3.1.2-6] [MQTT-3.2.2-1]."""
     talk = subscribed(Conversation(version).here(**KEPT[version]), Subscription("a", 1))
