@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gateway.line import Connect
     from gateway.producing import Producing, Settled
     from gateway.rights import ClientRights, KnownRights
-    from gateway.session import Acknowledged, AttachedWelcome, Brought, GatewaySession, Identity
+    from gateway.session import Acknowledged, AttachedWelcome, Brought, GatewaySession, Identity, Judged
 
 #: Filters that may wait for their turn; who has more of them does not wait for answers.
 FILTERS_WAITING_MAX: Final = 10_000
@@ -300,6 +300,7 @@ class Attached:
         "is_full",
         "last",
         "login",
+        "may_be_retained",
         "name",
         "number",
         "rights",
@@ -328,6 +329,8 @@ class Attached:
         #: What it may do; nothing before it is open.
         self.rights: ClientRights = carrier.no_rights
         self._message_bytes_max = 0
+        #: Whether what is retained for the filters that were judged last has to be read.
+        self.may_be_retained = True
         #: What it asked for, the oldest first; only of that one some filters may be answered or under way.
         self._requests: list[_Request | _Operation] = []
         #: Filters in them without an answer, at most FILTERS_WAITING_MAX.
@@ -571,13 +574,16 @@ class Attached:
         if self.state is AttachState.OPEN:
             self._guest.indicated(event, now)
 
-    def judged(self, codes: list[int], now: float) -> None:
+    def judged(self, event: Judged, now: float) -> None:
         """Take the answer to the piece that was under way."""
+        codes = event.codes
         assert self._is_asking
         self._is_asking = False
         self._filters_waiting -= len(codes)
         request = self._requests[0]
         assert isinstance(request, _Request)
+        # The pieces before were judged earlier: what has come since is in the last one.
+        self.may_be_retained = event.may_be_retained or (bool(request.codes) and self.may_be_retained)
         request.codes += codes
         is_done = not request.waiting
         if is_done:

@@ -383,7 +383,7 @@ class Carrier:
 
     def _judged(self, event: Judged, now: float) -> None:
         if client := self._clients.get(event.number):
-            self._tell(client, client.judged, event.codes, now)
+            self._tell(client, client.judged, event, now)
 
     def _brought(self, event: Brought, now: float) -> None:
         self.discarded += event.dropped

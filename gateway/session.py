@@ -100,6 +100,16 @@ class Judged(NamedTuple):
 
     number: int
     codes: list[int]
+    #: Whether what is retained has to be read: if not, there is nothing.
+    may_be_retained: bool
+
+
+class _SubAck(msgspec.Struct, array_like=True):
+    """The answer to a SUBSCRIBE or UNSUBSCRIBE."""
+
+    request: _Natural
+    results: list[tuple[int, str] | None]
+    may_be_retained: bool = True
 
 
 class Brought(NamedTuple):
@@ -174,7 +184,7 @@ _decode_costly: Final = decoder(CostlyFrame)
 _decode_alone: Final = decoder(AloneFrame)
 _decode_welcome: Final = msgspec.msgpack.Decoder(AttachedWelcome).decode
 _decode_closed: Final = msgspec.msgpack.Decoder(tuple[_Natural, str]).decode
-_decode_suback: Final = msgspec.msgpack.Decoder(tuple[_Natural, list[tuple[int, str] | None]]).decode
+_decode_suback: Final = msgspec.msgpack.Decoder(_SubAck).decode
 _decode_number: Final = msgspec.msgpack.Decoder(tuple[_Natural]).decode
 _decode_producer: Final = msgspec.msgpack.Decoder(ProducerOpened).decode
 _Sequence = Annotated[int, msgspec.Meta(ge=1)]
@@ -319,13 +329,15 @@ class GatewaySession(ClientSession):
         return _events(Ended(number, error_for(code, detail) if code else None))
 
     def _judged(self, number: int, frames: list[bytes]) -> list[Event]:
-        request, results = header(_decode_suback, frames, parts=0)
+        told = header(_decode_suback, frames, parts=0)
         asked = self._asked.pop(number, None)
         if asked is None:  # it has left meanwhile
             return []
-        if asked != (request, len(results)):
-            raise malformed(f"{len(results)} answers to request {request}; request and filters were {asked}")
-        return _events(Judged(number, [0 if one is None else one[0] for one in results]))
+        if asked != (told.request, len(told.results)):
+            found = f"{len(told.results)} answers to request {told.request}"
+            raise malformed(f"{found}; request and filters were {asked}")
+        codes = [0 if one is None else one[0] for one in told.results]
+        return _events(Judged(number, codes, told.may_be_retained))
 
     def _brought(self, number: int, frames: list[bytes]) -> list[Event]:
         flags, parts, dropped = read_deliver(frames)

@@ -198,6 +198,7 @@ class Router:
             self.endpoints, consumers.questions, self.shards, self.interest, check, unadmitted
         )
         self.requests.register("retained.read", ReadArguments, self.retained.read)
+        self.subscriptions.may_be_retained = self.retained.may_be
         self.rounds.may_admit = self.publishing.spooling.may_admit
         self._acks = self.publishing.acks
         self.scaling = Scaling(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from angarium.topic import Filter
     from router.asking.requests import Answer
     from router.flows.lane_questions import LaneQuestions
-    from router.guaranteed.endpoints import Endpoints
+    from router.guaranteed.endpoints import Endpoints, LaneUsage
     from router.matching.shards import Shards
     from router.sessions.interest import Interest
     from router.sessions.round import Round
@@ -108,6 +108,11 @@ def _match_late(a_round: Round[Session], splice: Splice) -> None:
             match_late(a_round, a_filter)
 
 
+def _is_empty(lane: LaneUsage) -> bool:
+    """Tell whether nothing is stored in a lane, or on its way there."""
+    return lane.is_known and lane.is_reported and not lane.held_messages
+
+
 class Retained:
     """Reads what is retained, for sessions that may subscribe to it, and gateways, for their clients that do."""
 
@@ -155,6 +160,14 @@ class Retained:
                 self._ask(reading, now)
 
         splice.reads.append(go_on)
+
+    def may_be(self, session: Session) -> bool:
+        """Tell whether a reading that began now could give anything, or would have to wait for rounds."""
+        endpoint = self._endpoints.find(session.vpn.name, QUEUE, wire.RETAINED_QUEUE)
+        if endpoint is not None and not all(map(_is_empty, (*endpoint.lanes, *endpoint.retiring))):
+            return True
+        is_under_way = any(shard.outstanding or shard.replays for shard in self._shards.shards)
+        return is_under_way or any(True for _ in self._unadmitted())
 
     def _splice(self, session: Session, wish: ReadArguments, parsed: Filter, now: float) -> Splice:
         if session.splices is None:

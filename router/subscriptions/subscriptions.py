@@ -148,6 +148,9 @@ _Act: TypeAlias = "Callable[[Session, Session, str, int, Change], list[Any] | No
 class Subscriptions:
     """Adds and removes subscriptions; every change passes here."""
 
+    #: Tells whether a client of a gateway has to ask for what is retained; who reads that sets it.
+    may_be_retained: Callable[[Session], bool]
+
     def __init__(
         self,
         interest: Interest[Session],
@@ -421,7 +424,8 @@ class Subscriptions:
 
     def _answer(self, session: Session, request: int, codes: list[Any]) -> None:
         if not session.closed:
-            self._egress.answer(session, [wire.SUBACK, wire.pack([request, codes])])
+            more = () if session.carrier is None else (self.may_be_retained(session),)
+            self._egress.answer(session, [wire.SUBACK, wire.pack([request, codes, *more])])
 
 
 def describe_subscription(session: Session, subscription: Subscription) -> dict[str, Any]:

@@ -77,6 +77,7 @@ class Subscribing:
     __slots__ = (
         "_asked",
         "_attached",
+        "_bare",
         "_capabilities",
         "_granted",
         "_host",
@@ -106,6 +107,8 @@ class Subscribing:
         self._users: dict[str, tuple[str, ...]] = {}
         #: Packets that wait for the one that is under way; REQUESTS_MAX at most, and none if none is.
         self._requests: list[Subscribe | Unsubscribe] = []
+        #: Filters that came into force with the last SUBSCRIBE, and for which nothing is retained.
+        self._bare: frozenset[str] = frozenset()
         #: What the node is asked, and what is done with its answers; None if all that it was asked is in force.
         self._asked: tuple[str, ...] = ()
         self.then: Callable[[_Answers], None] | None = None
@@ -200,6 +203,7 @@ class Subscribing:
             one.judged(_first_refusal(one.filters, answers)) if one.is_direct else one for one in wanted
         ]
         new = [one for one, code in answers.items() if not code]
+        self._bare = frozenset(() if self._attached.may_be_retained else new)
         joining = [
             one.subscription for one in judged if not one.refusal and _has_shared_queue(one.subscription)
         ]
@@ -257,12 +261,16 @@ class Subscribing:
                 is_known = one.text in self._granted
                 codes.append(one.subscription.options.qos)
                 new += self._grant(one.subscription)
-                if _wants_retained(one.subscription.options, is_known=is_known):
+                if _wants_retained(one.subscription.options, is_known=is_known) and not self._is_bare(one):
                     begun[one.text] = None
         self._receiver.reply(SubAck(packet.packet_id, tuple(codes)), refusals[0] if refusals else 0)
         if begun:
             self._host.read_retained([self._granted[text] for text in begun])
         self._ask(self._attached.unsubscribe, [one for one in new if one not in self._users], _nothing)
+
+    def _is_bare(self, one: _Wanted) -> bool:
+        """Tell whether nothing is retained for what is granted, as the node said when it came into force."""
+        return one.is_direct and bool(one.filters) and self._bare.issuperset(one.filters)
 
     def _refuse(self, one: _Wanted) -> None:
         """Leave the queue that was shared for nothing: the session cannot have it."""

@@ -63,7 +63,7 @@ WELCOME = Welcome(
 class SimulatedAttached:
     """A client at the node, as `gateway.attached.Attached` is: one request at a time, everything else in order."""
 
-    vpn, queued = "default", (0, 0)
+    vpn, queued, may_be_retained = "default", (0, 0), True
 
     def __init__(self, gateway: SimulatedGateway, guest: Guest, name: str) -> None:
         self.gateway = gateway

@@ -132,6 +132,41 @@ def test_a_message_vpn_that_retains_nothing_has_nothing_to_read(make_publish_nod
     assert read(client) == {}
 
 
+def may_be(node: PublishNode, client: FakeClient) -> bool:
+    return node.router.retained.may_be(node.router.sessions.by_routing_id[client.routing_id])
+
+
+def test_a_gateway_is_told_when_there_is_nothing_to_read(
+    retaining: PublishNode, publisher: Publisher
+) -> None:
+    client = retaining.client()
+    assert not may_be(retaining, client)
+    queue = retaining.router.endpoints.find("default", "queue", wire.RETAINED_QUEUE)
+    assert queue is not None
+    queue.lanes[0].is_reported = False
+    assert may_be(retaining, client), "its home has not told anything of it"
+    keep(publisher, a=b"1")
+    assert may_be(retaining, client)
+    keep(publisher, a=b"")
+    assert read(client) == {}
+    retaining.homes[0].tell(queue.lanes[0].lane_id)
+    retaining.settle()
+    assert not may_be(retaining, client)
+    publish_held(retaining, publisher, (HELD, b"2"))
+    assert may_be(retaining, client), "a round is under way that was matched before"
+    release(retaining)
+    assert may_be(retaining, client)
+
+
+def test_where_nothing_was_ever_retained_there_is_nothing_to_read(make_publish_node: Any) -> None:
+    node = make_publish_node(1)
+    client = node.client()
+    assert not may_be(node, client)
+    node.pause(0)
+    client.publish(("a", b"x", wire.FLAG_RETAIN))
+    assert may_be(node, client)
+
+
 class TestSplice:
     """A client subscribes, is answered, and reads with a number."""
 

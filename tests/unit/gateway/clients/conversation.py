@@ -133,6 +133,8 @@ class FakeAttached:
         self.queued = (0, 0)
         self.message_bytes_max = 1 << 20
         self.is_full = self.is_away = False
+        #: Whether the node says that what is retained has to be read.
+        self.may_be_retained = True
         #: Whether it has said BYE, and whether it is at the node no more.
         self.has_left = False
         self.is_over = False

@@ -359,6 +359,19 @@ def test_each_subscribe_of_3_1_1_begins_with_what_is_retained() -> None:
     assert talk.read == ["a", "b"] * 2
 
 
+def test_what_the_node_has_nothing_of_is_not_read() -> None:
+    talk = Conversation(V3).here()
+    talk.node.may_be_retained = False
+    subscribed(talk, "a")
+    assert talk.read == []
+    subscribed(talk, "a")  # it was in force before, so the node was not asked
+    assert talk.read == ["a"]
+    talk.read.clear()
+    talk.node.may_be_retained = True
+    subscribed(talk, "b")
+    assert talk.read == ["b"]
+
+
 def test_what_is_shared_or_refused_does_not_begin_with_what_is_retained() -> None:
     """Section 4.8.2."""
     talk = Conversation().here()
