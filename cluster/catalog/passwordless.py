@@ -1,8 +1,9 @@
 """Who comes in without a password: the username `default` of a node that nobody has secured yet.
 
 A new node serves every user of its host as `default`, so that the first hour needs no account. That ends with the
-first password of any username on the node, and with a listening address beyond loopback: `default` is disabled in the
-same change, once. From then on, or when an operator has said whether it is enabled, nothing here changes it again.
+first password of any username on the node, and with an address beyond loopback by which clients come, also that of a
+proxy (`http.public_url`): `default` is disabled in the same change, once. From then on, or when an operator has said
+whether it is enabled, nothing here changes it again.
 
 While `default` comes in without a password, the endpoints that operators create in its Message VPN without an owner
 are its own: whoever made the queue in the shell consumes it in the next one. An owner rather than a permission for

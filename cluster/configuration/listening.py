@@ -91,6 +91,14 @@ def files_of(section: Listening, router: RouterConfig) -> TlsFiles:
     return TlsFiles(router.tls_cert_file, router.tls_key_file)
 
 
+def is_public(section: Listening) -> bool:
+    """Tell whether a proxy brings clients of other hosts to a section."""
+    if not (section.listen and section.public_url):
+        return False
+    place = urlsplit(section.public_url)
+    return not is_loopback(f"tcp://{place.netloc if place.port else f'{place.netloc}:80'}")
+
+
 def faults_of(name: str, section: Listening, router: RouterConfig) -> list[str]:
     """Give what is wrong with the section of this name, as sentences."""
     faults = [

@@ -615,7 +615,7 @@ def prepare_catalog(store: ConfigStore, config: NodeConfig, workers: int, node: 
         *(address_of(entry).url for entry in config.mqtt.listen),
         *map(listening.url_of, config.http.listen),
     ]
-    elsewhere = not all(map(is_loopback, listens))
+    elsewhere = not all(map(is_loopback, listens)) or listening.is_public(config.http)
     _keep(store, catalog, passwordless.at_start(catalog, reached_from_elsewhere=elsewhere))
     return catalog
 

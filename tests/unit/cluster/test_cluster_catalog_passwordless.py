@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cluster import objects
 from cluster.catalog import passwordless
 from cluster.catalog.catalog import Catalog
-from storage.config_store import Change, Counter, Entry
+from cluster.configuration.config import NodeConfig
+from cluster.configuration.http import HttpSection
+from cluster.controller.server import prepare_catalog
+from storage.config_store import Change, ConfigStore, Counter, Entry
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.requirement("R283")
 
@@ -215,3 +221,28 @@ def test_a_backup_brings_back_owners_and_what_was_decided(life: Life, *, enabled
     other.keep(other.catalog.apply(life.catalog.export()).changes)
     assert other.catalog.snapshot() == life.catalog.snapshot()
     assert other.catalog.passwordless in (passwordless.CLOSED, passwordless.DECIDED)
+
+
+@pytest.mark.parametrize(
+    ("listen", "public_url", "is_enabled"),
+    [
+        (["http://127.0.0.1:8080"], "https://messages.example", False),
+        (["http://127.0.0.1:8080"], "https://messages.example:8443", False),
+        (["http://127.0.0.1:8080"], "http://localhost:8080", True),
+        (["http://127.0.0.1:8080"], "", True),
+        ([], "https://messages.example", True),
+        (["https://0.0.0.0:8080"], "", False),
+    ],
+)
+def test_who_comes_by_a_proxy_is_not_of_this_host(
+    tmp_path: Path, listen: list[str], public_url: str, is_enabled: bool
+) -> None:
+    store = ConfigStore(tmp_path / "config")
+    config = NodeConfig(http=HttpSection(listen=listen, public_url=public_url))
+    try:
+        catalog = prepare_catalog(store, config, 1, "n")
+    finally:
+        store.close()
+    default = catalog.get("username", "default", "default")
+    assert default is not None
+    assert default["enabled"] is is_enabled
