@@ -17,7 +17,7 @@ import aiohttp
 
 from angarium_server.http.failures import failure_of
 from gateway.http.messages import headers_of
-from gateway.http.webhooks.addresses import may_reach
+from gateway.http.webhooks.addresses import is_allowed, may_reach
 from gateway.http.webhooks.attempts import Answer
 from gateway.http.webhooks.signing import secrets_of, signed_headers
 
@@ -36,7 +36,7 @@ BODY_S: Final = 0.5
 
 
 class _ForbiddenAddressError(OSError):
-    """A webhook may not reach this address."""
+    """A webhook may not reach this address; the text says why."""
 
 
 class _UnusableFileError(Exception):
@@ -74,8 +74,8 @@ class Poster:
         except _UnusableFileError as error:
             return Answer(None, failure=str(error))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            if isinstance(getattr(error, "os_error", None), _ForbiddenAddressError):
-                return Answer(None, failure="its address is not public: http.webhook_networks allows others")
+            if isinstance(refused := getattr(error, "os_error", None), _ForbiddenAddressError):
+                return Answer(None, failure=f"{refused}: http.webhook_networks allows others")
             return Answer(None, failure=failure_of(error))
 
     async def close(self) -> None:
@@ -108,8 +108,18 @@ class Poster:
         """The socket for an address that a name was resolved to, or that stood in the URL: no way leads around it."""
         family, kind, protocol, _, target = address
         if not may_reach(target[0], self._allowed):
-            raise _ForbiddenAddressError("a webhook may not reach this address")
+            raise _ForbiddenAddressError("its address is not public")
+        if not is_allowed(target[0], self._allowed) and _is_own(family, target):
+            raise _ForbiddenAddressError("its address is that of the node's host")
         return socket.socket(family, kind, protocol)
+
+
+def _is_own(family: int, target: tuple[Any, ...]) -> bool:
+    """Whether an address is one of this host: then what is sent there would come from the same one. Nothing is sent."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect(target)
+        return bool(probe.getsockname()[0] == target[0])
+    return False
 
 
 def _trust(ca_pem: str) -> ssl.SSLContext | bool:

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from angarium.client.protocol.flow_window import FlowWindow
+from cluster.webhook import posting as posting_module
 from cluster.webhook.config import WebhookConfig
 from cluster.webhook.posting import Poster
 from gateway.http.webhooks.attempts import Answer
@@ -91,10 +92,12 @@ async def attempt(
     if not up:
         await sink.stop()
     url = f"http://{host}:{sink.port}/{what}"
-    poster = Poster(WebhookConfig(name="w", vpn="v", url=url, window=1, timeout_ms=500), allowed)
+    # Whoever answers has the time that a busy machine needs.
+    timeout_ms = 500 if what == "hang" else 30_000
+    poster = Poster(WebhookConfig(name="w", vpn="v", url=url, window=1, timeout_ms=timeout_ms), allowed)
     held = Held(FlowWindow(1, 1), 0, 1, (0, "a", 0, None, None, b"body"), "one")
     try:
-        return await asyncio.wait_for(poster.post(held), 20), sink
+        return await asyncio.wait_for(poster.post(held), 60), sink
     finally:
         await poster.close()
         await sink.stop()
@@ -126,6 +129,15 @@ def test_what_is_not_allowed_is_never_connected_to(host: str) -> None:
     assert got.code is None
     assert got.failure
     assert sink.got == []
+
+
+def test_a_public_address_of_the_host_itself_is_never_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posting_module, "may_reach", lambda _address, _allowed: True)
+    got, sink = asyncio.run(attempt("ok", allowed=()))
+    assert "that of the node's host" in got.failure
+    assert sink.got == []
+    got, sink = asyncio.run(attempt("ok", allowed=LOOPBACK))
+    assert (got, len(sink.got)) == (Answer(204), 1)
 
 
 def test_a_name_is_judged_by_what_it_is_resolved_to() -> None:

@@ -19,7 +19,13 @@ TRANSLATED: Final = ip_network("64:ff9b::/96")
 def may_reach(address: str, allowed: Iterable[IPv4Network | IPv6Network]) -> bool:
     """Whether a webhook may connect to this address, which is a number and not a name."""
     target = behind(ip_address(address))
-    return (target.is_global and not target.is_multicast) or any(target in network for network in allowed)
+    return (target.is_global and not target.is_multicast) or is_allowed(address, allowed)
+
+
+def is_allowed(address: str, allowed: Iterable[IPv4Network | IPv6Network]) -> bool:
+    """Whether the operator allows this address, public or not."""
+    target = behind(ip_address(address))
+    return any(target in network for network in allowed)
 
 
 def behind(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
