@@ -6,6 +6,7 @@ An `Outbox` has what the state machine decided to send, in that order, for its s
 
 from __future__ import annotations
 
+import random  # noqa: TC003 - a compiler reads the types of fields
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,14 +19,11 @@ from angarium_server.frames.frame import encode
 from angarium_server.frames.homes import FlowFrame, FlowOrder
 from angarium_server.frames.matching import Bundle
 from router.ground.alarms import Alarms
-from router.ground.config import Identity, SpoolLimits
+from router.ground.config import Identity, RouterConfig, SpoolLimits
 from router.ground.effects import EmitEvent, SendClient, SendWorker
 
 if TYPE_CHECKING:
-    import random
-
     from angarium_server.frames.homes import FlowVerb
-    from router.ground.config import RouterConfig
     from router.ground.effects import Effect
 
 #: A DELIVER may grow to so many bytes of rows; beyond that a frame less spares nothing.
@@ -181,7 +179,7 @@ def _plain_head(rows: int) -> bytes:
     return wire.pack([0, [[rows, None]], 0])
 
 
-@dataclass(slots=True)
+@dataclass
 class Counters:
     """What happened since the router started; a session's own are added at its end."""
 
@@ -213,7 +211,7 @@ class TokenBucket:
         return True
 
 
-@dataclass(slots=True)
+@dataclass
 class Ground:
     """Configuration, identity, chance, the clock on the wall, and where effects and counts go."""
 
