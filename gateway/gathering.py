@@ -14,7 +14,7 @@ the node is done with some.
 And what clients of one process publish for each other (`Exchange`): they get it in the turn that brings it, and the
 router, which knows who else wants it, passes over them. A round says of which of its rows that is not so: these are
 *kept* for the way by the router, if the node retains them or they are for one client. A subscriber gets what one
-publisher says in its order, so what that says behind a retained row is kept too, until the node is done with both.
+publisher says in its order, so what that says behind a kept row is kept too, until the node is done with both.
 """
 
 from __future__ import annotations
@@ -243,11 +243,11 @@ class Exchange:
         """Take a row that cannot be handed over without a look at it; it is gathered next, at this place."""
         if not self.is_used:
             return
-        if row[2]:
+        if row[2] or row[1][0] == "#":
             client.is_ahead = False
         elif not client.is_ahead and not client.unretired and not self.is_starved:
             client.is_ahead = True
-        if client.is_ahead and row[1][0] != "#":
+        if client.is_ahead:
             self.rows.append(row)
         else:
             self._kept.append(place)
