@@ -131,7 +131,10 @@ def run_supervisor(options: UpOptions) -> int:
             if not await_word():
                 return 0
             config = effective_config(options)
-        return _run_node(options, config, warm)
+        status = _run_node(options, config, warm)
+    if KEEPER_VARIABLE in os.environ:
+        launch.leave(status)
+    return status
 
 
 def _warm_up(warm: WarmProcesses, options: UpOptions, config: NodeConfig) -> None:

@@ -12,16 +12,21 @@ import os
 import threading
 import time
 from collections import deque
+from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
-from angarium_server.process import DeferredReply
+from angarium_server.process import KEEPER_VARIABLE, DeferredReply
 from node.home.home import Home
 from node.home.operations import Answer
 from node.home.spool.folders import OtherSpools, StartNews, open_own
 from storage.writer import Writer
+
+if KEEPER_VARIABLE in os.environ:
+    # A worker that waits at a standby has it when it begins; for all others TLS is megabytes that they do not need.
+    import_module("storage.shipping.line")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,7 +96,6 @@ class HomeServer:
         process.add(self._waker, self._woken)
 
     def _make_line(self, standby: StandbySettings, own: str) -> ShippingLine:
-        # TLS is megabytes for workers that have no standby.
         from angarium_server.connections.names import Names
         from storage.groups import GroupLog
         from storage.shipping.line import ShippingLine, found

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from angarium import errors
-from angarium.errors import error_for
+from angarium.errors import ConflictError, error_for
 from angarium_server.visible import visible
 from cluster.commands.connecting.connection import (
     AdminOptions,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 STORE_COLUMNS = ("store", "follows", "caught up", "lag", "sent")
 LOOK_S = 0.5
+SWITCH_LOOK_S = 0.1
 
 
 @click.group(cls=SuggestingGroup)
@@ -66,12 +67,38 @@ def join(*, data: Path | None, timeout_s: float, out: Output) -> None:
 
 
 @standby.command("switch")
+@setting(
+    "--wait-timeout",
+    "timeout_s",
+    type=ABOVE_0,
+    default=10.0,
+    help="Seconds to wait at most until the standby has everything.",
+)
 @output_option
 @admin_options
-def switch(*, admin: AdminOptions, out: Output) -> None:
+def switch(*, admin: AdminOptions, timeout_s: float, out: Output) -> None:
     """Hand the node over: it stops here in order, and the standby, which has everything, becomes the primary."""
-    admin.call("standby.switch")
+    deadline, is_told = time.monotonic() + timeout_s, False
+    while not _is_handed_over(admin, deadline):
+        if not is_told:
+            is_told = True
+            click.echo(f"the standby lacks something; waiting for it, {timeout_s:g} s at most", err=True)
+        time.sleep(SWITCH_LOOK_S)
     out.done("the node stops here, and starts on the other host", {"switching": True})
+
+
+def _is_handed_over(admin: AdminOptions, deadline: float) -> bool:
+    """Ask for the hand-over; false: there is a standby, and it may have everything in a moment."""
+    try:
+        admin.call("standby.switch")
+    except ConflictError as error:
+        if error.code != errors.STANDBY_REFUSED or time.monotonic() >= deadline:
+            raise
+        found = admin.call("standby.status")
+        if found["role"] != "primary" or found["store"] == "manual":
+            raise
+        return False
+    return True
 
 
 @standby.command("promote")

@@ -15,6 +15,7 @@ from cluster.commands import cli
 from cluster.commands.connecting.connection import AdminOptions
 from cluster.commands.objects import clients
 from cluster.commands.queues import jobs
+from cluster.commands.standby import standby
 from cluster.data.node_file import NODE_FILE, NodeFile
 from storage.config_store import ConfigStore
 from storage.spool import DATA_FILE, open_spool
@@ -342,3 +343,51 @@ def test_a_change_of_the_number_of_workers_that_takes_too_long_says_that_it_goes
     admin.answers["workers"] = workers_of(7)
     assert cli.run(["worker", "scale", "1", "--wait", "--wait-timeout", "0.001"]) == 1
     assert "angarium worker list" in capsys.readouterr().err
+
+
+# -- a hand-over ---------------------------------------------------------------------------------------------
+
+
+def refuse_first(times: int) -> Callable[[], None]:
+    """Give what refuses a hand-over so many times, as while a standby lacks something."""
+    left = iter(range(times))
+
+    def answer() -> None:
+        if next(left, None) is not None:
+            raise errors.error_for(errors.STANDBY_REFUSED, "no standby has everything")
+
+    return answer
+
+
+@pytest.mark.requirement("R269")
+def test_a_hand_over_waits_for_a_standby_that_lacks_something(
+    admin: FakeAdmin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby, "SWITCH_LOOK_S", 0.0)
+    admin.answers["standby.switch"] = refuse_first(3)
+    admin.answers["standby.status"] = {"role": "primary", "store": "etcd"}
+    assert cli.run(["standby", "switch"]) == 0
+    assert [operation for operation, _ in admin.calls].count("standby.switch") == 4
+    assert capsys.readouterr().err.count("waiting for it") == 1
+
+
+@pytest.mark.requirement("R269")
+@pytest.mark.parametrize("status", [{"role": "alone", "store": ""}, {"role": "primary", "store": "manual"}])
+def test_a_hand_over_that_is_never_possible_is_refused_at_once(
+    admin: FakeAdmin, capsys: pytest.CaptureFixture[str], status: dict[str, str]
+) -> None:
+    admin.answers["standby.switch"] = refuse_first(1)
+    admin.answers["standby.status"] = status
+    assert cli.run(["standby", "switch"]) == 1
+    assert str(errors.STANDBY_REFUSED) in capsys.readouterr().err
+
+
+@pytest.mark.requirement("R269")
+def test_a_hand_over_is_waited_for_so_long_only(
+    admin: FakeAdmin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby, "SWITCH_LOOK_S", 0.0)
+    admin.answers["standby.switch"] = refuse_first(1_000_000)
+    admin.answers["standby.status"] = {"role": "primary", "store": "etcd"}
+    assert cli.run(["standby", "switch", "--wait-timeout", "0.05"]) == 1
+    assert str(errors.STANDBY_REFUSED) in capsys.readouterr().err
