@@ -50,8 +50,14 @@ class Past(NamedTuple):
     begun: tuple[Begun, ...] = ()
     #: The number of the newest group; 0: none.
     newest: int = 0
-    #: The first group of which the keys are known.
+    #: The first group of which the keys are known; what was there before the first group is of a group 1 that nobody
+    #: knows.
     oldest: int = 1
+
+    @property
+    def is_unknown(self) -> bool:
+        """Tell whether there is something that is of no group."""
+        return not self.newest and self.oldest > 1
 
     def common(self, other: Past) -> int:
         """Give the number of the newest group that both have."""
@@ -113,19 +119,26 @@ class GroupLog:
         """Give what is on disk."""
         stored = self._spool.get(Table.META, KEY_PAST)
         if stored is None:
-            return Past()
+            return Past() if self._is_empty() else Past(oldest=2)
         begun, newest, oldest = msgpack.unpackb(stored)
         return Past(tuple(Begun(*one) for one in begun), newest, oldest)
 
     def found(self, run: str) -> Group | None:
-        """Give the first group of a spool that has none, and may have something: who has nothing needs a copy of it.
+        """Give the first group of a spool that has none: all of one that was just made.
 
-        None: there are groups already.
+        Of one that has something already nobody knows the keys: who has nothing needs a copy of it. None: there are
+        groups already.
         """
         if self.ahead.newest:
             return None
+        if not self.ahead.is_unknown:
+            return self.group(run, [(Table.META, *row) for row in self._spool.scan(Table.META)])
         self.ahead = Past((Begun(run, 1),), 1, 2)
         return Group(1, run, [_row_of(self.ahead)])
+
+    def _is_empty(self) -> bool:
+        """Tell whether there is nothing but what each spool says of itself."""
+        return not any(self._spool.scan(table, limit=1) for table in Table if table is not Table.META)
 
     def group(self, run: str, changes: Sequence[Change]) -> Group:
         """Give changes the next number, as a group of a run, to be written by this spool and by others."""

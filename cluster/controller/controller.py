@@ -177,7 +177,7 @@ class Controller:
         self._webhooks = WebhookOperations(board, catalog, self._processes[WEBHOOK.name])
         self._standby = StandbyOperations(board)
         self._balancing = Balancing(board, catalog, self._changes)
-        self._scaling = Scaling(board, catalog, self._changes, self._balancing, self._standby.refuse_scaling)
+        self._scaling = Scaling(board, catalog, self._changes, self._balancing, self._standby.is_there)
         self._blames = Blames(board, catalog, self._changes)
         #: Number of a `ReloadCertificate` -> who waits for it.
         self._reloading: dict[int, AdminAsker] = {}
@@ -328,9 +328,9 @@ class Controller:
             self._board.emit(ReloadCertificate())
         return self._board.taken()
 
-    def go_on_balancing(self, counter: int) -> None:
-        """Take up what is left of moves that another controller began: the counter as it is in the store."""
-        self._balancing.counter = counter
+    def go_on_balancing(self, counter: int, staying: int) -> None:
+        """Take up what is left of moves that another controller began: the counters as they are in the store."""
+        self._balancing.go_on(counter, staying)
 
     def measured(self, usage: dict[int, dict[str, Any]]) -> None:
         """Take what each pid uses: rss_bytes, cpu_percent, uptime_s."""

@@ -77,8 +77,7 @@ from cluster.controller.switchboard.events import FILE_NAME as EVENTS_FILE
 from cluster.controller.switchboard.events import EventFile, EventRing
 from cluster.controller.switchboard.switchboard import Switchboard
 from cluster.controller.syslog import Syslog
-from cluster.controller.workers.balancing import BALANCE
-from cluster.controller.workers.scaling import WORKERS
+from cluster.controller.workers.balancing import BALANCE, STAYING, WORKERS
 from cluster.data.data_dir import CONFIG_FOLDER, COPIES_FOLDER, ISSUERS_FOLDER
 from cluster.join import stored
 from cluster.join.tokens import Tokens
@@ -177,7 +176,8 @@ class ControllerServer:
         self._controller = Controller(
             registries, board, identity, shown_config(runtime), copies, user_of_node()
         )
-        self._controller.go_on_balancing(self._store.load_counters().get(BALANCE, 0))
+        counters = self._store.load_counters()
+        self._controller.go_on_balancing(counters.get(BALANCE, 0), counters.get(STAYING, 0))
         self._vault = self._open_vault(runtime, data_dir)
         self._meter = Meter()
         self._measure_due = 0.0

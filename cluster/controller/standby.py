@@ -52,13 +52,15 @@ class StandbyOperations:
     def __init__(self, board: Switchboard) -> None:
         self._board = board
         self._status: HostStatus | None = None
+        #: Whether a keeper has ever been looked for.
+        self._has_keeper = False
         #: The epoch, and whether the standby was in the in-sync set, as operators were told last.
         self._told: tuple[int, bool] | None = None
         self.operations: Handlers = {"standby.status": self._show, "standby.switch": self._switch}
 
     def told(self, status: HostStatus | None, promotion: Promotion | None = None) -> None:
-        """Take what the keeper says; None: this node has none. And that somebody promoted this host before it began."""
-        self._status = status
+        """Take what the keeper says; None: nothing for now. And that somebody promoted this host before it began."""
+        self._status, self._has_keeper = status, True
         if promotion is not None:
             given = {"name": promotion.host, **({"reason": promotion.cost} if promotion.cost else {})}
             who = Who(promotion.who, ADMINISTRATOR, "", "local", "")
@@ -78,17 +80,9 @@ class StandbyOperations:
             self._board.record_system("info", CLEAR_EVENT, text)
         self._told = status.epoch, is_in_sync
 
-    def refuse_scaling(self) -> None:
-        """Lanes are taken over from the spool of another worker on its disk, which the standby would not hear of.
-
-        Raises:
-            ConflictError: this host has a standby (40909).
-        """
-        if self._status is not None:
-            detail = "the number of workers cannot be changed on a node with a standby"
-            raise errors.error_for(
-                errors.STANDBY_REFUSED, detail, "leave the section [standby] out on both hosts"
-            )
+    def is_there(self) -> bool:
+        """Tell whether this host is one of a pair, also while nobody knows how it does."""
+        return self._has_keeper
 
     def metrics(self) -> dict[str, Any]:
         """Give the figures of `STANDBY`; nothing without a pair."""

@@ -36,6 +36,8 @@ TOKEN_KEY_BYTES: Final = 32
 #: The folders in a data directory, and in a backup of it.
 CONFIG_FOLDER: Final = "config"
 SPOOL_FOLDER: Final = "spool"
+#: The counter of the config store that says how many spools were made.
+SPOOLS: Final = "spools"
 #: Where copies wait for an operator at another host, in the data directory; never in a backup.
 COPIES_FOLDER: Final = "copies"
 #: What addresses of issuers gave last.

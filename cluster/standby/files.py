@@ -13,6 +13,7 @@ import msgspec
 from angarium.errors import UnavailableError
 from angarium_server.frames.shipping import ShipFiles
 from cluster.data.data_dir import (
+    CONFIG_FOLDER,
     ISSUERS_FOLDER,
     JOIN_TOKENS_FILE,
     JOINED_FOLDER,
@@ -56,8 +57,8 @@ def collect(data: Path, number: int, standing: Standing | None = None) -> ShipFi
     return ShipFiles(number, alike, found, standing.epoch, standing.primary, sorted(standing.in_sync))
 
 
-def write(data: Path, shipped: ShipFiles) -> None:
-    """Write what the primary has, durably; names that no primary sends are passed over.
+def write(data: Path, shipped: ShipFiles) -> list[str]:
+    """Write what the primary has, durably; names that no primary sends are passed over. Gives the stores that went.
 
     Raises:
         OSError: it cannot be written.
@@ -68,10 +69,35 @@ def write(data: Path, shipped: ShipFiles) -> None:
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not place.exists() or place.read_bytes() != content:
                 write_durably(place, content)
-    _write_node(data, shipped.node)
+    before, after = _write_node(data, shipped.node)
     if shipped.primary and (data / MANUAL_FILE).exists():
         # The operator's file of this host knows nothing but what the primary says.
         note(data / MANUAL_FILE, Standing(shipped.epoch, shipped.primary, frozenset(shipped.in_sync)))
+    return [str(index) for index in range(after.workers, before.workers)]
+
+
+class Stores:
+    """Which stores a node has, as its supervisor has written down last; it does before it starts a worker."""
+
+    def __init__(self, data: Path) -> None:
+        """Read nothing yet."""
+        self._data = data
+        self._names: list[str] = []
+        #: What the file looked like when it was read.
+        self._seen: tuple[int, int] | None = None
+
+    def names(self) -> list[str]:
+        """Give them; none before the node has begun."""
+        try:
+            found = (self._data / NODE_FILE).stat()
+            looks = found.st_mtime_ns, found.st_ino
+            if looks != self._seen:
+                node = read_node_file(self._data)
+                self._names = [CONFIG_FOLDER, *map(str, range(node.workers))] if node.data_id else []
+                self._seen = looks
+        except (OSError, UnavailableError):
+            self._names, self._seen = [], None
+        return self._names
 
 
 def data_id_of(data: Path) -> str:
@@ -82,7 +108,7 @@ def data_id_of(data: Path) -> str:
         return ""
 
 
-def _write_node(data: Path, alike: dict[str, Any]) -> None:
+def _write_node(data: Path, alike: dict[str, Any]) -> tuple[NodeFile, NodeFile]:
     try:
         before = read_node_file(data)
     except UnavailableError:
@@ -92,6 +118,7 @@ def _write_node(data: Path, alike: dict[str, Any]) -> None:
     after = msgspec.structs.replace(before, **given)
     if after != before:
         write_durably(data / NODE_FILE, msgspec.json.format(msgspec.json.encode(after)) + b"\n")
+    return before, after
 
 
 def _is_known(name: str) -> bool:

@@ -27,13 +27,13 @@ from angarium_server.frames.shipping import (
     ToldSynced,
     Whereabouts,
 )
-from cluster.data.data_dir import CONFIG_FOLDER
+from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
 from cluster.standby import files
 from cluster.standby.places import ConfigPlace, SpoolPlace
 from storage.headroom import NoRoomError
 from storage.shipping.encoding import frames_to_primary, from_primary
 from storage.shipping.receiving import Finish, Fresh, Receiving
-from storage.spool import SpoolFailedError, SpoolFullError
+from storage.spool import SpoolFailedError, SpoolFullError, remove_spool
 
 if TYPE_CHECKING:
     import ssl
@@ -182,6 +182,8 @@ class Followers:
         self._ending: set[asyncio.Task[None]] = set()
         #: Connections that ship files.
         self._filing: set[bytes] = set()
+        #: Stores that the primary has no more, which go when nothing is written to them.
+        self._left: set[str] = set()
         #: Nobody is followed any more: what is still shipped is passed over.
         self._is_closing = False
         self._heard_at = 0.0
@@ -208,6 +210,11 @@ class Followers:
         self._door.tick(now)
         self._door.read_rest()
         self._door.flush()
+        if self._left and not self._ending:
+            for store in self._left.difference(self.stores):
+                _log.info("store %s is dropped: the primary has it no more", store)
+                remove_spool(self._terms.data / SPOOL_FOLDER / store)
+                self._left.discard(store)
 
     async def close(self) -> None:
         """Follow nobody any more; returns when no store is open."""
@@ -252,6 +259,7 @@ class Followers:
         if meet.store in self.stores or self._ending:
             raise errors.error_for(errors.HOME_NOT_READY, f"store {meet.store} is still open for another one")
         place = self._place_of(meet.store)
+        self._left.discard(meet.store)
         _log.info("store %s of the primary is followed", meet.store)
         self._followers[connection.id] = Follower(
             meet.store,
@@ -293,7 +301,7 @@ class Followers:
             return
         shipped = read(_decode_files, frames)
         try:
-            files.write(self._terms.data, shipped)
+            self._left.update(files.write(self._terms.data, shipped))
         except OSError as error:
             raise errors.error_for(errors.DISK_FULL, str(error)) from None
         self._say(connection_id, ToldSynced(shipped.number).frames())

@@ -39,7 +39,7 @@ from cluster.configuration.config import read_password_file
 from cluster.controller.health.checks import Check, Health
 from cluster.controller.health.pages import page
 from cluster.controller.health.server import HealthServer
-from cluster.data.data_dir import CONFIG_FOLDER, RuntimeDirectory, in_use, write_durably
+from cluster.data.data_dir import RuntimeDirectory, in_use, write_durably
 from cluster.data.node_file import process_start
 from cluster.standby import files
 from cluster.standby.desk import Desk, address_in
@@ -273,17 +273,6 @@ class Host:
         command = launch.command(*sys.argv[1:])
         return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, process_group=0)
 
-    @property
-    def has_node(self) -> bool:
-        """Tell whether there was a node on the data here, or a copy of one."""
-        return bool(files.data_id_of(self._data))
-
-    @property
-    def stores(self) -> list[str]:
-        """Give what a standby has to follow; nothing before the node has begun."""
-        found = files.collect(self._data, 0)
-        return [] if found is None else [CONFIG_FOLDER, *map(str, range(found.node["workers"]))]
-
     def write_status(self, status: HostStatus) -> None:
         """Have others see it; the newest is enough."""
         place = self._data / STATUS_FILE
@@ -305,12 +294,13 @@ class Life:
         self._probes: HealthServer | None = None
         self._desk: Desk | None = None
         self._line: FilesLine | None = None
-        #: What a standby has to follow; nothing before the node has begun, whose workers stay as many. When that is
-        #: looked for.
-        self._stores: list[str] = []
+        #: What a standby has to follow, looked at before each judgement: the number of workers is in the file before
+        #: another one begins, and a standby that lacks what that one has is not to be taken for one with everything.
+        self._stores = files.Stores(data)
         self._look_at = 0.0
-        #: It waits for the word until this host is the primary.
+        #: It waits for the word until this host is the primary; and for which stores it has workers that wait.
         self._node: subprocess.Popen[bytes] | None = None
+        self._prepared_for: list[str] = []
         self._begun: Begin | None = None
         #: Which an operator wanted by force.
         self._promotion: Promotion | None = None
@@ -388,6 +378,8 @@ class Life:
                 task.cancel()
                 await asyncio.wait([task])
                 await self._end()
+                self._status_at = 0.0
+                self._tell(time.monotonic())
                 if self._has_stopped:
                     await self._keeper.resign()
                 await closing
@@ -405,7 +397,7 @@ class Life:
                 if self._probes is not None:
                     self._probes.tick(now)
                 self._look_for_force()
-                self._prepare_node(now)
+                await self._prepare_node(now)
                 if self._is_stopping:
                     return
             elif self._tend_node(now):
@@ -428,11 +420,15 @@ class Life:
             self._member.is_forced, self._promotion = True, promotion
             _log.error("%s has this host, %s, take over with what it has", promotion.who, self._host.name)
 
-    def _prepare_node(self, now: float) -> None:
-        """Have a node that waits for the word, as soon as there is something on which it may begin."""
-        if self._node is None and now >= self._look_at:
-            self._look_at = now + LOOK_S
-            self._node = self._host.start_node() if self._host.has_node else None
+    async def _prepare_node(self, now: float) -> None:
+        """Have a node that waits for the word, as soon as there is something to begin on, with as many workers."""
+        if now < self._look_at:
+            return
+        self._look_at, stores = now + LOOK_S, self._stores.names()
+        if self._node is not None and stores != self._prepared_for:
+            await self._end_node()
+        if self._node is None and stores:
+            self._node, self._prepared_for = self._host.start_node(), stores
 
     async def _become_primary(self) -> None:
         assert self._followers is not None
@@ -471,8 +467,7 @@ class Life:
         self._desk.tick(now)
         if self._line is None and now >= self._look_at:
             self._look_at = now + LOOK_S
-            self._stores = self._host.stores
-            self._line = self._host.files_line() if self._stores else None
+            self._line = self._host.files_line() if self._stores.names() else None
         if self._line is not None:
             self._judge_standby(self._line, self._desk, now)
         return False
@@ -483,28 +478,34 @@ class Life:
         assert self._member is not None
         assert self._member.seen.standing is not None, "a primary has one"
         line.tick(now, self._member.seen.standing)
-        if not line.follows(now) or desk.misses(self._stores, now):
+        stores = self._stores.names()
+        if not line.follows(now) or desk.misses(stores, now):
             self._keeper.standby_is_silent()
             return
-        if not desk.follows(self._stores, now):
+        if not stores or not desk.follows(stores, now):
             self._keeper.standby_is_not_asked()
             return
         self._keeper.standby_follows()
-        caught_up = desk.caught_up(self._stores, now)
+        caught_up = desk.caught_up(stores, now)
         if caught_up is not None:
             self._keeper.standby_has_all(*caught_up)
 
-    async def _end(self) -> None:
+    async def _end_node(self) -> None:
         if self._node is not None:
             # Its processes die with it; no lease lets them act meanwhile.
             self._node.kill()
             assert self._node.stdin is not None
             self._node.stdin.close()
             await asyncio.get_running_loop().run_in_executor(None, self._node.wait)
+            self._node = None
+
+    async def _end(self) -> None:
+        await self._end_node()
         if self._line is not None:
             self._line.close()
         if self._desk is not None:
             self._host.end_desk(self._desk)
+            self._desk = None
         await self._follow_no_more()
 
     async def _follow_no_more(self) -> None:
@@ -563,11 +564,12 @@ class Life:
     def _store_statuses(self) -> list[StoreStatus]:
         if self._desk is None:
             return []
-        said = {one.store: one for one in self._desk.said(self._stores, time.monotonic())}
+        stores = self._stores.names()
+        said = {one.store: one for one in self._desk.said(stores, time.monotonic())}
         # Of a process that is away nobody knows how far the standby is.
         silence = {
             store: Followed(store, "", follows=False, caught_up=None, lag_groups=0, bringing=0)
-            for store in self._stores
+            for store in stores
         }
         return [
             StoreStatus(

@@ -58,7 +58,7 @@ from cluster.data.data_dir import DataDirectory, RuntimeDirectory, write_durably
 from cluster.data.node_file import NODE_FILE, process_start, read_node_file
 from cluster.data.registry import Registration
 from cluster.join.stored import with_secret
-from cluster.roster.table import CONTROLLER, ROLES, first_places
+from cluster.roster.table import CONTROLLER, ROLES, WORKER, first_places
 from cluster.supervisor import stores
 from cluster.supervisor.blame import Death, is_stopped, is_to_blame
 from cluster.supervisor.fronts import FRONTS, held, urls_to_bind
@@ -394,6 +394,9 @@ class Server:
                 if ROLES[role].has_black_box:
                     self._look_for_blame(role, index, status)
                 self._do(self._supervisor.exited(role, index, _how(status), time.monotonic()))
+                has_left = role == WORKER.name and (role, index) not in self._supervisor.places
+                if has_left and KEEPER_VARIABLE in os.environ:
+                    stores.drop_left(self._data, index)
 
     def _look_for_blame(self, role: str, index: int, status: int) -> None:
         """Tell what a process was at, if it died of that."""

@@ -13,23 +13,20 @@ from __future__ import annotations
 
 import logging
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from angarium import errors, wire
 from cluster.catalog.catalog import COUNTER as ENDPOINT_COUNTER
 from cluster.catalog.producers import COUNTER as PRODUCER_COUNTER
-from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
+from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER, SPOOLS
 from storage.config_store import ConfigStore, Counter, is_there
-from storage.spool import KEY_DATA, Table, open_readonly, open_spool
+from storage.spool import KEY_DATA, Table, open_readonly, open_spool, remove_spool
 from storage.sync import sync_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cluster.data.data_dir import DataDirectory
-
-#: The counter of the config store that says how many spools were made.
-SPOOLS: Final = "spools"
 
 _log = logging.getLogger("supervisor")
 
@@ -78,6 +75,24 @@ def make_spools(data: DataDirectory, workers: int, data_id: str) -> None:
         directory = spools / str(index)
         if not directory.exists():
             stamp(directory, data_id)
+
+
+def drop_left(data: DataDirectory, index: int) -> None:
+    """Remove the spool of a worker that has left, if all its lanes are elsewhere; else nothing is touched."""
+    directory = data.path / SPOOL_FOLDER / str(index)
+    try:
+        spool = open_spool(directory)
+    except errors.UnavailableError as error:
+        _log.error("the spool of worker %d, which has left, stays: %s", index, error)
+        return
+    try:
+        lanes = spool.count(Table.LANES)
+    finally:
+        spool.close()
+    if lanes:
+        _log.error("the spool of worker %d, which has left, stays: something is in it", index)
+    else:
+        remove_spool(directory)
 
 
 def stamp(directory: Path, data_id: str) -> None:

@@ -41,7 +41,7 @@ from node.home.lanes.copies import EarlyStepped
 from node.home.lanes.lane_changes import LaneDeleted, LanesCleared, check_settings
 from node.home.lanes.leases import LeaseAnswer
 from node.home.lanes.moves import MoveChosen, MoveEnded
-from node.home.lanes.parting import LaneParted
+from node.home.lanes.parting import LaneAtRest, LaneParted
 from node.home.lanes.serving import BINDS_PER_TICK, LANES_PER_TICK
 from node.home.operations import Answer, AnswerDurable, Operations
 from node.home.parts import HomeLimits, HomeParts
@@ -171,6 +171,7 @@ class Home:
             LanePlaced: parts.adoptions.placed,
             LaneImported: parts.adoptions.finish,
             EarlyStepped: parts.early.stepped,
+            LaneAtRest: parts.parting.rests,
             LaneParted: parts.parting.parted,
         }
 

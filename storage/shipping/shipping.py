@@ -172,7 +172,9 @@ class Shipping:
         # Groups under way count: a standby that has one is not to lose it, for it may count as soon as it is here too.
         ours = self.log.ahead
         common = ours.common(past)
-        if past.newest > common:
+        if past.is_unknown:
+            self._bring(common, None)
+        elif past.newest > common:
             self.outbox.append(TellTouched(common))
         else:
             self._bring(common, ())

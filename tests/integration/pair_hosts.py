@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
+import angarium
 from angarium import blocking
 from angarium_server import launch
 from cluster.security.authority import create_certificate
@@ -25,6 +26,7 @@ NAME: Final = "pair"
 CLUSTER: Final = "both"
 SECRET: Final = "a secret of both hosts and their neighbours"
 PASSWORD: Final = "a word of the clients"
+FAIL_OVERS_MAX: Final = 5
 ADDRESSES: Final = {"alpha": "127.0.0.1", "beta": "127.0.0.2"}
 
 
@@ -75,6 +77,10 @@ class Host:
 
     def output(self) -> str:
         return self._log.read_text(errors="replace")[-6_000:] if self._log.exists() else ""
+
+
+def _acts(status: dict[str, Any]) -> bool:
+    return bool(status["role"] == "primary" and status["acts"])
 
 
 class Pair:
@@ -178,21 +184,55 @@ password_file = "password"
         return next(host for host in self.hosts.values() if host.status["role"] == "primary")
 
     def fail_over(self) -> tuple[Host, Host]:
-        """Kill the primary, and give it with the host that has taken over."""
+        """Kill the primary, and give it with the host that has taken over.
+
+        On a busy machine the standby may have been let go just before, and nobody takes over: then it is tried again.
+        """
+        for _ in range(FAIL_OVERS_MAX):
+            self.wait_in_sync()
+            before = self.primary
+            after = next(host for host in self.hosts.values() if host is not before)
+            before.kill()
+            found = wait_for(
+                lambda: after.status,  # noqa: B023 - called before the next turn
+                lambda status: _acts(status) or after.name not in status["in_sync"],  # noqa: B023 - the same
+                f"{after.name} the primary",
+                LIMIT_S,
+                after.output,
+            )
+            if _acts(found):
+                return before, after
+            before.up()
+        raise AssertionError("the standby was let go each time before the primary was killed")
+
+    def hand_over(self) -> None:
+        """Have the primary hand over, and wait until one begins."""
+        self.wait_in_sync()
         before = self.primary
-        after = next(host for host in self.hosts.values() if host is not before)
-        before.kill()
-        self.wait_primary(after)
-        return before, after
+        epoch = before.status["epoch"]
+        before.run("standby", "switch", "--wait-timeout", "80")
+        wait_for(
+            lambda: [host.status for host in self.hosts.values()],
+            lambda found: any(_acts(status) and status["epoch"] > epoch for status in found),
+            "a primary after the hand-over",
+            LIMIT_S,
+            before.output,
+        )
 
     def client(self, **options: Any) -> blocking.Client:
         """Connect a client that has both addresses."""
-        return blocking.connect(
-            self.urls,
-            username="app",
-            password=PASSWORD,
-            ca_file=str(self.ca_file),
-            timeout_s=LIMIT_S,
-            retry_for_s=LIMIT_S,
-            **options,
-        )
+        return blocking.connect(self.urls, **self._login, **options)
+
+    def connect(self) -> Any:
+        """Give such a client for asyncio, which connects when it is entered."""
+        return angarium.connect(self.urls, **self._login)
+
+    @property
+    def _login(self) -> dict[str, Any]:
+        return {
+            "username": "app",
+            "password": PASSWORD,
+            "ca_file": str(self.ca_file),
+            "timeout_s": LIMIT_S,
+            "retry_for_s": LIMIT_S,
+        }

@@ -12,7 +12,7 @@ import zmq
 
 from angarium import errors
 from angarium_server.frames.frame import decoder, read
-from angarium_server.frames.shipping import VERSION, Meet, NotFollowed, Whereabouts
+from angarium_server.frames.shipping import VERSION, Meet, NotFollowed, ShipFiles, Whereabouts
 from angarium_server.watch import Watch
 from cluster.data.node_file import NODE_FILE, NodeFile
 from cluster.standby.followers import Followers, Terms
@@ -80,7 +80,8 @@ class Standby:
 
     async def follows(self, meet: Meet | None = None) -> tuple[zmq.Socket[bytes], int]:
         """Give a connection that is followed, and the number of the newest group over there."""
-        await until(lambda: not self.followers.stores, "the store being closed", LIMIT_S)
+        followers = self.followers
+        await until(lambda: not (followers.stores or followers._ending), "the store being closed", LIMIT_S)
         socket = self.connect(meet)
         frames = await self.hears(socket)
         assert frames[0] == Whereabouts.operation, frames
@@ -184,5 +185,30 @@ def test_a_full_disk_is_told_and_the_store_is_as_it_was(
                 assert (await host.refused(socket)).code == errors.DISK_FULL
                 _, newest = await host.follows()
                 assert newest == 0
+
+    run(test())
+
+
+@pytest.mark.requirement("R268")
+def test_the_store_of_a_worker_that_left_is_dropped_when_nothing_is_written_to_it(tmp_path: Path) -> None:
+    def files_of(number: int, workers: int) -> list[bytes]:
+        alike = {"node": "orders", "node_id": "id", "data_id": MEET.data, "workers": workers}
+        return ShipFiles(number, alike, {}).frames()
+
+    async def test() -> None:
+        async with standby(tmp_path) as host:
+            files, _ = await host.follows(msgspec.structs.replace(MEET, store="files"))
+            files.send_multipart(files_of(1, 2))
+            store = host.connect(msgspec.structs.replace(MEET, store="1"))
+            await host.hears(store)
+            place = tmp_path / "spool" / "1"
+            assert place.exists()
+            await host.hears(files)
+            files.send_multipart(files_of(2, 1))
+            await host.hears(files)
+            assert host.followers.stores == ["1"]
+            assert place.exists(), "its worker may have something to say"
+            store.close()
+            await until(lambda: not place.exists(), "the store being dropped", LIMIT_S)
 
     run(test())

@@ -22,11 +22,12 @@ from gateway.mqtt.codec.connect import Will
 from gateway.mqtt.codec.control import Disconnect
 from gateway.mqtt.codec.properties import Properties
 from gateway.mqtt.codec.publish import Publish
+from tests.crash.busy import Busy, end
 from tests.integration.bridged import Operator
 from tests.integration.etcd_servers import needs_etcd
 from tests.integration.mqtt_clients import Raw
 from tests.integration.pair_hosts import CLUSTER, NAME, Host, Pair
-from tests.waiting import expect_value, wait_for
+from tests.waiting import expect_value, wait_for, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +37,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.requirement("R271"), pytest.mark.tim
 LIMIT_S: Final = 60.0
 #: How long what must not come is waited for.
 SILENCE_S: Final = 0.3
+#: Two queues that are used all the time, and what is in them before they are moved.
+BUSY: Final = ("busy-1", "busy-2")
+BACKLOG: Final = 3_000
+PAUSE_S: Final = 0.1
 #: Of a hand-over, on a machine that others use.
 SWITCH_MAX_S: Final = 30.0
 KEPT: Final = Properties(session_expiry_interval=600)
@@ -354,6 +359,65 @@ def test_the_host_that_was_killed_comes_back_as_the_standby(world: World) -> Non
     assert {row["store"]: row["caught_up"] for row in found["stores"]} == {"0": True, "config": True}
 
 
+def stores_of(host: Host) -> list[str]:
+    return sorted(path.name for path in (host.data / "spool").iterdir() if path.name.isdecimal())
+
+
+def scale(pair: Pair, workers: int) -> None:
+    """Change the number of workers, and wait until both hosts have the stores of all of them and no others."""
+    primary = pair.primary
+    primary.run("worker", "scale", str(workers), "--wait", "--wait-timeout", "80")
+    wanted = [str(index) for index in range(workers)]
+
+    def stores() -> dict[str, Any]:
+        found = json.loads(primary.run("standby", "status", "--json"))
+        return {row["store"]: row["caught_up"] for row in found["stores"]}
+
+    expected = dict.fromkeys([*wanted, "config"], True)
+    wait_for(stores, lambda found: found == expected, "the stores are at both", LIMIT_S, primary.output)
+    for host in pair.hosts.values():
+        wait_for(
+            lambda host=host: stores_of(host),  # type: ignore[misc]
+            lambda found: found == wanted,
+            f"the spools of {host.name}",
+            LIMIT_S,
+            host.output,
+        )
+    pair.wait_in_sync()
+
+
+def homes_of(pair: Pair) -> set[int]:
+    shown = [json.loads(pair.primary.run("queue", "show", queue, "--json")) for queue in BUSY]
+    return {lane["home"] for one in shown for lane in one["lanes"]}
+
+
+@pytest.mark.requirement("R96", "R190", "R268")
+def test_workers_come_and_go_on_a_pair_and_what_was_acknowledged_is_there_after_a_fail_over(
+    world: World,
+) -> None:
+    """Two queues are used all the time: more workers, a fail-over, fewer workers, a hand-over."""
+    world.bring_back()
+    pair = world.pair
+    for queue in BUSY:
+        world.client.create_queue(queue, access_type="exclusive", subscriptions=[f"in/{queue}"])
+    busy = [Busy(pair.connect, queue, PAUSE_S) for queue in BUSY]
+    try:
+        wait_until(lambda: all(len(one.acknowledged) >= BACKLOG for one in busy), "a backlog", LIMIT_S)
+        assert homes_of(pair) == {0}
+        scale(pair, 2)
+        wait_until(lambda: homes_of(pair) == {0, 1}, "a queue at the new worker", LIMIT_S)
+        world.killed, world.after = pair.fail_over()
+        assert homes_of(pair) == {0, 1}
+        world.bring_back()
+        scale(pair, 1)
+        assert homes_of(pair) == {0}
+        pair.hand_over()
+        end(busy)
+    finally:
+        for one in busy:
+            one.stop()
+
+
 @pytest.mark.requirement("R269")
 def test_a_hand_over_refuses_nobody_for_long(world: World) -> None:
     """About a second where twenty processes share two cores."""
@@ -382,6 +446,7 @@ def test_a_hand_over_refuses_nobody_for_long(world: World) -> None:
     print(f"hand-over: sent, acknowledged and received again after {longest_s:.2f} s at most")
     assert got == numbers(0, sent)
     assert longest_s < SWITCH_MAX_S
+    expect_value(lambda: before.status["role"], "standby", "what the host says that handed over", LIMIT_S)
     assert world.pair.primary is not before
 
 

@@ -24,9 +24,9 @@ import msgspec
 from angarium import errors
 from angarium_server.process import utc_now
 from cluster.catalog.producers import COUNTER
-from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER, DataDirectory
+from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER, SPOOLS, DataDirectory
 from cluster.data.node_file import NODE_FILE
-from cluster.supervisor.stores import SPOOLS, stamp
+from cluster.supervisor.stores import stamp
 from storage import maintenance
 from storage.config_store import ConfigStore, Counter
 from storage.spool import DATA_FILE

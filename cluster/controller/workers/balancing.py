@@ -17,6 +17,9 @@ homes finish it by themselves, whoever dies. That lanes are to be moved is in th
 controller goes on; it makes a plan of its own, from how things are by then. No lane moves twice within `REST_S`,
 since its rates are not known.
 
+On a node with a standby workers leave like this, too (`leave`): what a worker that has ended left on its disk is
+shipped by nobody, so it goes when its last lane has gone, and no lane is anywhere but at workers that run.
+
 No clock, no I/O.
 """
 
@@ -26,8 +29,10 @@ import enum
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
+from cluster.controller.switchboard.effects import ScaleNode
 from cluster.controller.switchboard.switchboard import ROUTER
-from cluster.controller.workers.plan import Lane, Plan, PlannedMove, plan_moves
+from cluster.controller.workers.plan import Lane, Plan, PlannedMove, plan_departures, plan_moves
+from cluster.data.data_dir import SPOOLS
 from cluster.roster.table import WORKER
 from storage.config_store import Change, Counter
 
@@ -37,11 +42,16 @@ if TYPE_CHECKING:
     from cluster.admin import arguments
     from cluster.catalog.catalog import Catalog
     from cluster.controller.switchboard.changes import Changes
+    from cluster.controller.switchboard.effects import Effect
     from cluster.controller.switchboard.switchboard import Asker, Handlers, Switchboard
     from storage.config_store import Entry
 
 #: The counter of the config store that is odd while lanes are to be moved.
 BALANCE: Final = "balance"
+#: The counter that says how many workers are wanted; none before the first change.
+WORKERS: Final = "workers"
+#: The one that says how many of them stay, while the others give their lanes away; 0: all.
+STAYING: Final = "workers_staying"
 #: So often is looked how far a move is, and whether a plan can be made.
 STEP_S: Final = 0.2
 PLAN_RETRY_S: Final = 1.0
@@ -114,8 +124,8 @@ class Balancing:
         self._board = board
         self._catalog = catalog
         self._changes = changes
-        #: The counter as it is in the store.
-        self.counter = 0
+        #: The counters as they are in the store.
+        self.counter = self.staying = 0
         self._bytes_per_s = DEFAULT_BYTES_PER_S
         self._moves_max = DEFAULT_MOVES
         self._planned: list[Move] = []
@@ -143,6 +153,12 @@ class Balancing:
         return self.counter % 2 == 1
 
     @property
+    def _workers(self) -> int:
+        """How many workers there are, with those that leave."""
+        placed = self._catalog.placement.workers
+        return max(self._board.node.get("workers") or 0, placed) if self.staying else placed
+
+    @property
     def is_moving(self) -> bool:
         """Whether a move is under way."""
         return bool(self._under_way)
@@ -152,6 +168,17 @@ class Balancing:
         self._bytes_per_s, self._moves_max = DEFAULT_BYTES_PER_S, DEFAULT_MOVES
         return self._begin()
 
+    def leave(self, workers: int) -> list[Entry]:
+        """Give the changes that make it durable that only so many workers stay, once the others have no lanes."""
+        self._catalog.placement.workers = self.staying = workers
+        return [*self.wish(), Counter(STAYING, workers)]
+
+    def go_on(self, counter: int, staying: int) -> None:
+        """Take up what is left of moves that another controller began: the counters as they are in the store."""
+        self.counter, self.staying = counter, staying
+        if staying:
+            self._catalog.placement.workers = staying
+
     def _begin(self) -> list[Entry]:
         self._over, self._planned, self._plan, self._due = [], [], None, 0.0
         if self.is_wanted:
@@ -160,14 +187,21 @@ class Balancing:
         return [Counter(BALANCE, self.counter)]
 
     def cancel(self) -> list[Entry]:
-        """Begin no move any more, and end those that are not switched; gives the change that makes it durable."""
+        """Begin no move any more, and end those that are not switched; gives the changes that make it durable.
+
+        Workers that were about to leave stay.
+        """
         self._planned = []
         for move in [move for move in self._under_way if move.step in (Step.COPY, Step.SWITCH)]:
             self._end(move, Step.FAILED, "it was stopped")
-        if not self.is_wanted:
-            return []
-        self.counter += 1
-        return [Counter(BALANCE, self.counter)]
+        changes: list[Entry] = []
+        if self.staying:
+            self._catalog.placement.workers, self.staying = self._workers, 0
+            changes.append(Counter(STAYING, 0))
+        if self.is_wanted:
+            self.counter += 1
+            changes.append(Counter(BALANCE, self.counter))
+        return changes
 
     def _balance(self, request: arguments.BalanceArguments, asker: Asker, now: float) -> None:
         if request.dry_run:
@@ -234,8 +268,10 @@ class Balancing:
                 for lane_id, *figures in answers["loads", number]:
                     if lane_id in known:
                         known[lane_id] = Lane(*known[lane_id][:6], *figures)
-            workers, resting = self._catalog.placement.workers, self._resting(now)
-            use(plan_moves(known.values(), workers, resting=resting))
+            if self.staying:
+                use(plan_departures(known.values(), self._workers, self.staying))
+            else:
+                use(plan_moves(known.values(), self._workers, resting=self._resting(now)))
 
         self._is_asking = asker is None
         self._board.collect_view(None, now, questions, finish)
@@ -259,7 +295,7 @@ class Balancing:
 
     def _questions(self) -> dict[Any, Any]:
         """Give what tells whether everything is where it belongs."""
-        workers = range(self._catalog.placement.workers)
+        workers = range(self._workers)
         asked: dict[Any, Any] = {"router": (ROUTER, "stats", None)}
         return asked | {("worker", index): ((WORKER.name, index), "stats", None) for index in workers}
 
@@ -268,7 +304,7 @@ class Balancing:
         spool = (answers.get("router") or {}).get("spool", {})
         if spool.get("lanes_leaving") or not self.is_node_settled():
             return False
-        for index in range(self._catalog.placement.workers):
+        for index in range(self._workers):
             home = (answers.get(("worker", index)) or {}).get("home")
             if not home or index not in spool.get("homes_settled", ()):
                 return False
@@ -287,6 +323,8 @@ class Balancing:
         self._now = now
         if self._is_asking or now < self._due or not (self.is_wanted or self._under_way):
             return
+        if self.staying and not self._board.node.get("workers"):
+            return  # nobody knows yet who is to leave
         self._due = now + STEP_S
         while self._planned and len(self._under_way) < self._moves_max:
             move = self._planned.pop(0)
@@ -303,7 +341,14 @@ class Balancing:
             self._take_plan(plan)
         elif self.is_wanted:
             self.counter += 1
-            self._changes.make([Counter(BALANCE, self.counter)], None, "", lambda: None)
+            changes: list[Entry] = [Counter(BALANCE, self.counter)]
+            after: list[Effect] = []
+            if self.staying:
+                # Their spools go: who starts next misses none of them.
+                changes += [Counter(one, self.staying) for one in (WORKERS, SPOOLS)]
+                changes.append(Counter(STAYING, 0))
+                after, self.staying = [ScaleNode(self.staying)], 0
+            self._changes.make(changes, None, "", lambda: None, after=after)
             done = sum(len(move.lanes) for move in self._over if move.step is Step.DONE)
             self._board.record_system("info", "SYSTEM_BALANCED", f"{done} queues and partitions were moved")
 
@@ -345,6 +390,8 @@ class Balancing:
         patience_s = PATIENCE_MIN_S + PATIENCE * move.bytes * self._moves_max / self._bytes_per_s
         if all(one["is_caught_up"] for one in found):
             move.step = Step.SWITCH
+        elif now - move.began_at > patience_s and self.staying:
+            move.step = Step.SWITCH  # its worker leaves: consumers wait for the rest
         elif now - move.began_at > patience_s:
             self._end(move, Step.FAILED, "it gets messages faster than they may be copied")
 

@@ -9,6 +9,8 @@ to each other. It stops when the difference is small (`SLACK`), or no lane makes
 the only busy one of its worker stays, and nothing swings between two workers. So a plan after a plan was carried
 out is empty.
 
+Where workers leave, only their lanes are moved: the largest load first, each to the worker with the least.
+
 Pure functions; `cluster.controller.workers.balancing` uses this.
 """
 
@@ -103,6 +105,24 @@ def plan_moves(
         loads[hot] -= entry[0]
         loads[cold] += entry[0]
         moves.append(PlannedMove(entry[3], cold))
+    return Plan(moves, before, loads)
+
+
+def plan_departures(lanes: Iterable[Lane], workers: int, staying: int, limit: int = MOVES_MAX) -> Plan:
+    """Give the moves after which workers `staying` .. workers - 1 have no lanes; also of lanes that rest."""
+    loads = [0.0] * workers
+    leaving: list[Lane] = []
+    for lane in lanes:
+        loads[lane.home] += lane.load
+        if lane.home >= staying:
+            leaving.append(lane)
+    before = list(loads)
+    moves: list[PlannedMove] = []
+    for lane in sorted(leaving, key=lambda one: (-one.load, one.lane_id))[:limit]:
+        target = loads.index(min(loads[:staying]))
+        loads[lane.home] -= lane.load
+        loads[target] += lane.load
+        moves.append(PlannedMove(lane, target))
     return Plan(moves, before, loads)
 
 

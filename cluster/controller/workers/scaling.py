@@ -1,16 +1,20 @@
 """Another number of workers: those that leave give their lanes away first, those that come get some afterwards.
 
+On a node with a standby the lanes of workers that leave are moved while these run, as by load; elsewhere the others
+take them over from the disk of those that have left.
+
 operation       arguments               answer
 workers.scale   workers, balance        {"workers"}: what is wanted from now on
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from angarium import errors
 from cluster.controller.switchboard.effects import ScaleNode
 from cluster.controller.switchboard.switchboard import ROUTER
+from cluster.controller.workers.balancing import WORKERS
 from cluster.roster.table import WORKER
 from storage.config_store import Counter
 
@@ -24,9 +28,6 @@ if TYPE_CHECKING:
     from cluster.controller.switchboard.switchboard import Asker, Handlers, Switchboard
     from cluster.controller.workers.balancing import Balancing
 
-#: The counter of the config store that says how many workers are wanted; none before the first change.
-WORKERS: Final = "workers"
-
 
 class Scaling:
     """Changes of the number of workers, one at a time."""
@@ -37,13 +38,13 @@ class Scaling:
         catalog: Catalog,
         changes: Changes,
         balancing: Balancing,
-        refuse: Callable[[], None],
+        has_standby: Callable[[], bool],
     ) -> None:
-        """Begin with the workers that there are; `refuse` raises if their number must not change."""
+        """Begin with the workers that there are; `has_standby` tells whether another host has their stores too."""
         self._board = board
         self._catalog = catalog
         self._changes = changes
-        self._refuse = refuse
+        self._has_standby = has_standby
         self._balancing = balancing
         balancing.is_node_settled = lambda: not self._is_scaling()
         #: The number of workers that the supervisor was asked for last; None: it was not asked by this process.
@@ -68,7 +69,9 @@ class Scaling:
         not confirmed its lanes: one that stays may not have begun to take some over; and of one that would leave the
         new home of a lane looks for it on the disk, and makes a new lane if it is not there yet.
         """
-        self._refuse()
+        if request.workers == self._balancing.staying:
+            self._board.reply(asker, {"workers": request.workers})  # the others are about to leave
+            return
         self._changes.make(self._balancing.cancel(), None, "", lambda: None)
         board, lanes = self._board, self._catalog.placement.lanes_from(request.workers)
         gathering = board.gather_view(None, now)
@@ -108,15 +111,20 @@ class Scaling:
                 )
                 board.refuse(asker, errors.OBJECT_IN_USE, detail)
                 return
-            is_wished = request.balance and request.workers >= max(self._catalog.placement.workers, 2)
-            changes = [*self._catalog.leave_homes(request.workers), Counter(WORKERS, request.workers)]
-            changes += self._balancing.wish() if is_wished else []
-            scale = ScaleNode(request.workers)
-            verb = f"given homes among {request.workers} workers"
-            self._changes.make(changes, asker, verb, lambda: {"workers": request.workers}, after=[scale])
+            self._begin(request, asker)
 
         gathering.finish = finish
         board.end_if_complete(gathering)
+
+    def _begin(self, request: arguments.ScaleArguments, asker: Asker) -> None:
+        workers, placed = request.workers, self._catalog.placement.workers
+        if self._has_standby() and workers < placed:
+            self._changes.make(self._balancing.leave(workers), asker, "", lambda: {"workers": workers})
+            return
+        changes = [*self._catalog.leave_homes(workers), Counter(WORKERS, workers)]
+        changes += self._balancing.wish() if request.balance and workers >= max(placed, 2) else []
+        verb = f"given homes among {workers} workers"
+        self._changes.make(changes, asker, verb, lambda: {"workers": workers}, after=[ScaleNode(workers)])
 
     def _running_workers(self) -> list[int]:
         """Give the indices of the workers that run; before the supervisor told, of those that said hello."""

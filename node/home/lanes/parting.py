@@ -1,10 +1,12 @@
 """Parting: a lane that gets another home goes from a worker that runs.
 
 The router names it in a STORE, behind everything that the lane is to have. From then on nothing happens in it: its
-flows end, nothing expires, moves or is packed again. One transaction makes durable what it got and lost so far, its
-positions as after an orderly stop, and the mark that the lane is parted with. Others read it from then on; here it
-is kept aside, and deleted when the new home has all of it on its disk and says so. A process that dies in between
-finds the mark, or the router sends the STORE again; so there is one home that serves the lane, whoever dies when.
+flows end, nothing expires, moves or is packed again. What it got and lost so far is made durable, with the standby if
+there is one; and then, in one transaction, its positions as after an orderly stop and the mark that the lane is parted
+with. Others read it from then on, from this disk: what they make of it may be at the standby sooner than the mark, but
+never sooner than what they have read. Here the lane is kept aside, and deleted when the new home has all of it on its
+disk and says so. A process that dies in between finds the mark, or the router sends the STORE again, or names the lane
+as one that is elsewhere; so there is one home that serves it, whoever dies when.
 
 A lane that is itself being taken over, or is still in the spool that it came from, is parted with after that.
 
@@ -35,6 +37,12 @@ if TYPE_CHECKING:
 LOOK_S: Final = 0.1
 
 
+class LaneAtRest(NamedTuple):
+    """All that a lane has got and lost is durable: it may be marked."""
+
+    held: HeldLane
+
+
 class LaneParted(NamedTuple):
     """The mark of a lane is durable."""
 
@@ -63,8 +71,12 @@ class Parting:
         self._changes = changes
         #: Lanes that are to be parted with when they are here with all they have.
         self._wanted: dict[int, None] = {}
+        #: Lanes that are to be marked.
+        self._resting: dict[int, None] = {}
         #: Lanes that are parted with, on disk; each is kept aside.
         self._parted: dict[int, HeldLane] = {}
+        #: Those of them of which the process found at its start that another worker has all.
+        self._had: dict[int, None] = {}
         #: Lanes that are elsewhere and perhaps still on disk here, so that their new home goes on saying so.
         self._going: dict[int, None] = {}
         self._next_look = 0.0
@@ -84,21 +96,39 @@ class Parting:
             self._serving.forget(held)
             self._serving.collect(held)
             self._moves.part(held)
-            self._writing.add(
-                Task(LaneParted(held), late_changes=partial(_marks, held), with_everything=True)
-            )
+            self._resting[lane_id] = None
+            self._writing.add(Task(LaneAtRest(held), with_everything=True))
+
+    def rests(self, event: LaneAtRest) -> None:
+        """Mark a lane of which nothing is missing on disk."""
+        held = event.held
+        if held.is_gone or not held.is_parting:
+            self._resting.pop(held.lane_id, None)
+            return
+        held.is_parted = True
+        self._writing.add(Task(LaneParted(held), late_changes=partial(_marks, held), with_everything=True))
 
     def parted(self, event: LaneParted) -> None:
         """Keep a lane aside that others may read now."""
         held = event.held
+        self._resting.pop(held.lane_id, None)
         if not held.is_gone:
             self._counts["lanes_parted"] += 1
             self._put_aside(held)
 
     def found(self) -> None:
-        """Go on with the lanes that the process before had parted with."""
-        for held in [held for held in self._lanes if held.is_parting]:
+        """Go on with the lanes that the process before had parted with.
+
+        Their new homes may have said that they have all, and say so no more: after a fail-over the deletion of a lane
+        may be missing here, which its new home has seen.
+        """
+        parting = [held for held in self._lanes if held.is_parting]
+        elsewhere = self._others.search([held.lane_id for held in parting])
+        for held in parting:
             self._put_aside(held)
+            old = elsewhere.get(held.lane_id)
+            if old is not None and old.row.handovers > held.handovers and not old.row.importing:
+                self._had[held.lane_id] = None
 
     def _put_aside(self, held: HeldLane) -> None:
         self._changes.aside.put(held)
@@ -121,8 +151,10 @@ class Parting:
         for lane_id, held in list(self._parted.items()):
             if self._changes.aside.get(lane_id) is not held:
                 del self._parted[lane_id]  # it was deleted, or this is its home again
-            elif self._others.is_taken(lane_id, held.handovers):
+                self._had.pop(lane_id, None)
+            elif lane_id in self._had or self._others.is_taken(lane_id, held.handovers):
                 del self._parted[lane_id]
+                self._had.pop(lane_id, None)
                 self._changes.delete_aside(lane_id, now, wall_ms)
                 self._going[lane_id] = None
         for lane_id in list(self._going):
@@ -139,7 +171,8 @@ class Parting:
 
     def stats(self) -> dict[str, int]:
         """Give a counter, and how many lanes others take over."""
-        return {**self._counts, "lanes_parting": len(self._parted) + len(self._wanted) + len(self._going)}
+        parting = len(self._wanted) + len(self._resting) + len(self._parted) + len(self._going)
+        return {**self._counts, "lanes_parting": parting}
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""

@@ -68,6 +68,7 @@ class HeldLane:
         "importing",
         "is_doubled",
         "is_gone",
+        "is_parted",
         "is_parting",
         "is_retiring",
         "lane",
@@ -132,8 +133,8 @@ class HeldLane:
         #: and spool bytes; None: nothing is.
         self.moving: tuple[int, int, int] | None = None
         #: Whether the lane was deleted (what still waits for it is dropped), another worker takes it over (nothing
-        #: happens in it here any more), or its endpoint has the partition no more (its messages move to the others).
-        self.is_gone = self.is_parting = self.is_retiring = False
+        #: happens in it here), its row says so (all of it is durable), or the endpoint has the partition no more.
+        self.is_gone = self.is_parting = self.is_parted = self.is_retiring = False
         #: When the lane wants a tick, as it stands in the heap; None: it does not.
         self.due: float | None = None
         #: Of the lane when it was last looked at; `unacked`, what consumers have, is part of the sum of the home.
@@ -240,7 +241,7 @@ class HeldLane:
         """Give the change that stores the row of the lane, as it is or with these."""
         if importing is None:
             importing = layout.COPIED if self.is_doubled else self.importing
-            if self.is_parting:
+            if self.is_parted:
                 importing = layout.PARTED
         row = layout.LaneRow(
             self.lane.generation,
@@ -376,7 +377,7 @@ class HeldLanes:
         """Take in a lane that was kept aside; nothing of it that is not durable was lost."""
         del self._aside[held.lane_id]
         self.aside_count -= not held.is_parting
-        held.is_parting = False
+        held.is_parting = held.is_parted = False
         held.added, held.lost = (held.lane.messages, held.lane.bytes), (0, 0)
         held.losses = _NO_LOSSES
         held.due, held.unacked = None, 0

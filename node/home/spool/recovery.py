@@ -120,7 +120,7 @@ class Recovery:
             lane = self._make_lane(lane_id, row.generation, settings, start)
             held = HeldLane(lane, max(tail, importing - 1), row.floor)
             held.handovers, held.importing, held.is_doubled = row.handovers, importing, is_doubled
-            held.is_parting = row.importing == layout.PARTED
+            held.is_parting = held.is_parted = row.importing == layout.PARTED
             held.note_positions(known)
             held.gaps, held.unsure = known.gaps, known.delivered
             self._lanes.add(held)

@@ -35,8 +35,7 @@ from cluster.controller.switchboard.effects import (
 )
 from cluster.controller.switchboard.events import EventRing
 from cluster.controller.switchboard.switchboard import Switchboard
-from cluster.controller.workers.balancing import BALANCE
-from cluster.controller.workers.scaling import WORKERS
+from cluster.controller.workers.balancing import BALANCE, STAYING, WORKERS
 from storage.config_store import Change as StoredObject
 from storage.config_store import Counter, Deletion, Entry, Producer, Sink, Stage
 from tests.simulation.event_history import FOREVER
@@ -116,6 +115,7 @@ class SimulatedController:
         self._workers = workers
         self.store = SimulatedStore()
         self.controller: Controller | None = None
+        self.has_standby = False
         #: Every process that may connect.
         self.ports: list[ControlPort] = []
         #: Calls back when the router has told its workers everything: a whole configuration is answered before.
@@ -181,13 +181,24 @@ class SimulatedController:
             Identity(self.node_name, "", "", ""),
             {},
         )
-        self.controller.go_on_balancing(self.store.counters.get(BALANCE, 0))
+        counters = self.store.counters
+        self.controller.go_on_balancing(counters.get(BALANCE, 0), counters.get(STAYING, 0))
+        self._tell_standby()
         self.is_doomed = False
         for port in self.ports:
             port.controller_started()
         if is_scale_needed:
             self.on_scale(wanted)
         self._tick(self.controller)
+
+    def _tell_standby(self) -> None:
+        if self.has_standby and self.controller is not None:
+            self._do(self.controller.pair(None))
+
+    def have_standby(self) -> None:
+        """Be the controller of a node with a standby, which does not play here."""
+        self.has_standby = True
+        self._tell_standby()
 
     def kill(self) -> None:
         """The process dies; another one starts after the back-off."""

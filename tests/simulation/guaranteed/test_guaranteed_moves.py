@@ -10,6 +10,7 @@ import pytest
 from cluster.controller.workers import balancing
 from node.home.lanes import copies, parting
 from node.home.spool.writing import Task
+from storage.spool import Table
 from tests.simulation.guaranteed.stage import Stage, names
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.requirement("R96", "R163", "R168", "R190")
 
 SEEDS = [f"moves {number}" for number in range(12)]
+LEAVING_SEEDS = [f"leaving {number}" for number in range(8)]
+#: How often is looked whether a queue was moved, after the last death.
+LOOKS_MAX = 300
 #: Who dies; it is seen in a run that some die twice.
 VICTIMS = ("source", "target", "router", "controller", "source and router", "target and router", "nobody")
 
@@ -29,12 +33,12 @@ def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "STEP_SEGMENTS", 1)
 
 
-def kill(stage: Stage, victim: str) -> None:
+def kill(stage: Stage, victim: str, source: int = 0) -> None:
+    indices = {"source": source, "target": 1 - source}
     for one in victim.split(" and "):
-        if one == "source":
-            stage.kill_worker(0)
-        elif one == "target" and stage.scenario.node.supervisor.workers.get(1) is not None:
-            stage.kill_worker(1)
+        if one in indices:
+            if stage.scenario.node.supervisor.workers.get(indices[one]) is not None:
+                stage.kill_worker(indices[one])
         elif one == "router":
             stage.kill_router()
         elif one == "controller":
@@ -52,7 +56,7 @@ def play(seed: str) -> tuple[Stage, list[Any]]:
         sent += stage.publish(producer, *["t/1"] * 5)
         stage.wait(0.02)
     flow.settle_some(7)
-    stage.scale(2)
+    ask_for_another_worker(stage)
     victim = rng.choice(VICTIMS)
     fatal = {rng.randrange(90), rng.randrange(90)}
     for step in range(90):
@@ -63,16 +67,69 @@ def play(seed: str) -> tuple[Stage, list[Any]]:
         if step in fatal:
             kill(stage, victim)
         stage.wait(0.05)
+        if step % 10 == 0:
+            ask_for_another_worker(stage)
+    for _ in range(LOOKS_MAX):
+        if has_moved(stage):
+            break
+        ask_for_another_worker(stage)
+        stage.wait(0.2)
     stage.wait(5.0)
     return stage, sent
+
+
+def ask_for_another_worker(stage: Stage) -> None:
+    """As an operator does: again, if it was refused because somebody was down."""
+    if stage.scenario.node.supervisor.target < 2:
+        stage.scale(2)
+
+
+def has_moved(stage: Stage) -> bool:
+    return sorted(stage.homes("orders") + stage.homes("other")) == [0, 1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whoever_dies_while_queues_move_they_keep_everything(seed: str) -> None:
     stage, sent = play(seed)
-    if len(stage.scenario.node.supervisor.workers) == 2:  # else it was refused: a worker was down
-        assert sorted(stage.homes("orders") + stage.homes("other")) == [0, 1]
+    assert has_moved(stage), f"nothing was moved: {stage.homes('orders')}, {stage.homes('other')}"
+    assert all(one.is_acked for one in sent)
+    assert stage.on_disk("other") == names(sent)
+    assert stage.finish() == []
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R268")
+@pytest.mark.parametrize("seed", LEAVING_SEEDS)
+def test_a_worker_of_a_pair_leaves_when_nothing_is_left_on_its_disk_whoever_dies(seed: str) -> None:
+    """What a worker that has left has on its disk is shipped to a standby by nobody."""
+    rng = random.Random(seed)
+    attributes = {"subscriptions": ["t/>"], "max_redelivery_count": 0}
+    stage = Stage(seed, workers=2, orders=attributes, other={"subscriptions": ["t/>"]})
+    node = stage.scenario.node
+    node.controller.have_standby()
+    assert sorted(stage.homes("orders") + stage.homes("other")) == [0, 1]
+    producer, sent = stage.producer(), []
+    flow = stage.flow("orders")
+    for _ in range(12):
+        sent += stage.publish(producer, *["t/1"] * 5)
+        stage.wait(0.02)
+    flow.settle_some(7)
+    victim, fatal = rng.choice(VICTIMS), {rng.randrange(60), rng.randrange(60)}
+    for step in range(LOOKS_MAX):
+        if node.supervisor.target == 1:
+            break
+        if step % 10 == 0:
+            stage.scale(1)
+        if step % 3 == 0 and step < 60:
+            sent += stage.publish(producer, *["t/1"] * rng.randint(1, 3))
+        if step in fatal:
+            kill(stage, victim, source=1)
+        stage.wait(0.05)
+    assert node.supervisor.target == 1, "no worker has left"
+    assert node.disks[1].disk.count(Table.LANES) == 0
+    stage.wait(5.0)
+    assert stage.homes("orders") + stage.homes("other") == [0, 0]
     assert all(one.is_acked for one in sent)
     assert stage.on_disk("other") == names(sent)
     assert stage.finish() == []
@@ -86,7 +143,7 @@ def test_a_home_that_parts_with_a_lane_before_its_messages_are_on_disk_is_found_
 
     def begin(self: Parting, lane_ids: Any, now: float, wall_ms: int) -> None:
         for held in filter(None, map(self._lanes.get, lane_ids)):
-            held.is_parting = True
+            held.is_parting = held.is_parted = True
             held.tail, tail = held.stored, held.tail
             self._writing.add(Task(parting.LaneParted(held), changes=parting._marks(held)))
             held.tail = tail

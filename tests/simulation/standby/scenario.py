@@ -34,8 +34,8 @@ DELAY_MAX_S: Final = 0.01
 class Scenario:
     """A run, and what is wrong with it."""
 
-    def __init__(self, seed: str) -> None:
-        """Set the stage."""
+    def __init__(self, seed: str, *, grows: bool = False) -> None:
+        """Set the stage; a node that grows begins with one home, and has the others some time."""
         self.rng = Random(seed)
         self.loop = Loop()
         self.cuts = Cuts(self.rng.choice((0.02, 0.2)))
@@ -47,6 +47,8 @@ class Scenario:
             host.on_moment = self._moment
             host.write_max_s = self.rng.choice((0.03, 0.2))
         self.calm_at = self.loop.now + TROUBLE_S
+        for host in self.hosts if grows else ():
+            host.grows, host.stores = True, 1
         self.violations: list[str] = []
         self.events: list[str] = []
         #: Of a producer: what is to be stored, and where it is sent.
@@ -70,6 +72,8 @@ class Scenario:
             self.loop.after(1 + self.rng.random(), partial(self._produce, producer))
         self.loop.after(0.2, self._consume)
         self.loop.after(8.0, self._trouble)
+        if self.hosts[0].grows:
+            self.loop.after(self.rng.uniform(2.0, TROUBLE_S), self._grow)
         self.loop.run_until(self.calm_at)
         self._heal()
         self.loop.run_until(self.calm_at + CALM_S)
@@ -193,6 +197,14 @@ class Scenario:
                     self._wrong("same", f"home {one.index}: {table.name} of the hosts differ")
             if one.disk.count(Table.BLOCKS):
                 self._wrong("calm", f"home {one.index}: messages are left")
+
+    def _grow(self) -> None:
+        """Ask for more homes, until a primary has them."""
+        primaries = [host for host in self.hosts if host.member and host.member.role is Role.PRIMARY]
+        if not any(host.stores == HOMES for host in primaries):
+            for host in primaries:
+                host.grow()
+            self.loop.after(0.5, self._grow)
 
     # -- trouble ---------------------------------------------------------------------------------------------
 

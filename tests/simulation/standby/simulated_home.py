@@ -31,6 +31,8 @@ KEPT_MAX: Final = 40
 #: And patches are so small that parts are needed.
 PATCH_BYTES_MAX: Final = 600
 UNCONFIRMED_MAX: Final = 16
+#: The key of what says that there are to be more homes.
+GROWN: Final = b"grown"
 #: A standby owes an answer for so long before it counts as silent.
 OWES_S: Final = 1.0
 
@@ -366,6 +368,18 @@ class SimulatedHome:
         for message in messages:
             if message in self._messages:
                 self._messages[message] = True
+
+    @property
+    def has_noted_growth(self) -> bool:
+        """Tell whether the disk says that there are to be more homes."""
+        return self._is_loaded and self.disk.get(Table.LANES, GROWN) is not None
+
+    def note_growth(self, noted: Callable[[], None]) -> None:
+        """Have the disk say so, and go on when it counts."""
+        if self._is_loaded and self.is_acting:
+            self._pending.append((Table.LANES, GROWN, b"1"))
+            self._when_it_counts(noted)
+            self._work()
 
     def settle(self, message: Message, confirm: Callable[[], None]) -> None:
         """Delete a message that a consumer has done with, and say so when it counts."""

@@ -1,4 +1,8 @@
-"""One host of the pair: a member, some homes, a clock of its own rate, and all that can happen to a host."""
+"""One host of the pair: a member, some homes, a clock of its own rate, and all that can happen to a host.
+
+A node that grows begins with one home, whose disk says when there are to be more, as the config store of a node does;
+how many a host has is in a file of its own, which is written before another home begins.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 
 HOMES: Final = 2
 TICK_S: Final = 0.1
+#: How often a primary finds that the file with the number of homes is not as the standby has it.
+LOOKS: Final = 0.2
 
 
 class SimulatedHost:
@@ -34,6 +40,7 @@ class SimulatedHost:
         self.cuts = cuts
         self.rate = 1.0
         self.write_max_s = 0.0
+        self.grows = False
         self.paused_until = 0.0
         self.incarnation = 0
         self.runs = 0
@@ -43,6 +50,9 @@ class SimulatedHost:
         self.on_moment: Callable[[SimulatedHost], None] = lambda _: None
         self.other: SimulatedHost = self
         self.homes = [SimulatedHome(self, index) for index in range(HOMES)]
+        #: How many there are, on disk; and how many the standby was told of, and has written down.
+        self.stores = HOMES
+        self._told = self._synced = 0
 
     def clock(self) -> float:
         """Give the time here."""
@@ -96,9 +106,23 @@ class SimulatedHost:
         if self.member is None or home.is_up:
             return
         home.start()
-        if self.member.role is Role.PRIMARY:
+        if self.member.role is Role.PRIMARY and home.index < self.stores:
             self._begin(home)
             home.acts_until = self.acts_until
+
+    def grow(self) -> None:
+        """Be asked for more homes: who is the primary, and has that on both disks, begins them."""
+        self.homes[0].do(lambda: self.homes[0].note_growth(self._grow))
+
+    def _grow(self) -> None:
+        if self.member is None or self.member.role is not Role.PRIMARY or self.stores == HOMES:
+            return
+        self.on_moment(self)
+        self.stores = HOMES
+        for home in self.homes[1:]:
+            if home.is_up:
+                self._begin(home)
+                home.acts_until = self.acts_until
 
     # -- the member ------------------------------------------------------------------------------------------
 
@@ -107,7 +131,9 @@ class SimulatedHost:
             return
         if self.loop.now >= self.paused_until:
             now = self.clock()
-            member.disks_answered(min(home.disk_ok_at for home in self.homes))
+            member.disks_answered(min(home.disk_ok_at for home in self.homes[: self.stores]))
+            if member.role is Role.PRIMARY and self.homes[0].has_noted_growth:
+                self._grow()
             self._judge_standby(member, now)
             member.tick(now)
             self._carry_out(member)
@@ -118,14 +144,27 @@ class SimulatedHost:
     def _judge_standby(self, member: Member, now: float) -> None:
         if member.role is not Role.PRIMARY:
             return
-        if not all(home.is_up and home.follows() for home in self.homes):
+        homes = self.judged_homes()
+        if not self._files_are_even() or not all(home.is_up and home.follows() for home in homes):
             member.standby_is_silent(now)
             return
         member.standby_follows()
         self._carry_out(member)
-        orders = {home.shipping.caught_up for home in self.homes if home.shipping is not None}
+        orders = {home.shipping.caught_up for home in homes if home.shipping is not None}
         if len(orders) == 1 and (order := orders.pop()) is not None:
             member.standby_has_all(self.other.name, order)
+
+    def judged_homes(self) -> list[SimulatedHome]:
+        """Give the homes without which no standby has everything: as many as the file says now."""
+        return self.homes[: self.stores]
+
+    def _files_are_even(self) -> bool:
+        """Have the standby write down what has changed in the file, as soon as one notices; tells whether it has."""
+        if self.grows and self.rng.random() < LOOKS:
+            self._told = self.stores
+        if self._told != self._synced and not self.cuts.is_cut(self.name, self.other.name):
+            self.other.stores, self._synced = max(self.other.stores, self._told), self._told
+        return self._told == self._synced
 
     def _carry_out(self, member: Member) -> None:
         while member.outbox:
@@ -137,7 +176,8 @@ class SimulatedHost:
                     self.store.ask(self.me, number, request, lambda answer: self._answered(member, answer))
                 case Begin():
                     self.acts_until = float("-inf")
-                    for home in self.homes:
+                    self._told = self._synced = 0
+                    for home in self.homes[: self.stores]:
                         self._begin(home)
                 case ActUntil(time):
                     self._act_until(time)

@@ -209,3 +209,51 @@ def test_who_lacks_much_gets_it_in_parts_while_the_primary_goes_on(
         theirs.commit(job.changes)
         assert theirs.scan(Table.BLOCKS) == ours.scan(Table.BLOCKS)
         assert there.past == log.past
+
+
+@pytest.mark.requirement("R268")
+def test_a_store_that_was_just_made_comes_as_a_patch_although_all_waits_for_the_standby(
+    make_spool: Callable[[], Spool],
+) -> None:
+    ours, theirs = make_spool(), make_spool()
+    ours.commit([(Table.META, b"data", b"id")])
+    first = GroupLog(ours).found("a")
+    assert first is not None
+    ours.commit(first.changes)
+    receiving = Receiving(GroupLog(theirs))
+    shipping = Shipping(GroupLog(ours), "a", required_by=3)
+    assert not shipping.committed
+    shipping.take(receiving.outbox.pop())
+    hand_on(shipping, receiving)
+    job = receiving.next_job()
+    assert isinstance(job, Write)
+    theirs.commit(job.changes)
+    receiving.written(job)
+    shipping.take(receiving.outbox.pop())
+    assert (shipping.is_following, shipping.committed, shipping.caught_up) == (True, 1, 3)
+    assert theirs.get(Table.META, b"data") == b"id"
+
+
+@pytest.mark.requirement("R268")
+def test_who_has_something_that_is_of_no_group_gets_a_copy(make_spool: Callable[[], Spool]) -> None:
+    ours, theirs = make_spool(), make_spool()
+    first = GroupLog(ours).found("a")
+    assert first is not None
+    ours.commit(first.changes)
+    theirs.commit([(Table.BLOCKS, b"of-earlier", b"1")])
+    assert GroupLog(theirs).past == Past(oldest=2)
+    shipping = Shipping(GroupLog(ours), "a", None)
+    shipping.take(Here(GroupLog(theirs).past))
+    assert shipping.outbox == [Bring(Brought(None, shipping.log.past, ()), None)]
+
+
+def test_of_a_store_that_has_something_before_its_first_group_nobody_knows_the_keys(
+    make_spool: Callable[[], Spool],
+) -> None:
+    spool = make_spool()
+    spool.commit([(Table.BLOCKS, b"of-earlier", b"1")])
+    first = GroupLog(spool).found("a")
+    assert first is not None
+    spool.commit(first.changes)
+    assert GroupLog(spool).touched_since(0) is None
+    assert GroupLog(spool).found("b") is None

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,8 @@ from cluster.standby.pair.member import ActUntil, Member, Release
 from cluster.standby.pair.outside import Take
 from storage.groups import GroupLog
 from storage.shipping.shipping import Shipping
-from tests.simulation.standby.scenario import Scenario
-from tests.simulation.standby.simulated_host import SimulatedHost
+from tests.simulation.standby.scenario import PRODUCERS, Scenario
+from tests.simulation.standby.simulated_host import HOMES, SimulatedHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 SEEDS_DEFAULT = 10
 SEEDS_PER_TEST = 10
+GROWING_SEEDS = 12
 #: How long a fault is looked for if a change made it show elsewhere.
 SEEDS_OF_FAULTS = 2_000
 
@@ -43,6 +45,50 @@ def played_once(number: int) -> Scenario:
     scenario.note(f"seed {number}")
     scenario.play()
     return scenario
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R268")
+@pytest.mark.parametrize("number", range(GROWING_SEEDS))
+def test_a_pair_keeps_its_promises_when_a_store_comes(number: int) -> None:
+    scenario = Scenario(f"growing/{number}", grows=True)
+    assert scenario.play() == [], "\n".join(scenario.events)
+    assert [host.stores for host in scenario.hosts] == [HOMES, HOMES]
+
+
+def in_sync_without_the_new_store() -> bool:
+    """Tell whether a standby is let in that follows but the store that came last, which went on without it."""
+    scenario = Scenario("a new store", grows=True)
+    scenario.trouble_every_s, scenario.moment_rate = math.inf, 0.0
+    loop, (primary, standby) = scenario.loop, scenario.hosts
+    primary.start()
+    loop.after(3.0, standby.start)
+    for producer in range(PRODUCERS):
+        loop.after(1.0, functools.partial(scenario._produce, producer))
+    begun = loop.now
+    loop.after(10.0, primary.grow)
+    loop.run_until(begun + 15.0)
+    assert len(scenario._in_sync()) == 2
+    assert [host.stores for host in scenario.hosts] == [HOMES, HOMES]
+    scenario.cuts.pairs |= {("a", "b"), ("b", "a")}
+    acknowledged = len(scenario.acknowledged)
+    loop.run_until(begun + 20.0)
+    assert len(scenario._in_sync()) == 1
+    assert len(scenario.acknowledged) > acknowledged
+    standby.homes[1].paused_until = begun + 35.0
+    scenario.cuts.pairs.clear()
+    loop.run_until(begun + 30.0)
+    found = len(scenario._in_sync()) == 2
+    loop.run_until(begun + 150.0)
+    assert len(scenario._in_sync()) == 2
+    return found
+
+
+@pytest.mark.requirement("R268")
+def test_a_standby_that_lacks_the_store_that_came_last_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not in_sync_without_the_new_store()
+    monkeypatch.setattr(SimulatedHost, "judged_homes", lambda host: host.homes[:1])
+    assert in_sync_without_the_new_store(), "what is judged once, when the primary begins, is not enough"
 
 
 @pytest.mark.slow

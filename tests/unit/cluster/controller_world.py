@@ -166,8 +166,13 @@ class World:
         self.now += seconds
         return self.do(self.controller.tick(self.now))
 
-    def news(self, **states: str) -> None:
-        """Have the supervisor describe the node; `worker_2="ready"` is the worker of that index."""
+    def news(self, workers: int | None = None, **states: str) -> None:
+        """Have the supervisor describe the node; `worker_2="ready"` is the worker of that index.
+
+        Args:
+            workers: how many are wanted, as the supervisor knows; None: it does not say.
+            states: by process.
+        """
         rows = [
             {
                 "role": role.partition("_")[0],
@@ -178,11 +183,10 @@ class World:
             }
             for role, state in states.items()
         ]
-        self.do(
-            self.controller.node_news(
-                {"node": "n", "url": "u", "uptime_s": 1.0, "processes": rows, "events": []}, self.now
-            )
-        )
+        node: dict[str, Any] = {"node": "n", "url": "u", "uptime_s": 1.0, "processes": rows, "events": []}
+        if workers is not None:
+            node["workers"] = workers
+        self.do(self.controller.node_news(node, self.now))
 
 
 def requests(seen: list[c.Effect]) -> list[tuple[str, Any]]:

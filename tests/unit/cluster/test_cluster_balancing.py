@@ -184,9 +184,89 @@ def test_who_stops_it_keeps_what_is_not_moved_yet(moving: Moving) -> None:
 
 
 def test_the_next_controller_goes_on(moving: Moving) -> None:
-    moving.world.controller.go_on_balancing(1)
+    moving.world.controller.go_on_balancing(1, 0)
     moving.run(5.0)
     assert moving.homes("a") == [1]
+
+
+def counters(moving: Moving) -> list[Counter]:
+    commits = [effect for effect in moving.seen if isinstance(effect, c.Commit)]
+    return [one for effect in commits for one in effect.changes if isinstance(one, Counter)]
+
+
+def on_a_pair(moving: Moving) -> None:
+    """Both queues are at worker 1 of a node with a standby."""
+    for name in "ab":
+        attributes = moving.world.catalog.get("queue", "default", name)
+        assert attributes is not None
+        moving.world.catalog.take([Change("queue", "default", name, {**attributes, "homes": [1]})])
+    moving.world.news(2, router="ready", worker_0="ready", worker_1="ready")
+    moving.world.do(moving.world.controller.pair(None))
+
+
+@pytest.mark.requirement("R96", "R268")
+def test_a_worker_of_a_pair_leaves_when_its_lanes_are_elsewhere(moving: Moving) -> None:
+    """What it left on its disk would be shipped by nobody."""
+    on_a_pair(moving)
+    moving.is_caught_up = False
+    assert moving.call("workers.scale", workers=1) == [{"workers": 1}]
+    moving.run(2.0)
+    assert moving.homes("a") == [0]
+    assert moving.homes("b") == [1]
+    assert [effect for effect in moving.seen if isinstance(effect, c.ScaleNode)] == []
+    moving.is_caught_up = True
+    moving.run(0.5)
+    assert moving.homes("b") == [0]
+    moving.importing = 1
+    moving.run(3.0)
+    assert [effect for effect in moving.seen if isinstance(effect, c.ScaleNode)] == []
+    moving.importing = 0
+    moving.run(5.0)
+    assert [effect.workers for effect in moving.seen if isinstance(effect, c.ScaleNode)] == [1]
+    assert counters(moving)[-4:] == [
+        Counter("balance", 2),
+        Counter("workers", 1),
+        Counter("spools", 1),
+        Counter("workers_staying", 0),
+    ]
+
+
+def test_a_new_queue_is_not_made_where_a_worker_leaves(moving: Moving) -> None:
+    on_a_pair(moving)
+    moving.call("workers.scale", workers=1)
+    for name in ("new", "newer"):
+        moving.call("objects.create", kind="queue", name=name)
+        assert moving.homes(name) == [0]
+
+
+def test_the_next_controller_lets_the_workers_leave(moving: Moving) -> None:
+    on_a_pair(moving)
+    moving.world.controller.go_on_balancing(1, 1)
+    moving.run(10.0)
+    assert moving.homes("a") == moving.homes("b") == [0]
+    assert [effect.workers for effect in moving.seen if isinstance(effect, c.ScaleNode)] == [1]
+
+
+def test_who_stops_it_keeps_the_workers_that_there_are(moving: Moving) -> None:
+    on_a_pair(moving)
+    moving.is_caught_up = False
+    moving.call("workers.scale", workers=1)
+    moving.run(1.0)
+    moving.call("workers.balance.stop")
+    moving.is_caught_up = True
+    moving.run(10.0)
+    assert moving.homes("b") == [1]
+    assert moving.world.catalog.placement.workers == 2
+    assert [effect for effect in moving.seen if isinstance(effect, c.ScaleNode)] == []
+    assert Counter(balancing.STAYING, 0) in counters(moving)
+
+
+def test_a_queue_that_gets_more_than_may_be_copied_goes_from_a_worker_that_leaves(moving: Moving) -> None:
+    on_a_pair(moving)
+    moving.is_caught_up = False
+    moving.call("workers.scale", workers=1)
+    moving.run(balancing.PATIENCE_MIN_S + 30.0)
+    assert moving.homes("b") == [0]
 
 
 def test_a_queue_that_is_deleted_meanwhile_is_left_out(moving: Moving) -> None:

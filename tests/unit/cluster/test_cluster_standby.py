@@ -13,6 +13,7 @@ from angarium_server.frames.shipping import Followed, Order, ShipFiles
 from cluster.admin.answers import HostStatus, StoreStatus
 from cluster.commands.standby.promoting import name_other, promote_host
 from cluster.controller.switchboard.effects import SwitchOver
+from cluster.data.data_dir import write_durably
 from cluster.data.node_file import NODE_FILE, NodeFile, read_node_file
 from cluster.standby import files
 from cluster.standby.pair.outside import Standing
@@ -138,14 +139,6 @@ def test_who_asks_for_force_by_an_empty_file_gets_it(tmp_path: Path) -> None:
     assert "lost" in promotion.cost
 
 
-def test_the_number_of_workers_stays_on_a_pair() -> None:
-    world = World()
-    world.do(world.controller.pair(STATUS))
-    with pytest.raises(errors.AngariumError) as caught:
-        world.ask("workers.scale", workers=2)
-    assert caught.value.code == errors.STANDBY_REFUSED
-
-
 def test_figures_are_those_of_the_slowest_store() -> None:
     world = World()
     assert "angarium_standby" not in world.controller.metrics(world.now)
@@ -199,6 +192,26 @@ def test_incarnations_of_a_host_that_was_the_primary_are_not_given_again(tmp_pat
     files.write(tmp_path, ShipFiles(1, {"node": "n", "node_id": "i", "workers": 1, "starts": 9}, {}))
     files.write(tmp_path, ShipFiles(2, {"node": "n", "node_id": "i", "workers": 1, "starts": 4}, {}))
     assert read_node_file(tmp_path).starts == 9
+
+
+@pytest.mark.requirement("R268")
+def test_a_standby_learns_which_stores_went(tmp_path: Path) -> None:
+    alike = {"node": "n", "node_id": "i"}
+    assert files.write(tmp_path, ShipFiles(1, {**alike, "workers": 3}, {})) == []
+    assert files.write(tmp_path, ShipFiles(2, {**alike, "workers": 1}, {})) == ["1", "2"]
+    assert files.write(tmp_path, ShipFiles(3, {**alike, "workers": 2}, {})) == []
+
+
+@pytest.mark.requirement("R268")
+def test_the_stores_of_a_node_are_those_that_its_file_says_now(tmp_path: Path) -> None:
+    stores = files.Stores(tmp_path)
+    assert stores.names() == [], "no node has begun"
+    for workers in (1, 3, 2):
+        node = NodeFile(node="n", node_id="i", data_id="d", workers=workers)
+        write_durably(tmp_path / NODE_FILE, msgspec.json.encode(node))
+        assert stores.names() == ["config", *map(str, range(workers))]
+    (tmp_path / NODE_FILE).unlink()
+    assert stores.names() == [], "of what cannot be read nobody has everything"
 
 
 # -- an operator -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from angarium import errors, wire
 from cluster.data.data_dir import DataDirectory
-from cluster.supervisor.stores import expected_spools, make_spools, prepare, stamp
+from cluster.supervisor.stores import drop_left, expected_spools, make_spools, prepare, stamp
 from node.home.spool.folders import StartNews, open_own
 from storage.config_store import Change, ConfigStore, is_there
 from storage.spool import KEY_DATA, Table, open_readonly, open_spool
@@ -143,3 +143,19 @@ def test_a_worker_opens_no_spool_that_is_missing_or_of_another_data_directory(da
     with pytest.raises(errors.InvalidRequestError, match="of data directory"):
         open_own(data.path / "spool" / "0", MAP_BYTES, news, "f" * 32)
     open_own(data.path / "spool" / "0", MAP_BYTES, news, data.node.data_id).close()
+
+
+@pytest.mark.requirement("R268")
+def test_the_spool_of_a_worker_that_left_goes_if_there_is_nothing_in_it(data: DataDirectory) -> None:
+    spool = open_spool(data.path / "spool" / "1", MAP_BYTES)
+    spool.commit([(Table.LANES, b"lane", b"x")])
+    spool.close()
+    drop_left(data, 1)
+    assert (data.path / "spool" / "1").exists()
+    spool = open_spool(data.path / "spool" / "1", MAP_BYTES)
+    drop_left(data, 1)
+    assert (data.path / "spool" / "1").exists(), "somebody has it open"
+    spool.commit([(Table.LANES, b"lane", None)])
+    spool.close()
+    drop_left(data, 1)
+    assert sorted(path.name for path in (data.path / "spool").iterdir()) == ["0"]

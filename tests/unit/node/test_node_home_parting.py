@@ -271,3 +271,46 @@ def test_an_early_copy_keeps_its_rate() -> None:
     found = pair.new.ask("lane.copy", lane_id=LANE, source=0, bytes_per_s=600)
     assert 600 <= found["bytes"] <= 2_000
     assert not found["is_caught_up"]
+
+
+def content(disk: SimulatedDisk) -> dict[tuple[Table, bytes], bytes]:
+    return {(table, key): value for table in Table for key, value in disk.scan(table)}
+
+
+def importing_of(disk: SimulatedDisk) -> int | None:
+    value = disk.get(Table.LANES, layout.number_key(LANE))
+    return None if value is None else layout.unpack_lane(value).importing
+
+
+@pytest.mark.requirement("R268")
+def test_a_lane_whose_deletion_a_standby_lacks_when_it_takes_over_is_deleted_there() -> None:
+    """The new home has seen the deletion on the disk of the primary, and says no more that it has all."""
+    pair = Pair()
+    pair.move()
+    disk = pair.disks["0"]
+    while importing_of(disk) != layout.PARTED:
+        pair.step()
+    parted = content(disk)
+    pair.run()
+    assert importing_of(disk) is None
+    gone = [(*place, None) for place in content(disk) if place not in parted]
+    disk.commit([*gone, *[(*place, value) for place, value in parted.items()]])
+    pair.kill_old()
+    pair.run()
+    expect_moved(pair)
+    assert importing_of(disk) is None
+
+
+@pytest.mark.requirement("R264")
+def test_a_lane_is_marked_as_parted_when_all_that_it_has_is_durable_already() -> None:
+    """Who takes it over reads this disk, and a standby may have what he writes sooner than what he has read."""
+    pair = Pair()
+    pair.move()
+    disk = pair.disks["0"]
+    before = content(disk)
+    while importing_of(disk) != layout.PARTED:
+        before = content(disk)
+        pair.step()
+    segments = [place for place in content(disk) if place[0] is Table.SEGMENTS]
+    assert [place for place in before if place[0] is Table.SEGMENTS] == segments
+    assert pair.old.home.pending.stored >= pair.part_number
