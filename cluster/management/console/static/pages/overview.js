@@ -42,7 +42,7 @@ export function Overview({ me }) {
 
 function OfNode() {
   const seldom = useRef({});
-  const { value, problem } = usePolling("overview", (signal) => ask(signal, seldom.current), 2_000);
+  const { value, problem } = usePolling("overview", (signal) => ask(signal, seldom.current));
   if (!value) return problem ? html`<${Refusal} problem=${problem} />` : html`<${Loading} />`;
   const { status, health, cluster, deepest, messages, bytes } = value;
   const { spool, rates } = status;
