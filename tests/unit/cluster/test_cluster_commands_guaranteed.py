@@ -129,6 +129,7 @@ def test_a_job_is_waited_for(admin: FakeAdmin, printed: Callable[[], list[Any]],
     assert cli.run(["queue", verb, "Q", *arguments]) == 0
     assert printed() == [{"done": 9, "refused": 0, "kept": 0}]
     asked = {"target": "R", "target_kind": "queue", "selector": "x = 1", "limit": 9, "partition": 2}
+    asked["positions"] = None
     assert admin.calls[0] == (f"endpoints.{verb}", {"kind": "queue", "vpn": "default", "name": "Q", **asked})
     assert admin.calls[1:] == [("jobs.show", {"jobs": [[0, 7]]})] * 3
 
