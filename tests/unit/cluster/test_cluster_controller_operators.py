@@ -8,7 +8,7 @@ import pytest
 
 from angarium import errors
 from cluster import objects
-from cluster.controller.access.callers import Claim
+from cluster.controller.access.callers import LOCAL, Claim
 from cluster.controller.switchboard import effects as c
 from cluster.security import passwords
 from tests.unit.cluster.controller_world import OWNER, World, requests
@@ -49,6 +49,19 @@ def test_an_operator_is_an_object_of_the_node_without_its_password(world: World)
         "anna",
         "ben",
     ]
+
+
+@pytest.mark.requirement("R260")
+def test_who_prunes_from_afar_stays_an_operator(world: World) -> None:
+    for name in ("anna", "ben"):
+        create(world, name, role="administrator", password="secret")
+
+    def pruned(claim: Claim) -> list[str]:
+        rows = world.ask_as(claim, "config.apply", objects=[], prune=True, dry_run=True)
+        return [row["name"] for row in rows if row["action"] == "delete"]
+
+    assert pruned(ANNA) == ["ben"]
+    assert sorted(pruned(LOCAL)) == ["anna", "ben"]
 
 
 def test_no_process_is_told_of_operators(world: World) -> None:
