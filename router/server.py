@@ -105,7 +105,7 @@ class RouterServer:
         self._router.handshake.issuers = issuers_of(runtime)
         self._set_clock(now)
         self._raise_descriptors()
-        self._pool = ThreadPoolExecutor(AT_ONCE, "password")
+        self._pool = ThreadPoolExecutor(AT_ONCE + 1, "password")  # one for tokens
         #: Verdicts of the pool: (ticket, whether a password is right, or what a token says if it is signed). A deque is
         #: safe between threads.
         self._verdicts: deque[tuple[int, bool | bytes | None]] = deque()

@@ -24,6 +24,7 @@ from router.access.issuers import Issuers, Named, TokenLogin, UnknownKeys
 from router.access.joining import Joining
 from router.access.login import HIDDEN
 from router.access.password_checks import PasswordChecks, check_of
+from router.access.token_checks import TokenChecks
 from router.ground.effects import SendClient, VerifyPassword, VerifyToken
 from router.ground.ground import TokenBucket
 from router.links.gate import is_same
@@ -135,7 +136,7 @@ class Handshake:
         self._unknown_keys = UnknownKeys(asks, self._keys_may_be_known)
         #: True once the node is going down: nobody logs in any more.
         self.closed = False
-        #: Logins whose password is compared or waits for it, which `_checks` orders.
+        #: Logins whose password or token is looked at or waits for it, which `_checks` and `_token_checks` order.
         self._tickets: dict[int, Ticket | DummyLogin | TokenLogin] = {}
         wait_max_s = config.login_timeout_ms / 1000 * WAIT_SHARE
         #: Number of a check -> other logins that it answers, because they came with the same password meanwhile.
@@ -146,6 +147,7 @@ class Handshake:
             config.password_memory_s,
             self._random.randbytes(MEMORY_KEY_BYTES),
         )
+        self._token_checks = TokenChecks(wait_max_s)
         self._failed = FailedLogins(self._outbox)
         self._next_number = 1
         #: When operators were told of a handshake that failed.
@@ -314,8 +316,13 @@ class Handshake:
     ) -> None:
         number = self._number()
         check = check_of(number, ticket.address, owner, secret, stored, now)
+        if isinstance(ticket, TokenLogin):
+            self._token_checks.add(check, has_failed=self._checks.has_failed(check.network, now))
+            self._tickets[number] = ticket
+            self._compare(now)
+            return
         same = self._checks.same(check)
-        if same is not None and not isinstance(ticket, TokenLogin):
+        if same is not None:
             self._followers.setdefault(same, []).append(ticket)
             return
         displaced = self._checks.add(check, now)
@@ -336,7 +343,7 @@ class Handshake:
 
     def _compare(self, now: float) -> None:
         """Have the pool compare whatever is next."""
-        while (check := self._checks.next(now)) is not None:
+        while (check := self._token_checks.next(now) or self._checks.next(now)) is not None:
             self._counters.totals["password_checks"] += 1
             ticket = self._tickets[check.number]
             if isinstance(ticket, TokenLogin):
@@ -349,10 +356,10 @@ class Handshake:
         """Go on with passwords whose time has come; gives when to call again."""
         if not self._tickets:
             return float("inf")
-        for number in self._checks.late(now):
+        for number in (*self._checks.late(now), *self._token_checks.late(now)):
             self._send_away(number)
         self._compare(now)
-        return self._checks.wake(now)
+        return min(self._checks.wake(now), self._token_checks.wake())
 
     def _check_connect_rate(self, address: str, now: float) -> None:
         if not self._connects.allows(network_of(address), now):
@@ -527,7 +534,9 @@ class Handshake:
         """The pool looked at the signature of a token; its claims are those of `payload`, None if it is wrong."""
         login = self._tickets.pop(ticket_number)
         assert isinstance(login, TokenLogin)
-        self._checks.done(ticket_number, now, correct=payload is not None)
+        self._token_checks.done()
+        if payload is None:
+            self._checks.failed(network_of(login.address), now)
         self._compare(now)
         if login.renewal is not None:
             self._renewed(login, login.renewal, payload, now)

@@ -60,7 +60,7 @@ Owner = tuple[str, str]
 
 
 class Check(NamedTuple):
-    """A password to be compared; or a token to be verified, without a hash."""
+    """A password to be compared; or, in `token_checks`, a token to be verified, without a hash."""
 
     number: int
     network: str
@@ -119,7 +119,7 @@ class PasswordChecks:
     def same(self, check: Check) -> int | None:
         """Give the number of an equal check that waits or is under way: what it says answers this one too."""
         for one in (*self._waiting.values(), *self._under_way.values()):
-            if check.stored and one[1:5] == check[1:5]:  # network, owner, password and hash
+            if one[1:5] == check[1:5]:  # network, owner, password and hash
                 return one.number
         return None
 
@@ -195,7 +195,7 @@ class PasswordChecks:
         if not correct:
             self._networks.add(check.network, now)
             self._owners.add(check.owner, now)
-        elif self._memory_s and check.stored:  # a token has no hash, and is looked at every time
+        elif self._memory_s:
             digest = self._digest(check.stored, check.password)
             self._known.pop(digest, None)
             self._known[digest] = now + self._memory_s
@@ -203,8 +203,12 @@ class PasswordChecks:
                 del self._known[next(iter(self._known))]
 
     def failed(self, network: str, now: float) -> None:
-        """Something else than a password, of a network, was wrong: a token to join the cluster."""
+        """Something else than a password, of a network, was wrong: a token, of a client or to join the cluster."""
         self._networks.add(network, now)
+
+    def has_failed(self, network: str, now: float) -> bool:
+        """Tell whether something of a network was wrong of late."""
+        return self._networks.get(network, now)[0] > 0
 
     def wait_s(self, network: str, now: float) -> float:
         """Give how long a network has to wait before its next try."""
