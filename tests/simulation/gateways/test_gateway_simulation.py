@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from router.access.login import Authenticator
-from router.delivery.dispatcher import Dispatcher
 from router.gateways.wills import Wills
 from tests.simulation.gateways.gateway_scenario import GatewayScenario
+from tests.simulation.gateways.simulated_gateway import SimulatedGateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,11 +57,11 @@ def forget_the_will_of_who_comes_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def give_gateways_what_their_clients_have(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Dispatcher, "_kept", lambda _dispatcher, delivery, _indices: delivery)
+    patch.setattr(SimulatedGateway, "_told_kept", lambda _gateway, _kept, rows: [*range(rows)])
 
 
 def give_gateways_nothing_of_their_own(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Dispatcher, "_kept", lambda *_: None)
+    patch.setattr(SimulatedGateway, "_told_kept", lambda *_: [])
 
 
 @pytest.mark.slow
