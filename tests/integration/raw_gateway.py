@@ -62,7 +62,7 @@ class RawGateway(RawClient):
         self.say(
             number, wire.SUBSCRIBE, [1, [[text, wire.SUBSCRIBE_DELIVER_ALWAYS] for text in filters], None]
         )
-        operation, (_, answers), _ = self.told(number)
+        operation, (_, answers, _), _ = self.told(number)
         assert operation == wire.SUBACK
         return list(answers)
 

@@ -155,9 +155,9 @@ def test_arguments_come_from_path_query_and_body() -> None:
     found, values = route("GET", "events")
     assert arguments_of(found, values, {"since": ["12"]}, {}) == {"since": 12}
     assert arguments_of(found, values, {"since": ["2031-01-01"]}, {}) == {"since": "2031-01-01"}
-    found, values = route("GET", "links")
+    found, values = route("GET", "vpns")
     assert (arguments_of(found, values, {"limit": ["5"]}, {}), found.shape) == (
-        {"kind": "link", "vpn": None},
+        {"kind": "vpn", "vpn": None},
         Shape.ROWS,
     )
 
