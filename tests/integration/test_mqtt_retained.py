@@ -58,8 +58,13 @@ def test_what_a_client_retains_comes_first_to_who_subscribes_later(node: Node, v
     with Paho(node.mqtt_url, version=version) as one:
         # A node that has just begun keeps nothing with QoS 0 before its homes are there, and what is stored shows that.
         one.client.publish(f"first{version}/a", b"old", 1, retain=True).wait_for_publish(LIMIT_S)
+        one.subscribe(f"behind{version}")
         one.publish(f"first{version}/a", b"kept", retain=True)
         one.publish(f"first{version}/a", b"live")
+        one.publish(f"behind{version}", b"")
+        assert one.receive().topic == f"behind{version}", (
+            "who subscribes from here on gets nothing of what was said"
+        )
         is_kept(node, {f"first{version}/a": b"kept"}, f"first{version}/>")
         with Paho(node.mqtt_url, version=version) as other:
             other.subscribe(f"first{version}/#")
