@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import tomllib
@@ -111,7 +112,12 @@ class AngariumMqtt(Angarium):
         return ["--mqtt", "tcp://127.0.0.1:0"]
 
     def start(self) -> None:
-        """Start it and return when clients can connect."""
+        """Start it, without the sessions of an earlier visit, and return when clients can connect.
+
+        gmqtt comes back without a clean start, so each storm leaves as many as there are clients, until the queues that
+        a Message VPN may have are used up.
+        """
+        shutil.rmtree(self.directory / "data", ignore_errors=True)
         super().start()
         ready = json.loads((self.directory / "ready.json").read_text(encoding="utf-8"))
         self.url = ready["mqtt"][0].replace("tcp://", "mqtt://")
