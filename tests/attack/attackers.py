@@ -22,6 +22,7 @@ import zmq
 
 from angarium import wire
 from tests.attack import http_attack, mqtt_attack
+from tests.attack.gateway_attack import Attack, attack_once
 from tests.integration.random_frames import OddClient, noise
 from tests.integration.random_guaranteed import OddSpeaker
 from tests.integration.raw_client import hello_header, row
@@ -57,6 +58,11 @@ class Attacker:
         self.held: list[socket.socket] = []
         #: What was done, and what the node said -> how often.
         self.counts: Counter[str] = Counter()
+
+    @property
+    def of_gateway(self) -> Attack:
+        """Give what an attack on a gateway begins with."""
+        return Attack(self.url, ATTACKER, self.password, self.rng, self.held, self.counts)
 
     def run(self, kind: Callable[[Attacker, int], None], seconds: float) -> None:
         """Attack turn by turn until the time is over; a session that the node ends is the end of a turn."""
@@ -300,18 +306,12 @@ def partitions(attacker: Attacker, turn: int) -> None:
 
 def mqtt(attacker: Attacker, turn: int) -> None:
     """A client of MQTT: the URL is one for those."""
-    attack = mqtt_attack.Attack(
-        attacker.url, ATTACKER, attacker.password, attacker.rng, attacker.held, attacker.counts
-    )
-    mqtt_attack.turn_of(attack, turn)
+    attack_once(mqtt_attack.WAYS, mqtt_attack.MqttAttack(*attacker.of_gateway), turn)
 
 
 def http(attacker: Attacker, turn: int) -> None:
     """A client of HTTP: the URL is one for those."""
-    attack = http_attack.Attack(
-        attacker.url, ATTACKER, attacker.password, attacker.rng, attacker.held, attacker.counts
-    )
-    http_attack.turn_of(attack, turn)
+    attack_once(http_attack.WAYS, http_attack.HttpAttack(*attacker.of_gateway), turn)
 
 
 KINDS: Final[dict[str, Callable[[Attacker, int], None]]] = {

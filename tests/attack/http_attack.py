@@ -1,7 +1,6 @@
 """What a client of HTTP can do to harm others: requests that are damaged or never end, and those that cost much.
 
-`turn_of` is the kind `http` of `tests.attack.attackers`. Whatever the gateway answers is counted; that it closes
-connections is expected.
+`WAYS` are turns of the kind `http` of `tests.attack.attackers`.
 """
 
 from __future__ import annotations
@@ -10,18 +9,14 @@ import base64
 import contextlib
 import json
 import socket
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from tests.attack.gateway_attack import ANSWER_S, LOOK_S, Attack
+
 if TYPE_CHECKING:
-    import random
-    from collections import Counter
     from collections.abc import Callable
 
-#: How long one answer is waited for.
-ANSWER_S: Final = 5.0
-#: How long somebody is looked at who may have nothing to say.
-LOOK_S: Final = 0.02
 #: Streams that nobody reads, and what is published for each in a turn.
 STREAMS: Final = 20
 UNREAD_BYTES: Final = 4 << 20
@@ -30,16 +25,10 @@ BEGUN: Final = 50
 MESSAGES: Final = 300
 
 
-class Attack(NamedTuple):
-    """Where to attack, and what was counted."""
+class HttpAttack(Attack):
+    """A client of HTTP."""
 
-    url: str
-    username: str
-    password: str
-    rng: random.Random
-    #: Plain connections that stay over turns.
-    held: list[socket.socket]
-    counts: Counter[str]
+    __slots__ = ()
 
     def connection(self, receive_bytes: int = 0) -> socket.socket:
         """Give a connection that has not said anything."""
@@ -85,7 +74,7 @@ def _some(connection: socket.socket) -> bytes:
     return data
 
 
-def damaged(attack: Attack, _turn: int) -> None:
+def damaged(attack: HttpAttack, _turn: int) -> None:
     """Good requests with some bytes that are others, cut anywhere."""
     rng = attack.rng
     for _ in range(50):
@@ -105,7 +94,7 @@ def damaged(attack: Attack, _turn: int) -> None:
                 attack.counts[f"damaged {one.recv(12)[9:].decode('latin-1')}"] += 1
 
 
-def slow(attack: Attack, _turn: int) -> None:
+def slow(attack: HttpAttack, _turn: int) -> None:
     """Heads and bodies that do not end, of connections that stay."""
     for _ in range(BEGUN):
         head = attack.head("POST", "/v1/topics/slow", 1_000_000)
@@ -117,7 +106,7 @@ def slow(attack: Attack, _turn: int) -> None:
         attack.held.pop(attack.rng.randrange(len(attack.held))).close()
 
 
-def unread(attack: Attack, turn: int) -> None:
+def unread(attack: HttpAttack, turn: int) -> None:
     """Streams of events that nobody reads."""
     streams = [attack.connection(4_096) for _ in range(STREAMS)]
     for one in streams:
@@ -130,7 +119,7 @@ def unread(attack: Attack, turn: int) -> None:
         one.close()
 
 
-def streams(attack: Attack, turn: int) -> None:
+def streams(attack: HttpAttack, turn: int) -> None:
     """Streams with many filters that overlap, and each with a topic of its own."""
     rng, opened = attack.rng, []
     for at in range(STREAMS):
@@ -147,7 +136,7 @@ def streams(attack: Attack, turn: int) -> None:
         one.close()
 
 
-def leases(attack: Attack, turn: int) -> None:
+def leases(attack: HttpAttack, turn: int) -> None:
     """Messages that are taken on lease and not settled, and requests that wait and are left."""
     queue = f"leases{turn}"
     with attack.connection() as one:
@@ -161,12 +150,4 @@ def leases(attack: Attack, turn: int) -> None:
             one.sendall(attack.head("POST", f"/v1/queues/{queue}/receive?wait=60"))
 
 
-WAYS: Final[tuple[Callable[[Attack, int], None], ...]] = (damaged, slow, unread, streams, leases)
-
-
-def turn_of(attack: Attack, turn: int) -> None:
-    """Attack once, in one of the ways after the other."""
-    try:
-        WAYS[turn % len(WAYS)](attack, turn)
-    except OSError as error:  # it was closed, or is not read any more
-        attack.counts[f"ended: {error.strerror or error}"] += 1
+WAYS: Final[tuple[Callable[[HttpAttack, int], None], ...]] = (damaged, slow, unread, streams, leases)

@@ -1,14 +1,13 @@
 """What a client of MQTT can do to harm others: packets that break rules, and those that keep to them and cost much.
 
-`ways` are turns of the kind `mqtt` of `tests.attack.attackers`. Whatever the gateway does is counted; that it closes
-connections is expected.
+`WAYS` are turns of the kind `mqtt` of `tests.attack.attackers`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import socket
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from gateway.mqtt.codec import V3, V5, write
 from gateway.mqtt.codec.connect import Connect
@@ -16,35 +15,25 @@ from gateway.mqtt.codec.control import PingReq
 from gateway.mqtt.codec.properties import Properties
 from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import Subscribe, Subscription, Unsubscribe
+from tests.attack.gateway_attack import ANSWER_S, LOOK_S, Attack
 from tests.integration.mqtt_clients import Raw, place_of
 
 if TYPE_CHECKING:
     import random
-    from collections import Counter
     from collections.abc import Callable
 
     from gateway.mqtt.codec import Packet
 
-#: How long one answer is waited for.
-ANSWER_S: Final = 5.0
-#: How long somebody is looked at who may have nothing to say.
-LOOK_S: Final = 0.02
 #: Connections that come at once, and that are held without a login.
 STORM: Final = 50
 #: What somebody is sent who does not read.
 UNREAD_BYTES: Final = 10 << 20
 
 
-class Attack(NamedTuple):
-    """Where to attack, and what was counted."""
+class MqttAttack(Attack):
+    """A client of MQTT."""
 
-    url: str
-    username: str
-    password: str
-    rng: random.Random
-    #: Plain connections that stay over turns.
-    held: list[socket.socket]
-    counts: Counter[str]
+    __slots__ = ()
 
     def connect(self, name: str, version: int = V5) -> Connect:
         """Give a CONNECT that is let in."""
@@ -66,7 +55,7 @@ class Attack(NamedTuple):
         return made
 
 
-def damaged(attack: Attack, _turn: int) -> None:
+def damaged(attack: MqttAttack, _turn: int) -> None:
     """Good packets with some bytes that are others, before the login and after it, cut anywhere."""
     rng = attack.rng
     for at in range(20):
@@ -99,7 +88,7 @@ def _some_packet(rng: random.Random) -> Packet:
     return rng.choice(packets)
 
 
-def starts(attack: Attack, _turn: int) -> None:
+def starts(attack: MqttAttack, _turn: int) -> None:
     """Connections that say noise or a part of a CONNECT, and stay."""
     whole = write(attack.connect("starts"), V5)
     for _ in range(STORM):
@@ -111,7 +100,7 @@ def starts(attack: Attack, _turn: int) -> None:
         attack.held.pop(attack.rng.randrange(len(attack.held))).close()
 
 
-def storm(attack: Attack, _turn: int) -> None:
+def storm(attack: MqttAttack, _turn: int) -> None:
     """Clients that come at once and take each other's names."""
     clients = [attack.stranger() for _ in range(STORM)]
     for one in clients:
@@ -121,7 +110,7 @@ def storm(attack: Attack, _turn: int) -> None:
             attack.counts[f"storm {type(one.next()).__name__}"] += 1
 
 
-def unread(attack: Attack, turn: int) -> None:
+def unread(attack: MqttAttack, turn: int) -> None:
     """Clients that read nothing of what comes for them, answers or messages."""
     data = write(Publish(f"unread/{turn}", bytes(10_000)), V5) * 100
     with attack.client("publisher") as publisher, attack.client("pings", V3, 4_096) as pings:
@@ -139,7 +128,7 @@ def unread(attack: Attack, turn: int) -> None:
             pings.socket.sendall(write(PingReq(), V3) * 10_000)
 
 
-def filters(attack: Attack, turn: int) -> None:
+def filters(attack: MqttAttack, turn: int) -> None:
     """Filters that overlap at every level, as many as are taken, and topics that all of them match."""
     rng, name = attack.rng, f"filters-{turn}"
     levels = rng.randrange(6, 13)
@@ -154,12 +143,4 @@ def filters(attack: Attack, turn: int) -> None:
         attack.counts["filters matched"] += sum(isinstance(one.next(), Publish) for _ in topics)
 
 
-WAYS: Final[tuple[Callable[[Attack, int], None], ...]] = (damaged, starts, storm, unread, filters)
-
-
-def turn_of(attack: Attack, turn: int) -> None:
-    """Attack once, in one of the ways after the other."""
-    try:
-        WAYS[turn % len(WAYS)](attack, turn)
-    except OSError as error:  # it was closed, or is not read any more
-        attack.counts[f"ended: {error.strerror or error}"] += 1
+WAYS: Final[tuple[Callable[[MqttAttack, int], None], ...]] = (damaged, starts, storm, unread, filters)

@@ -146,11 +146,7 @@ def test_an_operator_finds_the_queue_that_grows_and_works_with_its_messages(
 
     move_the_bad_one_there_and_back(browser, api)
     browser.click("Move or copy")
-    browser.fill("To the queue", "other", "dialog")
-    browser.sees("All of its 2 messages will leave grows and go to other")
-    browser.click("Move", "dialog")
-    browser.sees("2 messages moved.")
-    browser.click("Close", "dialog footer")
+    move_to_other(browser, "All of its 2 messages", "2 messages moved.")
     assert (held(api, "grows"), held(api, "other")) == (0, 2)
 
     browser.value("location.hash = '#/queue/default/other'")
@@ -165,15 +161,20 @@ def test_an_operator_finds_the_queue_that_grows_and_works_with_its_messages(
     assert api.get("/vpns/default/queues/other").status == 404
 
 
+def move_to_other(browser: Browser, which: str, done: str) -> None:
+    """Fill in the dialog that moves messages of `grows` to `other`."""
+    browser.fill("To the queue", "other", "dialog")
+    browser.sees(f"{which} will leave grows and go to other")
+    browser.click("Move", "dialog")
+    browser.sees(done)
+    browser.click("Close", "dialog footer")
+
+
 def move_the_bad_one_there_and_back(browser: Browser, api: Api) -> None:
     """Of two messages of `grows`, one goes to `other`, and is redriven."""
     browser.click("Choose message 3")
     browser.click("Move 1 message", "main")
-    browser.fill("To the queue", "other", "dialog")
-    browser.sees("The chosen message will leave grows and go to other")
-    browser.click("Move", "dialog")
-    browser.sees("1 message moved.")
-    browser.click("Close", "dialog footer")
+    move_to_other(browser, "The chosen message", "1 message moved.")
     assert (held(api, "grows"), held(api, "other")) == (1, 1)
     browser.value("location.hash = '#/queue/default/other'")
     browser.sees("queue grows moved")
