@@ -144,18 +144,12 @@ class MoveJob(Job):
         self.total = min(self.total, len(self.positions))
         self.upto = min(self.upto, self.positions[-1])
 
-    def pass_over(self) -> None:
-        """Go on to the next message that was chosen."""
-        if self.positions is not None:
-            at = bisect_left(self.positions, self.cursor)
-            self.cursor = self.positions[at] if at < len(self.positions) else self.upto + 1
-
-    def is_chosen(self, position: int) -> bool:
-        """Tell whether a message is one of those that were chosen."""
+    def next_chosen(self, position: int) -> int:
+        """Give the first position from this one on whose message is chosen; one above `upto` if there is none."""
         if self.positions is None:
-            return True
+            return position
         at = bisect_left(self.positions, position)
-        return at < len(self.positions) and self.positions[at] == position
+        return self.positions[at] if at < len(self.positions) else self.upto + 1
 
     def pack(self) -> list[Any]:
         """Give what is stored of it."""
@@ -231,7 +225,7 @@ class MoveJobs:
         """
         if job.is_over:
             return None
-        job.pass_over()
+        job.cursor = job.next_chosen(job.cursor)
         if job.left <= 0 or job.cursor > job.upto:
             job.end()
             return None
@@ -275,7 +269,8 @@ class MoveJobs:
             step.take(position, segment.sizes[i], target)
 
     def _is_selected(self, job: MoveJob, segment: Segment, i: int) -> bool:
-        if not job.is_chosen(segment.first + i):
+        position = segment.first + i
+        if job.next_chosen(position) != position:
             return False
         if job.selects is None:
             return True
