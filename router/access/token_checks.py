@@ -28,6 +28,11 @@ LOGIN_BYTES: Final = 1_024
 FAILED_PAUSE_S: Final = 0.005
 
 
+def _size(check: Check) -> int:
+    """Give what a login takes while it waits."""
+    return len(check.password) + LOGIN_BYTES
+
+
 class TokenChecks:
     """All logins and renewals whose token is looked at, or waits for it."""
 
@@ -49,7 +54,7 @@ class TokenChecks:
         Raises:
             RateLimitError: there is no place (42901).
         """
-        size = len(check.password) + LOGIN_BYTES
+        size = _size(check)
         if self._bytes[check.network] + size > NETWORK_BYTES_MAX:
             raise error_for(errors.CONNECT_RATE_EXCEEDED, "too many logins at once from one address")
         if self._total_bytes + size > WAITING_BYTES_MAX:
@@ -93,7 +98,7 @@ class TokenChecks:
 
     def _take(self, line: dict[int, Check], check: Check) -> None:
         del line[check.number]
-        size = len(check.password) + LOGIN_BYTES
+        size = _size(check)
         self._total_bytes -= size
         self._bytes[check.network] -= size
         if not self._bytes[check.network]:
@@ -103,6 +108,6 @@ class TokenChecks:
         """Assert what the attribute comments say."""
         sizes: Counter[str] = Counter()
         for check in (*self._lines[0].values(), *self._lines[1].values()):
-            sizes[check.network] += len(check.password) + LOGIN_BYTES
+            sizes[check.network] += _size(check)
         assert +self._bytes == sizes
         assert self._total_bytes == sizes.total() <= WAITING_BYTES_MAX
