@@ -103,7 +103,7 @@ class MqttServer:
         self._ended: Counter[int] = Counter()
         #: What tells whether messages find room, and its Message VPN -> connections that are paused until they do.
         self._held: dict[tuple[Callable[[str], bool], str], dict[bytes, None]] = {}
-        self._look_at = self._sweep_at = 0.0
+        self._look_at = self._sweep_at = self._memory_at = 0.0
         #: When time brings something: never before the next look.
         self._due_at = 0.0
         self._crowd = Crowd(process)
@@ -413,12 +413,15 @@ class MqttServer:
                 if self._door.is_paused(connection_id):  # who is not read is not silent
                     client.heard(now)
                 self._deadlines.add(connection_id, client.tick(now))
-        if now >= self._sweep_at:
+        if now >= self._memory_at:
             self._memory.update(self._egress.freed_bytes, now, held_bytes=in_use_bytes())
-            self._sweep_at = now + min(SWEEP_S, self._memory.wait_s)
+            self._memory_at = now + min(SWEEP_S, self._memory.wait_s)
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_S
             for delivering in self._deliveries.values():
                 delivering.sweep(now)
-        self._due_at = max(min(self._deadlines.next, self._wakes.next, self._sweep_at), self._look_at)
+        due = min(self._deadlines.next, self._wakes.next, self._sweep_at, self._memory_at)
+        self._due_at = max(due, self._look_at)
 
     def _end_slow(self, now: float) -> None:
         """End clients that do not read."""
