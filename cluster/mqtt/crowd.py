@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 NEVER: Final = float("inf")
 #: Of clients that are gone, beside as many as there are; more are taken out at once.
 STALE_MAX: Final = 1_000
+#: From so many signals of sockets per second on, at least three are read at once.
+PACED_FROM: Final = 3_000
+PACE_S: Final = 0.00035
+#: How often the rate is looked at.
+LOOK_S: Final = 0.05
 
 
 class Deadlines:
@@ -55,14 +60,6 @@ class Deadlines:
         while self._heap and self._heap[0][0] <= now:
             due.append(heapq.heappop(self._heap)[1])
         return due
-
-
-#: From so many signals of sockets per second on, at least three are read at once.
-PACED_FROM: Final = 3_000
-PACE_S: Final = 0.00035
-#: How often the rate is looked at.
-LOOK_S: Final = 0.05
-_NEVER: Final = float("inf")
 
 
 class Pace:
@@ -125,7 +122,7 @@ class Crowd:
         if pace.is_paced is self._begins_turns:
             self._begin_turns(wanted=not pace.is_paced)
         if not pace.is_paced:
-            return _NEVER
+            return NEVER
         if now >= pace.read_at:
             pace.was_read(self.watch.wait(0.0), now)
         return pace.read_at

@@ -105,8 +105,8 @@ INCARNATIONS_PER_START: Final = 1 << 20
 _DEFAULT_WORKERS_MAX: Final = 4
 #: What the controller hears of a place.
 _SHOWN_OF_PLACES: Final = ("role", "index", "incarnation", "pid", "state", "restarts", "progress")
-#: Whatever a process writes is for this user; only the router makes sockets for clients of others, as its umask says.
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+#: Whatever a process writes is for this user; only the router makes sockets for clients of others, as its umask says.
 _PRIVATE_UMASK: Final = 0o077
 
 _LEVELS: Final = {"info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING}
