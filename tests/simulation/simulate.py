@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tests.simulation import failure_story, scenario
 from tests.simulation.guaranteed import guaranteed_scenario
 from tests.simulation.mesh import mesh_scenario
+from tests.simulation.standby.scenario import Scenario
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,9 +26,13 @@ if TYPE_CHECKING:
 
 #: Stories of more failures than this tell nothing new.
 STORIES_MAX = 10
-#: Worlds of direct messages only, worlds with guaranteed ones, worlds of several nodes, and each in turn.
+#: Worlds of direct messages only, worlds with guaranteed ones, worlds of several nodes, and each of them in turn.
 DIRECT, GUARANTEED, MESH, ALL = "direct", "guaranteed", "mesh", "all"
 WORLDS = (DIRECT, GUARANTEED, MESH)
+#: A pair of hosts with an outside store, which has rules and a history of its own.
+STANDBY = "standby"
+#: Of the pairs, so many have one node that gets another home some time.
+GROWING_EVERY = 5
 #: What plays a world, and how the names of its seeds begin.
 PLAYS: Final[dict[str, tuple[str, Callable[[str], Outcome]]]] = {
     DIRECT: ("", lambda seed: scenario.run(seed)),
@@ -51,6 +56,8 @@ class Result(NamedTuple):
 def run_one(task: tuple[int, int, str]) -> Result:
     """Run one number of a series."""
     series, number, world = task
+    if world == STANDBY:
+        return _run_pair(series, number)
     world = world_of(number, world)
     outcome = PLAYS[world][1](name_of(series, number, world))
     history, records = outcome.history, outcome.all_guaranteed
@@ -63,6 +70,14 @@ def run_one(task: tuple[int, int, str]) -> Result:
         len(history.faults),
         failure_story.tell(outcome) if outcome.violations else "",
     )
+
+
+def _run_pair(series: int, number: int) -> Result:
+    scenario = Scenario(f"s{series}/{number}", grows=number % GROWING_EVERY == 0)
+    violations = scenario.play()
+    story = "\n  ".join((f"seed {series}/{number}", *scenario.events)) if violations else ""
+    deliveries = sum(scenario.received.values())
+    return Result(number, scenario.loop.steps, len(scenario.acknowledged), deliveries, scenario.faults, story)
 
 
 def world_of(number: int, world: str) -> str:
@@ -81,7 +96,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=100, help="how many runs")
     parser.add_argument("--seed", type=int, default=0, help="which series of runs")
     parser.add_argument("--first", type=int, default=0, help="the number of the first run in its series")
-    parser.add_argument("--world", choices=(ALL, *WORLDS), default=ALL, help="which kind of worlds")
+    parser.add_argument("--world", choices=(ALL, *WORLDS, STANDBY), default=ALL, help="which kind of worlds")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--json", action="store_true", help="accepted for uniformity: the last line is JSON")
     options = parser.parse_args(arguments)

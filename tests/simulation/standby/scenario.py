@@ -51,6 +51,8 @@ class Scenario:
             host.grows, host.stores = True, 1
         self.violations: list[str] = []
         self.events: list[str] = []
+        #: How often there was trouble.
+        self.faults = 0
         #: Of a producer: what is to be stored, and where it is sent.
         self.waiting: list[list[Message]] = [[] for _ in range(PRODUCERS)]
         self.published = [0] * PRODUCERS
@@ -239,6 +241,7 @@ class Scenario:
         duration_s = self.rng.choice((0.1, 0.1, 0.3, 1.0, 3.0, 8.0, 15.0)) * self.rng.uniform(0.8, 1.2)
         self.note(f"{kind.__name__[1:]} {host.name} for {duration_s:.2f} s")
         self.store.late_rate = self.late_rate
+        self.faults += 1
         kind(host, min(duration_s, self.calm_at - self.loop.now))
 
     def _kills(self, host: SimulatedHost, duration_s: float) -> None:

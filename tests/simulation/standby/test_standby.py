@@ -1,11 +1,12 @@
 """Two hosts keep what was acknowledged, and never act both, whatever happens to them and to the outside store.
 
-`ANGARIUM_STANDBY_SEEDS=100000 scripts/test tests/simulation/standby -n 2` runs more seeds.
+`ANGARIUM_STANDBY_SEEDS=1000 scripts/test tests/simulation/standby` runs more seeds, `scripts/simulate --world standby` many.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import math
 import os
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from cluster.standby.pair.member import ActUntil, Member, Release
 from cluster.standby.pair.outside import Take
 from storage.groups import GroupLog
 from storage.shipping.shipping import Shipping
+from tests.simulation import simulate
 from tests.simulation.standby.scenario import PRODUCERS, Scenario
 from tests.simulation.standby.simulated_host import HOMES, SimulatedHost
 
@@ -93,7 +95,7 @@ def test_a_standby_that_lacks_the_store_that_came_last_is_not_let_in(monkeypatch
 
 @pytest.mark.slow
 def test_a_pair_keeps_its_promises(first_seed: int) -> None:
-    """What R264, R266, R267 and R268 ask of a standby, by the rules of the scenario; no process does it yet."""
+    """What R264, R266, R267 and R268 ask of a standby, by the rules of the scenario."""
     played = [played_once(number) for number in range(first_seed, first_seed + SEEDS_PER_TEST)]
     assert ["\n".join(one.events) for one in played if one.violations] == []
 
@@ -107,6 +109,22 @@ def test_a_run_has_what_the_rules_are_about() -> None:
     assert max(one.epoch for one in standings) > 3
     assert sum(len(scenario.confirmed) for scenario in played) > 500
     assert any(count > 1 for scenario in played for count in scenario.received.values())
+
+
+@pytest.mark.requirement("R268")
+def test_the_script_plays_pairs_and_tells_what_led_to_a_broken_rule(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--world", "standby", "--seeds", "1", "--first", "3", "--processes", "1"]
+    assert simulate.main(arguments) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert min(summary[what] for what in ("steps", "messages", "deliveries", "faults")) > 0, summary
+    monkeypatch.setattr(Scenario, "_check_gone", lambda scenario, message: scenario._wrong("commit", f"{message}"))
+    assert simulate.main(arguments) == 1
+    err = capsys.readouterr().err
+    assert "seed 0/3\n" in err
+    assert "!! commit: " in err
+    assert "again: scripts/simulate --seeds 1 --seed 0 --first 3 --world standby" in err
 
 
 # -- faults of their own -----------------------------------------------------------------------------------------
