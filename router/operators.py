@@ -48,7 +48,9 @@ def describe_endpoint(endpoint: Endpoint, now: float, columns: Collection[str] =
 
 def _traffic(endpoint: Endpoint, now: float) -> dict[str, float]:
     """Give what came and went of all lanes together, since the router began and each second."""
-    lanes = [lane.traffic for lane in endpoint.all_lanes()]
+    lanes = [lane.traffic for lane in endpoint.all_lanes() if lane.traffic.counts != NO_TRAFFIC]
+    if not lanes:
+        return _STILL  # most of many queues
     counts = map(sum, zip(NO_TRAFFIC, *(lane.counts for lane in lanes), strict=True))
     rates = (
         round(sum(each), 1) for each in zip(NO_TRAFFIC, *(lane.rates(now) for lane in lanes), strict=True)
@@ -92,6 +94,7 @@ TRAFFIC: Final = tuple(
     for way in ("in", "out")
     for what in ("messages", "bytes")
 )
+_STILL: Final[dict[str, float]] = dict.fromkeys(TRAFFIC, 0)
 #: Columns that are attributes of an endpoint.
 _PLAIN: Final = ("id", "kind", "name", "durable", "created_by", "client", "messages", "bytes", "unacked")
 #: What operators are told of an endpoint beside its traffic; sizes in bytes, times in wall ms.

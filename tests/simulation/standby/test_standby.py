@@ -1,6 +1,7 @@
 """Two hosts keep what was acknowledged, and never act both, whatever happens to them and to the outside store.
 
-`ANGARIUM_STANDBY_SEEDS=1000 scripts/test tests/simulation/standby` runs more seeds, `scripts/simulate --world standby` many.
+`ANGARIUM_STANDBY_SEEDS=1000 scripts/test tests/simulation/standby` runs more seeds; many are run by
+`scripts/simulate --world standby`.
 """
 
 from __future__ import annotations
@@ -119,7 +120,9 @@ def test_the_script_plays_pairs_and_tells_what_led_to_a_broken_rule(
     assert simulate.main(arguments) == 0
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert min(summary[what] for what in ("steps", "messages", "deliveries", "faults")) > 0, summary
-    monkeypatch.setattr(Scenario, "_check_gone", lambda scenario, message: scenario._wrong("commit", f"{message}"))
+    monkeypatch.setattr(
+        Scenario, "_check_gone", lambda scenario, message: scenario._wrong("commit", f"{message}")
+    )
     assert simulate.main(arguments) == 1
     err = capsys.readouterr().err
     assert "seed 0/3\n" in err
