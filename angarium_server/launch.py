@@ -131,6 +131,23 @@ def import_program(module: str) -> None:
     del sys.modules[program]
 
 
+def look_at_types() -> None:
+    """Have every type of ours looked at that is decoded to.
+
+    That is done when a type is used first; it was half of what a router computed between its imports and its clients.
+    """
+    import msgspec  # every process of a node starts here, and few have it yet
+
+    waiting: list[type] = [msgspec.Struct]
+    while waiting:
+        kinds: list[type] = waiting.pop().__subclasses__()
+        waiting += kinds
+        for kind in kinds:
+            # Some have names that only type checkers know: nothing is decoded to those.
+            with contextlib.suppress(NameError):
+                msgspec.json.Decoder(kind)
+
+
 def read_nothing_more() -> None:
     """Have nothing as the standard input from here on."""
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -145,6 +162,8 @@ def _run_module() -> None:
     del sys.argv[1 : 3 if is_warm else 2]
     if is_warm:
         import_program(module)
+        import_module("encodings.idna")  # whoever listens looks up an address
+        look_at_types()
         # What is there now stays: to look for garbage later passes over it.
         gc.collect()
         gc.freeze()

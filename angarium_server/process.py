@@ -67,7 +67,11 @@ HEARTBEAT_INTERVAL_S: Final = 0.5
 #: A controller that was restarted knows every process again within this time.
 HELLO_INTERVAL_S: Final = 1.0
 #: While there is no controller; a router waits for its configuration at its start.
-HELLO_RETRY_S: Final = 0.05
+HELLO_RETRY_S: Final = 0.02
+#: Where nobody listens yet is tried again after the first of these, and after up to the second: clients wait for a
+#: router that has not found its controller.
+RECONNECT_MS: Final = 10
+RECONNECT_MAX_MS: Final = 100
 #: After this long the loop ends although `stop()` does not say drained: the supervisor would kill the process
 #: anyway.
 DRAIN_LIMIT_S: Final = 10.0
@@ -490,8 +494,8 @@ class Process:
         # The controller may be restarted: nothing is queued for one that is not there, the hello is repeated
         # instead.
         socket.setsockopt(zmq.IMMEDIATE, int(immediate))
-        socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
         socket.connect(place if "://" in place else f"ipc://{self.runtime_dir}/{place}")
         return socket
 

@@ -497,7 +497,11 @@ class RouterServer:
         self._ground.wall_offset_ms = int((time.time() - now) * 1000)
 
     def drained(self) -> bool:
-        """Asked while stopping: true when every session was closed."""
+        """Asked while stopping: true when every session was closed.
+
+        Who was told that it is over comes at once to the first of his addresses; it is not to be this one.
+        """
+        self._door.stop_listening()
         done = self._router.drain(time.monotonic())
         self._carry_out()
         return done

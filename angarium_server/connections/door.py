@@ -547,15 +547,20 @@ class Door:
         if not self._networks[network]:
             del self._networks[network]
 
-    def close(self, linger_s: float) -> None:
-        """Close everything, after what waits had so much time to leave."""
+    def stop_listening(self) -> None:
+        """Let nobody come any more: who has another address tries that one."""
         for descriptor, listener in self._listeners.items():
             if descriptor not in self._resting:
                 self._watcher.remove(descriptor)
             listener.close()
         self._listeners.clear()
+        self._resting.clear()
+
+    def close(self, linger_s: float) -> None:
+        """Close everything, after what waits had so much time to leave."""
+        self.stop_listening()
         until = time.monotonic() + linger_s
-        while any(one.unsent_bytes for one in self._connections.values()) and time.monotonic() < until:
+        while any(map(_may_leave, self._connections.values())) and time.monotonic() < until:
             for connection in list(self._connections.values()):
                 self._flush(connection)
             time.sleep(0.005)
@@ -575,6 +580,11 @@ class Door:
             assert not (connection.is_paused and (connection in self._unread or connection in self._turns))
             assert not connection.untaken or connection.is_deaf or is_read_later or connection in self._turns
             connection.validate()
+
+
+def _may_leave(connection: Connection) -> bool:
+    """Tell whether something waits that leaves without anything being read: a handshake of TLS does not end so."""
+    return connection.unsent_bytes > 0 and not connection.is_encrypting
 
 
 class _Listener:

@@ -141,6 +141,7 @@ class ControllerServer:
     def __init__(self, process: Process, runtime: ControllerRuntime) -> None:
         """Open the store, make what is built in or declared, and bind."""
         self._process = process
+        self._control = self._bind("control")  # first: the others look for it with growing pauses
         data_dir = Path(runtime.data_dir)
         process.progress("opening the config store")
         self._store = open_store(data_dir / CONFIG_FOLDER, runtime.data_id)
@@ -182,7 +183,6 @@ class ControllerServer:
         self._meter = Meter()
         self._measure_due = 0.0
         self._confirmed_events = 0
-        self._control = self._bind("control")
         self._admin = self._bind("admin")
         #: Where operators of other hosts come in, from when the local ones do.
         self._admin_listen = runtime.config.admin.listen

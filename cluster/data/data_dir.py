@@ -104,8 +104,10 @@ class DataDirectory:
             raise
 
     def save(self, **changes: Any) -> None:
-        """Change fields of `node.json` durably, as soon as the disk takes it."""
-        self.node = msgspec.structs.replace(self.node, **changes)
+        """Change fields of `node.json` durably, as soon as the disk takes it; what changes nothing is not written."""
+        before, self.node = self.node, msgspec.structs.replace(self.node, **changes)
+        if self.node == before and not self.fault:
+            return
         try:
             self._write()
         except OSError as error:

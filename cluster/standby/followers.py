@@ -162,16 +162,20 @@ class Follower:
 class Followers:
     """All stores of the primary."""
 
-    def __init__(self, watch: Watch, terms: Terms, promised: Callable[[], int]) -> None:
+    def __init__(
+        self, watch: Watch, terms: Terms, promised: Callable[[], int], left: Callable[[], None]
+    ) -> None:
         """Listen nowhere yet.
 
         Args:
             watch: the loop.
             terms: whom this host follows.
             promised: gives the epoch before which no primary is followed.
+            left: called when the host of a primary, which ends its own connection last, has let go of this one.
         """
         self._terms = terms
         self._promised = promised
+        self._has_left = left
         framing = FramingLimits(MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX)
         limits = DoorLimits(framing, UNSENT_MAX, LOGIN_S, CONNECTIONS_MAX, CONNECTIONS_MAX)
         self._door = Door(
@@ -318,7 +322,10 @@ class Followers:
         self._end(connection_id)
 
     def _lost(self, connection_id: bytes, _reason: str, _now: float) -> None:
+        is_of_host = connection_id in self._filing
         self._end(connection_id)
+        if is_of_host:
+            self._has_left()
 
     def _fault(self, connection_id: bytes, reason: str, now: float) -> None:
         self._refuse(connection_id, errors.error_for(errors.MALFORMED_FRAME, reason), now)

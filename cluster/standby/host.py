@@ -201,7 +201,8 @@ class Host:
             self._data,
             self._config.spool.map_gb * 1_000_000_000,
         )
-        followers = Followers(self._watch, terms, lambda: max(self._promised, life.epoch))
+        promised = lambda: max(self._promised, life.epoch)  # noqa: E731 - one place
+        followers = Followers(self._watch, terms, promised, life.primary_has_left)
         url = self._section.listen
         context = make_context(tls_files(self._config.router)) if url.startswith("tls://") else None
         followers.listen(url, context)
@@ -300,12 +301,16 @@ class Life:
         self._look_at = 0.0
         #: It waits for the word until this host is the primary; and for which stores it has workers that wait.
         self._node: subprocess.Popen[bytes] | None = None
+        #: Readable when that one has ended.
+        self._node_end = -1
         self._prepared_for: list[str] = []
         self._begun: Begin | None = None
         #: Which an operator wanted by force.
         self._promotion: Promotion | None = None
         self._acts_until = 0.0
         self._required_by: int | None = None
+        #: The next turn is due at once: a node ended, or the keeper said something.
+        self._is_due = asyncio.Event()
         self._is_over = self._is_stopping = self._is_switching = self._has_stopped = False
         self._status_at = 0.0
         self._is_told_behind = False
@@ -347,6 +352,12 @@ class Life:
                 _log.error("another host may be the primary: everything ends here")
                 self._is_over, self._acts_until = True, 0.0
         self._order()
+        self._is_due.set()
+
+    def primary_has_left(self) -> None:
+        """The host of the primary has let go of this one."""
+        if self._keeper is not None:
+            self._keeper.primary_has_left()
 
     def stop(self) -> None:
         """Stop the node in order, and end."""
@@ -377,11 +388,13 @@ class Life:
             finally:
                 task.cancel()
                 await asyncio.wait([task])
+                await self._end_node()
+                if self._has_stopped:
+                    await self._keeper.resign()
+                # Only now: the other host looks at the lease when this one lets go of it.
                 await self._end()
                 self._status_at = 0.0
                 self._tell(time.monotonic())
-                if self._has_stopped:
-                    await self._keeper.resign()
                 await closing
         if not task.cancelled() and (fault := task.exception()) is not None:
             raise fault
@@ -389,6 +402,7 @@ class Life:
     async def _go_on(self, keeping: asyncio.Task[None]) -> None:
         while not (keeping.done() or self._is_over):
             now = time.monotonic()
+            self._is_due.clear()
             if self._begun is not None and self._desk is None:
                 await self._become_primary()
             if self._followers is not None:
@@ -403,7 +417,9 @@ class Life:
             elif self._tend_node(now):
                 return
             self._tell(now)
-            await asyncio.sleep(TURN_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TURN_S):
+                    await self._is_due.wait()
 
     def _look_for_primary(self, followers: Followers, now: float) -> None:
         assert self._keeper is not None
@@ -428,21 +444,36 @@ class Life:
         if self._node is not None and stores != self._prepared_for:
             await self._end_node()
         if self._node is None and stores:
-            self._node, self._prepared_for = self._host.start_node(), stores
+            self._start_node()
+            self._prepared_for = stores
+
+    def _start_node(self) -> None:
+        """Start it, and have a turn at once when it ends."""
+        self._node = self._host.start_node()
+        self._node_end = os.pidfd_open(self._node.pid)
+        asyncio.get_running_loop().add_reader(self._node_end, self._node_ended)
+
+    def _node_ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._node_end)
+        self._is_due.set()
 
     async def _become_primary(self) -> None:
         assert self._followers is not None
         await self._follow_no_more()
-        self._host.note(Role.PRIMARY, self.epoch)
-        if self._promotion is not None:
-            note_promotion(self._data, self._promotion)
         self._desk = self._host.desk()
-        self._order()
-        if self._node is None or self._node.poll() is not None:
-            self._node = self._host.start_node()
+        if self._node is not None and self._node.poll() is not None:
+            await self._end_node()
+        if self._node is None:
+            self._start_node()
+        assert self._node is not None
         assert self._node.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._node.stdin as told:
             told.write(KEEPER_WORD)
+        # The node begins meanwhile; nothing acts before the order.
+        self._host.note(Role.PRIMARY, self.epoch)
+        if self._promotion is not None:
+            note_promotion(self._data, self._promotion)
+        self._order()
 
     def _order(self) -> None:
         if self._desk is not None and self._begun is not None:
@@ -498,6 +529,8 @@ class Life:
             self._node.stdin.close()
             await asyncio.get_running_loop().run_in_executor(None, self._node.wait)
             self._node = None
+            asyncio.get_running_loop().remove_reader(self._node_end)
+            os.close(self._node_end)
 
     async def _end(self) -> None:
         await self._end_node()

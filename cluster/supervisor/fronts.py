@@ -60,6 +60,8 @@ class Front:
         if named or self.listen(config):
             return self.listen(config)
         kept: list[str] = getattr(node, f"{self.name}_named")
+        if not kept:  # to look for faults reads every certificate
+            return []
         is_kept = all(is_loopback(self.url_of(entry)) for entry in kept)
         return kept if is_kept and not faults_of(self.with_listen(config, kept)) else []
 

@@ -30,6 +30,7 @@ import stat
 import subprocess
 import time
 from collections import deque
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -142,6 +143,7 @@ def _warm_up(warm: WarmProcesses, options: UpOptions, config: NodeConfig) -> Non
     with contextlib.suppress(UnavailableError):  # the first start
         workers = read_node_file(Path(options.data_dir)).workers
         warm.fill(first_places(config, workers), config.log.level)
+    import_module("encodings.idna")  # whoever looks up an address has it imported
 
 
 def _run_node(options: UpOptions, config: NodeConfig, warm: WarmProcesses) -> int:
@@ -245,17 +247,9 @@ class Server:
 
     def run(self) -> int:
         """Start everything, go on until everything is stopped, and give the exit status."""
-        node = self._data.node
-        self._data.save(
-            pid=os.getpid(),
-            pid_start=process_start(os.getpid()),
-            runtime=str(self._runtime.path),
-            admin=f"ipc://{self._runtime.path}/admin",
-            started=utc_now(),
+        _log.info(
+            "node %s starts with %d workers on %s", self._data.node.node, self._workers, self._data.path
         )
-        _log.info("node %s starts with %d workers on %s", node.node, self._workers, self._data.path)
-        if fault := self._registration.keep():
-            _log.warning("commands find this node by --data only: %s", fault)
         if self._options.ready_file:
             Path(self._options.ready_file).unlink(missing_ok=True)
         with waking_signals(self._note_signal, *_SIGNALS) as descriptor:
@@ -263,12 +257,25 @@ class Server:
             poller.register(self._socket, zmq.POLLIN)
             poller.register(descriptor, zmq.POLLIN)
             self._do(self._supervisor.start(time.monotonic()))
+            self._register()
             while self._status is None:
                 wait_s = min(self._supervisor.next_look_s(time.monotonic()), ANNOUNCE_INTERVAL_S)
                 poller.poll(int(wait_s * 1000) + 1)
                 drain(descriptor)
                 self._round()
         return self._status
+
+    def _register(self) -> None:
+        """Have commands find this node, durably; its processes begin meanwhile."""
+        self._data.save(
+            pid=os.getpid(),
+            pid_start=process_start(os.getpid()),
+            runtime=str(self._runtime.path),
+            admin=f"ipc://{self._runtime.path}/admin",
+            started=utc_now(),
+        )
+        if fault := self._registration.keep():
+            _log.warning("commands find this node by --data only: %s", fault)
 
     def close(self) -> None:
         """Leave nothing behind: no child, no socket, no stale address."""

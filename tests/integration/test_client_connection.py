@@ -12,6 +12,7 @@ import pytest
 import angarium
 from angarium import errors, wire
 from angarium.client.connection import connection
+from angarium.client.connection.connection import BACKOFF_SEVERAL_S
 from tests.integration.scripted_router import LIMIT_S, Router, run, running_router
 from tests.waiting import until
 
@@ -171,6 +172,26 @@ def test_of_several_addresses_the_first_that_answers_is_used(router: Router) -> 
             assert client.url == router.url
 
     run(test())
+
+
+def test_with_several_addresses_the_next_try_is_never_far_behind_what_it_took_so_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A host that takes over is there after half a second: nobody waits as long again to see that."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def test() -> None:
+        with pytest.raises(errors.AngariumError):
+            await angarium.connect(["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"], timeout_s=0.5)
+
+    monkeypatch.setattr("angarium.client.connection.connection.asyncio.sleep", sleep)
+    run(test())
+    assert max(waits) <= BACKOFF_SEVERAL_S
+    for number, wait_s in enumerate(waits[:12]):
+        assert wait_s <= 0.07 + sum(waits[:number]) / 2, waits[:12]
 
 
 def test_hello_carries_what_connect_was_given(router: Router) -> None:

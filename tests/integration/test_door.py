@@ -14,7 +14,7 @@ import pytest
 from angarium.client.transport import zmtp
 from angarium_server.connections.door import Refusal
 from angarium_server.connections.zmtp import START
-from tests.integration.house import HANDSHAKE, House, Peer, packed
+from tests.integration.house import HANDSHAKE, LONG_S, House, Peer, packed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -248,6 +248,35 @@ def test_what_was_sent_before_a_finish_arrives_and_nothing_is_heard_any_more(
     peer.close()
     house.until(lambda: len(house.door) == 0, "the connection is let go of")
     assert house.lost == []
+
+
+def test_a_handshake_that_does_not_go_on_holds_nobody_up_at_the_end(
+    server_pair: Pair,
+) -> None:
+    """Nothing is read any more, so it cannot end: a host that hands over would wait for whoever has just come."""
+    house = House()
+    url = house.door.listen("tls://127.0.0.1:0", server_pair.server_context())
+    peer = Peer(house, url)
+    house.until(lambda: len(house.door) == 1, "a connection")
+    begun = time.monotonic()
+    house.door.close(LONG_S)
+    assert time.monotonic() - begun < LONG_S / 2
+    peer.close()
+    house.watch.close()
+
+
+def test_nobody_comes_any_more_when_it_is_over_and_who_is_here_stays(house: House, url: str) -> None:
+    peer = Peer(house, url)
+    identity = peer.login()
+    house.door.stop_listening()
+    scheme, _, place = url.partition("://")
+    with socket.socket(socket.AF_UNIX if scheme == "ipc" else socket.AF_INET) as late:
+        host, _, port = place.rpartition(":")
+        with pytest.raises(OSError, match=r"refused|No such file"):
+            late.connect(place if scheme == "ipc" else (host, int(port)))
+    house.door.send(identity, [b"still here"])
+    house.until(peer.read, "what is said")
+    peer.close()
 
 
 def test_a_peer_that_does_not_end_after_a_finish_is_ended(house: House, peer: Peer) -> None:

@@ -15,6 +15,7 @@ from angarium_server.frames.frame import decoder, read
 from angarium_server.frames.shipping import VERSION, Meet, NotFollowed, ShipFiles, Whereabouts
 from angarium_server.watch import Watch
 from cluster.data.node_file import NODE_FILE, NodeFile
+from cluster.standby import files
 from cluster.standby.followers import Followers, Terms
 from cluster.standby.places import SpoolPlace
 from storage.shipping.encoding import frames_to_standby
@@ -31,6 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.requirement("R264")]
 
 LIMIT_S: Final = 60.0
 MEET: Final = Meet(VERSION, "orders", "data", "a secret of both hosts", "0", 5)
+MEET_FILES: Final = msgspec.structs.replace(MEET, store=files.STORE)
 _decode_refusal = decoder(NotFollowed)
 _decode_whereabouts = decoder(Whereabouts)
 
@@ -42,12 +44,17 @@ class Standby:
         self.data = data
         self._watch = Watch()
         terms = Terms("orders", "beta", MEET.secret, data, 1 << 26)
-        self.followers = Followers(self._watch, terms, lambda: MEET.epoch)
+        #: How often the host of a primary has let go of this one.
+        self.partings = 0
+        self.followers = Followers(self._watch, terms, lambda: MEET.epoch, self._parted)
         self._url = self.followers.listen("tcp://127.0.0.1:0", None)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         loop.add_reader(self._watch.descriptor, self._watch.wait, 0.0)
         self._ticking = loop.create_task(self._tick())
         self._sockets: list[zmq.Socket[bytes]] = []
+
+    def _parted(self) -> None:
+        self.partings += 1
 
     async def _tick(self) -> None:
         while True:
@@ -128,6 +135,23 @@ def test_a_primary_of_another_kind_is_told_so_and_gets_nothing(tmp_path: Path) -
                     assert told.code == code, (change, told)
             assert host.followers.stores == []
         assert not any(path.is_dir() for path in tmp_path.rglob("*")), "nothing is made for it"
+
+    run(test())
+
+
+def test_a_host_hears_at_once_that_the_one_of_the_primary_has_let_go_of_it(tmp_path: Path) -> None:
+    """A store that is let go of says nothing: its process may be back in a moment."""
+
+    async def test() -> None:
+        async with standby(tmp_path) as there:
+            store, _ = await there.follows()
+            host = there.connect(MEET_FILES)
+            await there.hears(host)
+            store.close()
+            await until(lambda: not there.followers.stores, "the store being let go of", LIMIT_S)
+            assert there.partings == 0
+            host.close()
+            await until(lambda: there.partings == 1, "the host being let go of", LIMIT_S)
 
     run(test())
 

@@ -128,6 +128,12 @@ class Member:
             self._read_s = READ_SOON_S
             self._next_at = min(self._next_at, now)
 
+    def primary_has_left(self, now: float) -> None:
+        """The primary has let go of this host, as it does when it has given its lease back."""
+        self.primary_is_silent(now)
+        if self.role is Role.CANDIDATE:
+            self._next_at = min(self._next_at, now)
+
     def primary_speaks(self) -> None:
         """It is there."""
         self._read_s = READ_S

@@ -115,6 +115,11 @@ class Keeper:
         """The primary says nothing to this host."""
         self._member.primary_is_silent(self._now())
 
+    def primary_has_left(self) -> None:
+        """The primary has let go of this host, as it does when it has given its lease back."""
+        self._member.primary_has_left(self._now())
+        self._is_due.set()
+
     def primary_speaks(self) -> None:
         """It is there."""
         self._member.primary_speaks()

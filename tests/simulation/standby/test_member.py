@@ -56,6 +56,24 @@ def healthy(me: Holder = A, *, may_found: bool = False, may_be_alone: bool = Tru
     return member
 
 
+def test_a_candidate_looks_at_once_when_the_primary_lets_go_of_it() -> None:
+    """It has just given its lease back then: nobody acts until this one has it."""
+    member = healthy(B)
+    for now in (100.0, 100.2):
+        member.tick(now)
+        number, request = asked(member)
+        assert request == Read()
+        member.answered(Answer(number, True, Seen(5, BOTH, A)), now)
+        member.primary_is_silent(now)
+    member.tick(100.21)
+    assert not taken(member), "it reads soon again, and not at once"
+    member.primary_has_left(100.21)
+    member.tick(100.21)
+    number, _ = asked(member)
+    member.answered(Answer(number, True, Seen(5, BOTH, None)), 100.22)
+    assert isinstance(asked(member)[1], Take)
+
+
 def primary(standing: Standing, *, may_be_alone: bool = True) -> Member:
     """One that has just begun, at 100 s."""
     member = healthy(may_be_alone=may_be_alone)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+import types
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from angarium import errors
@@ -67,6 +70,24 @@ def test_a_program_that_waits_has_imported_what_it_needs_and_begins_with_what_it
         process.stdin.flush()
         assert process.stdout.readline() == b"['--index', '1', '--incarnation', '7'] ''\n"
         assert process.wait(60.0) == 0
+
+
+def test_a_type_is_looked_at_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+
+    def note(name: str) -> type[int]:
+        looked_at.append(name)
+        return int
+
+    module = types.ModuleType("types_of_a_test")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    vars(module).update(Struct=msgspec.Struct, note=note)
+    exec("class Known(Struct):\n    one: 'note(\"one\")'\n", vars(module))
+    exec("class Unknown(Struct):\n    one: 'OfATypeChecker'\n", vars(module))
+    launch.look_at_types()
+    assert looked_at == ["one"]
+    assert msgspec.json.decode(b'{"one": 1}', type=module.Known).one == 1
+    assert looked_at == ["one"], "and not again"
 
 
 @pytest.mark.slow

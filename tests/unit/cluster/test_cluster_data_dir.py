@@ -32,6 +32,16 @@ def test_a_first_start_makes_name_and_id_and_later_ones_keep_them(tmp_path: Path
     assert (second.node, second.node_id, second.starts) == ("berlin", first.node_id, 2)
 
 
+def test_what_changes_nothing_is_not_written(tmp_path: Path) -> None:
+    """To write is to sync twice, and who hands over waits for each start."""
+    with DataDirectory(tmp_path, "berlin") as data:
+        before = (tmp_path / "node.json").stat().st_ino
+        data.save(node="berlin")
+        assert (tmp_path / "node.json").stat().st_ino == before
+        data.save(url="tcp://127.0.0.1:1")
+        assert (tmp_path / "node.json").stat().st_ino != before
+
+
 def test_two_data_directories_have_two_ids(tmp_path: Path) -> None:
     with DataDirectory(tmp_path / "a", "n") as one, DataDirectory(tmp_path / "b", "n") as two:
         assert one.node.node_id != two.node.node_id

@@ -41,6 +41,8 @@ BACKOFF_SEVERAL_S: Final = 0.5
 CONNECT_SEVERAL_S: Final = 1.0
 PATIENT_AFTER_ROUNDS: Final = 10
 BACKOFF_FACTOR: Final = 2.0
+#: With several the next attempt is never far behind what it took so far: a hand-over is over after half a second.
+BACKOFF_SEVERAL_FACTOR: Final = 1.25
 #: Levels of a deliver-to-one priority, 1 is the highest.
 PRIORITIES: Final = range(1, 5)
 
@@ -242,7 +244,9 @@ class Connection:
         """Try all addresses until one works; give the error that ends it."""
         delay = BACKOFF_FIRST_S
         urls = self._options.urls
-        longest = BACKOFF_MAX_S if len(urls) == 1 else BACKOFF_SEVERAL_S
+        longest, factor = BACKOFF_MAX_S, BACKOFF_FACTOR
+        if len(urls) > 1:
+            longest, factor = BACKOFF_SEVERAL_S, BACKOFF_SEVERAL_FACTOR
         for rounds in count():
             patience_s = ATTEMPT_TIMEOUT_S
             if len(urls) > 1 and self._token is not None:
@@ -264,7 +268,7 @@ class Connection:
                 return error or errors.error_for(errors.CONNECT_FAILED, f"{', '.join(urls)}: no time is left")
             _logger.debug("no connection: %s; trying again in %.2f s", error, wait_s)
             await asyncio.sleep(wait_s)
-            delay = min(delay * BACKOFF_FACTOR, longest)
+            delay = min(delay * factor, longest)
         raise AssertionError("there are more rounds")
 
     async def _attempt(self, url: str, timeout_s: float, connect_s: float) -> AngariumError | None:
