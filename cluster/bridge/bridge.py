@@ -25,8 +25,8 @@ from angarium.client.protocol.session import Hello
 from angarium.client.transport.address import is_encrypted
 from angarium.errors import AngariumError, error_for
 from angarium_server.connections.encryption import Trust
-from cluster.bridge.config import BridgeConfig
 from cluster.bridge.crossing import VISITED, Crossing
+from cluster.bridge.role import BridgeConfig
 from cluster.configuration.config import read_password_file
 from cluster.relay.direct import Relay
 from cluster.relay.pair import BACKOFF_MAX_S, FAR, KEEPALIVE_MS, OPEN_AGAIN_S, OWN, Pair, State

@@ -1,13 +1,16 @@
-"""What a bridge process is among the processes of a node, and what it shows."""
+"""What a bridge process is among the processes of a node, what the controller tells it, and what it shows."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from angarium_server.frames.metrics import Metrics
-from cluster.bridge.config import bridges_to_run
+from cluster.objects.bridges import Bridge
 from cluster.relay.runtime import of_relay
 from cluster.roles.role import Indices, Role
+
+if TYPE_CHECKING:
+    from cluster.catalog.catalog import Catalog
 
 METRICS: Final = Metrics(
     "bridge",
@@ -32,6 +35,33 @@ METRICS: Final = Metrics(
     refused | counter by code | messages | refused by this node
     """,
 )
+
+
+class BridgeConfig(Bridge, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the controller tells of one bridge: its attributes, and where it is."""
+
+    name: str
+    #: The Message VPN that it belongs to.
+    vpn: str
+    #: The nodes to which this one has links: a Message VPN of the same name there is the same Message VPN.
+    neighbours: list[str]
+
+
+def bridges_to_run(catalog: Catalog, _node: str) -> dict[int, dict[str, Any]]:
+    """Give what each bridge process has to do; one in a Message VPN that is disabled has none."""
+    vpns = {name for (_, name), vpn in catalog.of_kind("vpn").items() if vpn["enabled"]}
+    neighbours = sorted(name for (_, name), link in catalog.of_kind("link").items() if link["enabled"])
+    return {
+        bridge["number"]: {
+            **{attribute: bridge[attribute] for attribute in Bridge.__struct_fields__},
+            "name": name,
+            "vpn": vpn,
+            "neighbours": neighbours,
+        }
+        for (vpn, name), bridge in catalog.of_kind("bridge").items()
+        if bridge["enabled"] and vpn in vpns
+    }
+
 
 BRIDGE: Final = Role(
     name="bridge",

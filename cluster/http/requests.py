@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from angarium.errors import AngariumError
     from angarium.message import Row
-    from cluster.http.config import HttpRuntime
     from cluster.http.events import Events
+    from cluster.http.role import HttpRuntime
     from gateway.http.client import Done, HttpClient
     from gateway.http.clients import Clients
     from gateway.http.credentials import Credentials

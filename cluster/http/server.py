@@ -21,9 +21,9 @@ from angarium_server.http.turns import Turns
 from angarium_server.memory.memory import in_use_bytes
 from angarium_server.process import Process, at_work, load_config
 from cluster.configuration.listening import url_of
-from cluster.http.config import HttpRuntime
 from cluster.http.events import Events
 from cluster.http.requests import HEADERS, Requests
+from cluster.http.role import HttpRuntime
 from gateway.http.clients import Clients
 from gateway.http.streams import Streams
 from gateway.session import Identity

@@ -14,7 +14,7 @@ from angarium.client.protocol.session import Hello
 from angarium.client.transport.address import is_encrypted
 from angarium.errors import AngariumError, error_for
 from angarium_server.connections.encryption import Trust
-from cluster.link.config import LinkConfig
+from cluster.link.role import LinkConfig
 from cluster.relay.pair import FAR, KEEPALIVE_MS, OWN, Pair, State
 from cluster.relay.pairs import Pairs
 from cluster.relay.session import Exported, Imported, Reported

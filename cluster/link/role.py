@@ -1,13 +1,18 @@
-"""What a link process is among the processes of a node, and what it says of its channels."""
+"""What a link process is among the processes of a node, what the controller tells it, and what its channels show."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from angarium_server.frames.metrics import Metrics
-from cluster.link.config import links_to_run
 from cluster.relay.runtime import of_relay
 from cluster.roles.role import Indices, Role
+from router.links.gate import opens
+
+if TYPE_CHECKING:
+    from cluster.catalog.catalog import Catalog
 
 CHANNEL: Final = Metrics(
     "channel",
@@ -22,6 +27,35 @@ CHANNEL: Final = Metrics(
      `refused` by code; in messages, since the link came up
     """,
 )
+
+
+class LinkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the controller tells of one link."""
+
+    #: Name of the node on the other side.
+    neighbour: str
+    #: Tried in turn.
+    addresses: list[str]
+    #: The name that its certificate must have; empty: that of the node.
+    server_name: str = ""
+    #: The Message VPNs that it joins.
+    vpns: list[str]
+
+
+def links_to_run(catalog: Catalog, node: str) -> dict[int, dict[str, Any]]:
+    """Give what each link process of this node has to do; links that the other side opens have none."""
+    vpns = sorted(name for (_, name), vpn in catalog.of_kind("vpn").items() if vpn["enabled"])
+    return {
+        link["number"]: {
+            "neighbour": name,
+            "addresses": link["addresses"],
+            "server_name": link["server_name"],
+            "vpns": vpns,
+        }
+        for (_, name), link in catalog.of_kind("link").items()
+        if link["enabled"] and opens(node, name, link["initiator"])
+    }
+
 
 LINK: Final = Role(
     name="link",

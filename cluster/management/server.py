@@ -29,10 +29,10 @@ from cluster.management.access.ways import Offer, OidcOffer, Ways
 from cluster.management.api import declared, object_metrics, openapi, resources
 from cluster.management.api.routes import ROOT, ROUTES, Found, Route, Target, arguments_of, find, target_of
 from cluster.management.api.trials import Trials
-from cluster.management.config import ManagementRuntime
 from cluster.management.console import files
 from cluster.management.controller import DEFAULT_TIMEOUT_S, Controller
 from cluster.management.openid.pages import CALLBACK, PATH, Pages
+from cluster.management.role import ManagementRuntime
 from cluster.management.streams.sources import OVER, Events, Jobs, Watch
 from cluster.management.streams.streams import Standing, Streams, wants_stream
 

@@ -25,8 +25,8 @@ from angarium_server.connections.outgoing import to_router
 from angarium_server.connections.tls import make_context
 from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import Process, at_work, load_config
-from cluster.mqtt.config import MqttRuntime
 from cluster.mqtt.crowd import Crowd, Deadlines
+from cluster.mqtt.role import MqttRuntime
 from gateway.egress import Egress
 from gateway.mqtt.clients.client import Client
 from gateway.mqtt.clients.settings import Settings

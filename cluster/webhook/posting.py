@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from ipaddress import IPv4Network, IPv6Network
 
-    from cluster.webhook.config import WebhookConfig
+    from cluster.webhook.role import WebhookConfig
     from gateway.http.webhooks.webhook import Held
 
 #: Of a file with a secret.

@@ -23,9 +23,8 @@ from angarium_server.connections.outgoing import to_router
 from angarium_server.http.turns import Turns
 from angarium_server.memory.memory import in_use_bytes
 from angarium_server.process import Process, at_work, load_config
-from cluster.webhook.config import WebhookConfig, WebhookRuntime
 from cluster.webhook.posting import Poster
-from cluster.webhook.role import METRICS
+from cluster.webhook.role import METRICS, WebhookConfig, WebhookRuntime
 from gateway.http.webhooks.attempts import GONE, Answer, Rules
 from gateway.http.webhooks.room import Room
 from gateway.http.webhooks.webhook import Settings, Webhook

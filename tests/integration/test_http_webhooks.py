@@ -12,8 +12,8 @@ from aiohttp import web
 
 from angarium.client.protocol.flow_window import FlowWindow
 from cluster.webhook import posting as posting_module
-from cluster.webhook.config import WebhookConfig
 from cluster.webhook.posting import Poster
+from cluster.webhook.role import WebhookConfig
 from gateway.http.webhooks.attempts import Answer
 from gateway.http.webhooks.webhook import Held
 from tests.integration.certificates import Authority

@@ -10,8 +10,7 @@ import pytest
 from angarium import errors, slots, wire
 from angarium.errors import error_for
 from cluster.bridge.bridge import BridgeChannel
-from cluster.bridge.config import BridgeConfig
-from cluster.bridge.role import METRICS
+from cluster.bridge.role import METRICS, BridgeConfig
 from cluster.relay.pair import FAR, OWN, Connect, Disconnect, Effect, Emit, State, Surroundings
 from cluster.relay.runtime import RelayRuntime
 from router.ground.config import Identity

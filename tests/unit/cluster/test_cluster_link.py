@@ -9,9 +9,8 @@ import pytest
 
 from angarium import errors, slots, wire
 from angarium.errors import error_for
-from cluster.link.config import LinkConfig
 from cluster.link.link import Channel
-from cluster.link.role import CHANNEL
+from cluster.link.role import CHANNEL, LinkConfig
 from cluster.relay.pair import (
     ATTEMPT_SEVERAL_S,
     BACKOFF_MAX_S,

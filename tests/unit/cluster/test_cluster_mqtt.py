@@ -14,8 +14,8 @@ from angarium_server.watch import Watch
 from cluster.configuration.config import NodeConfig
 from cluster.configuration.mqtt import MqttAddress, MqttSection, address_of, with_port
 from cluster.data.node_file import NodeFile
-from cluster.mqtt.config import MqttRuntime, of_mqtt
 from cluster.mqtt.crowd import NEVER, STALE_MAX, Deadlines
+from cluster.mqtt.role import MqttRuntime, of_mqtt
 from cluster.mqtt.server import SWEEP_S, MqttServer, door_limits, settings_of
 from cluster.roles.role import InForce
 from router.ground.config import Identity

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.connections.tls import Peer
-from cluster.link.config import LinkConfig
 from cluster.link.link import Channel
+from cluster.link.role import LinkConfig
 from cluster.relay.pair import Connect, Disconnect, Effect, Emit, Surroundings
 from cluster.relay.runtime import RelayRuntime
 from router.ground.config import Identity
