@@ -55,7 +55,7 @@ from cluster.controller.health.metrics import metrics
 from cluster.controller.issuers.keys import IssuerKeys
 from cluster.controller.mesh.cluster_view import ClusterView
 from cluster.controller.operations.aside import AsideOperations
-from cluster.controller.operations.bridges import BridgeOperations
+from cluster.controller.operations.bridges import BridgeOperations, WebhookOperations
 from cluster.controller.operations.endpoints import EndpointOperations
 from cluster.controller.operations.joining import JoinOperations
 from cluster.controller.operations.links import LinkOperations
@@ -64,7 +64,6 @@ from cluster.controller.operations.objects import ObjectOperations
 from cluster.controller.operations.operators import OperatorOperations
 from cluster.controller.operations.spool import SpoolOperations
 from cluster.controller.operations.stages import StageOperations
-from cluster.controller.operations.webhooks import WebhookOperations
 from cluster.controller.remote.operators import Operators
 from cluster.controller.report import Samples
 from cluster.controller.standby import StandbyOperations

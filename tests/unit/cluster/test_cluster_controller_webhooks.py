@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.controller.operations.webhooks import describe
 from cluster.controller.switchboard import effects as c
-from tests.unit.cluster.controller_world import World, requests
+from tests.unit.cluster.controller_world import World, replies, requests
 
 TOLD = {"queue": "q", "url": "https://example.com"}
 
@@ -43,8 +42,16 @@ def test_one_process_has_all_that_are_enabled_in_message_vpns_that_are() -> None
 
 
 def test_what_is_disabled_or_has_no_process_yet_is_shown_with_all_figures() -> None:
+    world = World(node="m")
+    world.hello("router")
+    change(world, "create", "webhook", "a", "default", **TOLD)
+    (shown,) = replies(world.call("webhooks.show", name="a") + world.wait(5.0))
+    assert (shown["state"], shown["error"], shown["accepted"]) == ("down", "its process is not there yet", 0)
+    world.hello("webhook")
+    world.wait(0.1)
     told = {"state": "up", "error": "", "accepted": 3}
-    shown = [describe({"enabled": enabled}, None) for enabled in (True, False)]
-    assert [(one["state"], bool(one["error"])) for one in shown] == [("down", True), ("disabled", False)]
-    assert [one["accepted"] for one in shown] == [0, 0]
-    assert describe({"enabled": True}, told) == {"enabled": True, **told}
+    (shown,) = replies(world.answer(world.call("webhooks.show", name="a"), {"default/a": told}))
+    assert {name: shown[name] for name in (*told, "url")} == {**told, "url": TOLD["url"]}
+    change(world, "update", "webhook", "a", "default", enabled=False)
+    (shown,) = replies(world.call("webhooks.show", name="a"))
+    assert (shown["state"], shown["error"], shown["accepted"]) == ("disabled", "", 0)
