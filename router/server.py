@@ -27,7 +27,6 @@ from angarium_server.connections.framing import FramingLimits
 from angarium_server.connections.tls import make_context
 from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import DeferredReply, Process, at_work, load_config
-from router import blame
 from router.access.connect_rates import CONNECTION_FACTOR, ConnectRates
 from router.access.issuers import Issuers
 from router.access.password_checks import AT_ONCE
@@ -402,7 +401,7 @@ class RouterServer:
                 case "disconnect":
                     return router.operators.disconnect(arguments["vpn"], arguments["name"], now)
                 case "session_owner" | "put_aside":
-                    return blame.answer(router, operation, arguments, now)
+                    return router.blamed(operation, arguments, now)
                 case "subscriptions":
                     return router.operators.subscriptions(arguments.get("vpn"), arguments.get("client"))
                 case "endpoints":

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
-from router import blame
 
 if TYPE_CHECKING:
     from tests.unit.router.publish_rig import PublishNode
@@ -189,7 +188,7 @@ class TestReplay:
 
     def blame(self, node: PublishNode, operation: str, session: int, router: int | None = None) -> Any:
         asked = {"session": session, "router": node.router.shards.incarnation if router is None else router}
-        found = blame.answer(node.router, operation, asked, node.now)
+        found = node.router.blamed(operation, asked, node.now)
         node.settle()
         return found
 
