@@ -18,6 +18,7 @@ Who only browses asks with endpoint.positions (kind, name), which takes no lease
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
@@ -114,11 +115,11 @@ class Groups:
     def register(self, requests: Requests) -> None:
         """Take the operations."""
         requests.register("group.open", OpenArguments, self._open)
-        requests.register("group.positions", LanesArguments, self._positions)
-        requests.register("group.release", LanesArguments, self._release)
-        requests.register("group.count", AtArguments, self._count)
-        requests.register("group.find_time", AtArguments, self._find_time)
-        requests.register("group.acknowledge", AtArguments, self._acknowledge)
+        requests.register("group.positions", LanesArguments, partial(self._relay, AskPositions))
+        requests.register("group.release", LanesArguments, partial(self._relay, ReleaseLease))
+        requests.register("group.count", AtArguments, partial(self._relay, CountFrom))
+        requests.register("group.find_time", AtArguments, partial(self._relay, FindTime))
+        requests.register("group.acknowledge", AtArguments, partial(self._relay, AcknowledgeUpto))
         requests.register("group.plan", PlanArguments, self._plan)
         requests.register("endpoint.positions", PositionsArguments, self._look)
 
@@ -220,26 +221,11 @@ class Groups:
 
         self._ask(endpoint, [(first, lease)], opened, failed, now)
 
-    def _positions(self, session: Session, wish: LanesArguments, answer: Answer, now: float) -> None:
-        self._relay(session, wish, AskPositions, answer, now)
-
-    def _release(self, session: Session, wish: LanesArguments, answer: Answer, now: float) -> None:
-        self._relay(session, wish, ReleaseLease, answer, now)
-
-    def _count(self, session: Session, wish: AtArguments, answer: Answer, now: float) -> None:
-        self._relay(session, wish, CountFrom, answer, now)
-
-    def _find_time(self, session: Session, wish: AtArguments, answer: Answer, now: float) -> None:
-        self._relay(session, wish, FindTime, answer, now)
-
-    def _acknowledge(self, session: Session, wish: AtArguments, answer: Answer, now: float) -> None:
-        self._relay(session, wish, AcknowledgeUpto, answer, now)
-
     def _relay(
         self,
+        verb: Callable[..., LeaseVerb],
         session: Session,
         wish: LanesArguments | AtArguments,
-        verb: Callable[..., LeaseVerb],
         answer: Answer,
         now: float,
     ) -> None:
