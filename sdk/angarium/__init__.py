@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from angarium.client.client import Client
     from angarium.client.connecting import Connecting, connect
     from angarium.client.connection.connection import ClientEvent
+    from angarium.client.connection.opening import Opening
     from angarium.client.consuming.flow import Flow
     from angarium.client.consuming.reader_group import Planned, ReaderGroup, ReaderPosition
-    from angarium.client.opening import Opening
     from angarium.client.protocol.messages import GuaranteedBatch, GuaranteedMessage, Origin
     from angarium.client.publishing.producer import Producer, Stage
     from angarium.client.publishing.receipts import Acknowledgement, PublishReport, Receipt
@@ -62,7 +62,7 @@ else:
             "Flow": "angarium.client.consuming.flow",
             "GuaranteedBatch": "angarium.client.protocol.messages",
             "GuaranteedMessage": "angarium.client.protocol.messages",
-            "Opening": "angarium.client.opening",
+            "Opening": "angarium.client.connection.opening",
             "Origin": "angarium.client.protocol.messages",
             "Planned": "angarium.client.consuming.reader_group",
             "Producer": "angarium.client.publishing.producer",

@@ -14,13 +14,13 @@ import asyncio
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from angarium import errors, tracing, wire
 from angarium.client import forking
 from angarium.client.connection.connection import Connection
+from angarium.client.connection.opening import Closing, Opening
 from angarium.client.guaranteed_messaging import GuaranteedMessaging
-from angarium.client.opening import Opening
 from angarium.client.producers_and_flows import ProducersAndFlows
 from angarium.client.protocol.events import (
     Acknowledged,
@@ -51,7 +51,6 @@ from angarium.message import Delivery, DeliveryMode, Message, MessageBatch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-    from types import TracebackType
 
     from angarium.client.connection.connection import ClientOptions
     from angarium.client.publishing.receipts import Receipt
@@ -64,7 +63,7 @@ REQUEST_TIMEOUT_S: Final = 5.0
 _logger = logging.getLogger(__name__)
 
 
-class Client(GuaranteedMessaging):
+class Client(GuaranteedMessaging, Closing):
     """A connected client; made by `connect`, closed by `close` or as an async context manager."""
 
     def __init__(self, options: ClientOptions) -> None:
@@ -504,14 +503,6 @@ class Client(GuaranteedMessaging):
             AngariumError: the router refuses, or no address answers within the time (CONNECT_FAILED).
         """
         await self._connection.open()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         state = "connected" if self.connected else "closed" if self.closed else "not connected"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from angarium.client.connection.opening import Opening
 from angarium.client.consuming.flow import Flow
 from angarium.client.consuming.flow_options import (
     FLOW_WINDOW,
@@ -18,7 +19,6 @@ from angarium.client.consuming.flow_options import (
 )
 from angarium.client.consuming.range_reader import RANGE_WINDOW, RANGE_WINDOW_BYTES, RangeReader
 from angarium.client.consuming.reader_group import LEASE_S
-from angarium.client.opening import Opening
 from angarium.client.protocol import provisioning
 from angarium.client.protocol.answers import PRODUCER_WINDOW_MAX, STAGE_WINDOW_MAX
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from angarium import errors, tracing, wire
+from angarium.client.connection.opening import Closing
 from angarium.client.protocol.messages import GuaranteedBatch, GuaranteedMessage, settle_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from types import TracebackType
 
     from angarium.client.consuming.binding import Binding
     from angarium.client.protocol.messages import Settleable
@@ -100,7 +100,7 @@ class FlowView:
         return repr(self._binding)
 
 
-class Flow(FlowView):
+class Flow(FlowView, Closing):
     """Messages of one endpoint; `Client.consume` and `Client.browse` bind it.
 
     Read it with one of: `async for message in flow`, `async for batch in flow.batches()`, `receive`, or give a
@@ -199,14 +199,6 @@ class Flow(FlowView):
         """
         self._binding.accept_handed()
         await self._binding.close(timeout_s)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def __del__(self) -> None:
         binding = self._binding

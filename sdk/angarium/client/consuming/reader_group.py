@@ -13,15 +13,15 @@ with a process of the node that is replaced, is asked for again until the time i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
+from angarium.client.connection.opening import Closing
 from angarium.client.consuming.flow_options import POSITION_MAX
 from angarium.client.protocol import answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from angarium.client.connection.operations import Operations
 
@@ -69,7 +69,7 @@ class Planned(NamedTuple):
     bytes: int
 
 
-class ReaderGroup:
+class ReaderGroup(Closing):
     """A reader group that has leased a queue; `Client.reader_group` opens it.
 
     Partitions are those of the queue; 0 is the only one of a queue without. Positions begin at 1.
@@ -207,14 +207,6 @@ class ReaderGroup:
     async def close(self) -> None:
         """Close this object; the lease stays, and continues when the group is opened again."""
         self._is_closed = True
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"ReaderGroup({self.queue!r}, {self.name!r})"

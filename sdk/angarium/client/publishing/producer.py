@@ -28,9 +28,10 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from angarium import errors, tracing, wire
+from angarium.client.connection.opening import Closing
 from angarium.client.connection.operations import Opener
 from angarium.client.protocol.answers import PRODUCER_WINDOW_MAX, STAGE_WINDOW_MAX, ProducerOpened
 from angarium.client.protocol.send_window import SendWindow, guaranteed_row
@@ -39,7 +40,6 @@ from angarium.message import DeliveryMode, Message, MessageOptions, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
 
     from angarium.client.connection.connection import Connection
     from angarium.client.connection.operations import Operations
@@ -60,7 +60,7 @@ def is_passing(code: int) -> bool:
     return code // 100 in _PASSING_FAMILIES
 
 
-class Producer:
+class Producer(Closing):
     """Publishes guaranteed messages under one name; `Client.producer` opens it.
 
     Use it from one place at a time if the order of messages matters: it is the order of the calls. It is an
@@ -330,14 +330,6 @@ class Producer:
         except (TimeoutError, errors.AngariumError) as error:
             _logger.warning("%s ends with %d messages unsettled: %s", self, self.unacknowledged, error)
         self._end(errors.error_for(errors.CLIENT_CLOSED, f"{self} is closed"))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({self._name!r})"

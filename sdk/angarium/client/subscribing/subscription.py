@@ -11,15 +11,15 @@ import logging
 import time
 from itertools import islice
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from angarium import errors, tracing
+from angarium.client.connection.opening import Closing
 from angarium.client.subscribing.callbacks import check_concurrency, is_async
 from angarium.message import Message, MessageBatch, ReceivedMessage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-    from types import TracebackType
 
     from angarium.client.subscribing.mailbox import Chunk, Mailbox
     from angarium.message import Row
@@ -72,7 +72,7 @@ class SubscriptionView:
         return repr(self._mailbox)
 
 
-class Subscription(SubscriptionView):
+class Subscription(SubscriptionView, Closing):
     """Messages of one or more filters, in the order of their publishers.
 
     Read it with one of: `async for message in subscription`, `async for batch in subscription.batches()`,
@@ -186,14 +186,6 @@ class Subscription(SubscriptionView):
             self._open.release()
             self._rows = iter(())
         await self._close(self._mailbox)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # Reading.
 

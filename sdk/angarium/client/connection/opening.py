@@ -1,13 +1,13 @@
 """What `subscribe`, `consume` and their like give: await it for the thing, or enter it as a context manager.
 
 `flow = await client.consume("orders")` gives a flow that the application closes;
-`async with client.consume("orders") as flow:` closes it at the end of the block.
+`async with client.consume("orders") as flow:` closes it at the end of the block. What is opened is `Closing`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -20,6 +20,23 @@ class _Closable(Protocol):
 
 
 _T_co = TypeVar("_T_co", bound=_Closable, covariant=True)
+
+
+class Closing:
+    """An async context manager that closes itself at its end."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self: _Closable,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
 
 
 class Opening(Coroutine[Any, Any, _T_co]):
