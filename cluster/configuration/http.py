@@ -14,25 +14,9 @@ if TYPE_CHECKING:
     from router.ground.config import RouterConfig
 
 
-class HttpSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HttpSection(listening.ListeningSection, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Messages over HTTP: where its clients come in, and what they may cost; sizes in bytes, times in milliseconds."""
 
-    listen: Annotated[
-        list[str],
-        about(
-            "Addresses for clients: http://HOST:PORT of this host alone, or https:// (port 0: chosen once and kept)."
-            " Empty: none, and no process."
-        ),
-    ] = []
-    tls_cert_file: Annotated[
-        str, about("Certificate of https:// addresses (PEM); empty: router.tls_cert_file and its key.")
-    ] = ""
-    tls_key_file: Annotated[str, about("Private key of that certificate; empty: it is in the same file.")] = (
-        ""
-    )
-    hosts: listening.Hosts = []
-    public_url: listening.PublicUrl = ""
-    proxies: listening.ProxyNetworks = []
     max_body_bytes: Annotated[
         int,
         within(
@@ -75,7 +59,7 @@ class HttpSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             "Networks that webhooks may reach beside public addresses, as 10.0.0.0/8: without them none reaches this"
             " host, or its neighbours."
         ),
-    ] = []
+    ] = msgspec.field(default_factory=list)
 
 
 def faults_of(section: HttpSection, router: RouterConfig) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from angarium import errors
 from angarium_server.configuration import about
@@ -26,51 +28,44 @@ _NO_CERTIFICATE: Final = (
     "it needs a certificate: {name}.tls_cert_file, or that of the router; 'angarium keys create node --host HOST' "
     "makes one"
 )
-#: What each of these sections has of names and proxies.
-Hosts = Annotated[
-    list[str],
-    about(
-        "Names by which clients may ask for http:// addresses, beside localhost and the address itself: those of a"
-        " proxy, for instance."
-    ),
-]
-PublicUrl = Annotated[
-    str,
-    about(
-        "Address by which browsers come, if a proxy passes them on and ends TLS: https://HOST or https://HOST:PORT."
-    ),
-]
-ProxyNetworks = Annotated[
-    list[str],
-    about(
-        "Addresses or networks of proxies that say in X-Forwarded-For where a request comes from; others are not"
-        " believed."
-    ),
-]
 
 
-class Listening(Protocol):
-    """A section with such addresses."""
+class ListeningSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the section of an HTTP server says of its addresses, and of names and proxies."""
 
-    @property
-    def listen(self) -> list[str]:
-        """Give the addresses, http:// or https://."""
-
-    @property
-    def tls_cert_file(self) -> str:
-        """Give the file with the certificate; empty: that of the router."""
-
-    @property
-    def tls_key_file(self) -> str:
-        """Give the file with its key; empty: it is in the same one."""
-
-    @property
-    def public_url(self) -> str:
-        """Give the address by which browsers come, by a proxy; empty: there is none."""
-
-    @property
-    def proxies(self) -> list[str]:
-        """Give the proxies that are believed: addresses or networks."""
+    listen: Annotated[
+        list[str],
+        about(
+            "Addresses: http://HOST:PORT of this host alone, or https:// (port 0: chosen once and kept). Empty: none,"
+            " and no process."
+        ),
+    ] = []
+    tls_cert_file: Annotated[
+        str, about("Certificate of https:// addresses (PEM); empty: router.tls_cert_file and its key.")
+    ] = ""
+    tls_key_file: Annotated[str, about("Private key of that certificate; empty: it is in the same file.")] = (
+        ""
+    )
+    hosts: Annotated[
+        list[str],
+        about(
+            "Names by which clients may ask for http:// addresses, beside localhost and the address itself: those of a"
+            " proxy, for instance."
+        ),
+    ] = []
+    public_url: Annotated[
+        str,
+        about(
+            "Address by which browsers come, if a proxy passes them on and ends TLS: https://HOST or https://HOST:PORT."
+        ),
+    ] = ""
+    proxies: Annotated[
+        list[str],
+        about(
+            "Addresses or networks of proxies that say in X-Forwarded-For where a request comes from; others are not"
+            " believed."
+        ),
+    ] = []
 
 
 def url_of(entry: str) -> str:
@@ -84,14 +79,14 @@ def with_port(entry: str, url: str) -> str:
     return f"{entry.rpartition(':')[0]}:{url.rpartition(':')[2]}"
 
 
-def files_of(section: Listening, router: RouterConfig) -> TlsFiles:
+def files_of(section: ListeningSection, router: RouterConfig) -> TlsFiles:
     """Give the files that encrypt `https://` addresses."""
     if section.tls_cert_file:
         return TlsFiles(section.tls_cert_file, section.tls_key_file)
     return TlsFiles(router.tls_cert_file, router.tls_key_file)
 
 
-def is_public(section: Listening) -> bool:
+def is_public(section: ListeningSection) -> bool:
     """Tell whether a proxy brings clients of other hosts to a section."""
     if not (section.listen and section.public_url):
         return False
@@ -99,7 +94,7 @@ def is_public(section: Listening) -> bool:
     return not is_loopback(f"tcp://{place.netloc if place.port else f'{place.netloc}:80'}")
 
 
-def faults_of(name: str, section: Listening, router: RouterConfig) -> list[str]:
+def faults_of(name: str, section: ListeningSection, router: RouterConfig) -> list[str]:
     """Give what is wrong with the section of this name, as sentences."""
     faults = [
         f"{name}.listen: {fault}"
@@ -123,7 +118,7 @@ def faults_of(name: str, section: Listening, router: RouterConfig) -> list[str]:
     return exposed_key_faults(f"{name}.tls_key_file", files.key_file or files.cert_file)
 
 
-def _entry_fault(name: str, entry: str, section: Listening, router: RouterConfig) -> str:
+def _entry_fault(name: str, entry: str, section: ListeningSection, router: RouterConfig) -> str:
     url = url_of(entry)
     if entry.partition("://")[0] not in SCHEMES or address_fault(url) or url.endswith("*"):
         return f"{entry!r} is no address: write http://HOST:PORT or https://HOST:PORT, without a path"
@@ -134,7 +129,7 @@ def _entry_fault(name: str, entry: str, section: Listening, router: RouterConfig
     return f"{entry}: {_ADVICE.format(name=name, url=entry.replace('http:', 'https:', 1))}"
 
 
-def _front_faults(name: str, section: Listening) -> list[str]:
+def _front_faults(name: str, section: ListeningSection) -> list[str]:
     """Give what is wrong with what the section says of proxies."""
     faults = []
     if section.public_url and (fault := _public_fault(section.public_url)):

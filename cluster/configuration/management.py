@@ -20,22 +20,9 @@ if TYPE_CHECKING:
     from router.ground.config import RouterConfig
 
 
-class ManagementSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ManagementSection(listening.ListeningSection, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The management API over HTTP: where operators come in, and what they may cost."""
 
-    listen: Annotated[
-        list[str],
-        about(
-            "Addresses: http://HOST:PORT of this host alone, or https:// (port 0: chosen once and kept). Empty: none,"
-            " and no process."
-        ),
-    ] = []
-    tls_cert_file: Annotated[
-        str, about("Certificate of https:// addresses (PEM); empty: router.tls_cert_file and its key.")
-    ] = ""
-    tls_key_file: Annotated[str, about("Private key of that certificate; empty: it is in the same file.")] = (
-        ""
-    )
     tls_client_ca_file: Annotated[
         str, about("Authorities that may sign certificates of operators (PEM).")
     ] = ""
@@ -46,19 +33,16 @@ class ManagementSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             " asks, by certificate_name."
         ),
     ] = "none"
-    hosts: listening.Hosts = []
-    public_url: listening.PublicUrl = ""
-    proxies: listening.ProxyNetworks = []
     token_issuers: Annotated[
         list[str],
         about(
             "Names of [[issuers]] whose tokens (JWT) operators may log in with, by their token_subject; empty: none."
         ),
-    ] = []
+    ] = msgspec.field(default_factory=list)
     token_audience: Annotated[
         list[str],
         about("The claim aud of these tokens names one of these; empty: what the issuer has for clients."),
-    ] = []
+    ] = msgspec.field(default_factory=list)
     token_claim: Annotated[
         str, Meta(min_length=1, max_length=200, description="Claim that is the token_subject of an operator.")
     ] = "sub"  # noqa: S105 - the name of a claim
