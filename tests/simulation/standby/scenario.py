@@ -49,6 +49,7 @@ class Scenario:
         self.calm_at = self.loop.now + TROUBLE_S
         for host in self.hosts if grows else ():
             host.grows, host.stores = True, 1
+        self.is_grown = False
         self.violations: list[str] = []
         self.events: list[str] = []
         #: How often there was trouble.
@@ -201,12 +202,16 @@ class Scenario:
                 self._wrong("calm", f"home {one.index}: messages are left")
 
     def _grow(self) -> None:
-        """Ask for more homes, until a primary has them."""
-        primaries = [host for host in self.hosts if host.member and host.member.role is Role.PRIMARY]
-        if not any(host.stores == HOMES for host in primaries):
-            for host in primaries:
-                host.grow()
-            self.loop.after(0.5, self._grow)
+        """Ask for more homes, until a primary says that this counts: one that only began them may be forgotten."""
+        if self.is_grown:
+            return
+        for host in self.hosts:
+            if host.member and host.member.role is Role.PRIMARY:
+                host.grow(self._is_grown)
+        self.loop.after(0.5, self._grow)
+
+    def _is_grown(self) -> None:
+        self.is_grown = True
 
     # -- trouble ---------------------------------------------------------------------------------------------
 

@@ -110,9 +110,14 @@ class SimulatedHost:
             self._begin(home)
             home.acts_until = self.acts_until
 
-    def grow(self) -> None:
-        """Be asked for more homes: who is the primary, and has that on both disks, begins them."""
-        self.homes[0].do(lambda: self.homes[0].note_growth(self._grow))
+    def grow(self, is_noted: Callable[[], None] = lambda: None) -> None:
+        """Be asked for more homes: who is the primary, and has that on both disks, begins them and says so."""
+
+        def noted() -> None:
+            self._grow()
+            is_noted()
+
+        self.homes[0].do(lambda: self.homes[0].note_growth(noted))
 
     def _grow(self) -> None:
         if self.member is None or self.member.role is not Role.PRIMARY or self.stores == HOMES:
