@@ -109,10 +109,12 @@ class Shipping:
     def not_written(self, run: str) -> None:
         """The newest group is not on this disk, for want of room, and nothing is under way: another run begins.
 
-        The standby may have it: it is to be disconnected, and is brought back when it says so.
+        The standby may have it: it is to be disconnected, and is brought back when it says so. What it has confirmed of
+        that group says nothing of the next one, which gets its number.
         """
         self._under_way.clear()
         self.log.forget_ahead()
+        self.confirmed = min(self.confirmed, self.log.ahead.newest)
         self._run = run
 
     def written(self, number: int) -> None:

@@ -34,8 +34,11 @@ DELAY_MAX_S: Final = 0.01
 class Scenario:
     """A run, and what is wrong with it."""
 
-    def __init__(self, seed: str, *, grows: bool = False) -> None:
-        """Set the stage; a node that grows begins with one home, and has the others some time."""
+    def __init__(self, seed: str, *, grows: bool = False, fills: bool = False) -> None:
+        """Set the stage; a node that grows begins with one home, and has the others some time.
+
+        Disks that fill are full from time to time, for a while.
+        """
         self.rng = Random(seed)
         self.loop = Loop()
         self.cuts = Cuts(self.rng.choice((0.02, 0.2)))
@@ -50,6 +53,7 @@ class Scenario:
         for host in self.hosts if grows else ():
             host.grows, host.stores = True, 1
         self.is_grown = False
+        self._fills = fills
         self.violations: list[str] = []
         self.events: list[str] = []
         #: How often there was trouble.
@@ -77,6 +81,8 @@ class Scenario:
         self.loop.after(8.0, self._trouble)
         if self.hosts[0].grows:
             self.loop.after(self.rng.uniform(2.0, TROUBLE_S), self._grow)
+        if self._fills:
+            self.loop.after(self.rng.random(), self._fill)
         self.loop.run_until(self.calm_at)
         self._heal()
         self.loop.run_until(self.calm_at + CALM_S)
@@ -249,6 +255,16 @@ class Scenario:
         self.faults += 1
         kind(host, min(duration_s, self.calm_at - self.loop.now))
 
+    def _fill(self) -> None:
+        """Have a disk full; most writes are over sooner, so some of a home find room and others do not."""
+        if self.loop.now >= self.calm_at:
+            return
+        host = self.rng.choice(self.hosts)
+        home, duration_s = self.rng.choice(host.homes), self.rng.choice((0.05, 0.05, 0.2, 3.0))
+        self.note(f"fills {host.name}.{home.index} for {duration_s:.2f} s")
+        home.full_until = self.loop.now + duration_s
+        self.loop.after(self.rng.expovariate(1.0), self._fill)
+
     def _kills(self, host: SimulatedHost, duration_s: float) -> None:
         host.die()
         self.loop.after(duration_s, host.start)
@@ -291,4 +307,5 @@ class Scenario:
         for host in self.hosts:
             host.start()
             for home in host.homes:
+                home.full_until = 0.0
                 host.restart_home(home)

@@ -71,6 +71,8 @@ class SimulatedHome:
         self.index = index
         self.disk = SimulatedDisk()
         self.hangs_until = 0.0
+        #: Until then nothing that is begun finds room.
+        self.full_until = 0.0
         self.paused_until = 0.0
         #: Of the process: what was begun by an earlier one is not told to this one.
         self.generation = 0
@@ -161,10 +163,14 @@ class SimulatedHome:
 
     # -- the disk --------------------------------------------------------------------------------------------
 
-    def _write(self, changes: Sequence[Change], written: Callable[[], None]) -> None:
+    def _write(
+        self, changes: Sequence[Change], written: Callable[[], None], failed: Callable[[], None]
+    ) -> None:
         assert not self._is_writing
         self._is_writing = True
-        self.disk.begin(changes)
+        is_full = self.host.loop.now < self.full_until
+        if not is_full:
+            self.disk.begin(changes)
         generation = self.generation
 
         def finish() -> None:
@@ -173,12 +179,13 @@ class SimulatedHome:
             if self.host.loop.now < self.hangs_until:
                 self.host.loop.at(self.hangs_until, finish)
                 return
-            self.disk.finish()
+            if not is_full:
+                self.disk.finish()
             self.do(done)
 
         def done() -> None:
             self._is_writing = False
-            written()
+            failed() if is_full else written()
             self._work()
 
         self.host.loop.after(self.host.rng.random() * self.host.write_max_s, finish)
@@ -275,7 +282,7 @@ class SimulatedHome:
             if self.receiving is receiving:
                 receiving.written(job)
 
-        self._write(changes, written)
+        self._write(changes, written, self.disconnect)
 
     def _deletions(self) -> list[Change]:
         return [(table, key, None) for table in Table for key, _ in self.disk.scan(table)]
@@ -312,12 +319,26 @@ class SimulatedHome:
             self._load(shipping)
         lacks = 0 if shipping.required_by is None else shipping.log.ahead.newest - shipping.confirmed
         if self._pending and lacks < UNCONFIRMED_MAX:
-            group = shipping.group(self._pending)
+            changes, self._pending = self._pending, []
+            group = shipping.group(changes)
             self._newest = group.number
-            self._pending = []
             self._waiting.extend((group.number, call) for call in self._waiting_for_next)
             self._waiting_for_next = []
-            self._write(group.changes, lambda: shipping.written(group.number))
+            self._write(
+                group.changes,
+                lambda: shipping.written(group.number),
+                lambda: self._find_no_room(shipping, changes),
+            )
+
+    def _find_no_room(self, shipping: Shipping, changes: list[Change]) -> None:
+        """Have what the newest group had in the next one, with what has come since."""
+        shipping.not_written(self.host.new_run())
+        self.disconnect()
+        failed, self._newest = self._newest, shipping.log.ahead.newest
+        again = [call for number, call in self._waiting if number == failed]
+        self._waiting = deque(one for one in self._waiting if one[0] != failed)
+        self._pending = [*changes, *self._pending]
+        self._waiting_for_next = [*again, *self._waiting_for_next]
 
     def _load(self, shipping: Shipping) -> None:
         """Read the queue; whatever is there may have been delivered before."""

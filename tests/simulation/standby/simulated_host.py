@@ -197,10 +197,13 @@ class SimulatedHost:
                     self.loop.after(0.3, self.start)
 
     def _begin(self, home: SimulatedHome) -> None:
-        self.runs += 1
-        run = f"{self.name}.{self.runs}"
         assert self.member is not None
-        home.begin(run, self.member.required_by)
+        home.begin(self.new_run(), self.member.required_by)
+
+    def new_run(self) -> str:
+        """Give a name that no run has."""
+        self.runs += 1
+        return f"{self.name}.{self.runs}"
 
     def _act_until(self, time: float) -> None:
         self.acts_until = time

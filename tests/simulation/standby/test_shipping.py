@@ -115,6 +115,39 @@ def test_a_group_counts_when_both_have_it() -> None:
     assert shipping.caught_up == 1
 
 
+def test_what_the_standby_has_of_a_group_that_found_no_room_here_is_not_what_comes_next() -> None:
+    """The next group has its number, and would count although the standby has the other one."""
+    disk, there = SimulatedDisk(), SimulatedDisk()
+    shipping, receiving = Shipping(GroupLog(disk), "a", 1), Receiving(GroupLog(there))
+    shipping.take(Here(Past()))
+    receiving.take(shipping.group([(Table.BLOCKS, b"large", b"v")]))
+    shipping.outbox.clear()
+    job = receiving.next_job()
+    assert isinstance(job, Write)
+    there.commit(job.changes)
+    shipping.take(Synced(1))
+    shipping.not_written("b")
+    shipping.disconnected()
+    disk.commit(shipping.group([(Table.BLOCKS, b"small", b"v")]).changes)
+    shipping.written(1)
+    assert shipping.committed == 0
+    receiving = Receiving(GroupLog(there))
+    shipping.take(Here(GroupLog(there).past))
+    for _ in range(2):
+        hand_on(shipping, receiving)
+        for message in receiving.outbox[1:]:
+            shipping.take(message)
+        del receiving.outbox[1:]
+    assert shipping.committed == 0
+    job = receiving.next_job()
+    assert isinstance(job, Write)
+    there.commit(job.changes)
+    receiving.written(job)
+    shipping.take(receiving.outbox.pop())
+    assert shipping.committed == 1
+    assert there.scan(Table.BLOCKS) == disk.scan(Table.BLOCKS) == [(b"small", b"v")]
+
+
 def test_without_a_standby_in_the_in_sync_set_the_own_disk_is_enough() -> None:
     disk = SimulatedDisk()
     shipping = Shipping(GroupLog(disk), "a", 1)

@@ -101,6 +101,15 @@ def test_a_pair_keeps_its_promises(first_seed: int) -> None:
     assert ["\n".join(one.events) for one in played if one.violations] == []
 
 
+@pytest.mark.slow
+def test_a_pair_keeps_its_promises_on_disks_that_are_full_now_and_then(first_seed: int) -> None:
+    """A group that found no room here may be at the standby, which confirms it, and the next one has its number."""
+    played = [
+        Scenario(f"full/{number}", fills=True) for number in range(first_seed, first_seed + SEEDS_PER_TEST)
+    ]
+    assert ["\n".join(one.events) for one in played if one.play()] == []
+
+
 def test_a_run_has_what_the_rules_are_about() -> None:
     """A standby takes over, is put out of the in-sync set, and comes back; messages go on."""
     played = [played_once(number) for number in range(SEEDS_DEFAULT)]
@@ -239,6 +248,17 @@ def act_at_once_after_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Member, "_begin", begins)
 
 
+def believe_what_was_confirmed_of_a_group_that_found_no_room(patch: pytest.MonkeyPatch) -> None:
+    not_written = Shipping.not_written
+
+    def keeps(shipping: Shipping, run: str) -> None:
+        confirmed = shipping.confirmed
+        not_written(shipping, run)
+        shipping.confirmed = confirmed
+
+    patch.setattr(Shipping, "not_written", keeps)
+
+
 #: Each with a run in which it shows, which saves time.
 FAULTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     count_what_is_on_this_disk: 0,
@@ -262,6 +282,11 @@ def test_a_fault_that_is_planted_is_found(
 ) -> None:
     plant(monkeypatch)
     assert any(_is_broken(number) for number in (FAULTS[plant], *range(SEEDS_OF_FAULTS)))
+
+
+def test_a_fault_that_shows_on_full_disks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    believe_what_was_confirmed_of_a_group_that_found_no_room(monkeypatch)
+    assert any(Scenario(f"full/{number}", fills=True).play() for number in (5, *range(SEEDS_OF_FAULTS)))
 
 
 def _is_broken(number: int) -> bool:
