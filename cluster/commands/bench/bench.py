@@ -22,6 +22,7 @@ from cluster.commands.bench.process import BATCHED, PUBLISH, STAMP_BYTES, SUBSCR
 from cluster.commands.connecting.connection import ConnectOptions, client_options
 from cluster.commands.terminal.group import SuggestingGroup
 from cluster.commands.terminal.hints import quiet_option
+from cluster.commands.terminal.options import AT_LEAST_1, options, setting
 from cluster.commands.terminal.output import Output, output_option, print_metrics, progress
 
 if TYPE_CHECKING:
@@ -32,37 +33,23 @@ MAX_CLIENTS: Final = 64
 _PERCENTILES: Final = {"p50": 0.50, "p90": 0.90, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
 #: Also for the benchmarks of queues.
-bench_size = click.option(
-    "--size", type=click.IntRange(min=STAMP_BYTES), default=128, show_default=True, help="Bytes of a payload."
+bench_size = setting(
+    "--size", "payload_bytes", type=click.IntRange(min=STAMP_BYTES), default=128, help="Bytes of a payload."
 )
-_topics = click.option(
-    "--topics", type=click.IntRange(min=1), default=16, show_default=True, help="Topics, used in turn."
-)
+_topics = setting("--topics", "topic_count", type=AT_LEAST_1, default=16, help="Topics, used in turn.")
 
 
-def _messages(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(
-        "--messages",
-        type=click.IntRange(min=1),
-        default=default,
-        show_default=True,
-        help="Messages of each publisher.",
-    )
-
-
-def _batch(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--batch",
-        type=click.IntRange(min=1),
-        default=1_000,
-        show_default=True,
-        help="Messages published at a time.",
-    )(function)
-
-
-def _clients(option: str, default: int, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(
-        option, type=click.IntRange(1, MAX_CLIENTS), default=default, show_default=True, help=text
+def _full_speed(messages: int, option: str, clients: int, text: str) -> Callable[..., Any]:
+    """Add the options of a measurement at full speed, with so many clients of one sort."""
+    return options(
+        setting("--messages", "count", type=AT_LEAST_1, default=messages, help="Messages of each publisher."),
+        bench_size,
+        _topics,
+        setting("--batch", type=AT_LEAST_1, default=1_000, help="Messages published at a time."),
+        setting(option, "clients", type=click.IntRange(1, MAX_CLIENTS), default=clients, help=text),
+        quiet_option,
+        output_option,
+        client_options,
     )
 
 
@@ -72,106 +59,46 @@ def bench() -> None:
 
 
 @bench.command("pub-sub")
-@_messages(500_000)
-@bench_size
-@_topics
-@_batch
-@_clients("--publishers", 1, "Publishers, each a process.")
-@quiet_option
-@output_option
-@client_options
-def pub_sub(
-    *,
-    connect: ConnectOptions,
-    messages: int,
-    size: int,
-    topics: int,
-    batch: int,
-    publishers: int,
-    quiet: bool,
-    out: Output,
-) -> None:
+@_full_speed(500_000, "--publishers", 1, "Publishers, each a process.")
+def pub_sub(*, connect: ConnectOptions, quiet: bool, out: Output, clients: int, **task: int) -> None:
     """Publish in batches at full speed to one subscriber."""
-    run = Run(
-        connect,
-        count=messages,
-        payload_bytes=size,
-        topic_count=topics,
-        batch=batch,
-        publishers=publishers,
-        is_watched=is_watched(quiet=quiet),
-    )
+    run = Run(connect, quiet=quiet, publishers=clients, **task)
     out.one({"bench": "pub-sub", **run.rates(subscribers=1)}, print_metrics)
 
 
 @bench.command("fan-out")
-@_messages(100_000)
-@bench_size
-@_topics
-@_batch
-@_clients("--subscribers", 10, "Subscribers, each a process.")
-@quiet_option
-@output_option
-@client_options
-def fan_out(
-    *,
-    connect: ConnectOptions,
-    messages: int,
-    size: int,
-    topics: int,
-    batch: int,
-    subscribers: int,
-    quiet: bool,
-    out: Output,
-) -> None:
+@_full_speed(100_000, "--subscribers", 10, "Subscribers, each a process.")
+def fan_out(*, connect: ConnectOptions, quiet: bool, out: Output, clients: int, **task: int) -> None:
     """Publish in batches at full speed to several subscribers, each of which gets all messages."""
-    run = Run(
-        connect,
-        count=messages,
-        payload_bytes=size,
-        topic_count=topics,
-        batch=batch,
-        is_watched=is_watched(quiet=quiet),
-    )
-    out.one({"bench": "fan-out", **run.rates(subscribers=subscribers)}, print_metrics)
+    run = Run(connect, quiet=quiet, **task)
+    out.one({"bench": "fan-out", **run.rates(subscribers=clients)}, print_metrics)
 
 
 @bench.command("latency")
-@_messages(10_000)
+@setting("--messages", "count", type=AT_LEAST_1, default=10_000, help="Messages of each publisher.")
 @bench_size
 @_topics
-@click.option(
-    "--rate", type=click.FloatRange(min=1), default=1_000.0, show_default=True, help="Messages per second."
-)
+@setting("--rate", type=click.FloatRange(min=1), default=1_000.0, help="Messages per second.")
 @quiet_option
 @output_option
 @client_options
-def latency(
-    *, connect: ConnectOptions, messages: int, size: int, topics: int, rate: float, quiet: bool, out: Output
-) -> None:
+def latency(*, connect: ConnectOptions, quiet: bool, out: Output, **task: Any) -> None:
     """Publish single messages at a fixed rate, and show their latency."""
-    run = Run(
-        connect,
-        count=messages,
-        payload_bytes=size,
-        topic_count=topics,
-        rate=rate,
-        is_watched=is_watched(quiet=quiet),
-    )
-    out.one({"bench": "latency", **run.latencies()}, print_metrics)
+    out.one({"bench": "latency", **Run(connect, quiet=quiet, **task).latencies()}, print_metrics)
 
 
-def is_watched(*, quiet: bool) -> bool:
-    """Say whether somebody wants to see how far a measurement is."""
-    return sys.stderr.isatty() and not quiet
-
-
-def task_of(connect: ConnectOptions, **fields: Any) -> Task:
+def task_of(connect: ConnectOptions, *, quiet: bool, **fields: Any) -> Task:
     """Give what the clients of a run have in common; each gets its role with `replace`."""
-    options = connect.arguments()
-    url = options.pop("url")
+    arguments = connect.arguments()
+    url = arguments.pop("url")
     return Task(
-        role="", url=url, options=options, prefix=f"bench/{uuid.uuid4().hex[:8]}", api=BATCHED, **fields
+        role="",
+        url=url,
+        options=arguments,
+        prefix=f"bench/{uuid.uuid4().hex[:8]}",
+        api=BATCHED,
+        is_watched=sys.stderr.isatty() and not quiet,
+        **fields,
     )
 
 

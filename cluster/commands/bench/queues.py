@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cluster.commands.bench.bench import bench, bench_size, is_watched, start, task_of, watch
+from cluster.commands.bench.bench import bench, bench_size, start, task_of, watch
 from cluster.commands.bench.process import DRAIN, STORE
 from cluster.commands.bench.queueing import queue_names
 from cluster.commands.connecting.connection import ConnectOptions, client_options
 from cluster.commands.terminal.hints import quiet_option
+from cluster.commands.terminal.options import options, setting
 from cluster.commands.terminal.output import Output, output_option, print_metrics
 
 if TYPE_CHECKING:
@@ -22,59 +23,40 @@ if TYPE_CHECKING:
 #: Parts of a run whose rates are told apart: a long backlog may make publishing slower.
 PARTS: Final = 10
 
-_window = click.option(
-    "--window",
-    type=click.IntRange(1, 255),
-    default=255,
-    show_default=True,
-    help="Messages that may be unacknowledged.",
-)
 
-
-def _messages(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(
-        "--messages", type=click.IntRange(min=PARTS), default=default, show_default=True, help="Messages."
+def _run(messages: int) -> Callable[..., Any]:
+    """Add the options of a measurement with so many messages."""
+    return options(
+        setting("--messages", "count", type=click.IntRange(min=PARTS), default=messages, help="Messages."),
+        bench_size,
+        setting(
+            "--window", type=click.IntRange(1, 255), default=255, help="Messages that may be unacknowledged."
+        ),
     )
 
 
 @bench.command("guaranteed")
-@_messages(50_000)
-@bench_size
-@_window
-@click.option(
-    "--queues",
-    type=click.IntRange(1, 100),
-    default=1,
-    show_default=True,
-    help="Queues that get each message.",
-)
+@_run(50_000)
+@setting("--queues", type=click.IntRange(1, 100), default=1, help="Queues that get each message.")
 @quiet_option
 @output_option
 @client_options
-def guaranteed(
-    *, connect: ConnectOptions, messages: int, size: int, window: int, queues: int, quiet: bool, out: Output
-) -> None:
+def guaranteed(*, connect: ConnectOptions, quiet: bool, out: Output, **task: int) -> None:
     """Publish to queues of its own with acknowledgements, then consume, then do both at once."""
-    run = QueueRun(
-        connect,
-        count=messages,
-        payload_bytes=size,
-        window=window,
-        queues=queues,
-        is_watched=is_watched(quiet=quiet),
-    )
+    run = QueueRun(connect, quiet=quiet, **task)
     try:
         stored = run.store()
         drained = run.drain()
         together = run.together()
     finally:
         run.clean()
+    messages = task["count"]
     figures = {
         "bench": "guaranteed",
         "messages": messages,
-        "size_bytes": size,
-        "window": window,
-        "queues": queues,
+        "size_bytes": task["payload_bytes"],
+        "window": task["window"],
+        "queues": task["queues"],
         "refused": stored["refused"],
         "published_per_s": round(messages / seconds_of(stored)),
         "consumed_per_s": round(messages / seconds_of(drained)),
@@ -84,19 +66,13 @@ def guaranteed(
 
 
 @bench.command("backlog")
-@_messages(1_000_000)
-@bench_size
-@_window
+@_run(1_000_000)
 @quiet_option
 @output_option
 @client_options
-def backlog(
-    *, connect: ConnectOptions, messages: int, size: int, window: int, quiet: bool, out: Output
-) -> None:
+def backlog(*, connect: ConnectOptions, quiet: bool, out: Output, **task: int) -> None:
     """Fill a queue of its own, compare the publish rate at the end with that at the start, and empty it."""
-    run = QueueRun(
-        connect, count=messages, payload_bytes=size, window=window, is_watched=is_watched(quiet=quiet)
-    )
+    run = QueueRun(connect, quiet=quiet, **task)
     try:
         stored = run.store()
         drained = run.drain()
@@ -105,14 +81,14 @@ def backlog(
     rates = part_rates(stored)
     figures = {
         "bench": "backlog",
-        "messages": messages,
-        "size_bytes": size,
+        "messages": task["count"],
+        "size_bytes": task["payload_bytes"],
         "refused": stored["refused"],
         "published_per_s_at_first": round(rates[0]),
         "published_per_s_at_last": round(rates[-1]),
         "last_to_first": round(rates[-1] / rates[0], 3),
         "first_delivery_ms": round((drained["first_delivery_ns"] - drained["first_ns"]) / 1e6, 3),
-        "consumed_per_s": round(messages / seconds_of(drained)),
+        "consumed_per_s": round(task["count"] / seconds_of(drained)),
     }
     out.one(figures, print_metrics)
 

@@ -158,7 +158,7 @@ def test_rates_are_those_of_all_clients_together(monkeypatch: pytest.MonkeyPatch
     ]
     received = [{"received": 200, "last_ns": 14 * S}, {"received": 190, "last_ns": 13 * S}]
     monkeypatch.setattr(Run, "_measure", lambda _self, _subscribers: (published, received))
-    run = Run(CONNECT, count=100, payload_bytes=128, batch=10, publishers=2)
+    run = Run(CONNECT, quiet=True, count=100, payload_bytes=128, batch=10, publishers=2)
     figures = run.rates(subscribers=2)
     assert figures["published"] == 200
     assert figures["received"] == 390
