@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.attached import Surroundings
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
     from gateway.session import Identity
 
 _NEVER: Final = float("inf")
+#: Metrics of gateways, and what each is the sum of.
+_SUMMED: Final = {
+    "clients": "clients",
+    "waiting": "waiting",
+    "carriers": "is_open",
+    "messages_in": "published",
+    "gathered_messages": "gathered_messages",
+    "unacknowledged": "unacknowledged",
+}
 
 
 class VpnCarriers:
@@ -105,3 +115,13 @@ class VpnCarriers:
     def describe(self) -> list[dict[str, Any]]:
         """Give a row for each."""
         return [carrier.describe() for carrier in self._by_vpn.values()]
+
+    def counts(self, *more: str) -> dict[str, Any]:
+        """Give the metrics of all together that every gateway shows, and `more` of those that each has."""
+        rows = self.describe()
+        refused: Counter[str] = Counter()
+        for row in rows:
+            refused.update(row["refused"])
+        summed = {**_SUMMED, **{name: name for name in more}}
+        counts = {metric: sum(row[name] for row in rows) for metric, name in summed.items()}
+        return {**counts, "refused_messages": dict(refused)}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: How often it is looked at how much memory is in use, and whether much was freed.
 MEMORY_S: Final = 1.0
+#: How often it is looked whether something is done, when the process ends.
+LOOK_S: Final = 0.01
 
 
 class Turns:
@@ -47,6 +49,13 @@ class Turns:
     async def stopping(self) -> None:
         """Wait until the process is asked to stop."""
         await self._stopping.wait()
+
+    async def until(self, is_done: Callable[[], bool], limit_s: float) -> None:
+        """Have turns until something is done, or for so long."""
+        deadline = time.monotonic() + limit_s
+        while not is_done() and time.monotonic() < deadline:
+            self.soon()
+            await asyncio.sleep(LOOK_S)
 
     def end(self) -> None:
         """Have no more."""

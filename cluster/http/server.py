@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
@@ -40,7 +38,6 @@ ROLE: Final = "http"
 #: What is being answered when the process stops may take so long to end, and then the session with the router.
 STOP_S: Final = 3.0
 LEAVE_S: Final = 2.0
-LEAVE_LOOK_S: Final = 0.01
 #: How often streams are looked at.
 LOOK_S: Final = 0.5
 
@@ -98,17 +95,11 @@ class HttpServer:
             self._site.door.stop_listening()
             self._streams.end_all(errors.error_for(errors.SHUTTING_DOWN))
             await self._site.shutdown(STOP_S)
-            await self._leave()
+            # The router is told what clients brought before.
+            self._carriers.stop()
+            await self._turns.until(lambda: self._carriers.is_gone, LEAVE_S)
         finally:
             self._turns.end()
-
-    async def _leave(self) -> None:
-        """Leave the router, which is told what clients brought before."""
-        self._carriers.stop()
-        until = time.monotonic() + LEAVE_S
-        while not self._carriers.is_gone and time.monotonic() < until:
-            self._turns.soon()
-            await asyncio.sleep(LEAVE_LOOK_S)
 
     def _tick(self, now: float) -> float:
         self._clients.tick(now)
@@ -130,24 +121,14 @@ class HttpServer:
         raise errors.error_for(errors.UNKNOWN_OPERATION, operation)
 
     def _stats(self) -> dict[str, Any]:
-        carriers = self._carriers.describe()
-        refused: Counter[str] = Counter()
-        for one in carriers:
-            refused.update(one["refused"])
         return {
             **self._site.counts(),
-            "clients": sum(one["clients"] for one in carriers),
-            "waiting": sum(one["waiting"] for one in carriers),
+            **self._carriers.counts(),
             "logins": self._clients.logins,
-            "messages_in": sum(one["published"] for one in carriers),
             "streams": len(self._streams),
             "streams_slow": self._streams.slow,
             "messages_out": self._streams.sent,
             "leases": len(self._clients.receipts),
-            "carriers": sum(one["is_open"] for one in carriers),
-            "gathered_messages": sum(one["gathered_messages"] for one in carriers),
-            "unacknowledged": sum(one["unacknowledged"] for one in carriers),
-            "refused_messages": dict(refused),
             "malformed_contexts": CONTEXTS.dropped,
             "body_bytes": self._requests.body_bytes,
             "in_use_bytes": in_use_bytes(),

@@ -348,27 +348,15 @@ class MqttServer:
 
     def stats(self) -> dict[str, Any]:
         """Give the metrics."""
-        carriers = self._carriers.describe()
-        refused: Counter[str] = Counter()
-        for one in carriers:
-            refused.update(one["refused"])
         return {
+            **self._carriers.counts("discarded", "lost"),
             "connections": len(self._door),
             "unauthenticated": self._door.unauthenticated,
             "unauthenticated_put_off": self._door.put_off_total,
             "refused": self._refused,
-            "clients": sum(one["clients"] for one in carriers),
-            "waiting": sum(one["waiting"] for one in carriers),
             "sessions": sum(client.is_kept for client in self._clients.values()),
-            "carriers": sum(one["is_open"] for one in carriers),
-            "messages_in": sum(one["published"] for one in carriers),
             "messages_out": self._egress.sent,
             "ended": {str(reason): count for reason, count in sorted(self._ended.items())},
-            "gathered_messages": sum(one["gathered_messages"] for one in carriers),
-            "unacknowledged": sum(one["unacknowledged"] for one in carriers),
-            "refused_messages": dict(refused),
-            "discarded": sum(one["discarded"] for one in carriers),
-            "lost": sum(one["lost"] for one in carriers),
             "malformed_contexts": CONTEXTS.dropped,
             "queued_bytes": self._egress.bytes,
             "in_use_bytes": in_use_bytes(),

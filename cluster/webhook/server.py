@@ -32,8 +32,6 @@ from gateway.session import Identity
 from gateway.vpn_carriers import VpnCarriers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from angarium.message import Row
     from gateway.attached import Attached, Guest, Login
     from gateway.http.webhooks.webhook import Held
@@ -42,7 +40,6 @@ ROLE: Final = "webhook"
 #: Attempts that are under way when the process stops may take so long, and then the session with the router.
 STOP_S: Final = 3.0
 LEAVE_S: Final = 2.0
-LOOK_S: Final = 0.01
 #: Looking up names takes a thread each, for as long as a name server is silent; a webhook looks up one at a time.
 LOOKUPS_MAX: Final = 64
 
@@ -132,20 +129,14 @@ class WebhookServer:
         try:
             await self._turns.stopping()
             self._wanted = {}
-            await self._until(lambda: not self._running, STOP_S)
+            await self._turns.until(lambda: not self._running, STOP_S)
             self._carriers.stop()
-            await self._until(lambda: self._carriers.is_gone, LEAVE_S)
+            await self._turns.until(lambda: self._carriers.is_gone, LEAVE_S)
             for running in self._running.values():
                 await running.close()
             await asyncio.gather(*self._closing)
         finally:
             self._turns.end()
-
-    async def _until(self, is_done: Callable[[], bool], limit_s: float) -> None:
-        until = time.monotonic() + limit_s
-        while not is_done() and time.monotonic() < until:
-            self._turns.soon()
-            await asyncio.sleep(LOOK_S)
 
     def _tick(self, now: float) -> float:
         self._begin()
