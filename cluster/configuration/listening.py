@@ -16,6 +16,8 @@ from angarium_server.http.proxies import Proxies
 from cluster.configuration.encryption import exposed_key_faults
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from router.ground.config import RouterConfig
 
 #: Each with the one that is below it.
@@ -101,12 +103,7 @@ def faults_of(name: str, section: ListeningSection, router: RouterConfig) -> lis
         for entry in section.listen
         if (fault := _entry_fault(name, entry, section, router))
     ]
-    places = [host_and_port(url_of(entry)) for entry in section.listen]
-    faults += [
-        f"{name}.listen: {entry}: another entry has this address"
-        for at, entry in enumerate(section.listen)
-        if entry in section.listen[:at] or (places[at] and places[at] in places[:at])
-    ]
+    faults += double_faults(name, section.listen, url_of)
     faults += _front_faults(name, section)
     files = files_of(section, router)
     if faults or not (section.tls_cert_file and section.listen):
@@ -116,6 +113,16 @@ def faults_of(name: str, section: ListeningSection, router: RouterConfig) -> lis
     except errors.AngariumError as error:
         return [f"{name}.tls_cert_file: {error.detail}"]
     return exposed_key_faults(f"{name}.tls_key_file", files.key_file or files.cert_file)
+
+
+def double_faults(name: str, listen: list[str], url_of: Callable[[str], str]) -> list[str]:
+    """Give the entries of `listen` whose address another one has before."""
+    places = [host_and_port(url_of(entry)) for entry in listen]
+    return [
+        f"{name}.listen: {entry}: another entry has this address"
+        for at, entry in enumerate(listen)
+        if entry in listen[:at] or (places[at] and places[at] in places[:at])
+    ]
 
 
 def _entry_fault(name: str, entry: str, section: ListeningSection, router: RouterConfig) -> str:

@@ -8,9 +8,9 @@ import msgspec
 
 from angarium import errors
 from angarium_server.configuration import about, within
-from angarium_server.connections.addresses import host_and_port
 from cluster import objects
 from cluster.configuration.encryption import client_address_faults
+from cluster.configuration.listening import double_faults
 
 if TYPE_CHECKING:
     from router.ground.config import RouterConfig
@@ -114,14 +114,8 @@ def with_port(entry: str, url: str) -> str:
 def faults_of(section: MqttSection, router: RouterConfig) -> list[str]:
     """Give what is wrong with the section, as sentences."""
     faults = [fault for entry in section.listen for fault in _entry_faults(entry, router)]
-    places = [host_and_port(address_of(entry).url) for entry in section.listen]
     # Both would have it, and who comes would be in the one Message VPN or in the other.
-    faults += [
-        f"mqtt.listen: {entry}: another entry has this address"
-        for at, entry in enumerate(section.listen)
-        if entry in section.listen[:at] or (places[at] and places[at] in places[:at])
-    ]
-    return faults
+    return faults + double_faults("mqtt", section.listen, lambda entry: address_of(entry).url)
 
 
 def _entry_faults(entry: str, router: RouterConfig) -> list[str]:
