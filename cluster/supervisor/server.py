@@ -601,16 +601,11 @@ def _start_child(role: str, command: list[str], level: str, stdin: int) -> subpr
     """Start a process of a role; a signal of the terminal reaches us alone, and we stop our children in order."""
     return subprocess.Popen(
         command,
-        env=_child_environment(level),
+        env={**launch.environment(), SUPERVISOR_PID_VARIABLE: str(os.getpid()), LOG_LEVEL_VARIABLE: level},
         stdin=stdin,
         umask=-1 if ROLES[role].has_public_sockets else _PRIVATE_UMASK,
         process_group=0,
     )
-
-
-def _child_environment(level: str) -> dict[str, str]:
-    """Give the environment of a child, which imports the same code as we do wherever it was started from."""
-    return {**launch.environment(), SUPERVISOR_PID_VARIABLE: str(os.getpid()), LOG_LEVEL_VARIABLE: level}
 
 
 def _how(status: int) -> str:

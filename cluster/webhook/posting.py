@@ -51,7 +51,9 @@ class Poster:
         self._allowed = allowed
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=config.window, socket_factory=self._socket_of, ssl=_trust(config.ca_pem)
+                limit=config.window,
+                socket_factory=self._socket_of,
+                ssl=ssl.create_default_context(cadata=config.ca_pem) if config.ca_pem else True,
             ),
             timeout=aiohttp.ClientTimeout(total=config.timeout_ms / 1_000),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -120,11 +122,6 @@ def _is_own(family: int, target: tuple[Any, ...]) -> bool:
         probe.connect(target)
         return bool(probe.getsockname()[0] == target[0])
     return False
-
-
-def _trust(ca_pem: str) -> ssl.SSLContext | bool:
-    """Give whom to trust: these authorities, or those of the host."""
-    return ssl.create_default_context(cadata=ca_pem) if ca_pem else True
 
 
 async def _drain(content: aiohttp.StreamReader) -> None:

@@ -376,7 +376,7 @@ def make_segment(
         expires=_times(stored_ms, [meta[0] if meta else 0 for meta in metas]) if with_meta else None,
         due=_times(stored_ms, [meta[1] if meta else 0 for meta in metas]) if with_meta else None,
         priorities=_priorities(metas) if with_meta else None,
-        dmq=_bitmap(flags.translate(_ELIGIBLE_DIGIT)) if _has_eligible(flags) else None,
+        dmq=_bitmap(flags.translate(_ELIGIBLE_DIGIT)) if b"1" in flags.translate(_ELIGIBLE_DIGIT) else None,
         origins=origins if origins is not None and any(origins) else None,
         low_priority=flags.translate(_LOW_PRIORITY).count(1),
         publishers=publishers,
@@ -411,10 +411,6 @@ def make_twin(segment: Segment, lane_id: int, first: int) -> Segment:
 
 def _counts_from_0(indices: Sequence[int]) -> bool:
     return not indices or (indices[0] == 0 and indices[-1] == len(indices) - 1)
-
-
-def _has_eligible(flags: bytes) -> bool:
-    return b"1" in flags.translate(_ELIGIBLE_DIGIT)
 
 
 def _times(stored_ms: int, spans_ms: list[int]) -> array[int] | None:

@@ -287,7 +287,7 @@ class Worker:
             ended, fault = True, error.detail
             lookup.drop_search()
         if lookup.work > lookup.told and (ended or not lookup.told):
-            answers.append(self._work_frames(lookup))
+            answers.append(Work(self.incarnation, lookup.task.reference, lookup.untold()).frames())
         if not ended:
             answers += self._sets_of(lookup)
         elif fault:
@@ -441,10 +441,6 @@ class Worker:
                 kept.append(row)
         if len(kept) < len(batch.rows):
             batch.keep(kept)
-
-    def _work_frames(self, lookup: Lookup) -> list[bytes]:
-        """Tell the router what a batch has cost beyond what is free."""
-        return Work(self.incarnation, lookup.task.reference, lookup.untold()).frames()
 
     def _retire(self, used: Container[int]) -> list[int]:
         """Forget sets that no topic leads to, but those in `used` and of paused batches; gives their numbers.

@@ -171,7 +171,7 @@ def _print_spool(found: dict[str, Any]) -> None:
 @admin_options
 def verify_spool(*, admin: AdminOptions, out: Output) -> int:
     """Read every message and every object, and verify checksums, of a running node or of its data directory."""
-    if not admin.admin_url and admin.data.exists() and not _runs(admin.data):
+    if not admin.admin_url and admin.data.exists() and not node_runs(admin.data, read_node_file(admin.data)):
         faults = _verify_directory(admin.data)
     else:
         with admin.open() as connection:
@@ -188,10 +188,6 @@ def verify_spool(*, admin: AdminOptions, out: Output) -> int:
     if out.is_json or not faults:
         out.done("config store and spool are sound", {"good": not faults, "faults": faults})
     return 1 if faults else 0
-
-
-def _runs(data_dir: Path) -> bool:
-    return node_runs(data_dir, read_node_file(data_dir))
 
 
 def _verify_directory(data_dir: Path) -> list[str]:
