@@ -6,7 +6,6 @@ published; what had its PUBACK is stored, and delivered until the client has sai
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,13 +30,6 @@ SEEDS_DEFAULT = 20
 SEEDS_PER_TEST = 20
 #: A fault that is planted shows within so many seeds.
 SEEDS_OF_FAULTS = 300
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "first_seed" in metafunc.fixturenames:
-        seeds = int(os.environ.get("ANGARIUM_SIMULATION_SEEDS", SEEDS_DEFAULT))
-        firsts = range(0, seeds, SEEDS_PER_TEST)
-        metafunc.parametrize("first_seed", firsts, ids=lambda first: f"from-{first}")
 
 
 def test_each_message_comes_exactly_once_whatever_dies(first_seed: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,13 +19,6 @@ SEEDS_DEFAULT = 20
 SEEDS_PER_TEST = 10
 #: A fault that is planted shows within so many seeds.
 SEEDS_OF_FAULTS = 100
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "first_seed" in metafunc.fixturenames:
-        seeds = int(os.environ.get("ANGARIUM_SIMULATION_SEEDS", SEEDS_DEFAULT))
-        firsts = range(0, seeds, SEEDS_PER_TEST)
-        metafunc.parametrize("first_seed", firsts, ids=lambda first: f"from-{first}")
 
 
 @pytest.mark.slow

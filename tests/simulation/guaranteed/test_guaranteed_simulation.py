@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -32,13 +31,6 @@ SEEDS_DEFAULT = 20
 SEEDS_PER_TEST = 10
 #: Runs in which is counted what the rules had to judge: those, and some of the few in which operators act.
 COUNTED = (*range(SEEDS_DEFAULT), 32, 39, 43, 47, 50, 54, 55, 58, 59)
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "first_seed" in metafunc.fixturenames:
-        seeds = int(os.environ.get("ANGARIUM_SIMULATION_SEEDS", SEEDS_DEFAULT))
-        firsts = range(0, seeds, SEEDS_PER_TEST)
-        metafunc.parametrize("first_seed", firsts, ids=lambda first: f"from-{first}")
 
 
 def play(number: int) -> Outcome:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -30,13 +29,6 @@ SERIES = 0
 SEEDS_DEFAULT = 8
 #: Seeds of one test, so that a failure is found, and named, soon.
 SEEDS_PER_TEST = 4
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "first_seed" in metafunc.fixturenames:
-        seeds = int(os.environ.get("ANGARIUM_SIMULATION_SEEDS", SEEDS_DEFAULT))
-        firsts = range(0, seeds, SEEDS_PER_TEST)
-        metafunc.parametrize("first_seed", firsts, ids=lambda first: f"from-{first}")
 
 
 @functools.cache

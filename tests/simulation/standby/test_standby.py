@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,17 +28,12 @@ if TYPE_CHECKING:
     from cluster.standby.pair.outside import Seen
     from tests.simulation.standby.simulated_home import SimulatedHome
 
+SEEDS_VARIABLE = "ANGARIUM_STANDBY_SEEDS"
 SEEDS_DEFAULT = 10
 SEEDS_PER_TEST = 10
 GROWING_SEEDS = 12
 #: How long a fault is looked for if a change made it show elsewhere.
 SEEDS_OF_FAULTS = 2_000
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "first_seed" in metafunc.fixturenames:
-        seeds = int(os.environ.get("ANGARIUM_STANDBY_SEEDS", SEEDS_DEFAULT))
-        metafunc.parametrize("first_seed", range(0, seeds, SEEDS_PER_TEST), ids=lambda first: f"from-{first}")
 
 
 @functools.cache

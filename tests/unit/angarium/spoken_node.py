@@ -17,7 +17,7 @@ from angarium.client.producers_and_flows import ProducersAndFlows
 from angarium.client.protocol.events import Closed, Opened, Retired, TableChanged
 from angarium.client.protocol.session import ClientSession, EgressWindow, Hello
 from angarium.message import Row, pack_rows, unpack_rows
-from angarium.slots import slot_table
+from tests.welcome import welcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -26,26 +26,16 @@ if TYPE_CHECKING:
     from angarium.client.publishing.producer import Producer
 
 LIMIT_S = 20.0
-WELCOME = {
-    "session": "1",
-    "client_name": "me",
-    "vpn": "default",
-    "node": "n",
-    "token": b"t",
-    "resumed": False,
-    "epoch": 1,
-    "slots": slot_table(1),
-    "workers": 1,
-    "rounds": 64,
-    "bytes": 1 << 22,
-    "keepalive_ms": 3000,
-    "max_message_bytes": 1 << 20,
-    "max_batch_rows": 10_000,
-    "max_batch_bytes": 1 << 24,
-    "inbox": "#P2P/INB/x",
-    "guaranteed": True,
-    "producer_bytes": 1 << 24,
-}
+WELCOME = welcome(
+    token=b"t",
+    rounds=64,
+    bytes=1 << 22,
+    keepalive_ms=3000,
+    max_batch_bytes=1 << 24,
+    inbox="#P2P/INB/x",
+    guaranteed=True,
+    producer_bytes=1 << 24,
+)
 
 
 class Frame(NamedTuple):

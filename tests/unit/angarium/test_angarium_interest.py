@@ -10,29 +10,12 @@ import pytest
 from angarium import errors, wire
 from angarium.client.protocol.session import REQUESTS_PENDING_MAX, ClientSession, EgressWindow, Hello
 from angarium.client.subscribing.interest import Interest, Wish
-from angarium.slots import slot_table
+from tests.welcome import welcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-WELCOME = {
-    "session": "1",
-    "client_name": "me",
-    "vpn": "default",
-    "node": "n",
-    "token": b"t",
-    "resumed": False,
-    "epoch": 1,
-    "slots": slot_table(1),
-    "workers": 1,
-    "rounds": 4,
-    "bytes": 1000,
-    "keepalive_ms": 3000,
-    "max_message_bytes": 1 << 20,
-    "max_batch_rows": 10_000,
-    "max_batch_bytes": 1 << 22,
-    "inbox": "#P2P/INB/x",
-}
+WELCOME = welcome(token=b"t", rounds=4, bytes=1000, keepalive_ms=3000, inbox="#P2P/INB/x")
 DENIED = errors.error_for(errors.SUBSCRIBE_DENIED)
 
 

@@ -23,30 +23,14 @@ from angarium.client.protocol.events import (
 from angarium.client.protocol.session import ClientSession, EgressWindow, Hello, State
 from angarium.message import Row, pack_rows
 from angarium.slots import Round, slot_table
+from tests.welcome import welcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from angarium.client.protocol.events import Event
 
-WELCOME = {
-    "session": "1",
-    "client_name": "me",
-    "vpn": "default",
-    "node": "n",
-    "token": b"t",
-    "resumed": False,
-    "epoch": 3,
-    "slots": slot_table(2),
-    "workers": 2,
-    "rounds": 4,
-    "bytes": 1000,
-    "keepalive_ms": 3000,
-    "max_message_bytes": 1 << 20,
-    "max_batch_rows": 10_000,
-    "max_batch_bytes": 1 << 22,
-    "inbox": "#P2P/INB/x",
-}
+WELCOME = welcome(2, token=b"t", epoch=3, rounds=4, bytes=1000, keepalive_ms=3000, inbox="#P2P/INB/x")
 
 
 class Client:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from angarium import slots, wire
+from angarium import wire
 from angarium.client.protocol.session import Hello
 from cluster.relay.session import LinkSession, Passed
+from tests.welcome import welcome
 
 if TYPE_CHECKING:
     from cluster.relay.direct import Relay
@@ -17,26 +18,9 @@ Rows = list[list[Any]]
 def make_session(workers: int = 1, rounds: int = 100, **limits: Any) -> LinkSession:
     """A session that is open; what it sends is in `sent`."""
     session = LinkSession(Hello("default", "#link", "secret"), 0.0)
-    welcome = {
-        "session": "1",
-        "client_name": "#link/x",
-        "vpn": "default",
-        "node": "x",
-        "token": b"",
-        "resumed": False,
-        "epoch": 3,
-        "slots": slots.slot_table(workers),
-        "workers": workers,
-        "rounds": rounds,
-        "bytes": 1 << 20,
-        "keepalive_ms": 1000,
-        "max_message_bytes": 1 << 20,
-        "max_batch_rows": 1_000,
-        "max_batch_bytes": 1 << 20,
-        "inbox": "",
-        **limits,
-    }
-    session.receive([wire.WELCOME, wire.pack(welcome)], 0.0)
+    given = {"client_name": "#link/x", "node": "x", "epoch": 3, "rounds": rounds, "max_batch_rows": 1_000}
+    body = welcome(workers, **{**given, "max_batch_bytes": 1 << 20, **limits})
+    session.receive([wire.WELCOME, wire.pack(body)], 0.0)
     sent(session)
     return session
 

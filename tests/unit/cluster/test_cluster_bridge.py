@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from angarium import errors, slots, wire
+from angarium import errors, wire
 from angarium.errors import error_for
 from cluster.bridge.bridge import BridgeChannel
 from cluster.bridge.role import METRICS, BridgeConfig
@@ -15,6 +15,7 @@ from cluster.relay.pair import FAR, OWN, Connect, Disconnect, Effect, Emit, Stat
 from cluster.relay.runtime import RelayRuntime
 from router.ground.config import Identity
 from tests.unit.declared_metrics import differences
+from tests.welcome import welcome
 
 IDENTITY = Identity(node_id="id-a", cluster="c", secret="outside", local_secret="inside")
 
@@ -88,25 +89,8 @@ class Bench:
         return found
 
     def welcome(self, side: int, node: str) -> None:
-        body = {
-            "session": "1",
-            "client_name": "x",
-            "vpn": "default",
-            "node": node,
-            "token": b"",
-            "resumed": False,
-            "epoch": 1,
-            "slots": slots.slot_table(1),
-            "workers": 1,
-            "rounds": 100,
-            "bytes": 1 << 20,
-            "keepalive_ms": 1000,
-            "max_message_bytes": 1 << 20,
-            "max_batch_rows": 1_000,
-            "max_batch_bytes": 1 << 20,
-            "inbox": "",
-            "link": {"node": node, "node_id": f"id-{node}", "wall_ms": 0},
-        }
+        link = {"node": node, "node_id": f"id-{node}", "wall_ms": 0}
+        body = welcome(node=node, max_batch_rows=1_000, max_batch_bytes=1 << 20, link=link)
         self.receive(side, wire.WELCOME, body)
 
     def receive(self, side: int, operation: bytes, header: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from angarium import errors, slots, wire
+from angarium import errors, wire
 from angarium.errors import error_for
 from cluster.link.link import Channel
 from cluster.link.role import CHANNEL, LinkConfig
@@ -28,6 +28,7 @@ from cluster.relay.pair import (
 from cluster.relay.runtime import RelayRuntime
 from router.ground.config import Identity
 from tests.unit.declared_metrics import differences
+from tests.welcome import welcome
 
 IDENTITY = Identity(node_id="id-a", cluster="c", secret="outside", local_secret="inside")
 
@@ -77,25 +78,8 @@ class Bench:
         return found
 
     def welcome(self, side: int, node: str = "b") -> None:
-        body = {
-            "session": "1",
-            "client_name": "#link/x",
-            "vpn": "default",
-            "node": node,
-            "token": b"",
-            "resumed": False,
-            "epoch": 1,
-            "slots": slots.slot_table(1),
-            "workers": 1,
-            "rounds": 100,
-            "bytes": 1 << 20,
-            "keepalive_ms": 1000,
-            "max_message_bytes": 1 << 20,
-            "max_batch_rows": 1_000,
-            "max_batch_bytes": 1 << 20,
-            "inbox": "",
-            "link": {"node": node, "node_id": f"id-{node}", "cluster": "c"},
-        }
+        link = {"node": node, "node_id": f"id-{node}", "cluster": "c"}
+        body = welcome(node=node, max_batch_rows=1_000, max_batch_bytes=1 << 20, link=link)
         self.receive(side, wire.WELCOME, body)
 
     def receive(self, side: int, operation: bytes, header: Any) -> None:

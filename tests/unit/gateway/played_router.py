@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from angarium import slots, wire
+from angarium import wire
 from gateway.attached import Login
 from gateway.session import Identity
 from gateway.vpn_carriers import VpnCarriers
+from tests.welcome import welcome
 
 if TYPE_CHECKING:
     from collections import deque
@@ -131,32 +132,15 @@ class FakeGuest:
 class Gateway:
     """The carriers of one process, and the lines that they have opened."""
 
-    def __init__(self, workers: int = 1, **welcome: Any) -> None:
+    def __init__(self, workers: int = 1, **changes: Any) -> None:
         self.now = 100.0
         self.rows: list[tuple[str, list[Row]]] = []
         self.lines: list[FakeLine] = []
         #: Whether rows are passed on at once.
         self.passes_on = True
         self.carriers = VpnCarriers(IDENTITY, self._connect, self._take_rows, random.Random(1))
-        self._welcome = {
-            "session": "1",
-            "client_name": "#gateway/mqtt/0",
-            "vpn": "default",
-            "node": "n",
-            "token": b"",
-            "resumed": False,
-            "epoch": 3,
-            "slots": slots.slot_table(workers),
-            "workers": workers,
-            "rounds": 4_096,
-            "bytes": 32 << 20,
-            "keepalive_ms": 1_000,
-            "max_message_bytes": 1 << 20,
-            "max_batch_rows": 10_000,
-            "max_batch_bytes": 16 << 20,
-            "inbox": "",
-            **welcome,
-        }
+        sizes = {"rounds": 4_096, "bytes": 32 << 20, "max_batch_bytes": 16 << 20}
+        self._welcome = welcome(workers, **{"client_name": "#gateway/mqtt/0", "epoch": 3, **sizes, **changes})
 
     def _connect(self, *callbacks: Any) -> FakeLine:
         self.lines.append(FakeLine(*callbacks))
