@@ -31,6 +31,7 @@ from router.guaranteed.permissions import (
     Level,
     check_dead_message_queue,
     check_filter,
+    creation,
     demand,
     demand_create,
     demand_creator,
@@ -118,8 +119,6 @@ class Binding:
         alarms: FlowAlarms,
         memory: MemoryAccounts,
         begin_work: Callable[[Work], None],
-        *,
-        exceptions: bool,
     ) -> None:
         self._endpoints = endpoints
         self._memory = memory
@@ -128,7 +127,6 @@ class Binding:
         self._random = rng
         self._alarms = alarms
         self._begin_work = begin_work
-        self._exceptions = exceptions
         #: Topic endpoint -> topic and selector that it is about to get, and how many binds wait for that.
         self._changing: dict[Endpoint, list[Any]] = {}
 
@@ -234,7 +232,7 @@ class Binding:
         check_dead_message_queue(session, self._endpoints, wish.attributes)
 
         def judge(text: str) -> None:
-            check_filter(session, wish.kind, text, exceptions=self._exceptions)
+            check_filter(session, wish.kind, text, exceptions=self._endpoints.filters.exceptions)
 
         filters = subscriptions_in(wish.attributes)
         # A session does one thing at a time, and may be at the next one when it is tried again.
@@ -247,24 +245,15 @@ class Binding:
         filters, partitions = subscriptions_in(wish.attributes), partitions_in(wish.attributes)
         size = self._endpoints.would_cost(filters, partitions)
         if wish.topic is not None:
-            check_filter(session, wish.kind, wish.topic, exceptions=self._exceptions)
-        arguments = {
-            "vpn": session.vpn.name,
-            "kind": wish.kind,
-            "name": wish.name,
-            "username": session.username,
-            "client": session.client_name,
-            "durable": False,
-            "attributes": wish.attributes,
-            "ignore_exists": False,
-        }
+            check_filter(session, wish.kind, wish.topic, exceptions=self._endpoints.filters.exceptions)
+        arguments = creation(session, wish.kind, wish.name, wish.attributes, durable=False)
         self._ask(bind, "endpoint.create", arguments, (errors.OBJECT_EXISTS,), size=size)
 
     def _set_topic(self, bind: _Bind, endpoint: Endpoint) -> None:
         session, wish = bind.session, bind.wish
         demand(session, endpoint, Level.MODIFY_TOPIC, "setting the topic of")
         assert wish.topic is not None
-        check_filter(session, endpoint.kind, wish.topic, exceptions=self._exceptions)
+        check_filter(session, endpoint.kind, wish.topic, exceptions=self._endpoints.filters.exceptions)
         arguments = {
             "vpn": session.vpn.name,
             "name": wish.name,

@@ -66,13 +66,15 @@ class Consumers:
         on_filter: Callable[[int, str], None],
     ) -> None:
         """Begin without endpoints; `on_filter` is called with (VPN number, pattern) when a filter comes or goes."""
-        exceptions, counters, asks = ground.exceptions, ground.counters, requests.asks
+        counters, asks = ground.counters, requests.asks
         self._counters = counters
         #: Begins with what takes several steps.
         self.begin_work: Callable[[Work], None] = do_at_once
         self._memory = memory
         self.lanes = Lanes(shards)
-        self.endpoints = Endpoints(shards.interest, shards, self.lanes, on_filter, exceptions=exceptions)
+        self.endpoints = Endpoints(
+            shards.interest, shards, self.lanes, on_filter, exceptions=ground.exceptions
+        )
         self.flows = Flows(
             self.endpoints, self.lanes, shards, egress, counters, ground.config.egress_unread_bytes
         )
@@ -94,10 +96,9 @@ class Consumers:
             self.alarms,
             memory,
             self._begin,
-            exceptions=exceptions,
         )
         charged = ChargedAsks(asks, memory, self.alarms.endpoint_refused)
-        provisioning = Provisioning(self.endpoints, charged, self._begin, exceptions=exceptions)
+        provisioning = Provisioning(self.endpoints, charged, self._begin)
         requests.register("flow.bind", BindArguments, binding.bind)
         requests.register("flow.unbind", UnbindArguments, self._unbind)
         requests.register("endpoint.create", CreateArguments, provisioning.create)

@@ -107,7 +107,7 @@ class EndpointFilters(Generic[EndpointT]):
         self._shards = shards
         self._on_filter = on_filter
         self._on_cost = on_cost
-        self._exceptions = exceptions
+        self.exceptions = exceptions
         #: What is not done; who had a turn is last.
         self._changes: OrderedDict[EndpointT, _Change] = OrderedDict()
         #: What a step may cost, and what this one still may before the next one begins.
@@ -246,7 +246,7 @@ class EndpointFilters(Generic[EndpointT]):
         if endpoint.retains:
             return wire.KIND_RETAINED, text, text
         kind = wire.KIND_ENDPOINT
-        if self._exceptions and text.startswith(EXCEPTION_MARK) and endpoint.takes_exceptions:
+        if self.exceptions and text.startswith(EXCEPTION_MARK) and endpoint.takes_exceptions:
             kind, text = wire.KIND_EXCEPTION, text.removeprefix(EXCEPTION_MARK)
         try:
             return kind, text, parse_filter(text).pattern
@@ -255,7 +255,7 @@ class EndpointFilters(Generic[EndpointT]):
             return None
 
     def _is_exception(self, text: str) -> bool:
-        return self._exceptions and text.startswith(EXCEPTION_MARK)
+        return self.exceptions and text.startswith(EXCEPTION_MARK)
 
     def validate(self) -> None:
         """Check what the comments promise."""

@@ -156,6 +156,22 @@ def demand_creator(session: Session, endpoint: Endpoint) -> None:
         )
 
 
+def creation(
+    session: Session, kind: str, name: str, attributes: dict[str, Any], *, durable: bool
+) -> dict[str, Any]:
+    """Give the arguments with which the controller is asked for an endpoint of a client."""
+    return {
+        "vpn": session.vpn.name,
+        "kind": kind,
+        "name": name,
+        "username": session.username,
+        "client": session.client_name,
+        "durable": durable,
+        "attributes": attributes,
+        "ignore_exists": False,
+    }
+
+
 def check_filter(session: Session, kind: str, text: str, *, exceptions: bool) -> None:
     """Judge a filter that a client wants an endpoint to have: form, and its own right to subscribe.
 

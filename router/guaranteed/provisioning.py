@@ -28,6 +28,7 @@ from router.guaranteed.permissions import (
     Level,
     check_dead_message_queue,
     check_filter,
+    creation,
     demand,
     demand_create,
     demand_creator,
@@ -83,17 +84,9 @@ class FilterArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Provisioning:
     """Does what clients wish of endpoints, as far as they may."""
 
-    def __init__(
-        self,
-        endpoints: Endpoints,
-        asks: ChargedAsks,
-        begin_work: Callable[[Work], None],
-        *,
-        exceptions: bool,
-    ) -> None:
+    def __init__(self, endpoints: Endpoints, asks: ChargedAsks, begin_work: Callable[[Work], None]) -> None:
         self._endpoints = endpoints
         self._asks = asks
-        self._exceptions = exceptions
         self._begin_work = begin_work
 
     def create(self, session: Session, wish: CreateArguments, answer: Answer, _now: float) -> None:
@@ -107,23 +100,15 @@ class Provisioning:
         filters = subscriptions_in(wish.attributes)
 
         def judge(text: str) -> None:
-            check_filter(session, wish.kind, text, exceptions=self._exceptions)
+            check_filter(session, wish.kind, text, exceptions=self._endpoints.filters.exceptions)
 
         self._begin_work(FilterChecks(answer, filters, judge, lambda: self._create(session, wish, answer)))
 
     def _create(self, session: Session, wish: CreateArguments, answer: Answer) -> None:
         """Ask for an endpoint that may be."""
         filters, partitions = subscriptions_in(wish.attributes), partitions_in(wish.attributes)
-        arguments = {
-            "vpn": session.vpn.name,
-            "kind": wish.kind,
-            "name": wish.name,
-            "username": session.username,
-            "client": session.client_name,
-            "durable": wish.durable,
-            "attributes": wish.attributes,
-            "ignore_exists": wish.ignore_exists,
-        }
+        arguments = creation(session, wish.kind, wish.name, wish.attributes, durable=wish.durable)
+        arguments["ignore_exists"] = wish.ignore_exists
 
         def created(value: Any) -> None:
             answer.give({"name": wish.name, "created": bool(value["created"])})
@@ -164,7 +149,7 @@ class Provisioning:
         def judge(text: str) -> None:
             verdicts[text] = None
             try:
-                check_filter(session, wish.kind, text, exceptions=self._exceptions)
+                check_filter(session, wish.kind, text, exceptions=self._endpoints.filters.exceptions)
             except AngariumError as error:
                 verdicts[text] = [error.code, error.detail]
 
