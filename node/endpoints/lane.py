@@ -33,12 +33,12 @@ from node.endpoints.flow import Flow, Outcomes, Settling
 from node.endpoints.holdings import Holdings
 from node.endpoints.leasing import Leasing
 from node.endpoints.reader import Work
-from node.endpoints.resting import FIRST_START, LaneContent, LaneStart, RestingLane
+from node.endpoints.resting import FIRST_START, LaneStart, RestingLane
 from node.endpoints.retained import Retained
 from node.endpoints.topic_selector import TopicSelector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from angarium_server.frames.settings import FlowOptions, LaneSettings
     from node.endpoints.lease import Lease
@@ -53,7 +53,7 @@ DEAD_MAX: Final = 10_000
 _STATE_NAMES: Final = {GONE: "gone", READY: "ready", OUT: "unacked", HELD: "delayed", MOVING: "moving"}
 
 
-class Lane(LaneContent):
+class Lane:
     """The messages and flows of one partition of an endpoint."""
 
     __slots__ = (
@@ -158,6 +158,16 @@ class Lane(LaneContent):
         return self._consumers.delivered_upto
 
     @property
+    def messages(self) -> int:
+        """Messages that are not gone."""
+        return self._backlog.messages
+
+    @property
+    def bytes(self) -> int:
+        """Spool size of these messages."""
+        return self._backlog.bytes
+
+    @property
     def unacked(self) -> int:
         """Messages that were delivered and are not settled, those of a reader group among them."""
         return self._backlog.counts[OUT]
@@ -182,6 +192,24 @@ class Lane(LaneContent):
     def has_dead(self) -> bool:
         """Whether `take_dead` would give something."""
         return self._backlog.has_dead()
+
+    @property
+    def oldest_stored_ms(self) -> int:
+        """Wall ms when the oldest message was spooled, 0 if there is none."""
+        return self._backlog.oldest_stored_ms
+
+    @property
+    def segments(self) -> Iterator[Segment]:
+        """The segments with messages in them, by position."""
+        return iter(self._backlog.segments)
+
+    def segments_from(self, position: int) -> Iterator[Segment]:
+        """Give the segments with messages at or above a position, in order; what changes meanwhile is no harm."""
+        return self._backlog.segments_from(position)
+
+    def find(self, position: int) -> tuple[Segment, int] | None:
+        """Give the segment and row of a message, None if it is gone or never was."""
+        return self._backlog.find(position)
 
     def state_of(self, segment: Segment, i: int) -> str:
         """Say where a message is: ready, unacked, delayed, filtering (its selector), moving or gone."""

@@ -42,46 +42,10 @@ _NOTHING: Final = Backlog(LaneSettings())
 _NO_FLOWS: Final[Mapping[int, Flow]] = {}
 
 
-class LaneContent:
-    """What is in a lane, as its backlog has it, whether the lane rests or not."""
-
-    __slots__ = ("_backlog",)
-
-    _backlog: Backlog
-
-    @property
-    def messages(self) -> int:
-        """Messages that are not gone."""
-        return self._backlog.messages
-
-    @property
-    def bytes(self) -> int:
-        """Spool size of these messages."""
-        return self._backlog.bytes
-
-    @property
-    def oldest_stored_ms(self) -> int:
-        """Wall ms when the oldest message was spooled, 0 if there is none."""
-        return self._backlog.oldest_stored_ms
-
-    @property
-    def segments(self) -> Iterator[Segment]:
-        """The segments with messages in them, by position."""
-        return iter(self._backlog.segments)
-
-    def segments_from(self, position: int) -> Iterator[Segment]:
-        """Give the segments with messages at or above a position, in order; what changes meanwhile is no harm."""
-        return self._backlog.segments_from(position)
-
-    def find(self, position: int) -> tuple[Segment, int] | None:
-        """Give the segment and row of a message, None if it is gone or never was."""
-        return self._backlog.find(position)
-
-
-class RestingLane(LaneContent):
+class RestingLane:
     """What is kept of a lane that rests. Ask for the lane each time: this one is not it any more once it is roused."""
 
-    __slots__ = ("_lane", "_rouse", "generation", "lane_id", "settings", "start")
+    __slots__ = ("_backlog", "_lane", "_rouse", "generation", "lane_id", "settings", "start")
 
     #: As of any lane without flows in which all messages are ready.
     unacked = at_consumers = 0
@@ -129,6 +93,34 @@ class RestingLane(LaneContent):
     def delivered_upto(self) -> int:
         """The highest position that a consumer ever got."""
         return self.start.delivered_upto
+
+    @property
+    def messages(self) -> int:
+        """Messages that are not gone."""
+        return self._backlog.messages
+
+    @property
+    def bytes(self) -> int:
+        """Spool size of these messages."""
+        return self._backlog.bytes
+
+    @property
+    def oldest_stored_ms(self) -> int:
+        """Wall ms when the oldest message was spooled, 0 if there is none."""
+        return self._backlog.oldest_stored_ms
+
+    @property
+    def segments(self) -> Iterator[Segment]:
+        """The segments with messages in them, by position."""
+        return iter(self._backlog.segments)
+
+    def segments_from(self, position: int) -> Iterator[Segment]:
+        """Give the segments with messages at or above a position, in order."""
+        return self._backlog.segments_from(position)
+
+    def find(self, position: int) -> tuple[Segment, int] | None:
+        """Give the segment and row of a message, None if it is gone or never was."""
+        return self._backlog.find(position)
 
     def stats(self) -> dict[str, int]:
         """Give counts since it was made, and what there is now."""
