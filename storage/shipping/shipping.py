@@ -183,22 +183,41 @@ class Shipping:
 
     def _bring(self, common: int, touched: tuple[Touched, ...] | None) -> None:
         """Bring the standby to where this disk is, and have it follow from there."""
-        past = self.log.past
-        if common < past.newest or touched != ():
-            parted = None if touched is None else self.log.parted(common, touched)
-            patch = None if parted is None else self.log.patch(common, parted)
-            if patch is None:
-                self._bring_in_parts(common, touched, parted)
-                return
+        past, parted, patch = self._lacking(common, touched)
+        if patch is not None:
             self.outbox.append(patch)
+        elif common < past.newest or touched != ():
+            self._bring_in_parts(common, touched, past, parted)
+            return
         newest = max(common, past.newest)
         self.outbox.extend(group for group in self._under_way if group.number > newest)
         self.confirmed = max(self.confirmed, common)
         self.is_following, self._parted = True, None
         self._count()
 
+    def _lacking(
+        self, common: int, touched: tuple[Touched, ...] | None
+    ) -> tuple[Past, tuple[Touched, ...] | None, Patch | None]:
+        """Give where this disk is, the keys in which the standby differs, and a patch; None: unknown, or too much.
+
+        A group that gets on disk meanwhile would be in the one and not in the other. There is one at most: the next is
+        not begun before the caller goes on.
+        """
+        while True:
+            past = self.log.past
+            parted = patch = None
+            if touched is not None and (common < past.newest or touched):
+                parted = self.log.parted(common, touched)
+                patch = None if parted is None else self.log.patch(common, parted)
+            if self.log.past == past:
+                return past, parted, patch
+
     def _bring_in_parts(
-        self, common: int, touched: tuple[Touched, ...] | None, parted: tuple[Touched, ...] | None
+        self,
+        common: int,
+        touched: tuple[Touched, ...] | None,
+        past: Past,
+        parted: tuple[Touched, ...] | None,
     ) -> None:
         """Have it made like this spool step by step, unless it is in the in-sync set: in between it is like nothing."""
         if self.required_by is not None:
@@ -207,4 +226,4 @@ class Shipping:
         self.is_following, self._parted = False, None
         self.confirmed = min(self.confirmed, common)
         base = None if parted is None else common
-        self.outbox.append(Bring(Brought(base, self.log.past, parted or ()), parted))
+        self.outbox.append(Bring(Brought(base, past, parted or ()), parted))

@@ -37,7 +37,7 @@ class Scenario:
     def __init__(self, seed: str, *, grows: bool = False, fills: bool = False) -> None:
         """Set the stage; a node that grows begins with one home, and has the others some time.
 
-        Disks that fill are full from time to time, for a while.
+        Disks that fill are full from time to time, for a while; and they are looked at while they are written.
         """
         self.rng = Random(seed)
         self.loop = Loop()
@@ -54,6 +54,8 @@ class Scenario:
             host.grows, host.stores = True, 1
         self.is_grown = False
         self._fills = fills
+        for home in (home for host in self.hosts if fills for home in host.homes):
+            home.disk.races = self.rng
         self.violations: list[str] = []
         self.events: list[str] = []
         #: How often there was trouble.

@@ -19,6 +19,7 @@ from tests.simulation.standby.wire import ALIVE_S, SILENT_S, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from random import Random
 
     from storage.shipping.receiving import Job
     from storage.spool import Change
@@ -33,6 +34,8 @@ PATCH_BYTES_MAX: Final = 600
 UNCONFIRMED_MAX: Final = 16
 #: The key of what says that there are to be more homes.
 GROWN: Final = b"grown"
+#: Share of the looks at a disk behind which a group that is being written is there.
+RACES: Final = 0.1
 #: A standby owes an answer for so long before it counts as silent.
 OWES_S: Final = 1.0
 
@@ -62,6 +65,36 @@ class Connection:
         return self.wire.is_over or now - self.heard_at > SILENT_S
 
 
+class SharedDisk(SimulatedDisk):
+    """One on which a group that was begun may be there behind any look: the writer is another thread."""
+
+    #: None: nobody else looks while it writes.
+    races: Random | None = None
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        """See `Spool.get`."""
+        found = super().get(table, key)
+        self._race()
+        return found
+
+    def scan(
+        self, table: Table, start: bytes = b"", end: bytes | None = None, limit: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """See `Spool.scan`."""
+        found = super().scan(table, start, end, limit)
+        self._race()
+        return found
+
+    def _race(self) -> None:
+        if self.races is not None and self.races.random() < RACES:
+            self.finish()
+
+    def finish(self) -> None:
+        """Have the group there that was begun, unless it is already."""
+        if self._begun is not None:
+            super().finish()
+
+
 class SimulatedHome:
     """One process, and its disk, which outlives it."""
 
@@ -69,7 +102,7 @@ class SimulatedHome:
         """Have an empty disk."""
         self.host = host
         self.index = index
-        self.disk = SimulatedDisk()
+        self.disk = SharedDisk()
         self.hangs_until = 0.0
         #: Until then nothing that is begun finds room.
         self.full_until = 0.0

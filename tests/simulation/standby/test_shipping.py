@@ -13,9 +13,9 @@ from storage.spool import Table, open_spool
 from tests.simulation.simulated_disk import SimulatedDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from storage.spool import Spool
+    from storage.spool import Change, Spool
 
 MAP_BYTES = 64 << 20
 
@@ -199,6 +199,65 @@ def test_groups_that_wait_are_written_together() -> None:
     for group in groups:
         receiving.take(group)
     assert receiving.next_job() == Write(2, [*groups[0].changes, *groups[1].changes])
+
+
+class Written(SimulatedDisk):
+    """One on which a group that was begun is there while somebody reads: the writer is another thread."""
+
+    reads_before = 0
+
+    def begin(self, changes: Sequence[Change], reads_before: int = 0) -> None:
+        self.reads_before = reads_before
+        super().begin(changes)
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        found = super().get(table, key)
+        if self._begun is not None:
+            self.reads_before -= 1
+            if self.reads_before == 0:
+                self.finish()
+        return found
+
+
+@pytest.mark.parametrize("patch_bytes_max", [100, 1_000])
+@pytest.mark.parametrize("reads_before", range(1, 8))
+def test_a_group_that_is_written_while_it_is_looked_what_the_standby_lacks_is_not_forgotten(
+    reads_before: int, patch_bytes_max: int
+) -> None:
+    """It would be told that it is where that group is, and would never get its keys."""
+    disk, there = Written(), SimulatedDisk()
+    log = GroupLog(disk, patch_bytes_max=patch_bytes_max)
+    receiving = Receiving(GroupLog(there))
+    group = log.group("a", [(Table.BLOCKS, b"both", b"v")])
+    disk.commit(group.changes)
+    there.commit(group.changes)
+    for number in range(4):
+        write(log, disk, "a", b"k%d" % number, b"v" * 50)
+    shipping, receiving = Shipping(log, "b", None), Receiving(GroupLog(there))
+    group = shipping.group([(Table.BLOCKS, b"meanwhile", b"v")])
+    disk.begin(group.changes, reads_before)
+    shipping.take(receiving.outbox.pop())
+    if disk._begun is not None:
+        disk.finish()
+    shipping.written(group.number)
+    while shipping.outbox:
+        message = shipping.outbox.pop(0)
+        if isinstance(message, Bring):
+            for part in log.parts(message.parted):
+                receiving.take(Part(part))
+        receiving.take(message.brought if isinstance(message, Bring) else message)
+        while receiving.jobs:
+            job = receiving.jobs.pop(0)
+            assert not isinstance(job, Fresh)
+            there.commit(job.changes)
+            receiving.written(job)
+            if isinstance(job, Write) and job.number == group.number:
+                assert there.get(Table.BLOCKS, b"meanwhile"), "it says that it has the group"
+        while receiving.outbox:
+            shipping.take(receiving.outbox.pop(0))
+    assert there.scan(Table.BLOCKS) == disk.scan(Table.BLOCKS)
+    assert shipping.caught_up is None
+    assert shipping.confirmed == group.number
 
 
 @pytest.mark.parametrize("kept_max", [1, 100])

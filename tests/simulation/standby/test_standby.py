@@ -96,8 +96,13 @@ def test_a_pair_keeps_its_promises(first_seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_pair_keeps_its_promises_on_disks_that_are_full_now_and_then(first_seed: int) -> None:
-    """A group that found no room here may be at the standby, which confirms it, and the next one has its number."""
+def test_a_pair_keeps_its_promises_on_disks_that_are_full_or_looked_at_while_they_write(
+    first_seed: int,
+) -> None:
+    """A group that found no room here may be at the standby, which confirms it, and the next one has its number.
+
+    One that is on disk while it is looked what the standby lacks is to be in all of that, or in nothing.
+    """
     played = [
         Scenario(f"full/{number}", fills=True) for number in range(first_seed, first_seed + SEEDS_PER_TEST)
     ]
@@ -253,6 +258,20 @@ def believe_what_was_confirmed_of_a_group_that_found_no_room(patch: pytest.Monke
     patch.setattr(Shipping, "not_written", keeps)
 
 
+def look_at_a_disk_that_is_being_written(patch: pytest.MonkeyPatch) -> None:
+    """Where the disk is, is looked up behind the keys."""
+
+    def lacking(shipping: Shipping, common: int, touched: Any) -> Any:
+        log = shipping.log
+        if touched is None or (common >= log.past.newest and not touched):
+            return log.past, None, None
+        parted = log.parted(common, touched)
+        patched = None if parted is None else log.patch(common, parted)
+        return log.past, parted, patched
+
+    patch.setattr(Shipping, "_lacking", lacking)
+
+
 #: Each with a run in which it shows, which saves time.
 FAULTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     count_what_is_on_this_disk: 0,
@@ -270,6 +289,12 @@ FAULTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
 }
 
 
+FAULTS_OF_DISKS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
+    believe_what_was_confirmed_of_a_group_that_found_no_room: 3,
+    look_at_a_disk_that_is_being_written: 2,
+}
+
+
 @pytest.mark.parametrize("plant", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_that_is_planted_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
@@ -278,9 +303,13 @@ def test_a_fault_that_is_planted_is_found(
     assert any(_is_broken(number) for number in (FAULTS[plant], *range(SEEDS_OF_FAULTS)))
 
 
-def test_a_fault_that_shows_on_full_disks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    believe_what_was_confirmed_of_a_group_that_found_no_room(monkeypatch)
-    assert any(Scenario(f"full/{number}", fills=True).play() for number in (5, *range(SEEDS_OF_FAULTS)))
+@pytest.mark.parametrize("plant", FAULTS_OF_DISKS, ids=lambda fault: fault.__name__)
+def test_a_fault_of_disks_that_is_planted_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    numbers = (FAULTS_OF_DISKS[plant], *range(SEEDS_OF_FAULTS))
+    assert any(Scenario(f"full/{number}", fills=True).play() for number in numbers)
 
 
 def _is_broken(number: int) -> bool:
