@@ -190,9 +190,15 @@ class Connection:
         except _LATER:
             return False
         except (OSError, ValueError) as error:
+            self._read_away()
             raise FramingError(f"TLS: {getattr(error, 'reason', None) or error}") from None
         self.is_encrypting = False
         return True
+
+    def _read_away(self) -> None:
+        """Take what the peer says that is no TLS: unread, it has him be reset, and he loses the alert that says why."""
+        with contextlib.suppress(OSError):
+            socket.socket.recv(self._socket, READ_BYTES)
 
     def flush(self) -> None:
         """Send what waits, as far as the socket takes it.
