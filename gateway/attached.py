@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -53,6 +53,8 @@ _TOLD_AGAIN: Final = {
     errors.VPN_UNAVAILABLE: errors.NOT_CONNECTED,
 }
 _DECODE_ANY: Final = msgspec.msgpack.Decoder().decode
+#: An operation with its arguments.
+Wish: TypeAlias = tuple[str, dict[str, Any]]
 
 
 class Login(NamedTuple):
@@ -338,7 +340,7 @@ class Attached:
         #: Whether some are under way.
         self._is_asking = False
         #: What it asks for when it has left: an operation and its arguments.
-        self.last: tuple[str, dict[str, Any]] | None = None
+        self.last: Sequence[Wish] = ()
         #: How many rows of the carrier leave before its BYE, since its own are among them: direct, guaranteed.
         self.behind = (0, 0)
         #: What its BYE says: nothing if it is done, else for how many seconds its session is kept.
@@ -517,10 +519,8 @@ class Attached:
             if self.state is AttachState.OPEN:
                 self._carrier.counting.changed(self)
 
-    def leave(
-        self, last: tuple[str, dict[str, Any]] | None = None, *, will_within_s: int | None = None
-    ) -> None:
-        """Say BYE, and before it ask for a last operation; nothing is told any more.
+    def leave(self, last: Sequence[Wish] = (), *, will_within_s: int | None = None) -> None:
+        """Say BYE, and before it ask for the last operations; nothing is told any more.
 
         Its will is published after its delay, but within so many seconds; None: it is not.
         """
@@ -544,9 +544,9 @@ class Attached:
             self._requests[0].send(session, self.number)
 
     def dismiss(self, session: GatewaySession) -> None:
-        """Ask for the last operation, and say BYE."""
-        if self.last is not None:
-            session.guaranteed_of(self.number).ask(*self.last)
+        """Ask for the last operations, and say BYE."""
+        for operation, arguments in self.last:
+            session.guaranteed_of(self.number).ask(operation, arguments)
         session.dismiss(self.number, self.farewell)
 
     def replied(self, event: Replied, now: float) -> None:

@@ -298,6 +298,10 @@ def test_pubrel_comes_again_until_pubcomp_and_publish_does_not(node: Node, versi
         assert takes.next() == PubRel(came.packet_id)
         takes.say(PubComp(came.packet_id), PingReq())
         assert takes.next() == PingResp()
+    with Raw(node.mqtt_url, version) as takes:
+        assert takes.connect(name, **kept(version)).session_present
+        takes.say(PingReq())
+        assert takes.next() == PingResp(), "it is over, on the next connection too"
 
 
 def test_a_message_on_its_way_does_not_expire(node: Node) -> None:

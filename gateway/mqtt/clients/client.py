@@ -508,7 +508,7 @@ class Client:
         self.state = ClientState.GONE
         if self._subscribing is not None:
             self._subscribing.clear()
-        last = self._session.leave(kept_s) if self._session else None
+        last = self._session.leave(kept_s) if self._session else []
         self._session = None
         if self.attached is not None:
             self.attached.leave(last, will_within_s=will_within_s)

@@ -269,6 +269,12 @@ class Holding:
         self.note.hurry()
         self.on_over = on_over
 
+    def stop(self) -> dict[str, Any] | None:
+        """Be over with the connection, and hold nothing that was not sent; gives what is to be asked last."""
+        taken = {key: one for key, one in self._exchanges.items() if one.state is not ExchangeState.TAKING}
+        self._exchanges = taken
+        return self.note.stop()
+
     def stay(self) -> None:
         """Take new messages again."""
         self.on_over = _nothing

@@ -202,9 +202,10 @@ class Note:
             self._again_at = math.inf
             self._write()
 
-    def stop(self) -> None:
-        """Write no more: the connection is over."""
+    def stop(self) -> dict[str, Any] | None:
+        """Write no more: the connection is over. Gives what had no haste, to be asked last; None if there is none."""
         self._is_over = True
+        return self._wish() if self._waiting else None
 
 
 def _nothing(_now: float) -> None:

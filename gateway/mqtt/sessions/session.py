@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from angarium.client.protocol.events import Arrived, Indicated
     from angarium.errors import AngariumError
     from angarium.message import Row
-    from gateway.attached import Attached
+    from gateway.attached import Attached, Wish
     from gateway.mqtt.sessions.host import SessionHost, SessionOwner
     from gateway.session import Acknowledged
 
@@ -353,16 +353,19 @@ class Session:
         except errors.AngariumError as error:
             self._owner.end(error, now)
 
-    def leave(self, expiry_s: int | None) -> tuple[str, dict[str, Any]] | None:
+    def leave(self, expiry_s: int | None) -> list[Wish]:
         """End with the connection; gives what is to be asked last: to keep it for so long, None as was agreed."""
         self._give_back()
-        if self._shares is not None:
-            self._shares.clear()
+        last = [] if self._shares is None else self._shares.clear()
         if self._note is not None:
-            self._note.stop()
-        if self.is_temporary or expiry_s is None:
-            return None
-        return ("session.change", {"expiry_s": expiry_s}) if expiry_s else ("session.close", {})
+            last.append(self._note.stop())
+        if self.is_temporary:
+            return []
+        if expiry_s == 0:
+            return [("session.close", {})]
+        # Or PUBREL would come again after its PUBCOMP [MQTT-4.4.0-1].
+        wishes: list[Wish] = [("session.keep", one) for one in last if one is not None]
+        return wishes if expiry_s is None else [*wishes, ("session.change", {"expiry_s": expiry_s})]
 
     @property
     def holds(self) -> bool:

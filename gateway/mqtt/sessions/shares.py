@@ -315,12 +315,11 @@ class Shares:
         if window is not None:
             self._attached.unbind(window)
 
-    def clear(self) -> None:
-        """Give back what they took of the process: the connection is over."""
+    def clear(self) -> list[dict[str, Any] | None]:
+        """Give back what they took of the process: the connection is over. Gives what is to be kept last."""
         for share in self._all():
             self._lose(share)
-            if share.holding is not None:
-                share.holding.note.stop()
+        return [share.holding.stop() for share in self._all() if share.holding is not None]
 
     def _all(self) -> list[_Share]:
         return [*self._shares.values(), *self._left.values()]

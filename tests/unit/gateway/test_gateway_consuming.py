@@ -100,7 +100,7 @@ def test_it_leaves_before_the_client_does() -> None:
     gateway, _, client, window = bound()
     bring(gateway, client, 1)
     client.accept(window, 1)
-    client.leave(("session.close", {}))
+    client.leave([("session.close", {})])
     gateway.turn()
     assert [one[1] for one in gateway.sent_of()] == [wire.SETTLE, wire.REQUEST, wire.BYE]
     bring(gateway, client, 2)  # on its way when it left

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from angarium.client.protocol.flow_window import FlowWindow
     from angarium.message import Meta, Row
-    from gateway.attached import Guest, Login
+    from gateway.attached import Guest, Login, Wish
     from gateway.mqtt.codec import Packet, PacketError
     from gateway.mqtt.codec.errors import ReasonCode
     from gateway.mqtt.codec.properties import Properties
@@ -150,9 +150,9 @@ class FakeAttached:
         self.counts: Counter[str] = Counter()
         #: Its session at the node, as the operations session.* have made it.
         self.session = FakeSession()
-        #: Operations that it has asked for and that have no answer, the oldest first; and the last one, at its end.
+        #: Operations that it has asked for and that have no answer, the oldest first; and the last ones, at its end.
         self.requests: list[tuple[str, dict[str, Any], Any, Any]] = []
-        self.last: tuple[str, dict[str, Any]] | None = None
+        self.last: Sequence[Wish] = ()
         #: The round of its own producer that is not settled: first sequence and rows.
         self.own: tuple[int, list[Row]] | None = None
         #: How it left: within so many seconds its will is published, None: it is not.
@@ -272,9 +272,7 @@ class FakeAttached:
     def count(self, name: str, amount: int = 1) -> None:
         self.counts[name] += amount
 
-    def leave(
-        self, last: tuple[str, dict[str, Any]] | None = None, *, will_within_s: int | None = None
-    ) -> None:
+    def leave(self, last: Sequence[Wish] = (), *, will_within_s: int | None = None) -> None:
         assert not self.is_over
         self.last, self.will_within_s = last, will_within_s
         self.has_left = self.is_over = True

@@ -28,6 +28,11 @@ def row(
     return 0, topic, flags, meta, pack_fields({3: sender}) if sender else None, payload.encode()
 
 
+def twice(payload: str) -> Row:
+    """Give a message that was published with QoS 2."""
+    return (*row(payload)[:4], pack_fields({11: {0: 2}}), payload.encode())
+
+
 def subscribed(
     talk: Conversation, *subscriptions: Subscription, properties: Properties = NONE
 ) -> Conversation:

@@ -9,7 +9,7 @@ import pytest
 from angarium import errors, wire
 from gateway.mqtt.clients.client import ClientState
 from gateway.mqtt.clients.settings import Settings
-from gateway.mqtt.codec.acknowledge import PubAck
+from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec
 from gateway.mqtt.codec.control import Disconnect
 from gateway.mqtt.codec.errors import ReasonCode
 from gateway.mqtt.codec.kinds import V3, V5
@@ -20,7 +20,7 @@ from gateway.mqtt.sessions.session import IN_FLIGHT_MAX
 from gateway.mqtt.sessions.shares import BIND_AGAIN_S
 from gateway.mqtt.sessions.unacknowledged import IDS
 from tests.unit.gateway.clients.conversation import Conversation, filters_of
-from tests.unit.gateway.clients.sessions_of_tests import KEPT, again, payloads, row, subscribed
+from tests.unit.gateway.clients.sessions_of_tests import KEPT, again, payloads, row, subscribed, twice
 
 BOTH = pytest.mark.parametrize("version", [V3, V5])
 
@@ -58,6 +58,25 @@ def test_a_puback_with_an_error_ends_the_message_too() -> None:
     assert isinstance(packet, Publish)
     talk.says(PubAck(packet.packet_id, ReasonCode.QUOTA_EXCEEDED))
     assert talk.node.accepted == [1]
+
+
+@BOTH
+def test_what_is_completed_is_over_on_the_next_connection_too(version: int) -> None:
+    """[MQTT-4.4.0-1]: nobody waits for that to be written, so it is when the connection ends."""
+    talk = subscribed(Conversation(version).here(**KEPT[version]), Subscription("a", 2))
+    talk.node_brings((1, twice("x")))
+    ((_, packet_id, _),) = payloads(talk)
+    talk.says(PubRec(packet_id))
+    talk.node_works()
+    talk.says(PubComp(packet_id))
+    talk.client.lost("", talk.now)
+    ((operation, wish),) = talk.node.last
+    assert operation == "session.keep"
+    talk.node.session.kept(wish)
+    new = again(talk)
+    new.welcome()
+    new.node_does_all()
+    assert new.hears() == []
 
 
 @BOTH
@@ -242,14 +261,14 @@ def test_options_are_those_of_the_session() -> None:
 @pytest.mark.parametrize(
     ("asked_s", "told_s", "last"),
     [
-        (None, 60, None),
-        (60, 60, ("session.change", {"expiry_s": 60})),
-        (500, 60, ("session.change", {"expiry_s": 100})),
-        (0, 60, ("session.close", {})),
+        (None, 60, []),
+        (60, 60, [("session.change", {"expiry_s": 60})]),
+        (500, 60, [("session.change", {"expiry_s": 100})]),
+        (0, 60, [("session.close", {})]),
     ],
 )
 def test_a_disconnect_may_change_for_how_long_it_is_kept(
-    asked_s: int | None, told_s: int, last: tuple[str, dict[str, int]] | None
+    asked_s: int | None, told_s: int, last: list[tuple[str, dict[str, int]]]
 ) -> None:
     """Section 3.14.2.2.2."""
     settings = Settings(session_expiry_max_s=100)
@@ -267,7 +286,7 @@ def test_a_session_that_was_kept_and_is_not_any_more_ends_with_the_connection() 
     talk = again(talk, properties=NONE)
     assert talk.welcome().session_present
     talk.client.lost("", talk.now)
-    assert talk.node.last == ("session.close", {})
+    assert talk.node.last == [("session.close", {})]
 
 
 @BOTH

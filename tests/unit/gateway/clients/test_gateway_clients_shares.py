@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from angarium import errors, wire
-from angarium.message import pack_fields
 from gateway.mqtt.clients.client import ClientState
 from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec, PubRel
 from gateway.mqtt.codec.errors import ReasonCode
@@ -18,13 +17,12 @@ from gateway.mqtt.sessions import shares
 from gateway.mqtt.sessions.shares import BIND_AGAIN_S, SHARES_MAX
 from gateway.mqtt.sessions.unacknowledged import IDS, IN_FLIGHT_BYTES_MAX
 from tests.unit.gateway.clients.conversation import RIGHTS, Conversation
-from tests.unit.gateway.clients.sessions_of_tests import KEPT, again, payloads, row, subscribed
+from tests.unit.gateway.clients.sessions_of_tests import KEPT, again, payloads, row, subscribed, twice
 
 if TYPE_CHECKING:
     import pytest
 
     from angarium.client.protocol.flow_window import FlowWindow
-    from angarium.message import Row
 
 TEXT = "$share/crew/a/#"
 QUEUE = f"#mqtt/{TEXT}"
@@ -33,11 +31,6 @@ QUEUE = f"#mqtt/{TEXT}"
 def member(qos: int = 1, **fields: Any) -> Conversation:
     """Give a client that shares `a/#`."""
     return subscribed(Conversation().here(**fields), Subscription(TEXT, qos))
-
-
-def twice(payload: str) -> Row:
-    """Give a message that was published with QoS 2."""
-    return (*row(payload)[:4], pack_fields({11: {0: 2}}), payload.encode())
 
 
 def window_of(talk: Conversation, name: str = QUEUE) -> FlowWindow:
@@ -151,6 +144,32 @@ def test_the_next_connection_goes_on_with_what_is_held_and_with_what_is_released
     new.node_works()
     assert PubRel(second) in new.hears()
     assert held(new) == [3]
+
+
+def test_what_is_completed_is_over_on_the_next_connection_too() -> None:
+    """[MQTT-4.4.0-1]: nobody waits for that to be written, so it is when the connection ends."""
+    talk = keeper()
+    talk.node_brings((1, twice("x")), window=window_of(talk))
+    talk.node_works()
+    ((_, packet_id, _),) = payloads(talk)
+    talk.says(PubRec(packet_id))
+    talk.node_works()
+    talk.says(PubComp(packet_id))
+    talk.client.lost("", talk.now)
+    ((operation, wish),) = talk.node.last
+    assert (operation, wish["share"], wish["note"], wish["held"]) == ("session.keep", QUEUE, b"", [])
+
+
+def test_what_was_not_sent_is_not_held_for_who_has_gone() -> None:
+    talk = keeper()
+    talk.node_brings((1, twice("x")), window=window_of(talk))
+    talk.node_works()
+    ((_, packet_id, _),) = payloads(talk)
+    talk.says(PubRec(packet_id))
+    talk.node_brings((2, twice("y")), window=window_of(talk))
+    talk.client.lost("", talk.now)
+    ((_, wish),) = talk.node.last
+    assert (wish["held"], wish["done"]) == ([], [1])
 
 
 def test_what_is_held_no_more_is_released() -> None:
