@@ -35,6 +35,7 @@ from gateway.mqtt.sessions.note import NoNote
 from gateway.mqtt.sessions.received import Answer, Received
 from gateway.mqtt.sessions.session import Session
 from gateway.mqtt.sessions.storing import QOS_2, Shared
+from gateway.mqtt.sessions.unacknowledged import Awaited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -247,17 +248,28 @@ class Client:
 
     def _settled(self, packet: PubAck, now: float) -> None:
         if self._session:
+            self._check_answer(packet, Awaited.PUBACK)
             self._session.acknowledged(packet.packet_id, now)
 
     def _completed(self, packet: PubComp, now: float) -> None:
         if self._session:
+            self._check_answer(packet, Awaited.PUBCOMP)
             self._session.completed(packet.packet_id, now)
 
     def _took(self, packet: PubRec, now: float) -> None:
         if self._session:
+            self._check_answer(packet, Awaited.PUBREC, Awaited.PUBCOMP)
             self._session.took(packet.packet_id, packet.code, now)
         else:
             self._send(PubRel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+
+    def _check_answer(self, packet: PubAck | PubRec | PubComp, *fitting: Awaited) -> None:
+        """End with a client that answers a message as no message with its QoS is; what is unknown may be an old one."""
+        assert self._session is not None
+        awaited = self._session.awaited(packet.packet_id)
+        if awaited is not None and awaited not in fitting:
+            found = f"{type(packet).__name__} where {awaited.name} is due"
+            raise PacketError(rules.ACKNOWLEDGEMENT, found, self.version)
 
     def _release(self, packet: PubRel, now: float) -> None:
         if not self.received.release(packet.packet_id, now):

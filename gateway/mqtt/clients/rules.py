@@ -96,6 +96,12 @@ RELEASE: Final = Rule(
     "MQTT-4.3.3-1",
     "PUBREL answers PUBREC",
 )
+ACKNOWLEDGEMENT: Final = Rule(
+    ReasonCode.PROTOCOL_ERROR,
+    "MQTT-4.13.1-1",
+    "MQTT-4.8.0-1",
+    "PUBACK answers QoS 1, and PUBREC and PUBCOMP QoS 2",
+)
 
 # The rest.
 NO_METHOD: Final = Rule(

@@ -23,7 +23,7 @@ import msgspec
 from gateway.mqtt.codec.acknowledge import PubRel
 from gateway.mqtt.codec.errors import ReasonCode
 from gateway.mqtt.sessions.note import Note
-from gateway.mqtt.sessions.unacknowledged import FAILURE
+from gateway.mqtt.sessions.unacknowledged import FAILURE, Awaited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -234,6 +234,13 @@ class Holding:
         one.state = ExchangeState.REFUSED
         self._land(one)
         self.note.after(lambda _: self._forget(one), now)
+
+    def awaited(self, packet_id: int) -> Awaited | None:
+        """Give what is to answer a message next; None if it was not sent here, or is over."""
+        state = self._exchanges[packet_id].state
+        if state is ExchangeState.SENT:
+            return Awaited.PUBREC
+        return Awaited.PUBCOMP if state in _RELEASED else None
 
     def completed(self, packet_id: int, now: float) -> None:
         """Take a PUBCOMP; the identifier is free when that is remembered."""

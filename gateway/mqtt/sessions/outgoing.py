@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gateway.mqtt.delivering import MqttSubscription
     from gateway.mqtt.sessions.host import SessionHost, SessionOwner
     from gateway.mqtt.sessions.note import Keeping
-    from gateway.mqtt.sessions.unacknowledged import InFlight, Released
+    from gateway.mqtt.sessions.unacknowledged import Awaited, InFlight, Released
 
 #: Messages after their PUBREC of a client that does not say PUBCOMP, over many connections.
 RELEASED_MAX: Final = 1_000
@@ -108,6 +108,10 @@ class Outgoing:
         for delivery in deliveries:
             self._held += came_of(delivery)
         return self.go_on(now)
+
+    def awaited(self, packet_id: int) -> Awaited | None:
+        """Give what is to answer a message next; None if there is none."""
+        return self._unacknowledged.awaited(packet_id)
 
     def acknowledged(self, packet_id: int) -> None:
         """Take a PUBACK, whatever it says: the client will not get the message again; `go_on` follows."""
@@ -246,7 +250,7 @@ class Outgoing:
             return [] if packet is None else packet.parts(0)
         size = came.size_bytes
         self._in_flight.add(size)
-        return packet.parts(self._unacknowledged.sent(Out(came.position, size, came.window)))
+        return packet.parts(self._unacknowledged.sent(Out(came.position, size, packet.qos, came.window)))
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""

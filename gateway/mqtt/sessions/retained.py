@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from angarium.message import Row
     from gateway.mqtt.delivering import MqttSubscription
     from gateway.mqtt.sessions.host import SessionHost, SessionOwner
-    from gateway.mqtt.sessions.unacknowledged import InFlight
+    from gateway.mqtt.sessions.unacknowledged import Awaited, InFlight
 
 
 class Retained:
@@ -81,7 +81,11 @@ class Retained:
             return [head, *rest]
         size = spool_size((row,))
         self._in_flight.add(size)
-        return [head, self._out.add(size).to_bytes(2, "big"), *rest]
+        return [head, self._out.add(size, qos).to_bytes(2, "big"), *rest]
+
+    def awaited(self, packet_id: int) -> Awaited | None:
+        """Give what is to answer a message next; None if there is none."""
+        return self._out.awaited(packet_id)
 
     def acknowledged(self, packet_id: int) -> None:
         """Take a PUBACK, whatever it says; `go_on` follows."""

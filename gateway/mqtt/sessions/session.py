@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from angarium.message import Row
     from gateway.attached import Attached, Wish
     from gateway.mqtt.sessions.host import SessionHost, SessionOwner
+    from gateway.mqtt.sessions.unacknowledged import Awaited
     from gateway.session import Acknowledged
 
 #: Messages on their way to a client whose receive maximum is larger.
@@ -287,6 +288,10 @@ class Session:
             return self.outgoing
         assert self._shares is not None
         return self._shares
+
+    def awaited(self, packet_id: int) -> Awaited | None:
+        """Give what the client is to answer next to a message; None if none is on its way with this identifier."""
+        return self._way_with(packet_id).awaited(packet_id)
 
     def acknowledged(self, packet_id: int, now: float) -> None:
         """Take a PUBACK."""

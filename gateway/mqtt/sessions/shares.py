@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gateway.mqtt.sessions.holding import Exchange
     from gateway.mqtt.sessions.host import SessionHost, SessionOwner
     from gateway.mqtt.sessions.packets import Came, Packet
-    from gateway.mqtt.sessions.unacknowledged import InFlight
+    from gateway.mqtt.sessions.unacknowledged import Awaited, InFlight
 
 #: Of one client: their windows together are a part of what may wait for it.
 SHARES_MAX: Final = 32
@@ -411,6 +411,11 @@ class Shares:
                 self._held += [_Waiting(share, one) for each in event.deliveries for one in came_of(each)]
         return self.go_on(now)
 
+    def awaited(self, packet_id: int) -> Awaited | None:
+        """Give what is to answer a message next; None if there is none."""
+        holding = self._holdings.get(packet_id)
+        return self._out.awaited(packet_id) if holding is None else holding.awaited(packet_id)
+
     def received(self, packet_id: int, code: int, now: float) -> None:
         """Take a PUBREC; `go_on` follows."""
         if packet_id in self._holdings:
@@ -482,7 +487,7 @@ class Shares:
             packet_id = self._out.free_id()
             share.holding.begin(packet_id, came, packet.parts(packet_id), now)
             return []
-        packet_id = self._out.add(_Out(share, came.position, came.size_bytes, came.window))
+        packet_id = self._out.add(_Out(share, came.position, came.size_bytes, came.window), packet.qos)
         share.out[came.position] = packet_id
         self._in_flight.add(came.size_bytes)
         return packet.parts(packet_id)

@@ -53,11 +53,20 @@ class Verdict(Enum):
     DONE = "done"
 
 
+class Awaited(Enum):
+    """What answers a message."""
+
+    PUBACK = 1
+    PUBREC = 2
+    PUBCOMP = 3
+
+
 class Out(NamedTuple):
     """A message on its way."""
 
     position: int
     size_bytes: int
+    qos: int
     #: Of the flow that brought it last.
     window: FlowWindow
 
@@ -127,7 +136,7 @@ class Released:
 class Numbered(Generic[T]):
     """Messages on their way whose packet identifiers are given out as they are sent, and free when they are over."""
 
-    __slots__ = ("_ids", "_last", "_others", "_out", "_released")
+    __slots__ = ("_ids", "_last", "_others", "_out", "_released", "_twice")
 
     def __init__(self, ids: range, others: Container[int] = ()) -> None:
         """Have none; never so many as there are identifiers will be on their way, with those that `others` use."""
@@ -135,7 +144,8 @@ class Numbered(Generic[T]):
         self._others = others
         self._last = ids[-1]
         self._out: dict[int, T] = {}
-        #: The identifiers of those that PUBREL was said of.
+        #: The identifiers of those with QoS 2, and of those that PUBREL was said of.
+        self._twice: set[int] = set()
         self._released: set[int] = set()
 
     def __contains__(self, packet_id: int) -> bool:
@@ -147,11 +157,21 @@ class Numbered(Generic[T]):
     def __setitem__(self, packet_id: int, message: T) -> None:
         self._out[packet_id] = message
 
-    def add(self, message: T) -> int:
+    def add(self, message: T, qos: int) -> int:
         """Take note of a message that is sent; gives its packet identifier."""
         packet_id = self.free_id()
         self._out[packet_id] = message
+        if qos > 1:
+            self._twice.add(packet_id)
         return packet_id
+
+    def awaited(self, packet_id: int) -> Awaited | None:
+        """Give what is to answer a message next; None if there is none."""
+        if packet_id not in self._out:
+            return None
+        if packet_id in self._released:
+            return Awaited.PUBCOMP
+        return Awaited.PUBREC if packet_id in self._twice else Awaited.PUBACK
 
     def free_id(self) -> int:
         """Give a packet identifier that nobody uses."""
@@ -162,6 +182,7 @@ class Numbered(Generic[T]):
 
     def take(self, packet_id: int) -> T | None:
         """Take out a message that is over; None if there is none."""
+        self._twice.discard(packet_id)
         self._released.discard(packet_id)
         return self._out.pop(packet_id, None)
 
@@ -183,7 +204,7 @@ class Numbered(Generic[T]):
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         assert all(one in self._ids and one not in self._others for one in self._out)
-        assert self._released <= self._out.keys()
+        assert self._released <= self._twice <= self._out.keys()
 
 
 class Unacknowledged:
@@ -240,6 +261,13 @@ class Unacknowledged:
         else:
             self._out[packet_id] = known._replace(window=window)
         return known.window is not window
+
+    def awaited(self, packet_id: int) -> Awaited | None:
+        """Give what is to answer a message next; None if there is none, or it was answered."""
+        out = self._out.get(packet_id)
+        if out is not None:
+            return Awaited.PUBREC if out.qos > 1 else Awaited.PUBACK
+        return Awaited.PUBCOMP if packet_id in self._released else None
 
     def acknowledged(self, packet_id: int) -> Out | None:
         """Take an acknowledgement; None if it is for nothing, as one of an earlier connection."""

@@ -107,7 +107,7 @@ def test_a_refusal_makes_room_and_what_is_unknown_does_not() -> None:
     reading = Reading(properties=Properties(receive_maximum=1))
     (first,) = reading.gives(kept("a", 2), kept("b", 1))
     unknown = IDS_OF_RETAINED[-1]
-    reading.talk.says(PubAck(unknown), PubComp(first.packet_id), PubRec(unknown))
+    reading.talk.says(PubAck(unknown), PubComp(unknown), PubRec(unknown))
     assert reading.talk.hears() == [PubRel(unknown, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)]
     reading.talk.says(PubRec(first.packet_id, ReasonCode.QUOTA_EXCEEDED))
     (second,) = reading.gets()

@@ -80,6 +80,36 @@ def test_what_is_completed_is_over_on_the_next_connection_too(version: int) -> N
 
 
 @BOTH
+@pytest.mark.parametrize(
+    ("qos", "answers"),
+    [
+        (1, [PubRec]),
+        (1, [PubComp]),
+        (2, [PubAck]),
+        (2, [PubComp]),
+        (2, [PubRec, PubAck]),
+    ],
+)
+@pytest.mark.parametrize("topic_filter", ["a", "$share/crew/a"])
+def test_an_answer_to_another_qos_ends_the_connection(
+    version: int, qos: int, answers: list[type[PubAck | PubRec | PubComp]], topic_filter: str
+) -> None:
+    """[MQTT-4.13.1-1]; 3.1.1 [MQTT-4.8.0-1]."""
+    talk = subscribed(Conversation(version).here(**KEPT[version]), Subscription(topic_filter, qos))
+    window = None if topic_filter == "a" else talk.node.shared[f"#mqtt/{topic_filter}"]
+    talk.node_brings((1, twice("x") if qos > 1 else row("x")), window=window)
+    talk.node_works()
+    ((_, packet_id, _),) = payloads(talk)
+    *good, wrong = answers
+    for one in good:
+        talk.says(one(packet_id))
+        talk.node_works()
+        talk.hears()
+    talk.says(wrong(packet_id))
+    talk.ends_with(ReasonCode.PROTOCOL_ERROR if version == V5 else None)
+
+
+@BOTH
 def test_a_puback_for_nothing_is_passed_over(version: int) -> None:
     talk = queued(version)
     talk.node_brings((1, row()))
