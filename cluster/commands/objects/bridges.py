@@ -13,10 +13,10 @@ from cluster.commands.objects.objects import (
     attributes_command,
     change_command,
     delete_command,
-    vpn_option,
+    of_one,
 )
 from cluster.commands.terminal.group import SuggestingGroup
-from cluster.commands.terminal.output import Output, list_option, output_option
+from cluster.commands.terminal.output import Output, list_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,10 +42,7 @@ def _make_group(
         out.rows(found, columns, wide=wide, empty=f"there are no {kind}s", readable=readable)
 
     @group.command("show", help=f"Show the {kind} NAME: its attributes, its state and its metrics.")
-    @click.argument("name", shell_complete=complete_names(kind))
-    @vpn_option(kind)
-    @output_option
-    @admin_options
+    @of_one(kind)
     def show(*, admin: AdminOptions, name: str, vpn: str, out: Output) -> None:
         out.one(admin.call(f"{kind}s.show", name=name, vpn=vpn))
 

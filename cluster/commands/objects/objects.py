@@ -21,7 +21,7 @@ from cluster.commands.connecting.connection import AdminOptions, admin_options, 
 from cluster.commands.terminal.confirming import asks, confirm, yes_option
 from cluster.commands.terminal.group import SuggestingGroup
 from cluster.commands.terminal.hints import attribute_hints, print_hints, quiet_option
-from cluster.commands.terminal.options import FILE, setting
+from cluster.commands.terminal.options import FILE, options, setting
 from cluster.commands.terminal.output import (
     TABLE,
     Output,
@@ -167,6 +167,14 @@ def vpn_option(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return fixed
 
 
+def of_one(
+    kind: str, *more: Callable[..., Any], show: Callable[..., Any] = output_option
+) -> Callable[..., Any]:
+    """Add what a command about one object has: its NAME, `more`, `--vpn`, how to print, and where the node is."""
+    name = click.argument("name", shell_complete=complete_names(kind))
+    return options(name, *more, vpn_option(kind), show, admin_options)
+
+
 def make_group(kind: str, sentence: str) -> click.Group:
     """Make the group of commands of one kind of object."""
     group = SuggestingGroup(kind, help=sentence)
@@ -200,10 +208,7 @@ def show_command(kind: str) -> click.Command:
     """Make the command that shows one object."""
 
     @click.command("show", help=f"Show all attributes of the {kind} NAME.")
-    @click.argument("name", shell_complete=complete_names(kind))
-    @vpn_option(kind)
-    @output_option
-    @admin_options
+    @of_one(kind)
     def show(*, admin: AdminOptions, name: str, vpn: str, out: Output) -> None:
         out.one(admin.call("objects.show", kind=kind, vpn=vpn, name=name), print_exactly)
 
@@ -272,11 +277,7 @@ def delete_command(kind: str) -> click.Command:
     content = " with all its messages" if kind in _KINDS_WITH_MESSAGES else ""
 
     @click.command("delete", help=f"Delete the {kind} NAME{content}.")
-    @click.argument("name", shell_complete=complete_names(kind))
-    @yes_option
-    @vpn_option(kind)
-    @output_option
-    @admin_options
+    @of_one(kind, yes_option)
     def delete(*, admin: AdminOptions, name: str, vpn: str, yes: bool, out: Output) -> None:
         held = (
             f" with its {content_of(admin, kind, vpn, name, yes=yes)}" if kind in _KINDS_WITH_MESSAGES else ""

@@ -12,13 +12,13 @@ import click
 
 from angarium import errors
 from angarium_server.visible import visible
-from cluster.commands.connecting.completion import complete_names
 from cluster.commands.connecting.connection import AdminOptions, admin_options
 from cluster.commands.objects.objects import (
     attributes_command,
     content_of,
     delete_command,
     list_command,
+    of_one,
     print_change,
     set_option,
     vpn_option,
@@ -113,10 +113,7 @@ def _show_command(kind: str) -> click.Command:
     @click.command(
         "show", help=f"Show attributes, metrics, flows and counters of refusals of the {kind} NAME."
     )
-    @click.argument("name", shell_complete=complete_names(kind))
-    @vpn_option(kind)
-    @output_option
-    @admin_options
+    @of_one(kind)
     def show(*, admin: AdminOptions, name: str, vpn: str, out: Output) -> None:
         out.one(admin.call("endpoints.show", kind=kind, vpn=vpn, name=name), _print_endpoint)
 
@@ -183,12 +180,7 @@ def _update_command(kind: str) -> click.Command:
         "update",
         help=f"Change attributes of the {kind} NAME. 'angarium {kind} attributes' lists the attributes.",
     )
-    @click.argument("name", shell_complete=complete_names(kind))
-    @set_option
-    @quiet_option
-    @vpn_option(kind)
-    @output_option
-    @admin_options
+    @of_one(kind, set_option, quiet_option)
     def update(
         *,
         admin: AdminOptions,
@@ -224,11 +216,7 @@ def _update_command(kind: str) -> click.Command:
 
 def _purge_command(kind: str) -> click.Command:
     @click.command("purge", help=f"Delete all messages of the {kind} NAME.")
-    @click.argument("name", shell_complete=complete_names(kind))
-    @yes_option
-    @vpn_option(kind)
-    @output_option
-    @admin_options
+    @of_one(kind, yes_option)
     def purge(*, admin: AdminOptions, name: str, vpn: str, yes: bool, out: Output) -> None:
         confirm(f"delete {content_of(admin, kind, vpn, name, yes=yes)} of {kind} {name}", yes=yes)
         done = admin.call("endpoints.purge", kind=kind, vpn=vpn, name=name)
@@ -246,10 +234,7 @@ def _publishers_command(kind: str) -> click.Command:
         help=f"List who published the newest messages of the {kind} NAME, and how many each; clients that are not"
         " connected are one without a name.",
     )
-    @click.argument("name", shell_complete=complete_names(kind))
-    @vpn_option(kind)
-    @list_option
-    @admin_options
+    @of_one(kind, show=list_option)
     def publishers(*, admin: AdminOptions, name: str, vpn: str, out: Output) -> None:
         found = admin.call("endpoints.publishers", kind=kind, vpn=vpn, name=name)
         out.rows(found, ("client", "messages"), name="client", empty=f"{kind} {name} holds no messages")
@@ -263,10 +248,7 @@ def _release_command() -> click.Command:
         help="End the lease that a reader group has of the queue NAME: consumers get its messages again, those too that"
         " the group has planned and not acknowledged.",
     )
-    @click.argument("name", shell_complete=complete_names(QUEUE))
-    @vpn_option(QUEUE)
-    @output_option
-    @admin_options
+    @of_one(QUEUE)
     def release(*, admin: AdminOptions, name: str, vpn: str, out: Output) -> None:
         done = admin.call("endpoints.release", kind=QUEUE, vpn=vpn, name=name)
         groups = ", ".join(repr(group) for group in done["groups"])
@@ -301,13 +283,12 @@ def _transfer_command(kind: str, verb: str, sentence: str) -> click.Command:
         help=sentence.format(kind=kind)
         + " A message that the target cannot take stays where it is; each counts as published again.",
     )
-    @click.argument("name", shell_complete=complete_names(kind))
-    @click.option("--to", "target", required=True, metavar="NAME", help="The endpoint to take them.")
-    @setting("--to-kind", type=_kind_choice, default=QUEUE, help="Its kind.")
-    @_which_messages
-    @vpn_option(kind)
-    @output_option
-    @admin_options
+    @of_one(
+        kind,
+        click.option("--to", "target", required=True, metavar="NAME", help="The endpoint to take them."),
+        setting("--to-kind", type=_kind_choice, default=QUEUE, help="Its kind."),
+        _which_messages,
+    )
     def transfer(
         *, admin: AdminOptions, name: str, target: str, to_kind: str, vpn: str, out: Output, **which: Any
     ) -> int:
@@ -325,11 +306,7 @@ def _redrive_command(kind: str) -> click.Command:
         help=f"Send dead messages of the {kind} NAME, and those that were moved there, back to the endpoints that they"
         " came from. What was published or copied there stays.",
     )
-    @click.argument("name", shell_complete=complete_names(kind))
-    @_which_messages
-    @vpn_option(kind)
-    @output_option
-    @admin_options
+    @of_one(kind, _which_messages)
     def redrive(*, admin: AdminOptions, name: str, vpn: str, out: Output, **which: Any) -> int:
         where = {"kind": kind, "vpn": vpn, "name": name}
         return _run_job(
