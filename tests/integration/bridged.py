@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from angarium import errors
 from cluster.admin.client import Admin
+from tests.integration.mesh_messages import receive_all
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -105,16 +105,6 @@ class Operator:
 
 def _is_since(row: Row, began: float) -> bool:
     return bool(row["uptime_s"] <= time.monotonic() - began)
-
-
-def receive_all(subscription: Any, idle_s: float = 0.4) -> list[bytes]:
-    """Take what comes until nothing does."""
-    found = []
-    while True:
-        try:
-            found.append(subscription.receive(idle_s).payload)
-        except errors.TimeoutExpiredError:
-            return found
 
 
 def receive(subscription: Any, count: int) -> list[bytes]:

@@ -8,17 +8,16 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
-import threading
 import uuid
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
+from tests.integration.server_thread import ServerThread
+
 if TYPE_CHECKING:
     import ssl
-    from types import TracebackType
 
-LIMIT_S: Final = 20.0
 API: Final = "coordination.k8s.io/v1"
 _MICRO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _STATUS: Final = {
@@ -39,11 +38,11 @@ class _RefusedError(Exception):
         self.reason, self.message = reason, message
 
 
-class LeaseServer:
+class LeaseServer(ServerThread):
     """In a thread of its own; use it as a context manager."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self._tls = tls
+        super().__init__(tls)
         #: By namespace and name.
         self.leases: dict[tuple[str, str], dict[str, Any]] = {}
         #: Bearer tokens of accounts that may do everything; empty: whoever comes.
@@ -57,37 +56,17 @@ class LeaseServer:
         #: Method and status of each request that was answered.
         self.answered: list[tuple[str, int]] = []
         self._version = 100
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self.port = 0
 
     @property
     def url(self) -> str:
-        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
+        return self.address
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(LIMIT_S)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(LIMIT_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(LIMIT_S)
-        self._loop.close()
-
-    async def _start(self) -> None:
+    def _application(self) -> web.Application:
         application = web.Application()
         path = f"/apis/{API}/namespaces/{{namespace}}/leases"
         application.router.add_route("POST", path, self._serve)
         application.router.add_route("*", f"{path}/{{name}}", self._serve)
-        self._runner = web.AppRunner(application, shutdown_timeout=0)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        return application
 
     async def _serve(self, request: web.Request) -> web.Response:
         while self.hangs:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from typing import TYPE_CHECKING, Final, Self
-
 import aiohttp
 from aiohttp import web
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-LIMIT_S: Final = 20.0
+from tests.integration.server_thread import ServerThread
 
 
-class SwallowingProxy:
+class SwallowingProxy(ServerThread):
     """In a thread of its own; use it as a context manager."""
 
     def __init__(self, target: str) -> None:
+        super().__init__()
         self._target = target
         #: Paths of which an answer is to be lost, once for each time that they are in it.
         self.swallows: list[str] = []
@@ -26,34 +20,19 @@ class SwallowingProxy:
         self.delays: list[str] = []
         #: Path and body of what was kept back.
         self.delayed: list[tuple[str, bytes]] = []
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self.url = ""
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(LIMIT_S)
-        return self
+    @property
+    def url(self) -> str:
+        return self.address
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(LIMIT_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(LIMIT_S)
-        self._loop.close()
-
-    async def _start(self) -> None:
+    def _application(self) -> web.Application:
         self._session = aiohttp.ClientSession()
         application = web.Application()
         application.router.add_route("POST", "/{path:.*}", self._forward)
-        self._runner = web.AppRunner(application, shutdown_timeout=0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return application
 
     async def _end(self) -> None:
-        await self._runner.cleanup()
+        await super()._end()
         await self._session.close()
 
     async def _forward(self, request: web.Request) -> web.Response:

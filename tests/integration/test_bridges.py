@@ -10,7 +10,8 @@ import pytest
 
 from angarium import blocking, errors
 from angarium_server.testing import Node
-from tests.integration.bridged import Operator, receive, receive_all
+from tests.integration.bridged import Operator, receive
+from tests.integration.mesh_messages import receive_all
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
