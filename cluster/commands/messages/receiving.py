@@ -20,7 +20,7 @@ import click
 from angarium import errors
 from angarium_server.visible import visible
 from cluster.commands.terminal.hints import quiet_option
-from cluster.commands.terminal.options import ABOVE_0, AT_LEAST_1
+from cluster.commands.terminal.options import ABOVE_0, AT_LEAST_1, options
 from cluster.commands.terminal.output import write_ready_file
 from cluster.commands.terminal.table import counted
 
@@ -29,16 +29,15 @@ if TYPE_CHECKING:
 
     from angarium.client.client import Client
 
-_Command = TypeVar("_Command", bound="Callable[..., Any]")
 #: A ready file is there for so long at least: scripts look ten times a second or so.
 READY_SEEN_S: Final = 1.0
 #: A batch of a subscription or of a flow; both can be cut.
 _Batch = TypeVar("_Batch", bound="Sequence[Any]")
 
 
-def receiving_options(noun: str, *, ready_when: str) -> Callable[[_Command], _Command]:
+def receiving_options(noun: str, *, ready_when: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add `--count`, `--idle-timeout`, `--ready-file` and `-q` to a command that waits for what `noun` says."""
-    options = (
+    return options(
         click.option("-n", "--count", type=AT_LEAST_1, help=f"End after N {noun}s."),
         click.option(
             "--idle-timeout",
@@ -52,13 +51,6 @@ def receiving_options(noun: str, *, ready_when: str) -> Callable[[_Command], _Co
         ),
         quiet_option,
     )
-
-    def add(command: _Command) -> _Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
 
 
 @dataclasses.dataclass(slots=True)

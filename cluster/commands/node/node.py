@@ -107,23 +107,17 @@ def up(
     *,
     data: Path | None,
     config_file: Path | None,
-    listen: tuple[str, ...],
-    mqtt: tuple[str, ...],
-    http: tuple[str, ...],
-    management: tuple[str, ...],
     cert_file: Path | None,
     key_file: Path | None,
-    workers: int | None,
     join: str | None,
     token: str | None,
     token_file: Path | None,
     address: tuple[str, ...],
-    ready_file: str | None,
     detach: bool,
     log_level: str | None,
     syslog: str | None,
-    accept_loss: bool,
     out: Output,
+    **others: Any,
 ) -> int:
     """Start the node of a data directory, and run it until it is stopped."""
     from cluster.supervisor.server import run_supervisor
@@ -133,19 +127,13 @@ def up(
     options = UpOptions(
         data_dir=str(data or DEFAULT_DATA),
         config_file=None if config_file is None else str(config_file),
-        listen=listen,
-        mqtt=mqtt,
-        http=http,
-        management=management,
         cert_file=str(cert_file or ""),
         key_file=str(key_file or ""),
-        workers=workers,
-        ready_file=ready_file,
         log_level=log_level or "",
         syslog=syslog or "",
-        accept_loss=accept_loss,
         on_ready=announce,
         on_warning=lambda text: click.echo(f"warning: {text}", err=True),
+        **others,
     )
     choice = join_choice(join, token, token_file, address)
     if choice is not None:

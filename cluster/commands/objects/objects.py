@@ -56,24 +56,16 @@ _EPILOG: Final = (
 @click.option("--guaranteed", is_flag=True, help="Publish guaranteed messages.")
 @output_option
 @admin_options
-def may(
-    *, admin: AdminOptions, name: str, verb: str, target: str, vpn: str, guaranteed: bool, out: Output
-) -> None:
+def may(*, admin: AdminOptions, out: Output, **asked: Any) -> None:
     """Tell whether NAME may publish to the topic TARGET, subscribe to the filter, or consume the queue.
 
     Each rule that has a say is shown. The exit code is 0 if it may, 1 if not.
     """
-    asked: dict[str, Any] = {
-        "name": name,
-        "verb": verb,
-        "target": target,
-        "vpn": vpn,
-        "guaranteed": guaranteed,
-    }
     found = admin.call("access.check", **asked)
 
     def draw(found: dict[str, Any]) -> None:
-        click.echo(visible(f"{name} {'may' if found['allowed'] else 'may not'} {verb} {target}"))
+        verdict = "may" if found["allowed"] else "may not"
+        click.echo(visible(f"{asked['name']} {verdict} {asked['verb']} {asked['target']}"))
         for one in found["checks"]:
             click.echo(visible(f"  {'yes' if one['ok'] else 'no ':3}  {one['name']}: {one['text']}"))
 

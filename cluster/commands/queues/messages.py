@@ -144,18 +144,14 @@ _which_endpoint = options(
 @click.argument("name", shell_complete=complete_names("queue"))
 @click.argument("position", type=AT_LEAST_1)
 @_which_endpoint
-def show_message(
-    *, admin: AdminOptions, name: str, position: int, kind: str, partition: int, vpn: str, out: Output
-) -> None:
+def show_message(*, admin: AdminOptions, position: int, out: Output, **where: Any) -> None:
     """Show the message at POSITION of the endpoint NAME, with its payload; 'queue messages' lists positions."""
-    where = {"kind": kind, "vpn": vpn, "name": name, "partition": partition}
     try:
         found = admin.call("messages.show", **where, position=position)
     except errors.NotFoundError as error:
-        advice = f"'angarium {kind} messages {name}' lists those that are there"
+        advice = f"'angarium {where['kind']} messages {where['name']}' lists those that are there"
         raise errors.error_for(error.code, error.detail, advice) from None
-    found = described(found)
-    out.one(found)
+    out.one(described(found))
 
 
 def described(found: dict[str, Any]) -> dict[str, Any]:
@@ -178,21 +174,12 @@ def described(found: dict[str, Any]) -> dict[str, Any]:
 @yes_option
 @_which_endpoint
 def delete_messages(
-    *,
-    admin: AdminOptions,
-    name: str,
-    positions: tuple[int, ...],
-    kind: str,
-    partition: int,
-    vpn: str,
-    yes: bool,
-    out: Output,
+    *, admin: AdminOptions, positions: tuple[int, ...], yes: bool, out: Output, **where: Any
 ) -> None:
     """Delete the messages at POSITIONS of the endpoint NAME; they do not go to a dead message queue."""
+    kind, name = where["kind"], where["name"]
     confirm(f"delete {counted(len(positions), 'message')} of {kind} {name}", yes=yes)
-    done = admin.call(
-        "messages.delete", kind=kind, vpn=vpn, name=name, partition=partition, positions=list(positions)
-    )
+    done = admin.call("messages.delete", **where, positions=list(positions))
     out.done(
         f"{done['deleted']} of {len(positions)} messages of {kind} {name} deleted",
         {"kind": kind, "name": name, **done},
