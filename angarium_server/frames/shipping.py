@@ -115,6 +115,13 @@ class AskSynced(Frame):
     direction: ClassVar[str] = TO_STANDBY
 
 
+class LeaseGiven(Frame):
+    """The lease was given back: the host stopped in order, and nobody needs to wait. It is the last that it says."""
+
+    operation: ClassVar[bytes] = b"g"
+    direction: ClassVar[str] = TO_STANDBY
+
+
 class ShipFiles(Frame):
     """What a node has beside its stores; all of it, whenever some of it has changed."""
 
@@ -200,6 +207,7 @@ class Followed(Frame):
 
 #: Those of both conversations.
 FRAMES: Final = (
-    *(Meet, ShipGroup, ShipPatch, ShipFresh, ShipPart, ShipBrought, AskTouched, AskSynced, ShipFiles),
+    *(Meet, ShipGroup, ShipPatch, ShipFresh, ShipPart, ShipBrought, AskTouched, AskSynced),
+    *(LeaseGiven, ShipFiles),
     *(Whereabouts, ToldTouched, ToldSynced, NotFollowed, Order, Followed),
 )

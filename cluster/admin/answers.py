@@ -103,6 +103,9 @@ class HostStatus(msgspec.Struct, frozen=True, kw_only=True):
     since: str
     epoch: int
     primary: str
+    #: When the primary began, and why, as a clause; empty: that is not known here.
+    begun: str = ""
+    why: str = ""
     in_sync: list[str]
     #: Whether it may acknowledge and deliver now.
     acts: bool

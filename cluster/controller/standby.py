@@ -70,7 +70,8 @@ class StandbyOperations:
         is_in_sync = len(status.in_sync) > 1
         if self._told is None or self._told[0] != status.epoch:
             how = ", by force: what only the other host had is lost" if status.forced else ""
-            text = f"host {status.host} is the primary of epoch {status.epoch}{how}"
+            why = f": {status.why}" if status.why else ""
+            text = f"host {status.host} is the primary of epoch {status.epoch}{how}{why}"
             self._board.record_system("error" if status.forced else "warning", PRIMARY_EVENT, text)
         if (self._told is None or self._told[1]) and not is_in_sync:
             text = f"host {status.host} goes on without a standby: what is acknowledged now is on one disk"

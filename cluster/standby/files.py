@@ -23,6 +23,7 @@ from cluster.data.data_dir import (
 )
 from cluster.data.node_file import NODE_FILE, NodeFile, read_node_file
 from cluster.standby.pair.outside import Standing
+from cluster.standby.promotion import BEGUN_FILE
 from cluster.standby.stores.manual import note
 from cluster.standby.stores.opening import MANUAL_FILE
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 #: How the conversation about them is called, among those about stores.
 STORE: Final = "files"
-_SINGLE: Final = (TOKEN_KEY_FILE, SECRET_FILE, JOIN_TOKENS_FILE)
+_SINGLE: Final = (TOKEN_KEY_FILE, SECRET_FILE, JOIN_TOKENS_FILE, BEGUN_FILE)
 _FOLDERS: Final = (JOINED_FOLDER, ISSUERS_FOLDER)
 #: Of `node.json`: what is true on both hosts. `starts` too: no incarnation is given twice.
 _ALIKE: Final = ("node", "node_id", "data_id", "workers", "starts")

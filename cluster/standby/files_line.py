@@ -10,7 +10,7 @@ import msgspec
 
 from angarium.errors import AngariumError
 from angarium_server.frames.frame import decoder, read
-from angarium_server.frames.shipping import AskSynced, NotFollowed, ToldSynced, Whereabouts
+from angarium_server.frames.shipping import AskSynced, LeaseGiven, NotFollowed, ToldSynced, Whereabouts
 from cluster.standby import files
 from storage.shipping.calling import Calling, refusal_in
 
@@ -105,8 +105,8 @@ class FilesLine:
             self._why = why
             _log.warning("the standby %s does not get the files of the node: %s", self._settings.peer, why)
 
-    def close(self) -> None:
-        """Let go of the connection."""
+    def close(self, *, has_given_lease: bool = False) -> None:
+        """Let go of the connection, and say before that nobody has the lease, if that is so."""
         if self._connection is not None:
-            self._connection.close(deque())
+            self._connection.close(deque([LeaseGiven().frames()] if has_given_lease else ()))
             self._connection = None

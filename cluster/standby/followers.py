@@ -20,6 +20,7 @@ from angarium_server.frames.frame import MalformedFrameError, decoder, read
 from angarium_server.frames.shipping import (
     VERSION,
     AskSynced,
+    LeaseGiven,
     Meet,
     NotFollowed,
     PastRow,
@@ -171,7 +172,7 @@ class Followers:
             watch: the loop.
             terms: whom this host follows.
             promised: gives the epoch before which no primary is followed.
-            left: called when the host of a primary, which ends its own connection last, has let go of this one.
+            left: called when a primary says that it has given its lease back.
         """
         self._terms = terms
         self._promised = promised
@@ -300,6 +301,9 @@ class Followers:
         return None
 
     def _file(self, connection_id: bytes, frames: list[bytes]) -> None:
+        if frames[0] == LeaseGiven.operation:
+            self._has_left()
+            return
         if frames[0] == AskSynced.operation:
             self._say(connection_id, ToldSynced(0).frames())
             return
@@ -322,10 +326,7 @@ class Followers:
         self._end(connection_id)
 
     def _lost(self, connection_id: bytes, _reason: str, _now: float) -> None:
-        is_of_host = connection_id in self._filing
         self._end(connection_id)
-        if is_of_host:
-            self._has_left()
 
     def _fault(self, connection_id: bytes, reason: str, now: float) -> None:
         self._refuse(connection_id, errors.error_for(errors.MALFORMED_FRAME, reason), now)

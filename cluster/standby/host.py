@@ -48,7 +48,15 @@ from cluster.standby.followers import Followers, Terms
 from cluster.standby.pair.member import ActUntil, Begin, End, Member, Release, Require, Role
 from cluster.standby.pair.outside import Holder
 from cluster.standby.pair.settings import STATUS_FILE, SWITCH_SIGNAL, shipping_settings
-from cluster.standby.promotion import Promotion, note_promotion, take_force
+from cluster.standby.promotion import (
+    Begun,
+    Promotion,
+    begun_of,
+    note_begun,
+    note_promotion,
+    take_force,
+    why_begun,
+)
 from cluster.standby.stores import clock
 from cluster.standby.stores.disk import Probe, file_in
 from cluster.standby.stores.keeper import Keeper
@@ -309,6 +317,8 @@ class Life:
         self._promotion: Promotion | None = None
         self._acts_until = 0.0
         self._required_by: int | None = None
+        #: The epoch of which the primary gave its lease back; 0: none.
+        self._given_back = 0
         #: The next turn is due at once: a node ended, or the keeper said something.
         self._is_due = asyncio.Event()
         self._is_over = self._is_stopping = self._is_switching = self._has_stopped = False
@@ -355,7 +365,8 @@ class Life:
         self._is_due.set()
 
     def primary_has_left(self) -> None:
-        """The host of the primary has let go of this one."""
+        """The primary has given its lease back."""
+        self._given_back = self.epoch
         if self._keeper is not None:
             self._keeper.primary_has_left()
 
@@ -391,7 +402,6 @@ class Life:
                 await self._end_node()
                 if self._has_stopped:
                     await self._keeper.resign()
-                # Only now: the other host looks at the lease when this one lets go of it.
                 await self._end()
                 self._status_at = 0.0
                 self._tell(time.monotonic())
@@ -459,6 +469,7 @@ class Life:
 
     async def _become_primary(self) -> None:
         assert self._followers is not None
+        why = self._why(self._followers)
         await self._follow_no_more()
         self._desk = self._host.desk()
         if self._node is not None and self._node.poll() is not None:
@@ -471,9 +482,25 @@ class Life:
             told.write(KEEPER_WORD)
         # The node begins meanwhile; nothing acts before the order.
         self._host.note(Role.PRIMARY, self.epoch)
+        note_begun(self._data, Begun(epoch=self.epoch, at=utc_now(), why=why))
         if self._promotion is not None:
             note_promotion(self._data, self._promotion)
         self._order()
+
+    def _why(self, followers: Followers) -> str:
+        """Say why this host is the primary, as a clause."""
+        assert self._member is not None
+        before = self._member.before
+        if self._promotion is not None:
+            return f"{self._promotion.who} promoted it by force"
+        if self._host.store == "manual":
+            return "it was named"
+        return why_begun(
+            self._host.name,
+            before.primary if before is not None else "",
+            is_given_back=before is not None and before.epoch == self._given_back,
+            is_heard=followers.hears(time.monotonic()),
+        )
 
     def _order(self) -> None:
         if self._desk is not None and self._begun is not None:
@@ -535,7 +562,7 @@ class Life:
     async def _end(self) -> None:
         await self._end_node()
         if self._line is not None:
-            self._line.close()
+            self._line.close(has_given_lease=self._has_stopped)
         if self._desk is not None:
             self._host.end_desk(self._desk)
             self._desk = None
@@ -560,7 +587,7 @@ class Life:
         seen = self._member.seen
         standing = seen.standing
         self._note(standing)
-        pid = os.getpid()
+        pid, begun = os.getpid(), begun_of(self._data, self.epoch)
         self._host.write_status(
             HostStatus(
                 host=self._host.name,
@@ -570,6 +597,8 @@ class Life:
                 since=self._since,
                 epoch=self.epoch,
                 primary=standing.primary if standing is not None else "",
+                begun=begun.at,
+                why=begun.why,
                 in_sync=sorted(standing.in_sync) if standing is not None else [],
                 acts=self._keeper.may_act,
                 forced=self._member.is_forced,

@@ -1,4 +1,4 @@
-"""What an operator said who made a host the primary, in files of the data directory.
+"""Why a host is the primary, in files of the data directory; what an operator said who made it that.
 
 A candidate that lacks something reads one and goes ahead; the other is written down by the controller of the node that
 begins then (`angarium audit`). `cluster.commands.standby.promoting` has the decision.
@@ -19,6 +19,52 @@ if TYPE_CHECKING:
 FORCE_FILE: Final = "standby.force"
 #: ... a promotion that is to be written down.
 PROMOTED_FILE: Final = "standby.promoted"
+
+
+#: ... why the primary that there is began; both hosts have it.
+BEGUN_FILE: Final = "standby.begun"
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """When the primary of an epoch began, and why, as a clause."""
+
+    epoch: int
+    at: str
+    why: str
+
+
+def note_begun(data: Path, begun: Begun) -> None:
+    """Remember why this host is the primary; its standby gets it with the other files."""
+    write_durably(data / BEGUN_FILE, msgspec.json.encode(begun))
+
+
+def begun_of(data: Path, epoch: int) -> Begun:
+    """Give why the primary of an epoch began; empty, if that is not known."""
+    try:
+        found = msgspec.json.decode((data / BEGUN_FILE).read_bytes(), type=Begun)
+    except (OSError, msgspec.DecodeError):
+        found = None
+    return found if found is not None and found.epoch == epoch else Begun(epoch=epoch, at="", why="")
+
+
+def why_begun(host: str, before: str, *, is_given_back: bool, is_heard: bool) -> str:
+    """Give why a host is the primary by itself, as a clause.
+
+    Args:
+        host: its name.
+        before: that of the primary before it; empty: there was none.
+        is_given_back: that one said that it has given its lease back.
+        is_heard: the other host still says something.
+    """
+    if not before:
+        return "nobody was it before"
+    if before == host:
+        return "it was that before, and was started again"
+    if is_given_back:
+        return f"{before} stopped in order, or handed over"
+    if is_heard:
+        return f"{before} did not renew its lease, though it was heard"
+    return f"nothing was heard of {before}, and its lease was over"
 
 
 class Promotion(msgspec.Struct, frozen=True, kw_only=True):

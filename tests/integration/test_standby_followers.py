@@ -12,7 +12,7 @@ import zmq
 
 from angarium import errors
 from angarium_server.frames.frame import decoder, read
-from angarium_server.frames.shipping import VERSION, Meet, NotFollowed, ShipFiles, Whereabouts
+from angarium_server.frames.shipping import VERSION, LeaseGiven, Meet, NotFollowed, ShipFiles, Whereabouts
 from angarium_server.watch import Watch
 from cluster.data.node_file import NODE_FILE, NodeFile
 from cluster.standby import files
@@ -44,7 +44,7 @@ class Standby:
         self.data = data
         self._watch = Watch()
         terms = Terms("orders", "beta", MEET.secret, data, 1 << 26)
-        #: How often the host of a primary has let go of this one.
+        #: How often a primary has given its lease back.
         self.partings = 0
         self.followers = Followers(self._watch, terms, lambda: MEET.epoch, self._parted)
         self._url = self.followers.listen("tcp://127.0.0.1:0", None)
@@ -139,19 +139,20 @@ def test_a_primary_of_another_kind_is_told_so_and_gets_nothing(tmp_path: Path) -
     run(test())
 
 
-def test_a_host_hears_at_once_that_the_one_of_the_primary_has_let_go_of_it(tmp_path: Path) -> None:
-    """A store that is let go of says nothing: its process may be back in a moment."""
+def test_a_host_hears_that_the_lease_was_given_back(tmp_path: Path) -> None:
+    """That a connection is gone says nothing: whoever had it may be back in a moment."""
 
     async def test() -> None:
         async with standby(tmp_path) as there:
-            store, _ = await there.follows()
-            host = there.connect(MEET_FILES)
-            await there.hears(host)
-            store.close()
-            await until(lambda: not there.followers.stores, "the store being let go of", LIMIT_S)
-            assert there.partings == 0
-            host.close()
-            await until(lambda: there.partings == 1, "the host being let go of", LIMIT_S)
+            for partings in range(2):
+                host = there.connect(MEET_FILES)
+                await there.hears(host)
+                assert there.partings == 0
+                if partings:
+                    host.send_multipart(LeaseGiven().frames())
+                    await until(lambda: there.partings == 1, "the word of the primary", LIMIT_S)
+                host.close()
+                await until(lambda: not there.followers._filing, "the end of the connection", LIMIT_S)
 
     run(test())
 

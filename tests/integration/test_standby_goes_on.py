@@ -6,6 +6,7 @@ hosts have one certificate, which names the addresses of both, and each client h
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from pathlib import Path
@@ -357,6 +358,16 @@ def test_the_host_that_was_killed_comes_back_as_the_standby(world: World) -> Non
     assert world.killed.status["role"] == "standby"
     found = json.loads(world.after.run("standby", "status", "--json"))
     assert {row["store"]: row["caught_up"] for row in found["stores"]} == {"0": True, "config": True}
+    why = f"nothing was heard of {world.killed.name}, and its lease was over"
+    assert found["why"] == why
+    expect_value(functools.partial(_why_of, world.killed), why, "what the standby says of it", LIMIT_S)
+    for command in ("status",), ("cluster", "status"):
+        assert f"{world.after.name} began {found['begun']}: {why}" in world.after.run(*command)
+
+
+def _why_of(host: Host) -> Any:
+    """Give why there is the primary that there is, as a host says."""
+    return host.status["why"]
 
 
 def stores_of(host: Host) -> list[str]:
@@ -447,6 +458,10 @@ def test_a_hand_over_refuses_nobody_for_long(world: World) -> None:
     assert got == numbers(0, sent)
     assert longest_s < SWITCH_MAX_S
     expect_value(lambda: before.status["role"], "standby", "what the host says that handed over", LIMIT_S)
+    why = f"{before.name} stopped in order, or handed over"
+    for host in world.pair.hosts.values():
+        said = functools.partial(_why_of, host)
+        expect_value(said, why, f"what {host.name} says of it", LIMIT_S)
     assert world.pair.primary is not before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -11,7 +12,7 @@ from cluster.commands.connecting.connection import AdminOptions, admin_options
 from cluster.commands.node.joining import leave, token
 from cluster.commands.objects.link_view import METRICS, metrics
 from cluster.commands.terminal.group import SuggestingGroup
-from cluster.commands.terminal.output import Output, output_option, print_table
+from cluster.commands.terminal.output import Output, output_option, print_lines, print_table
 from cluster.commands.terminal.table import counted, duration
 
 if TYPE_CHECKING:
@@ -39,11 +40,15 @@ cluster.add_command(leave)
 @admin_options
 def cluster_status(*, admin: AdminOptions, out: Output) -> None:
     """Show all known nodes and links, and each topology issue with its remedy."""
-    out.one(admin.call("cluster.status"), _print_status)
+    found, pair = admin.call("cluster.status"), admin.call("standby.status")
+    out.one(found, functools.partial(_print_status, pair))
 
 
-def _print_status(found: Row) -> None:
+def _print_status(pair: Row, found: Row) -> None:
+    from cluster.commands.standby.standby import pair_lines
+
     click.echo(visible(headline(found)))
+    print_lines(pair_lines(pair))
     click.echo()
     print_table(node_rows(found["nodes"]), NODE_COLUMNS, empty="")
     links, hidden = worth_showing(found)

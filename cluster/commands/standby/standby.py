@@ -143,11 +143,28 @@ def _status_of(data: Path | None) -> HostStatus:
     return status
 
 
+def began(found: dict[str, Any]) -> list[str]:
+    """Say when the primary began, and why, if that is known."""
+    return [f"{found['primary']} began {found['begun']}: {found['why']}"] if found.get("why") else []
+
+
+def pair_lines(found: dict[str, Any]) -> list[str]:
+    """Give how a pair does in a line or two, for those who look at its node; none for a node with one host."""
+    if found["role"] == "alone":
+        return []
+    lag = max((store["lag_groups"] for store in found["stores"]), default=0)
+    waits = f"waits for the standby, lag {lag}" if found["required"] else "goes on without a standby !"
+    in_sync = " and ".join(found["in_sync"])
+    first = f"host {found['host']} is the primary, epoch {found['epoch']}, in sync: {in_sync}; it {waits}"
+    return [visible(line) for line in (first, *began(found))]
+
+
 def _print_status(found: dict[str, Any]) -> None:
     in_sync = " and ".join(found["in_sync"]) or "nobody"
     lines = [
         f"host {found['host']} is the {found['role']}, epoch {found['epoch']}, since {found['since']}",
         f"in sync: {in_sync}; primary: {found['primary'] or 'nobody'}",
+        *began(found),
         f"outside store: {found['store']}, {found['failure'] or 'answers'}",
     ]
     if found["role"] == "primary":

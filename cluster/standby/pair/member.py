@@ -101,6 +101,8 @@ class Member:
         #: An operator said that it takes over although it may lack what was acknowledged; also then not from a holder.
         self.is_forced = False
         self.seen = Seen(0, None, None)
+        #: What there was when this host asked for the lease; None: nothing.
+        self.before: Standing | None = None
         self._numbers = 0
         self._asked: tuple[int, Request, float] | None = None
         self._next_at = 0.0
@@ -129,7 +131,7 @@ class Member:
             self._next_at = min(self._next_at, now)
 
     def primary_has_left(self, now: float) -> None:
-        """The primary has let go of this host, as it does when it has given its lease back."""
+        """The primary has given its lease back."""
         self.primary_is_silent(now)
         if self.role is Role.CANDIDATE:
             self._next_at = min(self._next_at, now)
@@ -238,6 +240,7 @@ class Member:
         if seen.holder == self._me and seen.standing is not None:
             self._begin(request, seen.standing, sent_at)
         elif self._may_take(seen) and now - self._disk_at <= DISK_S:
+            self.before = seen.standing
             self._ask(Take(seen, self._next_standing(seen.standing)), now)
 
     def _begin(self, request: Request, standing: Standing, sent_at: float) -> None:

@@ -116,7 +116,7 @@ class Keeper:
         self._member.primary_is_silent(self._now())
 
     def primary_has_left(self) -> None:
-        """The primary has let go of this host, as it does when it has given its lease back."""
+        """The primary has given its lease back."""
         self._member.primary_has_left(self._now())
         self._is_due.set()
 

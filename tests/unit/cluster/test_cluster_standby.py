@@ -12,6 +12,7 @@ from angarium import errors
 from angarium_server.frames.shipping import Followed, Order, ShipFiles
 from cluster.admin.answers import HostStatus, StoreStatus
 from cluster.commands.standby.promoting import name_other, promote_host
+from cluster.commands.standby.standby import pair_lines
 from cluster.controller.switchboard.effects import SwitchOver
 from cluster.data.data_dir import write_durably
 from cluster.data.node_file import NODE_FILE, NodeFile, read_node_file
@@ -19,11 +20,15 @@ from cluster.standby import files
 from cluster.standby.pair.outside import Standing
 from cluster.standby.promotion import (
     FORCE_FILE,
+    Begun,
     Promotion,
+    begun_of,
     forget_promotion,
+    note_begun,
     note_promotion,
     noted_promotion,
     take_force,
+    why_begun,
 )
 from cluster.standby.stores.manual import note
 from cluster.standby.stores.opening import MANUAL_FILE
@@ -163,6 +168,7 @@ def test_a_standby_gets_the_identity_and_secrets_of_the_node_and_nothing_else(tm
     (ours / "cluster").mkdir()
     (ours / "cluster" / "node.pem").write_text("certificate")
     (ours / "events.jsonl").write_text("of this host")
+    note_begun(ours, Begun(epoch=3, at="2031-05-04T10:00:00.000Z", why="nobody was it before"))
     shipped = files.collect(ours, 3)
     assert shipped is not None
     files.write(theirs, shipped)
@@ -178,6 +184,32 @@ def test_a_standby_gets_the_identity_and_secrets_of_the_node_and_nothing_else(tm
     assert (theirs / "cluster" / "node.pem").read_text() == "certificate"
     assert (theirs / "token.key").stat().st_mode & 0o077 == 0
     assert not (theirs / "events.jsonl").exists()
+    assert begun_of(theirs, 3).why == "nobody was it before"
+    assert not begun_of(theirs, 4).why, "of another primary that is not known"
+
+
+def test_it_is_said_why_a_host_is_the_primary() -> None:
+    def why(before: str, *, is_given_back: bool = False, is_heard: bool = False) -> str:
+        return why_begun("beta", before, is_given_back=is_given_back, is_heard=is_heard)
+
+    assert why("") == "nobody was it before"
+    assert why("beta", is_given_back=True) == "it was that before, and was started again"
+    assert why("alpha", is_given_back=True, is_heard=True) == "alpha stopped in order, or handed over"
+    assert why("alpha", is_heard=True) == "alpha did not renew its lease, though it was heard"
+    assert why("alpha") == "nothing was heard of alpha, and its lease was over"
+
+
+def test_who_looks_at_a_node_of_two_hosts_sees_both() -> None:
+    world = World()
+    assert pair_lines(world.ask("standby.status")) == []
+    world.do(world.controller.pair(msgspec.structs.replace(STATUS, begun="then", why="alpha was gone")))
+    assert pair_lines(world.ask("standby.status")) == [
+        "host alpha is the primary, epoch 3, in sync: alpha and beta; it waits for the standby, lag 2",
+        "alpha began then: alpha was gone",
+    ]
+    world.do(world.controller.pair(alone(required=False)))
+    (line,) = pair_lines(world.ask("standby.status"))
+    assert line.endswith("in sync: alpha; it goes on without a standby !")
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,14 @@ async function ask(signal, seldom) {
   const isDue = began >= (seldom.due ?? 0);
   const [status, ...fresh] = await Promise.all([
     get(["status"], {}, { signal }),
-    ...(isDue ? [get(["health"], {}, { signal }), get(["cluster"], {}, { signal }), page(["queues"], DEEPEST, { signal })] : []),
+    ...(isDue
+      ? [get(["health"], {}, { signal }), get(["cluster"], {}, { signal }), page(["queues"], DEEPEST, { signal }), get(["standby"], {}, { signal })]
+      : []),
   ]);
   if (isDue) {
-    const [health, cluster, deepest] = fresh;
+    const [health, cluster, deepest, pair] = fresh;
     const now = performance.now();
-    Object.assign(seldom, { health, cluster, deepest: deepest.rows, due: now + pauseAfter(now - began, SELDOM_MS) });
+    Object.assign(seldom, { health, cluster, deepest: deepest.rows, pair, due: now + pauseAfter(now - began, SELDOM_MS) });
   }
   const messages = sample("node messages", RATES, status.rates);
   const bytes = sample("node bytes", BYTES, status.rates);
@@ -44,7 +46,7 @@ function OfNode() {
   const seldom = useRef({});
   const { value, problem } = usePolling("overview", (signal) => ask(signal, seldom.current));
   if (!value) return problem ? html`<${Refusal} problem=${problem} />` : html`<${Loading} />`;
-  const { status, health, cluster, deepest, messages, bytes } = value;
+  const { status, health, cluster, deepest, pair, messages, bytes } = value;
   const { spool, rates } = status;
   const note = `Cluster ${cluster.cluster} · up for ${span(status.uptime_s)}`;
   return html`
@@ -68,12 +70,26 @@ function OfNode() {
       <${Panel} id="losses" title="Refused and discarded since the start"><${Losses} status=${status} /><//>
     </div>
     <${Panel} id="processes" title="Processes"><${Processes} rows=${status.processes} /><//>
+    ${pair.role !== "alone" && html`<${Panel} id="pair" title="Hosts"><${Facts} rows=${hosts(pair)} /><//>`}
     <${Panel} id="addresses" title="Addresses"><${Facts} rows=${addresses(status)} /><//>`;
 }
 
 function addresses(status) {
   const rows = [["Clients", [status.url]], ["MQTT", status.mqtt], ["HTTP", status.http ?? []], ["Management", status.management]];
   return rows.map(([name, urls]) => [name, urls.length ? html`<code>${urls.join("  ")}</code>` : html`<span class="quiet">none</span>`]);
+}
+
+/** How the hosts of a pair do. */
+function hosts(pair) {
+  const isAlone = pair.in_sync.length < 2;
+  const lag = Math.max(0, ...pair.stores.map((one) => one.lag_groups));
+  return [
+    ["Primary", `${pair.primary}, epoch ${pair.epoch}`],
+    ["Since", pair.begun ? `${time(pair.begun)}: ${pair.why}` : time(pair.since)],
+    ["In sync", html`<${Badge} mood=${isAlone ? "bad" : "good"}>${pair.in_sync.join(" and ")}<//>${isAlone ? " what is acknowledged now is on one disk" : ""}`],
+    ["Lag", `${count(lag)} groups`],
+    ["Outside store", `${pair.store}, ${pair.failure || "answers"}`],
+  ];
 }
 
 /** What is wrong, or that nothing is; and who comes in without a password. */
