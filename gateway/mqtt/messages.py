@@ -3,7 +3,7 @@
 | MQTT | row |
 |---|---|
 | QoS 0, 1 and 2, retain | mode direct, persistent; FLAG_RETAIN |
-| message expiry interval | time to live, whole seconds; 0 is one millisecond, because no time to live is for ever |
+| message expiry interval | time to live, seconds that have begun; 0 is 1 ms: no time to live is for ever |
 | correlation data | property 1 if it is text |
 | response topic, content type | properties 2, 8 |
 | user properties | property 10; a name that comes repeatedly has an array. A malformed traceparent is dropped |
@@ -175,12 +175,17 @@ def _properties_of(packed: bytes | None, ttl_ms: int) -> Properties:
     is_known = type(payload_format) is int and 0 <= payload_format <= 1
     return Properties(
         payload_format_indicator=payload_format if is_known else None,
-        message_expiry_interval=min(ttl_ms // 1000, _EXPIRY_MAX) if ttl_ms > 0 else None,
+        message_expiry_interval=_expiry_of(ttl_ms) if ttl_ms > 0 else None,
         content_type=content_type if _is_text(content_type) else None,
         response_topic=mqtt_topic_of(reply_to) if _is_text(reply_to) and reply_to else None,
         correlation_data=_correlation_data(fields, only_mqtt),
         user_properties=_pairs_of(fields, only_mqtt),
     )
+
+
+def _expiry_of(ttl_ms: int) -> int:
+    """Give what was said less the whole seconds that have passed since [MQTT-3.3.2-6]: who is told 0 drops it."""
+    return 0 if ttl_ms == 1 else min((ttl_ms + 999) // 1000, _EXPIRY_MAX)
 
 
 def _map_of(fields: dict[Any, Any], key: int) -> dict[Any, Any]:
