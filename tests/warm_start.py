@@ -28,7 +28,10 @@ import traceback
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
 
+import msgspec
+
 from angarium_server import launch, testing
+from angarium_server.memory.memory import FreedMemory
 from cluster.roster.table import ROLES
 
 if TYPE_CHECKING:
@@ -57,10 +60,23 @@ _IMPORTS: Final = _imports(launch.environment())
 
 
 def import_roles() -> None:
-    """Import what the processes of a node run; their programs themselves are imported again when they are run."""
+    """Import what the processes of a node run, and make once what each would make for itself.
+
+    Their programs themselves are imported again when they are run.
+    """
     import_module("cluster.supervisor.server")
     for role in ROLES.values():
         launch.import_program(role.module)
+    _prepare(msgspec.Struct)
+    FreedMemory()
+
+
+def _prepare(kind: type[msgspec.Struct]) -> None:
+    """Have msgspec evaluate the types of all fields that are decoded somewhere, which was a fifth of a start."""
+    for one in kind.__subclasses__():
+        with contextlib.suppress(NameError, TypeError):  # of what nobody decodes
+            msgspec.msgpack.Decoder(one)
+        _prepare(one)
 
 
 #: How a node starts elsewhere.
