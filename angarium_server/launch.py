@@ -95,9 +95,9 @@ def version_fault() -> str:
     The SDK and the server of one installation are released together and have the same version; what may differ
     between machines is in docs/compatibility.md.
     """
-    if not _is_installed():
+    if not _is_installed() or _lies_beside():
         return ""
-    from importlib import metadata  # every process of a node starts here, and few look
+    from importlib import metadata  # a quarter of what a command takes
 
     try:
         found = metadata.version("angarium")
@@ -110,6 +110,13 @@ def version_fault() -> str:
         f"{found} is installed ({sys.executable} -m pip install 'angarium-server=={__version__}'"
         f" 'angarium=={__version__}')"
     )
+
+
+def _lies_beside() -> bool:
+    """Tell whether the SDK that is imported was installed into the folder of the server, in the version of it."""
+    found = find_spec("angarium")
+    folder = Path(found.origin).parents[1] if found is not None and found.origin is not None else None
+    return folder == _HERE.parent and (folder / f"angarium-{__version__}.dist-info").is_dir()
 
 
 @cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import click
@@ -19,6 +19,7 @@ from cluster.commands.terminal.group import SuggestingGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from importlib import metadata
 
     from angarium.errors import AngariumError
 
@@ -194,11 +195,15 @@ class LazyGroup(SuggestingGroup):
 
 
 def _plugins() -> dict[str, metadata.EntryPoint]:
+    from importlib import metadata  # as long as all else that a command imports
+
     found = metadata.entry_points(group=ENTRY_POINT_GROUP)
     return {point.name: point for point in sorted(found, key=lambda point: point.name)}
 
 
 def _version() -> str:
+    from importlib import metadata
+
     try:
         return metadata.version("angarium")
     except metadata.PackageNotFoundError:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 from importlib import metadata
+from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -42,6 +43,21 @@ def test_an_sdk_of_another_version_is_refused_with_a_documented_code_and_what_to
     assert f"'angarium=={__version__}'" in told
     monkeypatch.setattr(metadata, "version", lambda _name: __version__)
     assert launch.version_fault() == ""
+
+
+def test_an_sdk_that_was_installed_beside_is_known_by_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = ModuleSpec("angarium", None, origin=str(tmp_path / "angarium" / "__init__.py"))
+    monkeypatch.setattr(launch, "PARTS", tmp_path / "angarium_server" / "parts")
+    monkeypatch.setattr(launch, "_HERE", tmp_path / "angarium_server")
+    monkeypatch.setattr(launch, "find_spec", lambda _name: spec)
+    monkeypatch.setattr(metadata, "version", lambda _name: "0.0.1")
+    assert "; 0.0.1 is installed (" in launch.version_fault()
+    (tmp_path / f"angarium-{__version__}.dist-info").mkdir()
+    assert launch.version_fault() == ""
+    spec.origin = str(tmp_path / "elsewhere" / "angarium" / "__init__.py")
+    assert "; 0.0.1 is installed (" in launch.version_fault()
 
 
 def warm(tmp_path: Path) -> subprocess.Popen[bytes]:
