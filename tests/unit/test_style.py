@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import re
 from collections import Counter
 from pathlib import Path
@@ -86,6 +87,7 @@ def load(package: str) -> list[Module]:
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         tree = ast.parse(text)
         modules.append(Module(path, name, tree, tuple(statements(tree)), len(text.splitlines())))
+        gc.freeze()  # to look for garbage among millions of nodes that stay took a third of the time
     return modules
 
 
@@ -380,6 +382,7 @@ def test_no_text_refers_to_a_document_that_readers_do_not_have() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{len(text[: match.end()].splitlines())} {match.group()!r}"
         for path, text in texts()
+        if any(word in lower for lower in [text.lower()] for word in ("design", "facts", "seed", "\u00a7"))
         for match in reference.finditer(text)
     ]
     assert found == []
