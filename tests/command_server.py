@@ -3,7 +3,7 @@
 A process that has imported every command waits for command lines and forks for each. So a command is a process of its
 own, with arguments, environment, directory, standard files and an exit code.
 What is not tried here is how a command is found and started: what gets signals or a terminal is started as usual, and
-so is whatever tests that. `tests.warm_start` has `up`, and the processes of its node, come from here too.
+so is whatever tests that. `tests/warm_start.py` has `up`, and the processes of its node, come from here too.
 This file is program and client, so that the commands can be those of another
 environment.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _REQUEST_BYTES_MAX = 1 << 18
 #: Generous: a loaded machine is slow.
-COMMAND_TIMEOUT_S = 60.0
+COMMAND_TIMEOUT_S = 90.0
 #: Commands that need more than the server has, as Spark; they are imported when they are called.
 _NOT_IMPORTED = ("cluster.commands.pipeline",)
 
@@ -46,9 +46,11 @@ class CommandServer:
         self._control: socket.socket | None = None
         self._starting = threading.Lock()
 
-    def run_text(self, arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    def run_text(
+        self, arguments: list[str], environment: dict[str, str], stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command of `testing.Node`."""
-        done = self.run(arguments, environment=environment, timeout_s=COMMAND_TIMEOUT_S)
+        done = self.run(arguments, environment=environment, timeout_s=COMMAND_TIMEOUT_S, stdin=stdin.encode())
         return subprocess.CompletedProcess(
             arguments, done.returncode, done.stdout.decode(), done.stderr.decode()
         )
@@ -64,7 +66,7 @@ class CommandServer:
     ) -> subprocess.CompletedProcess[bytes]:
         """Run one command and give what it printed; its exit code is -1 if it died of a signal."""
         control = self._start(environment)
-        request = _packed(arguments, environment, cwd)
+        request = _packed(arguments, environment, cwd, is_node=list(arguments[:1]) == ["up"])
         with contextlib.ExitStack() as stack:
             given, out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
             given.write(stdin)
@@ -166,7 +168,7 @@ def _serve(control: socket.socket) -> None:
             return
         *command, is_node = json.loads(request)
         if is_node and warm_start is None:
-            warm_start = import_module("tests.warm_start")
+            warm_start = _warm_start()
             warm_start.import_roles()
             gc.freeze()
         if os.fork() == 0:
@@ -175,6 +177,18 @@ def _serve(control: socket.socket) -> None:
             _run(cli, command, fds, warm_start if is_node else None)
         for fd in fds:
             os.close(fd)
+
+
+def _warm_start() -> Any:
+    """Import what is beside this file, also where our tests are not found."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("warm_start", Path(__file__).with_name("warm_start.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _reap(_number: int, _frame: object) -> None:

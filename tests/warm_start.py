@@ -2,8 +2,9 @@
 
 Four fifths of the CPU time of a start go into importing modules, which is the same each time. `up` is a fork of the
 process that runs the commands (`tests.command_server`), and a router, a worker, or whatever else the supervisor starts
-is a fork of a process that has imported all of them. It is a child of the supervisor, with arguments, environment and
-descriptors as usual, so that it can be killed, waited for, and die with it.
+is a fork of a process that has imported all of them; so is the node of a host of a pair, and one that is detached. It
+is a child of who starts it, with arguments, environment and descriptors as usual, so that it can be killed, waited for,
+and die with it.
 
 What is not tried here is that an interpreter finds our modules, and how much memory a process takes. A test of that
 uses the fixture `cold_start` (tests/conftest.py) or `cold`; the installed command in tests/acceptance is started as
@@ -26,7 +27,7 @@ import threading
 import time
 import traceback
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -148,11 +149,12 @@ class WarmNode:
                 signal.pidfd_send_signal(self._end, number)
 
 
-class _Child:
-    """A process of a node, as the supervisor uses it."""
+class _Child(contextlib.AbstractContextManager["_Child"]):
+    """A process of a node, as the supervisor uses it, or a node, as the host of a pair does."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, stdin: BinaryIO | None) -> None:
         self.pid = pid
+        self.stdin = stdin
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -169,48 +171,95 @@ class _Child:
         return self.returncode
 
     def terminate(self) -> None:
-        self._signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
-    def _signal(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def __exit__(self, *_: object) -> None:
+        if self.stdin is not None:
+            self.stdin.close()
+        self.wait()
 
-def fork_children(told: int) -> None:
-    """Have the supervisor, which this process becomes, start its children by forks of a process beside it.
 
-    A fork of the supervisor itself would have its sockets, its log and its signal handlers.
+def fork_children(told: int | None = None) -> None:
+    """Have this process, which becomes a command, start programs of ours by forks of a process beside it.
+
+    A fork of the command itself would have its sockets, its log and its signal handlers.
     """
-    supervisor = os.getpid()
+    command = os.getpid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
-        os.close(told)
+        if told is not None:
+            os.close(told)
         ours.close()
-        _fork_for(supervisor, theirs)
+        _fork_for(command, theirs)
     theirs.close()
-    popen: Any = subprocess.Popen
-    start = launch.module_command("")[:-1]
+    popen, posix_spawn = _ordinary
+    start = launch.command()[:-1]
+
+    def fork(
+        program: list[str], fds: Mapping[int, int], environment: Mapping[str, str], **options: Any
+    ) -> int:
+        request = _Request(program, list(fds), dict(environment), **options)
+        socket.send_fds(ours, [json.dumps(request).encode()], list(fds.values()))
+        return int(ours.recv(100))
 
     def start_child(command: list[str], **options: Any) -> Any:
         if command[: len(start)] != start:
             return popen(command, **options)
-        ours.send(json.dumps([command[len(start) :], dict(options["env"]), options["umask"]]).encode())
-        return _Child(int(ours.recv(100)))
+        mask, program = options.get("umask", -1), command[len(start) :]
+        if options["stdin"] != subprocess.PIPE:
+            return _Child(fork(program, {}, options["env"], umask=mask), None)
+        read, write = os.pipe()
+        pid = fork(program, {0: read}, options["env"], umask=mask)
+        os.close(read)
+        return _Child(pid, os.fdopen(write, "wb"))
+
+    def spawn(path: str, command: list[str], environment: Mapping[str, str], **options: Any) -> int:
+        if command[: len(start)] != start:
+            return int(posix_spawn(path, command, environment, **options))
+        _, (_, _, log, flags, mode), _ = options["file_actions"]
+        fd = os.open(log, flags, mode)
+        pid = fork(command[len(start) :], {1: fd, 2: fd}, environment, setsid=options["setsid"])
+        os.close(fd)
+        return pid
 
     subprocess.Popen = start_child  # type: ignore[assignment,misc]
+    os.posix_spawn = spawn  # type: ignore[assignment]
 
 
-def _fork_for(supervisor: int, requests: socket.socket) -> NoReturn:
-    """Fork for each request of a supervisor, until it has ended.
+#: What starts programs of others.
+_ordinary: Final[tuple[Any, Any]] = (subprocess.Popen, os.posix_spawn)
 
-    The process between ends at once, so that the new one is adopted by the supervisor, who has asked the kernel for it.
+
+class _Request(NamedTuple):
+    """What process a command wants."""
+
+    #: `angarium_server` or `angarium_server.launch`, and its arguments.
+    program: list[str]
+    #: As which the descriptors are known that come with it.
+    fds: list[int]
+    environment: dict[str, str]
+    umask: int = -1
+    setsid: bool = False
+
+
+def _fork_for(command: int, requests: socket.socket) -> NoReturn:
+    """Fork for each request of a command, until it has ended.
+
+    The process between ends at once, so that the new one is adopted by the command, who has asked the kernel for it.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    while request := requests.recv(_REQUEST_BYTES_MAX):
+    while True:
+        data, fds, _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 2)
+        if not data:
+            os._exit(0)
         read, write = os.pipe()
         between = os.fork()
         if between == 0:
@@ -219,32 +268,40 @@ def _fork_for(supervisor: int, requests: socket.socket) -> NoReturn:
                 os.close(read)
                 os.close(write)
                 requests.close()
-                _become(json.loads(request), supervisor)
+                _become(_Request(*json.loads(data)), fds, command)
             os.write(write, b"%d" % child)
             os._exit(0)
         os.waitpid(between, 0)
         requests.send(os.read(read, 100))
-        os.close(read)
-        os.close(write)
-    os._exit(0)
+        for fd in (read, write, *fds):
+            os.close(fd)
 
 
-def _become(request: tuple[list[str], dict[str, str], int], supervisor: int) -> NoReturn:
+def _become(request: _Request, fds: list[int], parent: int) -> NoReturn:
     """Be the process that a command line says."""
-    arguments, environment, umask = request
     deadline = time.monotonic() + _ADOPTION_S
-    while os.getppid() != supervisor and time.monotonic() < deadline:
+    while os.getppid() != parent and time.monotonic() < deadline:
         time.sleep(0.0005)
-    os.setpgid(0, 0)
-    if umask >= 0:
-        os.umask(umask)
+    if request.setsid:
+        os.setsid()
+    else:
+        os.setpgid(0, 0)
+    for number, fd in zip(request.fds, fds, strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    if request.umask >= 0:
+        os.umask(request.umask)
     os.environ.clear()
-    os.environ.update(environment)
-    sys.argv[1:] = arguments
+    os.environ.update(request.environment)
+    program, *sys.argv[1:] = request.program
     status: Any = 1
     try:
-        launch._run_module()
-        status = 0
+        if program == "angarium_server":
+            fork_children()
+            status = import_module("cluster.commands.cli").run(sys.argv[1:])
+        else:
+            launch._run_module()
+            status = 0
     except SystemExit as end:
         status = end.code
     except BaseException:  # noqa: BLE001 - told as by the interpreter, which is not left in the usual way

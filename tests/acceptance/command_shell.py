@@ -1,7 +1,7 @@
 """Runs `angarium` commands as a shell would: real processes, of which none is left behind.
 
-Those that are waited for are forked by a process of the installation, which has imported them already; `up`, and what
-goes on in the background, is started as a shell does.
+Those that are waited for, and the processes of a node that `run` starts, are forked by a process of the installation,
+which has imported them already; what goes on in the background is started as a shell does.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class Shell:
         return process
 
     def run(self, *arguments: str, stdin: bytes = b"", status: int = 0) -> Finished:
-        if arguments[:1] == ("up",):
-            return self.finish(self.start(*arguments, stdin=subprocess.PIPE), stdin=stdin, status=status)
-        done = SERVERS[0].run(
-            arguments, environment=self.environment, timeout_s=TIMEOUT_S, stdin=stdin, cwd=self.folder
-        )
+        done = self.ask(*arguments, stdin=stdin)
         return _finished(arguments, done.returncode, done.stdout, done.stderr, status)
 
-    def finish(
-        self, process: subprocess.Popen[bytes], *, stdin: bytes | None = None, status: int = 0
-    ) -> Finished:
-        out, err = process.communicate(stdin, timeout=TIMEOUT_S)
+    def ask(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        """Run a command that may fail."""
+        return SERVERS[0].run(
+            arguments, environment=self.environment, timeout_s=TIMEOUT_S, stdin=stdin, cwd=self.folder
+        )
+
+    def finish(self, process: subprocess.Popen[bytes], *, status: int = 0) -> Finished:
+        out, err = process.communicate(timeout=TIMEOUT_S)
         return _finished(process.args, process.returncode, out, err, status)
 
     def subscribe(self, *arguments: str) -> subprocess.Popen[bytes]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.command_shell import TIMEOUT_S, Shell
+from tests.acceptance.command_shell import Shell
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -309,11 +309,11 @@ def test_a_node_that_never_comes_back_is_given_up(own_node: Shell) -> None:
 
 def pids_of(shell: Shell, role: str) -> list[int]:
     """Give the processes of a role, none while the controller is away."""
-    asked = shell.start("status", "--json")
-    out, _ = asked.communicate(timeout=TIMEOUT_S)
+    asked = shell.ask("status", "--json")
     if asked.returncode:
         return []
-    return [one["pid"] for one in json.loads(out)["processes"] if one["role"] == role and one["pid"]]
+    processes = json.loads(asked.stdout)["processes"]
+    return [one["pid"] for one in processes if one["role"] == role and one["pid"]]
 
 
 def acked_lines(path: Path) -> int:

@@ -95,7 +95,7 @@ def test_a_node_runs_in_a_directory_that_holds_modules_of_the_same_names(hostile
     shell = Shell(hostile)
     # A developer whose shell puts the working directory into the module search path is served as well.
     shell.environment["PYTHONPATH"] = str(hostile)
-    shell.run("up", "--detach", "--workers", "1", "--listen", "tcp://127.0.0.1:0")
+    shell.finish(shell.start("up", "--detach", "--workers", "1", "--listen", "tcp://127.0.0.1:0"))
     try:
         shell.run("queue", "create", "orders", "--subscription", "orders/>")
         shell.run("pub", "orders/1", "two pretzels", "--mode", "persistent")
@@ -155,7 +155,9 @@ def test_the_plugin_costs_a_test_run_that_does_not_use_it_next_to_nothing(
 def test_another_version_of_the_client_is_refused_with_what_to_do(
     installation: Installation, tmp_path: Path
 ) -> None:
-    """The metadata of an older client stands before that of the installed one, as after a partial upgrade."""
+    """An older client stands before the installed one, as after a partial upgrade."""
+    (tmp_path / "angarium").mkdir()
+    (tmp_path / "angarium" / "__init__.py").touch()
     older = tmp_path / "angarium-0.0.9.dist-info"
     older.mkdir()
     (older / "METADATA").write_text("Metadata-Version: 2.4\nName: angarium\nVersion: 0.0.9\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -10,7 +9,7 @@ import msgspec
 
 import angarium
 from angarium import blocking
-from angarium_server import launch
+from angarium_server import launch, testing
 from cluster.security.authority import create_certificate
 from tests.integration.etcd_servers import Etcd
 from tests.ports import free_port
@@ -38,14 +37,12 @@ class Host:
         self.data = folder / name
         self.config = folder / f"{name}.toml"
         self._log = folder / f"{name}.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: testing.Started | None = None
 
     def up(self) -> None:
         command = launch.command("up", "--config", str(self.config), "--data", str(self.data))
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=launch.environment()
-            )
+            self._process = testing._start_process(command, log, launch.environment())
 
     def kill(self) -> None:
         """Kill the host; all that it started dies with it."""
@@ -56,15 +53,7 @@ class Host:
             (self.data / "standby-status.json").unlink(missing_ok=True)
 
     def run(self, *arguments: str) -> str:
-        environment = {**launch.environment(), "ANGARIUM_DATA": str(self.data)}
-        ran = subprocess.run(
-            launch.command(*arguments),
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LIMIT_S,
-        )
+        ran = testing._run_command([*arguments], {**launch.environment(), "ANGARIUM_DATA": str(self.data)})
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from tests.command_server import CommandServer
+
 DEADLINE_S = 30.0
 CONFIG = """
 [node]
@@ -48,8 +50,9 @@ def are_up(others: set[str], links: dict[str, Row]) -> bool:
 class Hosts:
     """Hosts by their names, each with a node or none; a context manager that stops them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, commands: CommandServer) -> None:
         self.folder = folder
+        self._commands = commands
         self.ports: dict[str, int] = {}
         self.nodes: dict[str, Node] = {}
 
@@ -88,7 +91,7 @@ class Hosts:
     def join(self, name: str, through: str, token: str, *more: str) -> subprocess.CompletedProcess[str]:
         """Type the one command on a host; the token comes from the standard input."""
         node = self.nodes.get(name) or self.describe(name)
-        command = launch.command("up", "--detach", "--data", str(node.data), "--workers", "1")
+        command = ["up", "--detach", "--data", str(node.data), "--workers", "1"]
         command += [
             "--config",
             str(self.folder / f"{name}.toml"),
@@ -97,15 +100,7 @@ class Hosts:
             "--token",
             "-",
         ]
-        return subprocess.run(
-            [*command, *more],
-            input=token,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-            env=launch.environment(),
-        )
+        return self._commands.run_text([*command, *more], launch.environment(), stdin=token)
 
     def joined(self, name: str, through: str) -> list[str]:
         """Join with a new token as the command does, and start the node; gives the warnings."""
@@ -160,8 +155,8 @@ class Hosts:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    with Hosts(tmp_path) as made:
+def hosts(tmp_path: Path, commands: CommandServer) -> Iterator[Hosts]:
+    with Hosts(tmp_path, commands) as made:
         yield made
 
 
