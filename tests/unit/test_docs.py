@@ -168,7 +168,10 @@ def test_every_page_that_a_text_cites_is_there_for_an_installed_user() -> None:
     cited, paths = set(), []
     for package in ("sdk", "angarium_server", "cluster", "gateway", "node", "router", "storage"):
         for path in sorted((ROOT / package).rglob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            if not re.search("documented|docs", text):
+                continue  # as of fourteen modules in fifteen
+            tree = ast.parse(text)
             told = docstrings(tree)
             for node in ast.walk(tree):
                 if isinstance(node, ast.Call) and called(node) == "documented":

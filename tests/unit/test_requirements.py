@@ -55,13 +55,14 @@ def requirements() -> dict[str, Requirement]:
 
 
 def without_marathons(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk a module without the tests that do not run by default."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
-        ast.unparse(one) == "pytest.mark.long" for one in node.decorator_list
-    ):
-        return
+    """Walk a module without the tests that do not run by default, and of the others what decorates them."""
+    children = ast.iter_child_nodes(node)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if any(ast.unparse(one) == "pytest.mark.long" for one in node.decorator_list):
+            return
+        children = iter(node.decorator_list)
     yield node
-    for child in ast.iter_child_nodes(node):
+    for child in children:
         yield from without_marathons(child)
 
 
@@ -84,7 +85,8 @@ def shown() -> dict[str, set[str]]:
     """Give the files that show each requirement."""
     found: dict[str, set[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for number in marks(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for number in marks(ast.parse(text)) if "requirement(" in text else ():
             found.setdefault(number, set()).add(str(path.relative_to(ROOT)))
     return found
 
