@@ -3,16 +3,20 @@
 The gateway's carrier gets each message once, whoever of its clients wants it. What is kept for a topic is not the list
 of subscriptions but what their protocol makes of it, because most topics come again: `plan` says it, once per topic.
 
-No I/O, no clock. A topic that very many filters match is looked up in one step; the filters of all clients bound that.
+No I/O, no clock. A topic that very many filters match takes long to look up (`angarium.trie`). Whoever must not be held
+up by that says what a turn may cost, and goes on in the next one.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+
 from angarium.topic_cache import AGE_INTERVAL_S, CacheEntry, TopicCache
-from angarium.trie import FilterTrie
+from angarium.trie import FilterTrie, Walk
 from angarium_server.costs import CACHED_TOPIC_BYTES
 
 V = TypeVar("V", bound=Hashable)
@@ -21,6 +25,8 @@ P = TypeVar("P")
 #: Topics of which the plan is kept, and what all plans take together.
 KNOWN_TOPICS_MAX: Final = 100_000
 KNOWN_BYTES_MAX: Final = 64 << 20
+#: Nodes that a turn visits of whoever shares its process with others, in about 2 ms; what is known costs none.
+TURN_NODES: Final = 8_192
 #: Topics that one step of `sweep` looks at: so many, or this part of all.
 _SWEPT_PER_STEP: Final = 256
 _SWEPT_PART: Final = 32
@@ -31,6 +37,16 @@ class _Entry(CacheEntry, eq=False):
 
     plan: Any
     bytes: int
+
+
+class _Search(msgspec.Struct, eq=False):
+    """A lookup for which a turn was too short."""
+
+    topic: str
+    walk: Walk[Any]
+    #: The number of the last change when it began, and the values that were removed since.
+    since: int
+    removed: set[Any]
 
 
 class FanOut(Generic[V, P]):
@@ -50,6 +66,10 @@ class FanOut(Generic[V, P]):
             self._dropped, KNOWN_TOPICS_MAX, KNOWN_BYTES_MAX, CACHED_TOPIC_BYTES
         )
         self._age_at = 0.0
+        #: What lookups may still cost in this turn, in nodes of the trie; nobody limits it before the first one.
+        self._nodes_left = sys.maxsize
+        #: The lookup that goes on in the next turn.
+        self._search: _Search | None = None
 
     def __len__(self) -> int:
         """Count the pairs of filter and value."""
@@ -59,31 +79,69 @@ class FanOut(Generic[V, P]):
         """Let a value get what a filter matches."""
         self._trie.add(pattern, value)
         self._cache.changed(pattern)
+        if self._search is not None:
+            self._search.removed.discard(value)
 
     def remove(self, pattern: str, value: V) -> None:
-        """Let it get that no more.
+        """Let it get that no more; who takes one filter from a value takes all, before others are asked for.
 
         Raises:
             KeyError: it did not get it.
         """
         self._trie.remove(pattern, value)
         self._cache.changed(pattern)
+        if self._search is not None:
+            self._search.removed.add(value)
 
-    def find(self, topic: str) -> P:
-        """Give the plan for a topic."""
+    def begin_turn(self, nodes_max: int) -> None:
+        """Have the lookups of a turn cost about so many nodes."""
+        self._nodes_left = nodes_max
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the lookups of this turn have cost what they may."""
+        return self._nodes_left <= 0
+
+    def find(self, topic: str) -> P | None:
+        """Give the plan for a topic; None if it takes more than is left of the turn: ask for it first in the next one.
+
+        What a client gives back of its filters meanwhile is not in the plan, what is added may be.
+        """
         cache = self._cache
         entry = cache.entries.get(topic)
         if entry is None or (entry.valid_at != cache.number and cache.get(topic) is None):
             entry = self._look_up(topic)
-        plan: P = entry.plan
-        return plan
+        return None if entry is None else entry.plan
 
-    def _look_up(self, topic: str) -> _Entry:
-        values = tuple(dict.fromkeys(self._trie.match(topic)))
-        plan = self._plan(topic, values)
+    def _look_up(self, topic: str) -> _Entry | None:
+        if self._search is not None:
+            return self._go_on(self._search)
+        found: list[V] = []
+        walk = self._trie.search(topic, found, max(self._nodes_left, 0))
+        if isinstance(walk, int):
+            self._nodes_left -= walk
+            return self._put(topic, found)
+        self._nodes_left -= walk.visited
+        self._search = _Search(topic, walk, self._cache.number, set())
+        self._cache.pending = 1
+        return self._go_on(self._search)
+
+    def _go_on(self, search: _Search) -> _Entry | None:
+        """Go on with a lookup, as far as the turn goes."""
+        walk, before = search.walk, search.walk.visited
+        ends = walk.step(max(self._nodes_left, 0))
+        self._nodes_left -= walk.visited - before
+        if not ends:
+            return None
+        self._search, self._cache.pending = None, 0
+        found = [one for one in walk.found if one not in search.removed]
+        return self._put(search.topic, found, search.since)
+
+    def _put(self, topic: str, found: list[V], since: int | None = None) -> _Entry:
+        plan = self._plan(topic, tuple(dict.fromkeys((*self._trie.exact(topic), *found))))
         entry = _Entry(plan=plan, bytes=self._bytes_of(plan))
         self._cache.bytes += entry.bytes
-        self._cache.put(topic, entry)
+        self._cache.put(topic, entry, since)
         return entry
 
     def _dropped(self, entry: _Entry) -> None:
@@ -98,5 +156,6 @@ class FanOut(Generic[V, P]):
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
+        assert self._cache.pending == (self._search is not None)
         self._trie.validate()
         self._cache.validate()

@@ -82,8 +82,7 @@ class HttpServer:
         return self._carriers.attach(vpn, guest, login, now)
 
     def _deliver(self, vpn: str, rows: list[Row], now: float) -> bool:
-        self._streams.deliver(vpn, rows, now)
-        return True
+        return self._streams.deliver(vpn, rows, now)
 
     # -- the process -----------------------------------------------------------------------------------------
 
@@ -106,7 +105,10 @@ class HttpServer:
         if now >= self._look_at:
             self._look_at = now + LOOK_S
             self._streams.tick(now)
-        return self._carriers.tick(now)
+        for vpn in self._streams.begin_turn(now):
+            self._carriers.passed_on(vpn)
+        wake = self._carriers.tick(now)
+        return now if self._streams.is_behind else wake
 
     async def _answer(self, request: BaseRequest, connection: Connection) -> StreamResponse:
         return await self._requests.answer(request, self._site.peer(request, connection).address)

@@ -9,17 +9,19 @@ No I/O; time is a parameter.
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from angarium import errors
 from angarium.errors import error_for
 from angarium_server.http import sse
 from angarium_server.http.sse import COMMENT, QUIET_S
-from gateway.fanout import FanOut
+from gateway.fanout import TURN_NODES, FanOut
 from gateway.http.messages import json_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from angarium.errors import AngariumError
     from angarium.message import Row
@@ -92,6 +94,8 @@ class Streams:
         self._bytes_max = bytes_max
         self._fan_outs: dict[str, FanOut[Stream, tuple[Stream, ...]]] = {}
         self._all: dict[Stream, None] = {}
+        #: By Message VPN: rows for which a turn had no time, each iterator at its first one.
+        self._waiting: dict[str, deque[Iterator[Row]]] = {}
         #: Messages that streams were given, and streams that were ended because they were slow.
         self.sent = self.slow = 0
 
@@ -116,20 +120,47 @@ class Streams:
         found = self._fan_outs.get(vpn)
         if found is None:
             found = self._fan_outs[vpn] = FanOut(lambda _topic, streams: streams, _bytes_of)
+            found.begin_turn(TURN_NODES)
         return found
 
-    def deliver(self, vpn: str, rows: Iterable[Row], now: float) -> None:
-        """Send rows to all streams that want them."""
-        find = self._find(vpn).find
+    def deliver(self, vpn: str, rows: Iterable[Row], now: float) -> bool:
+        """Send rows to all streams that want them; false if some of them wait for the next turn."""
+        waiting = self._waiting.setdefault(vpn, deque())
+        waiting.append(iter(rows))
+        return len(waiting) == 1 and self._go_on(vpn, now)
+
+    def begin_turn(self, now: float) -> list[str]:
+        """Go on with what the last turn had no time for; gives the Message VPNs of which nothing waits any more."""
+        for fan_out in self._fan_outs.values():
+            fan_out.begin_turn(TURN_NODES)
+        return [vpn for vpn in [*self._waiting] if self._go_on(vpn, now)]
+
+    @property
+    def is_behind(self) -> bool:
+        """Tell whether rows wait for the next turn."""
+        return bool(self._waiting)
+
+    def _go_on(self, vpn: str, now: float) -> bool:
+        """Send what waits in a Message VPN, as far as the turn goes; true if nothing is left."""
+        fan_out, waiting = self._find(vpn), self._waiting[vpn]
         gathered: dict[Stream, list[bytes]] = {}
-        for row in rows:
-            streams = find(row[1])
-            data = event_of(row) if streams else b""
-            for stream in streams:
-                gathered.setdefault(stream, []).append(data)
+        while waiting and not fan_out.is_over:
+            for row in waiting[0]:
+                streams = fan_out.find(row[1])
+                if streams is None:
+                    waiting[0] = chain((row,), waiting[0])
+                    break
+                data = event_of(row) if streams else b""
+                for stream in streams:
+                    gathered.setdefault(stream, []).append(data)
+            else:
+                waiting.popleft()
         for stream, events in gathered.items():
             self.sent += len(events)
             self.slow += not stream.put(events[0] if len(events) == 1 else b"".join(events), now)
+        if not waiting:
+            del self._waiting[vpn]
+        return not waiting
 
     def tick(self, now: float) -> None:
         """Say something to those that were quiet, and end who has most when all together have too much."""

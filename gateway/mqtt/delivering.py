@@ -5,8 +5,8 @@ Copies differ in the version, whether the flag retain is kept, and these identif
 kept in its plan. So a row is written once for each kind of copy, and the bytes are shared. Rows that came together are
 handed over together for each client.
 
-One row for ten thousand clients is much work, so a turn of the loop has a limit; the rest waits for the next turns, and
-whoever brings rows is to bring no more meanwhile.
+One row for ten thousand clients is much work, and so is one that very many filters match, so a turn of the loop has a
+limit; the rest waits for the next turns, and whoever brings rows is to bring no more meanwhile.
 
 Topics that MQTT cannot say are delivered to nobody, and counted; topics of ours that begin with `#` do not exist here,
 but for addresses. One of these per Message VPN. `Egress` has what waits; no I/O here.
@@ -15,13 +15,14 @@ but for addresses. One of these per Message VPN. `Egress` has what waits; no I/O
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from angarium import wire
 from gateway.egress import Receiver
-from gateway.fanout import FanOut
+from gateway.fanout import TURN_NODES, FanOut
 from gateway.mqtt.codec import fields, publish
 from gateway.mqtt.codec.kinds import V5
 from gateway.mqtt.codec.topics import shared
@@ -135,6 +136,7 @@ class Delivering:
         self._turn_rows = self._turn_copies = 0
         #: Rows for which it had no time, in their order, each iterator at its first one, and what is called then.
         self.waiting: deque[tuple[Iterator[Row], Callable[[float], None] | None]] = deque()
+        self._fan_out.begin_turn(TURN_NODES)
         #: Subscriptions of clients that are gone, by topic filter; what comes for these reaches nobody.
         self._left: deque[dict[str, MqttSubscription]] = deque()
         #: Told the topic of each message that came to be retained, and that somebody gets.
@@ -177,6 +179,7 @@ class Delivering:
     def begin_turn(self, now: float) -> bool:
         """Go on with what the last turn had no time for; true if some of it waits for the next one."""
         self._turn_rows = self._turn_copies = 0
+        self._fan_out.begin_turn(TURN_NODES)
         if self._left:
             self._remove_left()
         if self.waiting:
@@ -186,10 +189,13 @@ class Delivering:
     def _go_on(self, now: float) -> None:
         """Send what waits, as far as the turn goes."""
         find = self._fan_out.find
-        while self.waiting and (self._turn_copies < TURN_COPIES or not self._is_over()):
+        while self.waiting and not self._is_over():
             rows, then = self.waiting[0]
             for row in rows:
                 plan = find(row[1])
+                if plan is None:
+                    self.waiting[0] = (chain((row,), rows), then)
+                    break
                 if plan.copies:
                     if row[2] & wire.FLAG_RETAIN:
                         self.on_retained(row[1])
@@ -203,7 +209,8 @@ class Delivering:
         self._hand_over(now)
 
     def _is_over(self) -> bool:
-        return self._turn_copies >= TURN_COPIES and self._turn_rows >= TURN_ROWS
+        had_many = self._turn_copies >= TURN_COPIES and self._turn_rows >= TURN_ROWS
+        return had_many or self._fan_out.is_over
 
     def behind(self, then: Callable[[float], None], now: float) -> None:
         """Call this when all rows are delivered that came before, with the time."""

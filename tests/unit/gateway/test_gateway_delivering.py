@@ -218,6 +218,23 @@ def test_a_turn_of_few_rows_for_very_many_is_worth_its_system_calls(monkeypatch:
     assert {len(bench.got(client)) for client in clients} == {5}
 
 
+def test_a_topic_that_very_many_filters_match_takes_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivering, "TURN_NODES", 300)
+    bench, dear, other = Bench(), FakeClient(1), FakeClient(2)
+    for number in range(2_048):
+        bench.subscribe(dear, "/".join("a" if number >> bit & 1 else "+" for bit in range(11)))
+    bench.subscribe(other, "b")
+    bench.deliver(row("b", b"1"), row("/".join("a" * 11), b"2"), row("b", b"3"))
+    assert [packet.payload for packet in bench.got(other)] == [b"1"]
+    turns = 1
+    while bench.delivering.begin_turn(0.0):
+        turns += 1
+        assert bench.got(other) == [], "order is kept"
+    assert 4_095 // (300 + 256) <= turns <= 4_095 // 256
+    assert [packet.payload for packet in bench.got(dear)] == [b"2"]
+    assert [packet.payload for packet in bench.got(other)] == [b"3"]
+
+
 def test_what_comes_for_one_client_alone_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivering, "TURN_COPIES", 1)
     monkeypatch.setattr(delivering, "TURN_ROWS", 1)

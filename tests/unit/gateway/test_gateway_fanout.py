@@ -44,7 +44,9 @@ def test_a_plan_is_of_what_matches_now(steps: list[tuple[str, Any]]) -> None:
         if what == "sweep":
             fan_out.sweep(now)
         elif what == "find":
-            topic, values = fan_out.find(argument)
+            found = fan_out.find(argument)
+            assert found is not None
+            topic, values = found
             assert topic == argument
             assert sorted(values) == sorted({value for one, value in there if matches(one, argument)})
         elif argument in there:
@@ -55,6 +57,58 @@ def test_a_plan_is_of_what_matches_now(steps: list[tuple[str, Any]]) -> None:
             fan_out.add(*argument)
         assert len(fan_out) == len(there)
         fan_out.validate()
+
+
+#: Filters of 10 levels that overlap: a topic of them visits 2,047 nodes.
+OVERLAPPING = ["/".join("a" if number >> bit & 1 else "*" for bit in range(10)) for number in range(1_024)]
+
+
+def test_a_lookup_that_is_dear_goes_on_in_later_turns() -> None:
+    fan_out = FanOut(plan, bytes_of)
+    for value, pattern in enumerate(OVERLAPPING):
+        fan_out.add(pattern, value)
+    topic = "/".join("a" * 10)
+    turns, found = 0, None
+    while found is None:
+        assert turns < 100
+        turns += 1
+        fan_out.begin_turn(100)
+        found = fan_out.find(topic)
+        fan_out.validate()
+        assert fan_out.is_over or found is not None
+    assert sorted(found[1]) == list(range(len(OVERLAPPING)))
+    assert turns > 2_047 // (100 + 256), "a step of the search is as long as a turn"
+    fan_out.begin_turn(1)
+    assert fan_out.find(topic) is found
+    assert not fan_out.is_over, "what is known costs nothing"
+
+
+@given(changes=st.lists(st.integers(0, 2 * len(OVERLAPPING) - 1), min_size=1, max_size=30), data=st.data())
+def test_who_leaves_while_a_lookup_waits_is_not_found_and_who_stays_is(changes: list[int], data: Any) -> None:
+    """Values from 1,024 on have filters that are not there at the beginning."""
+    fan_out = FanOut(plan, bytes_of)
+    there = dict(enumerate(OVERLAPPING))
+    for value, pattern in there.items():
+        fan_out.add(pattern, value)
+    stayed, topic = set(there), "/".join("a" * 10)
+    found = None
+    while found is None:
+        fan_out.begin_turn(200)
+        found = fan_out.find(topic)
+        if found is None and changes and data.draw(st.booleans()):
+            value = changes.pop()
+            if value in there:
+                stayed.discard(value)
+                fan_out.remove(there.pop(value), value)
+            else:
+                there[value] = OVERLAPPING[value % 1_024]
+                fan_out.add(there[value], value)
+    assert stayed <= set(found[1]) <= set(there)
+    fan_out.begin_turn(1_000_000)
+    again = fan_out.find(topic)
+    assert again is not None
+    assert set(again[1]) == set(there), "what came meanwhile is looked at again"
+    fan_out.validate()
 
 
 def test_a_plan_is_made_once_until_a_filter_that_matches_changes() -> None:

@@ -69,6 +69,26 @@ def test_a_stream_gets_what_its_filters_match_once_and_in_order(world: World) ->
     assert world.streams.sent == 4
 
 
+def test_a_topic_that_very_many_filters_match_takes_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TURN_NODES", 300)
+    world = World()
+    patterns = ("/".join("a" if number >> bit & 1 else "*" for bit in range(11)) for number in range(2_048))
+    _, dear = world.stream(*patterns)
+    _, other = world.stream("b")
+    _, elsewhere = world.stream("b", vpn="w")
+    world.deliver(("b", b"1"), ("/".join("a" * 11), b"2"), ("b", b"3"))
+    world.deliver(("b", b"4"))
+    turns = 0
+    while world.streams.is_behind:
+        assert dear.payloads or other.payloads == ["1"], "order is kept"
+        turns += 1
+        assert world.streams.begin_turn(1.0) == ([] if world.streams.is_behind else ["v"])
+        world.deliver(("b", b"5"), vpn="w")
+    assert 4_095 // (300 + 256) <= turns <= 4_095 // 256
+    assert (dear.payloads, other.payloads) == (["2"], ["1", "3", "4"])
+    assert elsewhere.payloads == turns * ["5"], "other Message VPNs do not wait"
+
+
 def test_a_stream_that_is_gone_gets_nothing_more(world: World) -> None:
     gone, outlet = world.stream("a")
     _, stays = world.stream("a")
