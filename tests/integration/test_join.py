@@ -100,7 +100,13 @@ class Hosts:
             "--token",
             "-",
         ]
-        return self._commands.run_text([*command, *more], launch.environment(), stdin=token)
+        limited = f"error {errors.CONNECT_RATE_EXCEEDED}"
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            done = self._commands.run_text([*command, *more], launch.environment(), stdin=token)
+            if limited not in done.stderr or time.monotonic() > deadline:
+                return done
+            time.sleep(0.2)  # joins of one address that fail are few in a second
 
     def joined(self, name: str, through: str) -> list[str]:
         """Join with a new token as the command does, and start the node; gives the warnings."""
