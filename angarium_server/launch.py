@@ -150,8 +150,8 @@ def look_at_types() -> None:
         kinds: list[type] = waiting.pop().__subclasses__()
         waiting += kinds
         for kind in kinds:
-            # Some have names that only type checkers know: nothing is decoded to those.
-            with contextlib.suppress(NameError):
+            # Some have names that only type checkers know, or that are no types here: nothing is decoded to those.
+            with contextlib.suppress(NameError, TypeError):
                 msgspec.json.Decoder(kind)
 
 

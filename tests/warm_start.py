@@ -29,8 +29,6 @@ import traceback
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, NoReturn
 
-import msgspec
-
 from angarium_server import launch, testing
 from angarium_server.memory.memory import FreedMemory
 from cluster.roster.table import ROLES
@@ -68,16 +66,8 @@ def import_roles() -> None:
     import_module("cluster.supervisor.server")
     for role in ROLES.values():
         launch.import_program(role.module)
-    _prepare(msgspec.Struct)
+    launch.look_at_types()
     FreedMemory()
-
-
-def _prepare(kind: type[msgspec.Struct]) -> None:
-    """Have msgspec evaluate the types of all fields that are decoded somewhere, which was a fifth of a start."""
-    for one in kind.__subclasses__():
-        with contextlib.suppress(NameError, TypeError):  # of what nobody decodes
-            msgspec.msgpack.Decoder(one)
-        _prepare(one)
 
 
 #: How a node starts elsewhere.

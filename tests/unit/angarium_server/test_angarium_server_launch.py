@@ -100,6 +100,7 @@ def test_a_type_is_looked_at_before_it_is_used(monkeypatch: pytest.MonkeyPatch) 
     vars(module).update(Struct=msgspec.Struct, note=note)
     exec("class Known(Struct):\n    one: 'note(\"one\")'\n", vars(module))
     exec("class Unknown(Struct):\n    one: 'OfATypeChecker'\n", vars(module))
+    exec("class Other(Struct):\n    one: 'note | None'\n", vars(module))
     launch.look_at_types()
     assert looked_at == ["one"]
     assert msgspec.json.decode(b'{"one": 1}', type=module.Known).one == 1
