@@ -405,6 +405,22 @@ def somebody_listens(url: str) -> bool:
     return True
 
 
+def _open_here(data: str, timeout_s: float) -> Admin:
+    try:
+        return Admin(data, timeout_s=timeout_s)
+    except errors.UnavailableError:
+        from cluster.standby.pair.settings import (
+            read_status,
+        )  # and the configuration, which few commands need
+
+        status = read_status(Path(data))
+        if status is None or status.primary in ("", status.host):
+            raise
+    detail = f"host {status.host} is the standby, the node runs on host {status.primary}"
+    advice = "'angarium standby status' shows both; all else is asked there"
+    raise errors.error_for(errors.NODE_UNREACHABLE, detail, advice)
+
+
 def _no_node() -> errors.AngariumError:
     advice = (
         "'angarium up' starts one; --url, --data or a context names one elsewhere: 'angarium docs connecting'"
@@ -500,7 +516,7 @@ class AdminOptions:
             target = self._given.find(Purpose.OPERATOR)
             if target is None:
                 raise _no_node()
-            return Admin(target.data, timeout_s=self._timeout_s)
+            return _open_here(target.data, self._timeout_s)
         files = _tls_files(self._given)
         if self.admin_url.startswith("http"):
             return Admin(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,13 +12,15 @@ import pytest
 from angarium import errors
 from angarium_server.frames.shipping import Followed, Order, ShipFiles
 from cluster.admin.answers import HostStatus, StoreStatus
+from cluster.commands import cli
 from cluster.commands.standby.promoting import name_other, promote_host
 from cluster.commands.standby.standby import pair_lines
 from cluster.controller.switchboard.effects import SwitchOver
 from cluster.data.data_dir import write_durably
-from cluster.data.node_file import NODE_FILE, NodeFile, read_node_file
+from cluster.data.node_file import NODE_FILE, NodeFile, process_start, read_node_file
 from cluster.standby import files
 from cluster.standby.pair.outside import Standing
+from cluster.standby.pair.settings import STATUS_FILE
 from cluster.standby.promotion import (
     FORCE_FILE,
     Begun,
@@ -289,3 +292,24 @@ def test_orders_and_what_is_heard_are_frames() -> None:
     assert msgspec.msgpack.decode(order.frames()[1], type=Order) == order
     said = Followed("0", "beta", follows=True, caught_up=4, lag_groups=0, bringing=0)
     assert msgspec.msgpack.decode(said.frames()[1], type=Followed) == said
+
+
+def test_who_asks_at_the_standby_is_told_where_the_node_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = msgspec.structs.replace(
+        STATUS,
+        host="beta",
+        role="standby",
+        primary="alpha",
+        pid=os.getpid(),
+        pid_start=process_start(os.getpid()),
+    )
+    (tmp_path / STATUS_FILE).write_bytes(msgspec.json.encode(here))
+    assert cli.run(["status", "--data", str(tmp_path)]) == 1
+    err = capsys.readouterr().err
+    assert "host beta is the standby, the node runs on host alpha" in err
+    assert "'angarium standby status'" in err
+    (tmp_path / STATUS_FILE).write_bytes(msgspec.json.encode(msgspec.structs.replace(here, pid_start=1)))
+    assert cli.run(["status", "--data", str(tmp_path)]) == 1
+    assert "no node was started" in capsys.readouterr().err
