@@ -21,6 +21,7 @@ from gateway.mqtt.codec import fields, packets
 from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec, PubRel
 from gateway.mqtt.codec.connect import ConnAck, Connect, Will
 from gateway.mqtt.codec.control import Auth, Disconnect, PingReq, PingResp
+from gateway.mqtt.codec.errors import ReasonCode
 from gateway.mqtt.codec.fields import Reader
 from gateway.mqtt.codec.kinds import V3, V5, PacketType, Sender
 from gateway.mqtt.codec.parser import Parser
@@ -273,7 +274,11 @@ def _parse(
         except Exception as error:
             raise AssertionError(f"{error!r} of {stream.hex()} in pieces {cuts}") from error
         assert parser.waiting_bytes <= bound, f"{parser.waiting_bytes} bytes wait: {stream.hex()}"
-    return found, f"{parser.fault.code:#x} {parser.fault.statement}" if parser.fault else ""
+    if parser.fault is None:
+        return found, ""
+    # Whether the version is known by then, which names the statement, depends on the pieces.
+    is_early = not found and parser.fault.code == ReasonCode.PACKET_TOO_LARGE
+    return found, f"{parser.fault.code:#x} {'' if is_early else parser.fault.statement}"
 
 
 def main(arguments: list[str] | None = None) -> int:
