@@ -9,7 +9,6 @@ up by that says what a turn may cost, and goes on in the next one.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, TypeVar
 
@@ -66,8 +65,8 @@ class FanOut(Generic[V, P]):
             self._dropped, KNOWN_TOPICS_MAX, KNOWN_BYTES_MAX, CACHED_TOPIC_BYTES
         )
         self._age_at = 0.0
-        #: What lookups may still cost in this turn, in nodes of the trie; nobody limits it before the first one.
-        self._nodes_left = sys.maxsize
+        #: What lookups may still cost in this turn, in nodes of the trie.
+        self._nodes_left = TURN_NODES
         #: The lookup that goes on in the next turn.
         self._search: _Search | None = None
 
@@ -93,9 +92,9 @@ class FanOut(Generic[V, P]):
         if self._search is not None:
             self._search.removed.add(value)
 
-    def begin_turn(self, nodes_max: int) -> None:
-        """Have the lookups of a turn cost about so many nodes."""
-        self._nodes_left = nodes_max
+    def begin_turn(self) -> None:
+        """Have lookups cost about `TURN_NODES` nodes again."""
+        self._nodes_left = TURN_NODES
 
     @property
     def is_over(self) -> bool:

@@ -17,7 +17,7 @@ from angarium import errors
 from angarium.errors import error_for
 from angarium_server.http import sse
 from angarium_server.http.sse import COMMENT, QUIET_S
-from gateway.fanout import TURN_NODES, FanOut
+from gateway.fanout import FanOut
 from gateway.http.messages import json_of
 
 if TYPE_CHECKING:
@@ -120,7 +120,6 @@ class Streams:
         found = self._fan_outs.get(vpn)
         if found is None:
             found = self._fan_outs[vpn] = FanOut(lambda _topic, streams: streams, _bytes_of)
-            found.begin_turn(TURN_NODES)
         return found
 
     def deliver(self, vpn: str, rows: Iterable[Row], now: float) -> bool:
@@ -132,7 +131,7 @@ class Streams:
     def begin_turn(self, now: float) -> list[str]:
         """Go on with what the last turn had no time for; gives the Message VPNs of which nothing waits any more."""
         for fan_out in self._fan_outs.values():
-            fan_out.begin_turn(TURN_NODES)
+            fan_out.begin_turn()
         return [vpn for vpn in [*self._waiting] if self._go_on(vpn, now)]
 
     @property

@@ -22,7 +22,7 @@ import msgspec
 
 from angarium import wire
 from gateway.egress import Receiver
-from gateway.fanout import TURN_NODES, FanOut
+from gateway.fanout import FanOut
 from gateway.mqtt.codec import fields, publish
 from gateway.mqtt.codec.kinds import V5
 from gateway.mqtt.codec.topics import shared
@@ -136,7 +136,6 @@ class Delivering:
         self._turn_rows = self._turn_copies = 0
         #: Rows for which it had no time, in their order, each iterator at its first one, and what is called then.
         self.waiting: deque[tuple[Iterator[Row], Callable[[float], None] | None]] = deque()
-        self._fan_out.begin_turn(TURN_NODES)
         #: Subscriptions of clients that are gone, by topic filter; what comes for these reaches nobody.
         self._left: deque[dict[str, MqttSubscription]] = deque()
         #: Told the topic of each message that came to be retained, and that somebody gets.
@@ -179,7 +178,7 @@ class Delivering:
     def begin_turn(self, now: float) -> bool:
         """Go on with what the last turn had no time for; true if some of it waits for the next one."""
         self._turn_rows = self._turn_copies = 0
-        self._fan_out.begin_turn(TURN_NODES)
+        self._fan_out.begin_turn()
         if self._left:
             self._remove_left()
         if self.waiting:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from angarium import wire
 from angarium.topic import matches
+from gateway import fanout
 from gateway.egress import Egress
 from gateway.mqtt import delivering
 from gateway.mqtt.codec.kinds import V3, V5, Sender
@@ -219,7 +220,7 @@ def test_a_turn_of_few_rows_for_very_many_is_worth_its_system_calls(monkeypatch:
 
 
 def test_a_topic_that_very_many_filters_match_takes_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivering, "TURN_NODES", 300)
+    monkeypatch.setattr(fanout, "TURN_NODES", 300)
     bench, dear, other = Bench(), FakeClient(1), FakeClient(2)
     for number in range(2_048):
         bench.subscribe(dear, "/".join("a" if number >> bit & 1 else "+" for bit in range(11)))

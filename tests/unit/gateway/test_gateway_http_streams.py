@@ -10,6 +10,7 @@ from angarium import errors
 from angarium.errors import AngariumError, error_for
 from angarium.message import Message
 from angarium_server.http.sse import COMMENT, QUIET_S, farewell_of
+from gateway import fanout
 from gateway.http import streams as module
 from gateway.http.streams import Stream, Streams, event_of
 from gateway.http.targets import Verb, target_of
@@ -70,7 +71,7 @@ def test_a_stream_gets_what_its_filters_match_once_and_in_order(world: World) ->
 
 
 def test_a_topic_that_very_many_filters_match_takes_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TURN_NODES", 300)
+    monkeypatch.setattr(fanout, "TURN_NODES", 300)
     world = World()
     patterns = ("/".join("a" if number >> bit & 1 else "*" for bit in range(11)) for number in range(2_048))
     _, dear = world.stream(*patterns)
