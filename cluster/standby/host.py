@@ -209,8 +209,9 @@ class Host:
             self._data,
             self._config.spool.map_gb * 1_000_000_000,
         )
-        promised = lambda: max(self._promised, life.epoch)  # noqa: E731 - one place
-        followers = Followers(self._watch, terms, promised, life.primary_has_left)
+        followers = Followers(
+            self._watch, terms, lambda: max(self._promised, life.epoch), life.primary_has_left
+        )
         url = self._section.listen
         context = make_context(tls_files(self._config.router)) if url.startswith("tls://") else None
         followers.listen(url, context)

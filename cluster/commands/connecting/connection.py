@@ -409,9 +409,8 @@ def _open_here(data: str, timeout_s: float) -> Admin:
     try:
         return Admin(data, timeout_s=timeout_s)
     except errors.UnavailableError:
-        from cluster.standby.pair.settings import (
-            read_status,
-        )  # and the configuration, which few commands need
+        # It brings the configuration along, which few commands need.
+        from cluster.standby.pair.settings import read_status
 
         status = read_status(Path(data))
         if status is None or status.primary in ("", status.host):

@@ -40,15 +40,14 @@ cluster.add_command(leave)
 @admin_options
 def cluster_status(*, admin: AdminOptions, out: Output) -> None:
     """Show all known nodes and links, and each topology issue with its remedy."""
-    found, pair = admin.call("cluster.status"), admin.call("standby.status")
-    out.one(found, functools.partial(_print_status, pair))
+    out.one(admin.call("cluster.status"), functools.partial(_print_status, admin))
 
 
-def _print_status(pair: Row, found: Row) -> None:
+def _print_status(admin: AdminOptions, found: Row) -> None:
     from cluster.commands.standby.standby import pair_lines
 
     click.echo(visible(headline(found)))
-    print_lines(pair_lines(pair))
+    print_lines(pair_lines(admin.call("standby.status")))
     click.echo()
     print_table(node_rows(found["nodes"]), NODE_COLUMNS, empty="")
     links, hidden = worth_showing(found)

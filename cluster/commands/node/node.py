@@ -178,15 +178,15 @@ def down(*, data: Path | None, timeout: float, out: Output) -> None:
 @admin_options
 def status(*, admin: AdminOptions, out: Output) -> None:
     """Show processes, sessions, rates in and out, and discards by reason."""
-    found, pair = admin.call("status"), admin.call("standby.status")
-    out.one(found, functools.partial(_print_status, pair=pair, is_whole=out.form == WIDE))
+    out.one(admin.call("status"), functools.partial(_print_status, admin=admin, is_whole=out.form == WIDE))
 
 
-def _print_status(found: dict[str, Any], *, pair: dict[str, Any], is_whole: bool) -> None:
+def _print_status(found: dict[str, Any], *, admin: AdminOptions, is_whole: bool) -> None:
     from cluster.commands.node.status_view import status_lines
     from cluster.commands.standby.standby import pair_lines
 
-    print_lines([*status_lines(found, width(), is_whole=is_whole), *pair_lines(pair)])
+    pair = pair_lines(admin.call("standby.status"))
+    print_lines([*status_lines(found, width(), is_whole=is_whole), *pair])
 
 
 @click.command()
