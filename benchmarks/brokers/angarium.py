@@ -132,7 +132,7 @@ class AngariumMqtt(Angarium):
         self.url = ready["mqtt"][0].replace("tcp://", "mqtt://")
 
     def _let_sessions_be_kept(self) -> None:
-        """Let one username have as many as there are clients: each has an endpoint, and its peers know no such limit."""
+        """Let one username have as many as there are clients; its peers know no such limit."""
         command = [sys.executable, "-P", "-m", "angarium_server", "profile", "update", "default", "--quiet"]
         command += ["--set", f"max_endpoint_count_per_username={SESSIONS_MAX}"]
         command += ["--data", str(self.directory / "data")]
