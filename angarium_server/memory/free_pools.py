@@ -4,11 +4,12 @@ CPython has small objects in *pools* of 16 KiB, each for objects of one size, an
 back to the system when the last of its objects has gone. After very much was freed a few objects are left in many
 arenas: a counter that changed last while much was in memory keeps a megabyte. So the pools in which nothing is are
 taken, as anybody takes memory from the interpreter, with `PyObject_Malloc`: whole pools of blocks of our own. What is
-in these is our affair, so the system gets their pages, all but the first of each pool, in which the interpreter notes
-what it is for. Before the next time they are given back to the interpreter, which lets arenas go that became free
-meanwhile.
+in these is our affair, so the system gets their pages. At the begin of each pool the interpreter notes what it is for,
+and looks at that when a block of it is freed: of a pool that is full, only its owner frees one. So the notes are kept
+elsewhere, and put back before. Before the next time pools are given back to the interpreter, which lets arenas go that
+became free meanwhile.
 
-    an arena in which one object is left   1,024 KiB resident before, 256 after
+    an arena in which one object is left   1,024 KiB resident before, 16 after
 
 It is done some pools at a time, so that nobody waits for it. With these pools taken, new objects that find no room get
 a new arena, of which only those pages are resident that are used. `memory` says when it is time.
@@ -57,6 +58,8 @@ class FreePools:
         self._phase = _Phase.RESTING
         #: The first block of each pool that is taken, with all its blocks. No list: a number is a small object itself.
         self._pools = array("Q")
+        #: What the interpreter has noted at the begin of each, one after the other.
+        self._headers = bytearray()
         self._between: Callable[[], None] = lambda: None
         self._malloc = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(
             ("PyObject_Malloc", ctypes.pythonapi)
@@ -72,9 +75,9 @@ class FreePools:
         return self._phase is not _Phase.RESTING
 
     @property
-    def taken_blocks(self) -> int:
-        """Give how many blocks of the interpreter are ours: it counts them as objects."""
-        return len(self._pools) * BLOCKS
+    def taken(self) -> int:
+        """Give how many pools are ours; the interpreter, which reads zeros for its notes, counts no block of these."""
+        return len(self._pools)
 
     def begin(self, between: Callable[[], None]) -> None:
         """Begin anew: give back what is taken, call `between`, which frees what it can, and take what is free then."""
@@ -97,10 +100,12 @@ class FreePools:
             self._phase = _Phase.RESTING
 
     def _give(self) -> None:
-        for first in self._pools[-POOLS_PER_STEP:]:
+        for _ in range(min(POOLS_PER_STEP, len(self._pools))):
+            first = self._pools.pop()
+            ctypes.memmove(first - HEADER_BYTES, bytes(self._headers[-HEADER_BYTES:]), HEADER_BYTES)
+            del self._headers[-HEADER_BYTES:]
             for block in range(first, first + BLOCKS * BLOCK_BYTES, BLOCK_BYTES):
                 self._free(block)
-        del self._pools[-POOLS_PER_STEP:]
 
     def _take(self) -> bool:
         """Take some pools; false if there are no more."""
@@ -109,8 +114,8 @@ class FreePools:
         blocks = array("Q", map(self._malloc, repeat(BLOCK_BYTES, POOLS_PER_STEP * BLOCKS)))
         pools, others = sort_out(sorted(blocks))
         for first in pools:
-            page = first - HEADER_BYTES + mmap.PAGESIZE
-            self._advise(page, POOL_BYTES - mmap.PAGESIZE, mmap.MADV_DONTNEED)
+            self._headers += ctypes.string_at(first - HEADER_BYTES, HEADER_BYTES)
+            self._advise(first - HEADER_BYTES, POOL_BYTES, mmap.MADV_DONTNEED)
         self._pools += pools
         for block in others:
             self._free(block)
@@ -141,7 +146,7 @@ def sort_out(blocks: list[int]) -> tuple[array[int], list[int]]:
 def is_known() -> bool:
     """Tell whether the pools of this interpreter are as this module takes them to be."""
     is_usual = sys.implementation.name == "cpython" and _KNOWN_FROM <= sys.version_info[:2] < _KNOWN_TO
-    is_wide = sys.maxsize > 1 << 32 and mmap.PAGESIZE <= POOL_BYTES // 2
+    is_wide = sys.maxsize > 1 << 32 and mmap.PAGESIZE <= POOL_BYTES
     has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
     return is_usual and is_wide and has_lock and sys.platform == "linux" and _STATM.exists()
 

@@ -41,8 +41,8 @@ PROCESS: Final = Metrics(
     ready | gauge | 0, 1 | on `/metrics` only: whether that is its state
     restarts | counter | number | times that it was started again
     progress | | | what a start is busy with; not for the supervisor
-    rss_bytes | gauge | bytes | resident memory; the interpreter keeps a quarter of a megabyte around a small object
-     that outlived many others, for the next ones
+    rss_bytes | gauge | bytes | resident memory; the interpreter keeps 16 KiB around a small object that outlived
+     many others, for the next ones
     cpu_percent | gauge | % of one core | since the last measurement, a second ago
     uptime_s | gauge | s | since this start of the process
     """,

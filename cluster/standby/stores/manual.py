@@ -83,8 +83,7 @@ class ManualStore:
         if self._is_busy:
             raise NoAnswerError(f"{self._path}: the last request is still under way")
         try:
-            async with asyncio.timeout(timeout_s):
-                is_done, seen = await self._in_thread(lambda: self._do(request))
+            is_done, seen = await asyncio.wait_for(self._in_thread(lambda: self._do(request)), timeout_s)
         except TimeoutError:
             raise NoAnswerError(f"{self._path}: no answer in time") from None
         except OSError as error:
