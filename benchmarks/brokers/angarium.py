@@ -6,9 +6,10 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tomllib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from benchmarks.brokers.server import PEER_CLIENTS_INSTALL, ROOT, Broker, peer_packages, peer_python, tree_of
 
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import psutil
+
+
+#: Of MQTT, that clients of one username may have kept: a default node allows 1,000.
+SESSIONS_MAX: Final = 10_000
+
+
+def _path() -> str:
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 class Angarium(Broker):
@@ -61,8 +70,7 @@ class Angarium(Broker):
         ]
         command += ["--ready-file", str(ready_file), "--listen", "tcp://127.0.0.1:0"]
         command += ["--workers", str(self.workers), "--log-level", "WARNING", *self.options()]
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.launch(command, {"PYTHONPATH": path})
+        self.launch(command, {"PYTHONPATH": _path()})
         self.wait_until("starting", ready_file.exists)
         ready = json.loads(ready_file.read_text(encoding="utf-8"))
         self.url = ready["url"]
@@ -119,8 +127,17 @@ class AngariumMqtt(Angarium):
         """
         shutil.rmtree(self.directory / "data", ignore_errors=True)
         super().start()
+        self._let_sessions_be_kept()
         ready = json.loads((self.directory / "ready.json").read_text(encoding="utf-8"))
         self.url = ready["mqtt"][0].replace("tcp://", "mqtt://")
+
+    def _let_sessions_be_kept(self) -> None:
+        """Let one username have as many as there are clients; its peers know no such limit."""
+        command = [sys.executable, "-P", "-m", "angarium_server", "profile", "update", "default", "--quiet"]
+        command += ["--set", f"max_endpoint_count_per_username={SESSIONS_MAX}"]
+        command += ["--data", str(self.directory / "data")]
+        environment = os.environ | {"PYTHONPATH": _path()}
+        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True, timeout=60)
 
 
 class AngariumQueues(Angarium):

@@ -92,8 +92,10 @@ class Keeper:
             while self._member.role is not Role.OVER:
                 self._turn()
                 self._is_due.clear()
+                # `asyncio.wait_for` may lose that it was cancelled: the lease would be kept, and nothing runs here.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._is_due.wait(), TICK_S / self._rate)
+                    async with asyncio.timeout(TICK_S / self._rate):
+                        await self._is_due.wait()
                 if self._fault is not None:
                     raise self._fault
         finally:

@@ -83,7 +83,8 @@ class ManualStore:
         if self._is_busy:
             raise NoAnswerError(f"{self._path}: the last request is still under way")
         try:
-            is_done, seen = await asyncio.wait_for(self._in_thread(lambda: self._do(request)), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                is_done, seen = await self._in_thread(lambda: self._do(request))
         except TimeoutError:
             raise NoAnswerError(f"{self._path}: no answer in time") from None
         except OSError as error:

@@ -119,6 +119,20 @@ def test_it_ends_when_another_host_is_the_holder(kept: Kept) -> None:
     kept.run(test)
 
 
+@pytest.mark.parametrize("steps", range(5))
+def test_it_ends_when_it_is_cancelled_just_after_something_was_due(kept: Kept, steps: int) -> None:
+    async def test(keeping: asyncio.Task[None]) -> None:
+        await until(lambda: kept.keeper.may_act, "acting")
+        kept.keeper.standby_follows()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        keeping.cancel()
+        await asyncio.wait([keeping], timeout=LEASE_S)
+        assert keeping.cancelled()
+
+    kept.run(test)
+
+
 def test_without_answers_it_acts_no_longer_and_is_told_nothing_new(
     kept: Kept, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -279,7 +279,8 @@ class Connection:
             hello = hello._replace(token=self._token, client_name=self.client_name)
         if self._options.tokens is not None:
             try:
-                hello = hello._replace(jwt=await asyncio.wait_for(self._options.tokens.fresh(), timeout_s))
+                async with asyncio.timeout(timeout_s):
+                    hello = hello._replace(jwt=await self._options.tokens.fresh())
             except TimeoutError:
                 return errors.error_for(errors.CONNECT_FAILED, f"no token within {timeout_s:.1f} s")
             except errors.AngariumError as unable:

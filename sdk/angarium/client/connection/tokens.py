@@ -91,7 +91,8 @@ async def keep_renewed(
         await asyncio.sleep(max(left_s * wait_for_part, _PAUSE_S))
         wait_for_part = RETRIED_AT
         try:
-            token = await asyncio.wait_for(tokens.fresh(), max(_PAUSE_S, ends_at - loop.time()))
+            async with asyncio.timeout(max(_PAUSE_S, ends_at - loop.time())):
+                token = await tokens.fresh()
         except (AngariumError, TimeoutError) as error:
             _logger.warning("no fresh token, so this one stays as long as it is good: %s", error)
             continue
