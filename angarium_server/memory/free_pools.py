@@ -153,3 +153,11 @@ def is_known() -> bool:
 
 def _mapped_bytes() -> int:
     return int(_STATM.read_bytes().split(b" ", 1)[0]) * mmap.PAGESIZE
+
+
+def resident_bytes() -> int:
+    """Give what is resident of this process alone, without the pages of files; 0 where the system does not tell."""
+    if not _STATM.exists():
+        return 0
+    _, resident, shared, *_ = _STATM.read_bytes().split()
+    return (int(resident) - int(shared)) * mmap.PAGESIZE

@@ -8,11 +8,12 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+import time
 from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from angarium_server.memory.free_pools import FreePools
+from angarium_server.memory.free_pools import FreePools, resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,12 @@ AGAIN_TIMES: Final = 8
 AGAIN_S: Final = 8.0
 #: One of so many times free pools are looked for anew: until then they have their pages back, for a second.
 _AGAIN_ANEW: Final = 4
+#: So often it is looked whether the process is quiet: it used no more of the time between two looks than this share.
+#: Then what nobody counts is given back too, if so much more is resident than after the last time: this, and a part.
+QUIET_S: Final = 5.0
+QUIET_SHARE: Final = 0.25
+GROWN_BYTES: Final = 512 << 10
+GROWN_PART: Final = 32
 #: Between two steps with small objects, which take half a millisecond each.
 STEP_S: Final = 0.005
 #: What a dict may take beyond what its entries need, and what these need at most.
@@ -162,12 +169,22 @@ class FreedMemory:
         self._again_at = 0.0
         #: When to go on with what is given back of small objects.
         self._step_at = 0.0
+        #: When it was looked last whether the process is quiet, and what CPU time it had used then.
+        self._looked_at: float | None = None
+        self._used_s = 0.0
+        #: What was resident when all had been given back, and whether that has been done since the last look.
+        self._resident = 0
+        self._is_given_back = True
 
     def update(self, freed_bytes: int, now: float, held_bytes: int = 0) -> None:
         """Take note of how much was freed since the process started, and of how much caches hold.
 
         Caches free and take all the time; what they held before and do not hold any more counts as freed.
         """
+        if self._looked_at is None:
+            self._looked_at, self._used_s = now, time.process_time()
+        elif now >= self._looked_at + QUIET_S:
+            self._look(now, self._looked_at)
         self._held_max = max(self._held_max, held_bytes)
         self._given_back = min(self._given_back, freed_bytes)  # whoever counts may begin again
         if _pools.is_busy:
@@ -187,6 +204,23 @@ class FreedMemory:
                 self._given_back, self._held_max = freed_bytes, held_bytes
                 self._again, self._again_at = AGAIN_TIMES, now + AGAIN_S
                 self._give_back(_pools.begin)
+
+    def _look(self, now: float, looked_at: float) -> None:
+        """Have memory given back that was freed although nobody counted it, if the process has little to do."""
+        passed_s, used_s = now - looked_at, time.process_time() - self._used_s
+        self._looked_at, self._used_s = now, self._used_s + used_s
+        if _pools.is_busy or self._due_at is not None:
+            return
+        is_given_back, self._is_given_back = self._is_given_back, False
+        if used_s > QUIET_SHARE * passed_s:
+            return  # and what comes now is not what stayed
+        resident = resident_bytes()
+        if is_given_back or resident < self._resident:
+            self._resident = resident
+        elif resident > self._resident + GROWN_BYTES + resident // GROWN_PART:
+            self._is_given_back = True
+            self._again, self._again_at = AGAIN_TIMES, now + AGAIN_S
+            self._give_back(_pools.begin)
 
     def _give_back(self, begin: Callable[[Callable[[], None]], None]) -> None:
         for one in self._caches:

@@ -26,6 +26,7 @@ from angarium import __version__, errors, wire
 from angarium_server.connections.addresses import is_loopback
 from angarium_server.frames import control
 from angarium_server.frames.control import ToController
+from angarium_server.memory.memory import FreedMemory
 from angarium_server.process import Process, at_work, load_config, utc_now
 from cluster.catalog import catalog as catalogs
 from cluster.catalog import passwordless, stages
@@ -181,6 +182,7 @@ class ControllerServer:
         self._controller.go_on_balancing(counters.get(BALANCE, 0), counters.get(STAYING, 0))
         self._vault = self._open_vault(runtime, data_dir)
         self._meter = Meter()
+        self._memory = FreedMemory()
         self._measure_due = 0.0
         self._confirmed_events = 0
         self._admin = self._bind("admin")
@@ -191,8 +193,7 @@ class ControllerServer:
         #: Requests wait until the supervisor told of the node, for a status would be empty, and until the router said
         #: hello, or so long: a change must not be answered before the router hears of it.
         self._admin_opens: float | None = time.monotonic() + ROUTER_WAIT_S
-        listen = runtime.config.health.listen
-        self._health = HealthServer(process, listen, self._page)
+        self._health = HealthServer(process, runtime.config.health.listen, self._page)
         process.on_node(self._node_news)
         self._issuers = runtime.config.issuers
         self._downloads = Downloads(process, data_dir / ISSUERS_FOLDER, self._fetched)
@@ -355,7 +356,9 @@ class ControllerServer:
         self._do(controller.tick(now))
         self._do(controller.issuers.tick(now))
         self._health.tick(now)
-        return 0.0 if self._remote.tick(now) else min(TICK_S, self._look_at_standby(now))
+        self._memory.update(0, now)
+        wait_s = min(TICK_S, self._memory.wait_s, self._look_at_standby(now))
+        return 0.0 if self._remote.tick(now) else wait_s
 
     def _look_at_audit_log(self) -> list[Effect]:
         return self._controller.audit_log_has(self._audit_file.room)

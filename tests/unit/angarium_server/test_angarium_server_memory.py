@@ -7,6 +7,7 @@ import gc
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -135,6 +136,7 @@ for at in range(300_000):
 del things
 memory.give_back()
 import sys
+import time
 sys._debugmallocstats()
 """
 
@@ -181,3 +183,50 @@ def test_no_collection_but_a_rare_full_one_looks_at_more_than_fifty_thousand_obj
     assert young <= 5_000
     assert young * middle <= 50_000
     assert young * middle * old >= 100_000_000
+
+
+class Quiet:
+    """A process that says how busy it is, and what is resident of it."""
+
+    def __init__(self, given_back: list[None], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.given_back, self.now, self.used_s, self.resident = given_back, 0.0, 0.0, 100 << 20
+        monkeypatch.setattr(time, "process_time", lambda: self.used_s)
+        monkeypatch.setattr(memory, "resident_bytes", lambda: self.resident)
+        self.freed = FreedMemory()
+        self.freed.update(0, 0.0)
+
+    def look(self, *, busy: float = 0.0, grown_bytes: int = 0) -> int:
+        """Let the time to the next look pass; gives how often memory was given back."""
+        before = len(self.given_back)
+        self.now += memory.QUIET_S
+        self.used_s += busy * memory.QUIET_S
+        self.resident += grown_bytes
+        self.freed.update(0, self.now)
+        return len(self.given_back) - before
+
+
+@pytest.fixture
+def quiet(given_back: list[None], monkeypatch: pytest.MonkeyPatch) -> Quiet:
+    monkeypatch.setattr(memory, "AGAIN_TIMES", 0)
+    return Quiet(given_back, monkeypatch)
+
+
+def test_what_nobody_counted_is_given_back_when_the_process_is_quiet(quiet: Quiet) -> None:
+    assert quiet.look() == 0
+    assert quiet.look(busy=0.5, grown_bytes=20 << 20) == 0, "it works"
+    assert quiet.look() == 1
+    assert quiet.look(grown_bytes=-18 << 20) == 0
+    assert quiet.look(grown_bytes=1 << 20) == 0, "not for so little"
+    assert quiet.look(grown_bytes=4 << 20) == 1
+
+
+def test_what_a_quiet_process_needs_is_not_looked_for_again_and_again(quiet: Quiet) -> None:
+    quiet.look()
+    assert [quiet.look(grown_bytes=20 << 20)] + [quiet.look() for _ in range(20)] == [1] + 20 * [0]
+
+
+def test_what_came_while_memory_was_given_back_is_not_taken_for_what_stays(quiet: Quiet) -> None:
+    quiet.look()
+    assert quiet.look(grown_bytes=20 << 20) == 1
+    assert quiet.look(busy=0.5) == 0
+    assert [quiet.look(), quiet.look(grown_bytes=-20 << 20)] == [1, 0]
