@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 #: Missed keepalive intervals that end a session.
 KEEPALIVES_MISSED: Final = 3
+#: All sessions are looked at in this time (seconds), some in each turn: nobody else is served meanwhile.
+ROUND_S: Final = 0.5
+SESSIONS_PER_TURN: Final = 250
 #: A client that said BYE waits so long at most for what is to be stored: a worker that died is back long before.
 BYE_WAIT_S: Final = 30.0
 
@@ -52,6 +55,10 @@ class Closing:
         self._rounds = rounds
         self._egress = egress
         self._listeners = listeners
+        #: Sessions that are to be looked at in this round, some of which may have ended; and when.
+        self._unswept: list[Session] = []
+        self._turn_at = 0.0
+        self._turn_s = ROUND_S
         sessions.close, sessions.replace, sessions.go_on_with_bye = (
             self.close,
             self._replace,
@@ -89,9 +96,23 @@ class Closing:
         if is_done and (session.egress.congested_at is None or not self._egress.may_send(session)):
             self._end(session, None, now, tell=True)
 
-    def sweep(self, now: float) -> None:
-        """End sessions that are silent, or wait in vain after a BYE."""
-        for session in list(self._sessions):
+    def tick(self, now: float) -> float:
+        """End sessions that are silent, or wait in vain after a BYE; gives when to call again (seconds, absolute)."""
+        if now < self._turn_at:
+            return self._turn_at
+        if not self._unswept:
+            self._unswept = list(self._sessions)
+            self._turn_s = ROUND_S / (len(self._unswept) // SESSIONS_PER_TURN + 1)
+        some = self._unswept[-SESSIONS_PER_TURN:]
+        del self._unswept[-SESSIONS_PER_TURN:]
+        self._sweep(some, now)
+        self._turn_at = now + self._turn_s
+        return self._turn_at
+
+    def _sweep(self, sessions: list[Session], now: float) -> None:
+        for session in sessions:
+            if session.closed:
+                continue
             if now - session.last_heard > session.keepalive_s * KEEPALIVES_MISSED:
                 self.close(session, error_for(errors.KEEPALIVE_TIMEOUT), now)
             elif session.bye_at is not None:

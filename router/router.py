@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from router.sessions.round import Round
     from router.sessions.session import Session
 
-#: Sessions are looked over for missed keepalives once in this time.
+#: Most tables are looked over once in this time (seconds).
 SWEEP_INTERVAL_S = 0.5
 #: So many ranges of a SETTLE count as one frame towards the rate of a client: a home takes a million in 0.2 s.
 RANGES_PER_FRAME = 64
@@ -401,7 +401,8 @@ class Router:
         """Do what time demands; gives when it wants to be called again (seconds, absolute)."""
         self._is_restless = False
         self.eliding.release(now)
-        wake = min(now + SWEEP_INTERVAL_S, self.consumers.tick(now), self.links.tick(now))
+        wake = min(now + SWEEP_INTERVAL_S, self.closing.tick(now))
+        wake = min(wake, self.consumers.tick(now), self.links.tick(now))
         wake = min(wake, self.attached.tick(now), self.operators.tick(now))
         wake = min(wake, self.retained.tick(now), self.rounds.tick(now, self.config.shard_grace_ms / 1000))
         if now >= self._next_sweep:
@@ -420,7 +421,6 @@ class Router:
         return min(self._wake_at, self.eliding.next_due()) if self.eliding.due else self._wake_at
 
     def _sweep(self, now: float) -> None:
-        self.closing.sweep(now)
         self.fast_path.sweep(now)
         self.interest.sweep()
         self.handshake.sweep(now)

@@ -9,6 +9,7 @@ import pytest
 
 from angarium import errors, wire
 from angarium.topic import slot_of
+from router import closing
 from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 
@@ -354,6 +355,24 @@ def test_a_silent_client_is_ended_after_three_keepalive_intervals(node: WiredNod
     node.router.tick(node.now)
     node.settle()
     assert client.closed_with() == errors.KEEPALIVE_TIMEOUT
+
+
+def test_silent_clients_are_looked_for_some_at_a_time(
+    node: WiredNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closing, "SESSIONS_PER_TURN", 2)
+    clients = [node.client(keepalive_ms=1000) for _ in range(5)]
+    node.now += 1
+    node.router.tick(node.now)
+    node.now += 3
+    began, ended = node.now, [0]
+    while ended[-1] < len(clients):
+        wake = node.router.tick(node.now)
+        node.settle()
+        ended.append(sum(client.closed_with() is not None for client in clients))
+        node.now = max(node.now + 0.001, wake)
+    assert max(after - before for before, after in pairwise(ended)) == 2
+    assert node.now < began + 2 * closing.ROUND_S
 
 
 def test_ping_is_answered_with_its_number(node: WiredNode) -> None:
