@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.attack import attack_campaign as campaign
 from tests.attack import attackers
 from tests.attack.innocent import Noticed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: What CI has time for; scripts/attack takes minutes.
 ATTACK_S = 2.0
@@ -74,6 +72,22 @@ def test_memory_that_is_not_given_back_is_judged() -> None:
 def test_who_has_no_room_may_be_refused_on_a_full_disk(tmp_path: Path) -> None:
     judge = campaign.Round(tmp_path, "disks", 0, 0.0)
     assert judge._harm(QUIET, QUIET._replace(refused=5), QUIET) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="sessions have no share of their own")
+def test_an_attacker_takes_of_the_cpus_what_the_node_leaves() -> None:
+    """Each process of a node is a session of its own, and `nice` alone only says who comes first within one."""
+    tell = "import os; print(os.nice(0), os.getsid(0) == os.getpid())"
+    done = subprocess.run(
+        [*campaign._POLITELY, sys.executable, "-c", tell + "; print(open('/proc/self/autogroup').read())"],
+        capture_output=True,
+        text=True,
+        check=True,
+        start_new_session=True,
+    )
+    niceness, leads, *autogroup = done.stdout.split()
+    assert (niceness, leads) == (str(os.nice(0) + 10), "True")
+    assert autogroup[-2:] == ["nice", "10"]
 
 
 def test_a_kind_that_is_not_known_is_misuse() -> None:
