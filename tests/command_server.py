@@ -96,6 +96,21 @@ class CommandServer:
         pid, _, _ = ours.recv(100, socket.MSG_PEEK).partition(b" ")
         return int(pid), ours
 
+    def run_for(
+        self,
+        caller: socket.socket,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: str,
+        standard: list[int],
+    ) -> None:
+        """Run one command with the standard files of a caller, which are closed here; it is told pid and exit code."""
+        control = self._start(environment)
+        request = _packed(arguments, environment, folder, is_node=list(arguments[:1]) == ["up"])
+        socket.send_fds(control, [request], [*standard, caller.fileno()])
+        for fd in standard:
+            os.close(fd)
+
     def close(self) -> None:
         """End the process."""
         if self._process is not None and self._control is not None:
@@ -110,7 +125,8 @@ class CommandServer:
                     self._process = subprocess.Popen(
                         [self._python, "-P", __file__, str(theirs.fileno())],
                         pass_fds=[theirs.fileno()],
-                        env=environment,
+                        # What is said of one node in variables is not said of what is forked for others.
+                        env={name: value for name, value in environment.items() if name[:9] != "ANGARIUM_"},
                         stdin=subprocess.DEVNULL,
                     )
             return self._control

@@ -10,6 +10,7 @@ from tests.acceptance import command_shell
 from tests.acceptance.command_shell import Shell
 from tests.acceptance.document import Desk
 from tests.acceptance.installation import Installation, shared_installation
+from tests.acceptance.quick_commands import QuickCommands
 from tests.command_server import CommandServer
 
 if TYPE_CHECKING:
@@ -53,3 +54,13 @@ def desk(tmp_path: Path, installation: Installation) -> Iterator[Desk]:
     desk = Desk(tmp_path, installation.folder / "bin")
     yield desk
     desk.clear()
+
+
+@pytest.fixture
+def quick_desk(
+    desk: Desk, installation: Installation, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Desk]:
+    """Give such a place where `angarium` of the installation is forked, as elsewhere in these tests."""
+    with QuickCommands(tmp_path_factory.mktemp("q"), command_shell.SERVERS[0]) as quick:
+        desk.use(installation.folder / "bin", instead=quick.folder)
+        yield desk

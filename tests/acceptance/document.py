@@ -298,10 +298,16 @@ class Desk:
         self._instead = {port: str(free_port()) for port in PORTS}
         self.use(binaries)
 
-    def use(self, binaries: Path) -> None:
-        """Have another installation be the environment of the copy, for those who sit down from now on."""
+    def use(self, binaries: Path, *, instead: Path | None = None) -> None:
+        """Have another installation be the environment of the copy, for those who sit down from now on.
+
+        Args:
+            binaries: its commands.
+            instead: a folder of commands that are taken instead of those.
+        """
         self._binaries = binaries
-        (self._folder / ".venv" / "bin" / "activate").write_text(f"export PATH='{binaries}':$PATH\n")
+        path = f"'{instead}':'{binaries}'" if instead else f"'{binaries}'"
+        (self._folder / ".venv" / "bin" / "activate").write_text(f"export PATH={path}:$PATH\n")
         self._environment["ANGARIUM_VENV"] = str(binaries.parent)
 
     def reader(self, *, listen: bool = True) -> Reader:

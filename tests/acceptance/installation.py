@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import venv
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,6 +84,18 @@ def install(python: Path, *what: str) -> None:
     """Install something into the environment of an interpreter, which has no pip."""
     pip = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile"]
     run(Path(sys.executable), *pip, *what)
+
+
+def lend(python: Path, *names: str) -> None:
+    """Let an interpreter import distributions of our own environment; looking them up and unpacking them is dear."""
+    (site,) = python.parents[1].glob("lib/python*/site-packages")
+    for name in names:
+        found = metadata.distribution(name)
+        for top in {
+            file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")
+        }:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(str(found.locate_file(top))))
 
 
 def run(python: Path, *arguments: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.acceptance.document import Block, Desk, blocks
-from tests.acceptance.installation import ROOT, install
+from tests.acceptance.installation import ROOT, lend
 
 if TYPE_CHECKING:
     from tests.acceptance.installation import Installation
@@ -24,13 +24,13 @@ def typed(*commands: str) -> Block:
 
 
 def test_a_service_is_tested_as_the_page_says(desk: Desk, installation: Installation) -> None:
-    install(installation.python, "pytest>=8.3,<10")
+    lend(installation.python, "pytest", "iniconfig", "packaging", "pluggy", "pygments")
     with desk.reader(listen=False) as reader:
         start = typed("source .venv/bin/activate", "mkdir service", "cd service", "touch pytest.ini")
         reader.read([start, *blocks(HOW_TO / "testing-your-service.md")])
 
 
-def test_a_node_is_backed_up_and_restored_as_the_page_says(desk: Desk) -> None:
+def test_a_node_is_backed_up_and_restored_as_the_page_says(quick_desk: Desk) -> None:
     before = typed(
         "source .venv/bin/activate",
         "angarium up --detach",
@@ -39,37 +39,37 @@ def test_a_node_is_backed_up_and_restored_as_the_page_says(desk: Desk) -> None:
     )
     after = typed("angarium consume orders --count 1 --raw", "angarium down")
     expected = Block("text", "", "two pretzels\n", "this test")
-    with desk.reader() as reader:
+    with quick_desk.reader() as reader:
         page = blocks(HOW_TO / "back-up-and-restore.md")
         reader.read([before, *page, after, expected])
 
 
-def test_objects_are_kept_in_a_file_as_the_page_says(desk: Desk) -> None:
+def test_objects_are_kept_in_a_file_as_the_page_says(quick_desk: Desk) -> None:
     """A plan that finds something ends with 2, which is no failure of the reader's shell."""
-    with desk.reader() as reader:
+    with quick_desk.reader() as reader:
         start = typed("source .venv/bin/activate", "angarium up --detach")
         page = blocks(HOW_TO / "keep-objects-in-a-file.md")
         reader.read([start, *page, typed("angarium down")])
 
 
-def test_a_node_is_secured_as_the_page_says(desk: Desk) -> None:
+def test_a_node_is_secured_as_the_page_says(quick_desk: Desk) -> None:
     """The node listens on the loopback address here, from where `default` could come in."""
-    with desk.reader(listen=False) as reader:
+    with quick_desk.reader(listen=False) as reader:
         start = typed("source .venv/bin/activate", "mkdir secured", "cd secured")
         page = blocks(HOW_TO / "secure.md")
         here = [replace(one, text=one.text.replace("0.0.0.0", "127.0.0.1")) for one in page]
         reader.read([start, *here, typed("angarium down")])
 
 
-def test_the_management_api_answers_as_its_page_says(desk: Desk) -> None:
-    with desk.reader() as reader:
+def test_the_management_api_answers_as_its_page_says(quick_desk: Desk) -> None:
+    with quick_desk.reader() as reader:
         page = blocks(ROOT / "docs" / "management.md")
         reader.read([typed("source .venv/bin/activate"), *page, typed("angarium down")])
 
 
-def test_a_house_is_connected_as_the_page_says(desk: Desk, installation: Installation) -> None:
-    install(installation.python, "paho-mqtt>=2.1,<3")
-    with desk.reader() as reader:
+def test_a_house_is_connected_as_the_page_says(quick_desk: Desk, installation: Installation) -> None:
+    lend(installation.python, "paho-mqtt")
+    with quick_desk.reader() as reader:
         start = typed("source .venv/bin/activate", "mkdir house", "cd house")
         others = [
             Block("console", name, "$ cd house\n$ source ../.venv/bin/activate\n", "this test")
@@ -81,9 +81,9 @@ def test_a_house_is_connected_as_the_page_says(desk: Desk, installation: Install
         reader.read([start, *others, *here, *ends, typed("angarium down")])
 
 
-def test_our_side_of_each_comparison_works(desk: Desk) -> None:
+def test_our_side_of_each_comparison_works(quick_desk: Desk) -> None:
     """The Python that imports the client is ours; the rest needs the other broker. All have a queue of one name."""
-    with desk.reader() as reader:
+    with quick_desk.reader() as reader:
         reader.read([typed("source .venv/bin/activate", "angarium up --detach")])
         for page in ("rabbitmq", "nats", "kafka", "solace"):
             examples = blocks(ROOT / "docs" / "coming-from" / f"{page}.md")
