@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from angarium_server import testing
+from tests import share
 from tests.command_server import CommandServer
 from tests.warm_start import cold, start_warm
 
@@ -52,11 +53,12 @@ def loud() -> None:
     logging.getLogger("angarium").setLevel(logging.NOTSET)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Look for garbage seldom; thousands of tests are made next. And have programs that tests start hear Ctrl-C.
 
     A shell has what it starts in the background ignore it, and every process that comes of that as well.
     """
+    share.begin(is_long=config.getoption("--long"))
     gc.set_threshold(*GC_THRESHOLDS)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

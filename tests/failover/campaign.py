@@ -196,9 +196,9 @@ class Round:
         assert self._cables is not None
         return self._cables.command(name, command)
 
-    def load(self) -> LoadProcess:
-        """Start the clients, and give them when they send."""
-        command = [sys.executable, "-P", "-m", "tests.failover.load"]
+    def load(self, *more: str) -> LoadProcess:
+        """Start the clients, with more options, and give them when they send."""
+        command = [sys.executable, "-P", "-m", "tests.failover.load", *more]
         for name, url in self._urls.items():
             command += ["--url", f"{name}={url}"]
         for url in self._stores:

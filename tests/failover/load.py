@@ -58,14 +58,18 @@ _PASSING: Final = (408, 429, 500, 503, 600)
 class Load:
     """All clients."""
 
-    def __init__(self, urls: dict[str, str], ca_file: str | None, stores: list[str]) -> None:
+    def __init__(
+        self, urls: dict[str, str], ca_file: str | None, stores: list[str], between_s: float = BETWEEN_S
+    ) -> None:
         """Do nothing yet.
 
         Args:
             urls: address of each host.
             ca_file: the authority of their certificates.
             stores: addresses of the members of the outside store.
+            between_s: between some messages of a producer and the next ones.
         """
+        self._between_s = between_s
         self._urls = urls
         self._ca_file = ca_file
         self._stores = stores
@@ -206,7 +210,7 @@ class Load:
                         kept.sent += 1
                         receipt = await producer.send(f"keep/{name}", b"%d" % kept.sent, retain=True)
                         keeping.append((kept.sent, receipt))
-                await asyncio.sleep(BETWEEN_S)
+                await asyncio.sleep(self._between_s)
                 waiting = [(one, receipt) for one, receipt in waiting if not self._is_settled(one, receipt)]
                 for number, receipt in keeping:
                     if receipt.done and receipt.error is None:
@@ -416,9 +420,10 @@ def main() -> None:
     parser.add_argument("--url", action="append", required=True, help="NAME=URL of a host")
     parser.add_argument("--ca-file")
     parser.add_argument("--store", action="append", required=True, help="address of a member of etcd")
+    parser.add_argument("--between", type=float, default=BETWEEN_S, help="seconds between messages")
     options = parser.parse_args()
     urls = dict(one.split("=", 1) for one in options.url)
-    asyncio.run(Load(urls, options.ca_file, options.store).run())
+    asyncio.run(Load(urls, options.ca_file, options.store, options.between).run())
 
 
 if __name__ == "__main__":

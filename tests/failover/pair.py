@@ -11,11 +11,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from angarium_server import launch
+import psutil
+
+from angarium_server import launch, testing
 from cluster.admin.client import Admin
+from cluster.data.node_file import process_runs
 from cluster.security.authority import create_certificate
 from tests.failover.cables import CABLES, HOSTS, OUTSIDE
 from tests.failover.lines import lines_between
+from tests.warm_start import WarmNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -143,7 +147,7 @@ class Host:
         config = str(folder / f"{name}.toml")
         self._command = command(launch.command("up", "--config", config, "--data", str(data)))
         self._environment = {**launch.environment(), **(environment or {})}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | WarmNode | None = None
         #: How its processes ended without having been told to.
         self.deaths: list[int] = []
 
@@ -161,9 +165,9 @@ class Host:
         self.note_death()
         with self.log_file.open("ab") as log:
             log.write(f"--- {self.name} starts at {time.monotonic():.2f}\n".encode())
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self._environment
-            )
+            started = testing._start_process(self._command, log, self._environment)
+            assert isinstance(started, subprocess.Popen | WarmNode)
+            self._process = started
 
     def note_death(self, *, is_meant: bool = False) -> None:
         """Take note of how it ended."""
@@ -203,6 +207,12 @@ class Host:
                     words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
                     if self._is_ours(int(entry.name), words):
                         found[int(entry.name)] = " ".join(words)
+        # In tests its processes are forks, which have the command line and the environment of what they came from.
+        if keeper := self.pid:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for one in psutil.Process(keeper).children(recursive=True):
+                    found.setdefault(one.pid, "")
+            found.setdefault(keeper, "")
         return found
 
     def _is_ours(self, pid: int, words: list[str]) -> bool:
@@ -221,16 +231,18 @@ class Host:
     def kill(self) -> None:
         """Kill everything at once, as when the power is lost, and wait until nothing is left."""
         give_up_at = time.monotonic() + STOP_S
+        found: set[int] = set()
         while True:
-            found = self.processes()
+            found |= self.processes().keys()
             self.signal(signal.SIGKILL, found)
             if self._process is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(0.2)
-            if (self._process is None or self._process.poll() is not None) and not self.processes():
+            left = [pid for pid in found | self.processes().keys() if process_runs(pid)]
+            if (self._process is None or self._process.poll() is not None) and not left:
                 break
             if time.monotonic() > give_up_at:
-                raise TimeoutError(f"processes of {self.name} do not end: {self.processes()}")
+                raise TimeoutError(f"processes of {self.name} do not end: {left}")
             time.sleep(0.01)
         self._process = None
 

@@ -11,6 +11,7 @@ from tests.failover import compare, etcd
 from tests.failover.cables import ways
 from tests.failover.campaign import Round, is_even
 from tests.failover.troubles import in_sync
+from tests.share import short
 from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from tests.failover.troubles import World
 
 LEASE_S = 3
+#: Of the load, which has the pair for a minute.
+BETWEEN_S = short("0.4", long="0.1")
 PATIENCE_S = 60.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -59,7 +62,7 @@ def test_a_primary_that_is_killed_hangs_or_is_cut_off_is_replaced_and_nothing_is
     one = Round(tmp_path, LEASE_S, has_spaces=False, members=1, workers=1)
     with one.world() as world:
         settle(world)
-        load = one.load()
+        load = one.load("--between", BETWEEN_S)
         try:
             first = primary_of(world)
             first.kill()

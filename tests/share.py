@@ -1,0 +1,20 @@
+"""How much of what could go on for ever is run: a short share, and all of it with --long."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_is_long = False
+
+
+def begin(*, is_long: bool) -> None:
+    """Say which it is, before modules of tests are imported."""
+    global _is_long
+    _is_long = is_long
+
+
+def short(value: T, *, long: T) -> T:
+    """Give a number of rounds, seeds, messages or seconds: a short share, or that of a run with --long."""
+    return long if _is_long else value
