@@ -14,7 +14,7 @@ from tests.integration.steady_pair import Watch, answer
 
 QUEUE = "steady/queue"
 BATCH = 4
-INTERVAL_S = 0.025
+INTERVAL_S = 0.1
 
 
 async def _run(url: str) -> None:
