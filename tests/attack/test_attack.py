@@ -13,9 +13,10 @@ import pytest
 from tests.attack import attack_campaign as campaign
 from tests.attack import attackers
 from tests.attack.innocent import Noticed
+from tests.share import short
 
 #: What CI has time for; scripts/attack takes minutes.
-ATTACK_S = 2.0
+ATTACK_S, QUIET_S = short((1.0, 0.5), long=(2.0, 1.0))
 #: A machine that others use delays everybody; how much is for scripts/attack to say.
 P99_RATIO = 30.0
 #: What makes most work or takes most; the others have tests of their own.
@@ -24,7 +25,7 @@ SHARE = ("filters", "selectors", "memory", "mqtt")
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign, "QUIET_S", 1.0)
+    monkeypatch.setattr(campaign, "QUIET_S", QUIET_S)
     monkeypatch.setattr(campaign, "P99_RATIO", P99_RATIO)
     # Memory is given back in a minute, which is too long here.
     monkeypatch.setattr(campaign, "MEMORY_S", 0.0)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 120.0
 #: Bytes of a message: what is copied of a backlog is more than one step of it.
-SIZE = 200
+SIZE = 1_500
 #: Consumers leave most of a backlog alone until they are to drain it; what is published meanwhile comes behind.
 SLOW_S = 0.005
 

@@ -67,7 +67,7 @@ class Round:
         self._stop = threading.Event()
         self._failures: list[BaseException] = []
 
-    def run(self, deadline: float, lines: int, faults_min: int) -> dict[str, Any]:
+    def run(self, deadline: float, lines: int, rate: int, faults_min: int) -> dict[str, Any]:
         """Publish, break, wait, drain and judge; gives what is wrong, empty if nothing is."""
         self.node.start()
         try:
@@ -75,7 +75,7 @@ class Round:
                 self.node.run("queue", "create", queue, "--subscription", "crash/>")
             consumer = threading.Thread(target=self._consume_live, daemon=True)
             consumer.start()
-            with self._publisher(lines) as publisher:
+            with self._publisher(lines, rate) as publisher:
                 self._break_until(publisher, deadline, faults_min)
                 summary = self._wait(publisher)
             self._stop.set()
@@ -90,12 +90,12 @@ class Round:
         return self._judge(lines, summary)
 
     @contextlib.contextmanager
-    def _publisher(self, lines: int) -> Iterator[subprocess.Popen[bytes]]:
+    def _publisher(self, lines: int, rate: int) -> Iterator[subprocess.Popen[bytes]]:
         source = self._directory / "lines"
         source.write_bytes(b"".join(b"%d\n" % number for number in range(lines)))
         command = [sys.executable, "-P", "-m", "angarium_server", "pub", TOPIC, "--lines", str(source)]
         command += ["--mode", "persistent", "--producer", "campaign", "--retry-for", str(RETRY_S)]
-        command += ["--acked-file", str(self._acked), "--rate", str(RATE), "--json"]
+        command += ["--acked-file", str(self._acked), "--rate", str(rate), "--json"]
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -205,7 +205,7 @@ def say(text: str) -> None:
 
 
 def campaign(
-    kinds: list[str], minutes: float, seed: int, lines: int = LINES, faults_min: int = 1
+    kinds: list[str], minutes: float, seed: int, lines: int = LINES, rate: int = RATE, faults_min: int = 1
 ) -> dict[str, Any]:
     """Run rounds until the time is over, at least one, each with some faults; gives the verdict."""
     rng = random.Random(seed)
@@ -221,7 +221,7 @@ def campaign(
         kinds = [kind for kind in kinds if kind not in missing]
         while not rounds or time.monotonic() < deadline:
             one = Round(Path(name), disk, kinds, rng)
-            wrong = one.run(deadline, lines, faults_min)
+            wrong = one.run(deadline, lines, rate, faults_min)
             rounds += 1
             acknowledged += one.acknowledged
             refused += one.refused

@@ -15,12 +15,14 @@ from gateway.mqtt.codec.properties import NONE, Properties
 from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription
 from tests.integration.mqtt_clients import Raw
+from tests.share import short
 
 if TYPE_CHECKING:
     from gateway.mqtt.codec import Packet
 
-#: Of each kind.
-CLIENTS: Final = 20
+#: Of each kind, and how long each rests when all that it has published is acknowledged.
+CLIENTS: Final = short(8, long=20)
+REST_S: Final = short(0.06, long=0.0)
 #: Of each client that are unacknowledged at a time, with QoS 1 and with QoS 2.
 ONCE_MAX: Final = 10
 TWICE_MAX: Final = 5
@@ -74,10 +76,12 @@ class Loader:
         self.connections += 1
         client.say(*[self._message(number, dup=True) for number in self._unacknowledged])
         while True:
-            while len(self._unacknowledged) < ONCE_MAX and not self._stop.is_set():
-                self._unacknowledged.append(self._next)
-                client.say(self._message(self._next))
-                self._next += 1
+            if not self._unacknowledged and not self._stop.is_set():
+                time.sleep(REST_S)
+                for _ in range(ONCE_MAX):
+                    self._unacknowledged.append(self._next)
+                    client.say(self._message(self._next))
+                    self._next += 1
             if not self._unacknowledged:
                 return
             answer = client.next()
@@ -180,7 +184,10 @@ class Device:
         return None
 
     def _publish(self, client: Raw) -> None:
-        while len(self._out) < TWICE_MAX and not self._stop.is_set():
+        if self._out or self._stop.is_set():
+            return
+        time.sleep(REST_S)
+        while len(self._out) < TWICE_MAX:
             while self._next_id in self._out:
                 self._next_id = self._next_id % IDS + 1
             payload = f"{self._name} {self.published}".encode()

@@ -21,14 +21,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.requirement("R96", "R163", "R168", "
 
 QUEUES = ("a", "b")
 #: Messages in each queue before it is moved: what is copied is more than one step of it.
-BACKLOG = 20_000
+BACKLOG = 3_500
+#: Between a hundred messages and the next ones.
+PAUSE_S = 0.03
 
 
 @contextmanager
 def busy_queues(node: Node) -> Iterator[list[Busy]]:
     for queue in QUEUES:
         node.run("queue", "create", queue, "--set", "owner=default", "--set", f"subscriptions=in/{queue}")
-    busy = [Busy(lambda: angarium.connect(node.url, timeout_s=LIMIT_S), queue) for queue in QUEUES]
+    busy = [Busy(lambda: angarium.connect(node.url, timeout_s=LIMIT_S), queue, PAUSE_S) for queue in QUEUES]
     try:
         for one in busy:
             wait_until(lambda one=one: one.failures or len(one.acknowledged) >= BACKLOG, "a backlog", LIMIT_S)  # type: ignore[misc]

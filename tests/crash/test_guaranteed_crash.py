@@ -12,18 +12,19 @@ import pytest
 
 from tests.crash.accounts import Account
 from tests.crash.campaign import campaign
+from tests.share import short
 
 pytestmark = pytest.mark.slow
 
 #: Of each campaign; the publisher needs lines / rate = 8 s, and what was broken has to come back.
-LINES = 16_000
+LINES, RATE = short((4_000, 500), long=(16_000, 2_000))
 SEED = int(os.environ.get("ANGARIUM_CRASH_SEED", "1"))
 
 
 @pytest.mark.requirement("R163", "R164", "R190", "R96")
 @pytest.mark.timeout(240)
 def test_kills_lose_and_double_nothing_that_was_acknowledged() -> None:
-    verdict = campaign(["kill"], minutes=0.0, seed=SEED, lines=LINES, faults_min=5)
+    verdict = campaign(["kill"], minutes=0.0, seed=SEED, lines=LINES, rate=RATE, faults_min=5)
     assert verdict["broken"] == []
     assert verdict["acknowledged"] == LINES
     assert sum(verdict["faults"].values()) >= 3
@@ -32,7 +33,8 @@ def test_kills_lose_and_double_nothing_that_was_acknowledged() -> None:
 @pytest.mark.timeout(240)
 def test_hangs_full_disks_and_failing_syncs_lose_and_double_nothing() -> None:
     """What cannot be done here (no right to mount, no strace) is skipped by the campaign and said in its verdict."""
-    verdict = campaign(["stop", "enospc", "eio"], minutes=0.0, seed=SEED, lines=LINES, faults_min=5)
+    kinds = ["stop", "enospc", "eio"]
+    verdict = campaign(kinds, minutes=0.0, seed=SEED, lines=LINES, rate=RATE, faults_min=5)
     assert verdict["broken"] == []
     assert verdict["acknowledged"] + verdict["refused"] == LINES
     assert sum(verdict["faults"].values()) >= 2

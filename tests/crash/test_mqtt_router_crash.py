@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final, Self
 import pytest
 
 from gateway.mqtt.codec.publish import Publish
-from tests.crash.mqtt_load import CLIENTS, LIMIT_S, PAUSE_S, QUEUES, Device, Loader
+from tests.crash.mqtt_load import CLIENTS, LIMIT_S, PAUSE_S, QUEUES, REST_S, Device, Loader
 from tests.crash.watched_node import is_replaced, look_until
 from tests.integration.mqtt_clients import Raw
 from tests.integration.mqtt_node import drained, mqtt_node
+from tests.share import short
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 #: Besides those with QoS 1 and with QoS 2.
-CLIENTS_DIRECT: Final = 10
+CLIENTS_DIRECT: Final = short(4, long=10)
 KILLS: Final = 3
 
 
@@ -49,6 +50,7 @@ class Direct:
             while not self._stop.is_set():
                 self._say(client)
                 self._hear(client)
+                time.sleep(REST_S)
             client.socket.settimeout(LIMIT_S)
             self._say(client)  # nothing is lost any more
             while self.got[-1:] != [self.published - 1]:

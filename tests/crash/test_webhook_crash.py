@@ -18,6 +18,7 @@ import pytest
 from angarium import blocking
 from angarium_server.testing import Node
 from tests.integration.webhook_sink import Attempt, Sink
+from tests.share import short
 from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("R254")]
 
-MESSAGES = 400
+MESSAGES = short(150, long=400)
 #: Of requests: those that fail, and those that are taken and answered too late. So most of what a killed process holds
 #: waits for its next attempt.
 FAILS, SILENT = 0.3, 0.05

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from angarium_server.testing import Node
 
-LOOK_INTERVAL_S = 0.02
+LOOK_INTERVAL_S = 0.05
 
 
 def look_until(

@@ -25,6 +25,8 @@ pytestmark = pytest.mark.slow
 LIMIT_S = 30.0
 #: Of each queue, before and after the disturbance: enough that it has something to disturb.
 SOME = 60
+#: Between so many messages and the next ones.
+PAUSE_S = 0.05
 
 
 @pytest.fixture
@@ -121,8 +123,8 @@ class Load:
         async with self._client.producer("load") as producer:
             number = 0
             while not self._stopping.is_set():
-                numbers = range(number, number + 40)
-                number += 40
+                numbers = range(number, number + SOME)
+                number += SOME
                 report = await producer.publish_many([self._message(n) for n in numbers])
                 refused = {at: error.code for at, error in report.refused}
                 for at, n in enumerate(numbers):
@@ -130,7 +132,7 @@ class Load:
                         self.refused[refused[at]] = self.refused.get(refused[at], 0) + 1
                     else:
                         self.acknowledged[self._queues[n % len(self._queues)]].append(n)
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(PAUSE_S)
 
     def _message(self, number: int) -> angarium.Message:
         queue = self._queues[number % len(self._queues)]

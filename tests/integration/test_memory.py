@@ -10,6 +10,7 @@ import pytest
 from angarium import errors, wire
 from tests.integration.attacked_node import AttackedNode
 from tests.integration.raw_client import row
+from tests.share import short
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ topic_cache_bytes = 1048576
 """
 #: Filters that all match the topics below, and topics that each match one filter more: as many distinct large sets.
 LEVELS = 12
-TOPICS = 600
+TOPICS = short(300, long=600)
 #: What the sets of these would take: one place in a tuple for each filter, in the router and one worker.
 UNBOUNDED_BYTES = TOPICS * 2 * 8 << LEVELS
 #: The routers and workers of a node, after a minute, as a part of what they had before the client came.

@@ -13,6 +13,7 @@ from angarium import blocking, wire
 from angarium_server.testing import Node
 from tests.integration.numbered import Tally, payload
 from tests.integration.raw_client import RawClient, row
+from tests.share import short
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("R3", "R210", "R211")]
 
-MESSAGES = 20_000
+MESSAGES = short(6_000, long=20_000)
 TOPICS = 61
 #: Small rounds may be answered by the router itself, large ones go to all workers.
 ROUND_ROWS = (1, 2, 4, 30, 200, 500)

@@ -141,7 +141,7 @@ def run_driver(arguments: list[str], faults: str) -> int:
         "ANGARIUM_SINK_FAULTS": faults,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": str(DRIVER.parents[2]),
+        "PYTHONPATH": os.pathsep.join(map(str, (DRIVER.with_name("compiled_first"), DRIVER.parents[2]))),
     }
     done = subprocess.run(
         [sys.executable, str(DRIVER), *arguments],

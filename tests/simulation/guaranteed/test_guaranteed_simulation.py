@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import wire
+from tests.share import short
 from tests.simulation import failure_story, simulate
 from tests.simulation.event_history import FOREVER
 from tests.simulation.guaranteed import guaranteed_scenario
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
 SERIES = 0
 #: Seconds on one core.
-SEEDS_DEFAULT = 20
+SEEDS_DEFAULT = short(4, long=20)
 #: Seeds of one test, so that a failure is found, and named, soon.
-SEEDS_PER_TEST = 10
-#: Runs in which is counted what the rules had to judge: those, and some of the few in which operators act.
-COUNTED = (*range(SEEDS_DEFAULT), 32, 39, 43, 47, 50, 54, 55, 58, 59)
+SEEDS_PER_TEST = 4
+#: Runs in which is counted what the rules had to judge: much of everything for little time.
+COUNTED = (1, 3, 8, 28, 32, 38, 39, 43, 47, 50, 54, 55, 58)
 
 
 def play(number: int) -> Outcome:
@@ -71,7 +72,7 @@ def test_every_run_keeps_the_promises_of_guaranteed_messaging(first_seed: int) -
 @pytest.mark.slow
 def test_a_seed_gives_the_same_history_in_another_process_with_other_hashes() -> None:
     """Nothing in router, home, controller or SDK may depend on the order of a set, on the clock or on chance."""
-    numbers = [3, 8, 11]
+    numbers = [3]
     told = said_elsewhere(__name__, "t.fingerprint(t.play(int(one)))", numbers)
     assert told == [fingerprint(play(number)) for number in numbers]
 
@@ -115,7 +116,9 @@ def material(outcome: Outcome) -> Counter[str]:
 def test_the_runs_give_every_rule_something_to_judge() -> None:
     found: Counter[str] = Counter()
     for number in COUNTED:
-        found += judged(number)[1]
+        story, counted = judged(number)
+        assert not story, story
+        found += counted
     scarce = {name: count for name, count in found.items() if count < 10}
     assert len(found) == 21, found
     assert not scarce, found

@@ -14,13 +14,14 @@ from angarium import errors, wire
 from node.home.home import Home, HomeLimits
 from router.admission.spooling import Rearranging
 from router.sessions.producer import Memory
+from tests.share import short
 from tests.simulation.guaranteed.stage import Stage, names
 from tests.simulation.simulated_worker import SimulatedWorker
 
 if TYPE_CHECKING:
     from tests.simulation.guaranteed.records import Publication
 
-SEEDS = [f"story {number}" for number in range(6)]
+SEEDS = [f"story {number}" for number in range(short(3, long=6))]
 FIFTY = ["t/1"] * 50
 
 

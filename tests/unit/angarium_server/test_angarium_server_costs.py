@@ -28,6 +28,7 @@ from router.sessions.hello import Behalf
 from router.sessions.interest import FilterSet, Interest, Subscription
 from router.sessions.queues import Bundle, ClassQueue
 from router.sessions.session import Session
+from tests.share import short
 from tests.unit.node.driven_home import ROUTER, DrivenHome, settings_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.requirement("R279")
 
-COUNT = 10_000
+COUNT = short(5_000, long=10_000)
 WITHIN = 1.5
 
 
