@@ -9,7 +9,7 @@ up by that says what a turn may cost, and goes on in the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -46,6 +46,34 @@ class _Search(msgspec.Struct, eq=False):
     #: The number of the last change when it began, and the values that were removed since.
     since: int
     removed: set[Any]
+
+
+class Lookups:
+    """What lookups of many may cost together in one turn of their process, and who goes on in the next ones."""
+
+    def __init__(self) -> None:
+        #: In nodes of a trie.
+        self.nodes_left = TURN_NODES
+        #: Connections that wait for a turn, in their order.
+        self._waiting: dict[bytes, None] = {}
+
+    def __len__(self) -> int:
+        """Count those that wait."""
+        return len(self._waiting)
+
+    def put_off(self, connection_id: bytes) -> None:
+        """Have one go on in a turn to come, behind those that wait."""
+        self._waiting[connection_id] = None
+
+    def begin_turn(self) -> Iterator[bytes]:
+        """Begin a turn; gives who goes on, as long as there is something left of it."""
+        self.nodes_left = TURN_NODES
+        for _ in range(len(self._waiting)):
+            if self.nodes_left <= 0:
+                return
+            first = next(iter(self._waiting))
+            del self._waiting[first]
+            yield first
 
 
 class FanOut(Generic[V, P]):

@@ -28,6 +28,7 @@ from angarium_server.process import Process, at_work, load_config
 from cluster.mqtt.crowd import Crowd, Deadlines
 from cluster.mqtt.role import MqttRuntime
 from gateway.egress import Egress
+from gateway.fanout import Lookups
 from gateway.mqtt.clients.client import Client
 from gateway.mqtt.clients.settings import Settings
 from gateway.mqtt.codec.publish import Seen
@@ -85,9 +86,8 @@ class MqttServer:
             InvalidRequestError: that is not possible (40017).
         """
         runtime = load_config(process.runtime_dir, ROLE, MqttRuntime)
-        raise_descriptors(
-            runtime.max_connections + runtime.settings.pending_connections_max + OTHER_DESCRIPTORS
-        )
+        pending = runtime.settings.pending_connections_max
+        raise_descriptors(runtime.max_connections + pending + OTHER_DESCRIPTORS)
         self._process = process
         self._tls = runtime.tls
         self._settings = settings_of(runtime)
@@ -120,6 +120,7 @@ class MqttServer:
         self._memory = FreedMemory()
         self._egress = Egress(self._door, runtime.settings.egress_memory_bytes)
         self._credit = Credit()
+        self._lookups = Lookups()
         #: The Message VPN of each address.
         self._vpns: dict[str, str] = {}
         #: By Message VPN, and what is read for their subscriptions.
@@ -245,6 +246,11 @@ class MqttServer:
         if farewell:
             self._door.send_bytes(connection_id, farewell)
         self._door.finish(connection_id, now)
+
+    @property
+    def lookups(self) -> Lookups:
+        """What it costs to find which subscriptions a message is for, of all sessions; `Client.tick` goes on."""
+        return self._lookups
 
     @property
     def credit(self) -> Credit:
@@ -377,6 +383,10 @@ class MqttServer:
         has_more = self._door.read_rest()
         self._carriers.hand_over(now)
         is_behind = self._is_delivering and self._deliver_rest(now)
+        for connection_id in self._lookups.begin_turn():
+            if client := self._clients.get(connection_id):
+                client.tick(now)
+        is_behind = is_behind or len(self._lookups) > 0
         wake = min(self._carriers.tick(now), self._due_at, read_at)
         for readings in self._readings.values():
             wake = min(wake, readings.tick(now))

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from angarium.errors import AngariumError
     from gateway.egress import Receiver
+    from gateway.fanout import Lookups
     from gateway.mqtt.codec.acknowledge import PubRel
     from gateway.mqtt.sessions.credit import Credit
     from gateway.mqtt.sessions.received import Answer
@@ -37,6 +38,10 @@ class SessionOwner(MqttReceiver, Protocol):
 
 class SessionHost(Protocol):
     """The process, to the sessions of its clients."""
+
+    @property
+    def lookups(self) -> Lookups:
+        """What it costs to find which subscriptions a message is for, of all sessions; `Client.tick` goes on."""
 
     @property
     def credit(self) -> Credit:

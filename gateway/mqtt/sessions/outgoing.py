@@ -4,7 +4,9 @@ A message is done with, so that the queue deletes it, when the client has acknow
 cannot have it, when its turn has come. What is sent counts as taken when it is done with: so never more is on its way
 than the window of the flow allows, which the client's receive maximum bounds [MQTT-3.3.4-9].
 
-They are sent in the order of the queue [MQTT-4.6.0-5]: one that has to wait holds up those behind it.
+They are sent in the order of the queue [MQTT-4.6.0-5]: one that has to wait holds up those behind it. Where
+subscriptions have options it is looked up which of them a message is for. That takes several turns of the process if
+very many match, and all sessions share these (`gateway.fanout.Lookups`).
 
 With QoS 2 a message is done with at its PUBREC. That it will not be sent again is remembered, in one write with its
 deletion, before PUBREL is said; and that PUBREL is to be said on the next connection too, until PUBCOMP came.
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from angarium import errors
 from angarium.errors import error_for
-from angarium.trie import FilterTrie
+from angarium.trie import FilterTrie, Walk
 from gateway.mqtt.codec import publish
 from gateway.mqtt.codec.acknowledge import PubRel
 from gateway.mqtt.codec.errors import ReasonCode
@@ -54,6 +56,8 @@ class Outgoing:
         "_subscriptions",
         "_trie",
         "_unacknowledged",
+        "_walk",
+        "is_put_off",
     )
 
     def __init__(
@@ -69,6 +73,10 @@ class Outgoing:
         #: How many of them have options that matter; and if any have, the subscriptions by their filters.
         self._special = 0
         self._trie: FilterTrie[MqttSubscription] | None = None
+        #: The topic of which it is being looked up which subscriptions match it: for that a turn was too short.
+        self._walk: tuple[str, Walk[MqttSubscription]] | None = None
+        #: Whether `go_on` has something to do in the next turn.
+        self.is_put_off = False
         self._unacknowledged = Unacknowledged()
         #: Those that wait, the oldest first: the first one for its packet identifier.
         self._held: list[Came] = []
@@ -99,7 +107,7 @@ class Outgoing:
         if _is_special(subscription):
             self._special -= 1
             if not self._special:
-                self._trie = None
+                self._trie = self._walk = None
 
     # -- messages --------------------------------------------------------------------------------------------
 
@@ -188,13 +196,18 @@ class Outgoing:
         """Send what need not wait, in one piece; false as above."""
         if not self._held:
             return True
+        self.is_put_off = False
         passed = 0
         packets: list[bytes] = []
         for came in self._held:
             verdict = self._unacknowledged.judge(came.position)
             if verdict is Verdict.SEND and self._has_room:
+                matching = self._matching(came.row[1])
+                if matching is None:
+                    self.is_put_off = True
+                    break
                 self._unacknowledged.passed(came.position)
-                packets += self._send(came)
+                packets += self._send(came, matching)
             elif verdict is Verdict.SEND or verdict is Verdict.WAIT:
                 if self._unacknowledged.is_held(came.position):
                     self._keeping.hurry()
@@ -215,13 +228,41 @@ class Outgoing:
     def interrupt(self) -> None:
         """Forget what waits: the flow is over, and the next one brings it again."""
         self._held.clear()
+        self._walk, self.is_put_off = None, False
 
     def _finish(self, came: Came) -> None:
         """Be done with a message that is not, or no more, on its way."""
         self._attached.accept(came.window, came.position)
         came.window.take(1, came.size_bytes)
 
-    def _send(self, came: Came) -> list[bytes]:
+    def _matching(self, topic: str) -> dict[MqttSubscription, None] | None:
+        """Give the subscriptions that match a topic, if they are told apart; None: the turn ends before that is known.
+
+        `go_on` comes back to it in the next one. What the client gives back of its filters meanwhile is not among them.
+        """
+        trie, lookups = self._trie, self._host.lookups
+        if trie is None:
+            return {}
+        if self._walk is None or self._walk[0] != topic:
+            found = [*trie.exact(topic)]
+            search = trie.search(topic, found, max(lookups.nodes_left, 0))
+            if isinstance(search, int):
+                lookups.nodes_left -= search
+                return dict.fromkeys(found)
+            lookups.nodes_left -= search.visited
+            self._walk = topic, search
+        walk = self._walk[1]
+        before = walk.visited
+        ends = walk.step(max(lookups.nodes_left, 0))
+        lookups.nodes_left -= walk.visited - before
+        if not ends:
+            lookups.put_off(self._receiver.connection_id)
+            return None
+        self._walk = None
+        here = self._subscriptions
+        return {one: None for one in walk.found if here.get(one.options.filter) is one}
+
+    def _send(self, came: Came, matching: dict[MqttSubscription, None]) -> list[bytes]:
         """Give the parts of a packet; none if the client does not get the message."""
         row = came.row
         topic = written(row[1])
@@ -229,7 +270,6 @@ class Outgoing:
         if topic is None:
             self._receiver.count("discard.topic-not-mqtt")
         elif self._trie is not None:
-            matching = dict.fromkeys(self._trie.match(row[1]))
             if (
                 matching
                 and all(one.options.no_local for one in matching)
@@ -258,7 +298,7 @@ class Outgoing:
         assert self._special == sum(map(_is_special, self._subscriptions.values()))
         assert (self._trie is not None) == bool(self._special)
         verdict = self._unacknowledged.judge(self._held[0].position) if self._held else Verdict.WAIT
-        assert verdict is Verdict.WAIT or not self._has_room
+        assert verdict is Verdict.WAIT or not self._has_room or self.is_put_off
 
 
 def _is_special(subscription: MqttSubscription) -> bool:

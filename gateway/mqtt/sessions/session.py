@@ -453,6 +453,8 @@ class Session:
         """Do again what could not be done, if it is time for that."""
         if self._bind_at <= now:
             self._bind()
+        if self._outgoing is not None and self._outgoing.is_put_off:
+            self._go_on(None, now)
         if self._shares is not None:
             self._shares.tick(now)
         if self._note is not None and self._own is not None:

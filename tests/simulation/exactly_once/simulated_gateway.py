@@ -12,6 +12,7 @@ from angarium import errors, slots
 from angarium.client.protocol.events import Welcome
 from angarium.slots import ROUND_ROWS_MAX
 from angarium_server.frames.gateways import Rights
+from gateway.fanout import TURN_NODES, Lookups
 from gateway.mqtt.clients.client import Client, ClientState
 from gateway.mqtt.clients.settings import Settings
 from gateway.mqtt.codec import Parser, Sender
@@ -257,6 +258,7 @@ class SimulatedGateway:
         self.carrier: Carrier | None = None
         self._begin_producing()
         self.credit = Credit()
+        self.lookups = Lookups()
         self.connections: dict[bytes, Connection] = {}
         self.to_router: deque[Callable[[Any], None]] = deque()
         self.from_router: deque[tuple[SimulatedAttached | Carrier, Callable[[], None]]] = deque()
@@ -317,6 +319,7 @@ class SimulatedGateway:
         self.to_router.clear()
         self.from_router.clear()
         self.credit = Credit()
+        self.lookups = Lookups()
         self._begin_producing()
         for one in gone:
             one.is_open = False  # type: ignore[attr-defined]
@@ -385,6 +388,7 @@ class SimulatedGateway:
         """Nothing was read."""
 
     def tick(self) -> None:
+        self.lookups.nodes_left = TURN_NODES
         for connection in list(self.connections.values()):
             if connection.client.state is ClientState.HERE:
                 connection.client.tick(self.now)

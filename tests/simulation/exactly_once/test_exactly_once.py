@@ -147,8 +147,8 @@ def begin_below_what_homes_know(patch: pytest.MonkeyPatch) -> None:
 def delete_before_puback(patch: pytest.MonkeyPatch) -> None:
     send = Outgoing._send
 
-    def done(outgoing: Outgoing, came: Any) -> list[bytes]:
-        packets = send(outgoing, came)
+    def done(outgoing: Outgoing, came: Any, matching: Any) -> list[bytes]:
+        packets = send(outgoing, came, matching)
         outgoing._attached.accept(came.window, came.position)
         return packets
 

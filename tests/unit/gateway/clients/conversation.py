@@ -17,6 +17,7 @@ from angarium.client.protocol.flow_window import spool_size
 from angarium.client.protocol.messages import GuaranteedDelivery
 from angarium.errors import error_for
 from angarium_server.frames.gateways import Rights
+from gateway.fanout import Lookups
 from gateway.mqtt.clients.client import Client, ClientState
 from gateway.mqtt.clients.settings import Settings
 from gateway.mqtt.codec import Parser, Sender, write
@@ -300,6 +301,7 @@ class Conversation:
         self.fanned_out: set[MqttSubscription] = set()
         self.delivered: list[tuple[list[str], list[str]]] = []
         self.credit = Credit()
+        self.lookups = Lookups()
         self.wakes: list[float] = []
         self.time_ms = 1_700_000_000_000
         self.takes_more = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -11,10 +12,14 @@ from hypothesis import strategies as st
 from angarium import wire
 from angarium.client.protocol.flow_window import FlowWindow, spool_size
 from angarium.client.protocol.messages import GuaranteedDelivery
+from gateway import fanout
+from gateway.fanout import Lookups
 from gateway.mqtt.codec import Parser, Sender, write
 from gateway.mqtt.codec.connect import ConnAck
 from gateway.mqtt.codec.kinds import V5
 from gateway.mqtt.codec.publish import Publish
+from gateway.mqtt.codec.subscribe import Subscription
+from gateway.mqtt.delivering import MqttSubscription
 from gateway.mqtt.sessions import unacknowledged
 from gateway.mqtt.sessions.outgoing import Outgoing
 
@@ -24,6 +29,10 @@ if TYPE_CHECKING:
 #: Few, so that they meet.
 IDS = 5
 RECEIVE_MAX = 3
+TOPIC = "a/a/a/a"
+#: They match it by 31 nodes of a trie, in turns of 3.
+FILTERS = ["/".join(levels) for levels in product("a+", repeat=4)]
+TURN_NODES = 3
 
 
 class Queue:
@@ -41,7 +50,7 @@ class Queue:
 
     def put(self, flags: int) -> None:
         self.last += 1
-        self.rows[self.last] = (0, "a", flags, None, None, b"%d" % self.last)
+        self.rows[self.last] = (0, TOPIC, flags, None, None, b"%d" % self.last)
 
     def bind(self) -> None:
         self.unbind()
@@ -91,8 +100,11 @@ class Side:
 
     name, vpn, version, packet_bytes_max, connection_id = "c", "default", V5, 0, b"1"
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, *, is_told_apart: bool = False) -> None:
         self.queue = queue
+        #: Whether its subscriptions have options, so that it is looked up which of them a message is for.
+        self.is_told_apart = is_told_apart
+        self.lookups = Lookups()
         #: What the client has got: in order of coming, without what came again; and what it has acknowledged.
         self.got: list[int] = []
         self.acknowledged: set[int] = set()
@@ -100,6 +112,9 @@ class Side:
 
     def connect(self) -> None:
         self.outgoing = Outgoing(self, self, self, unacknowledged.InFlight(RECEIVE_MAX))  # type: ignore[arg-type]
+        for at, text in enumerate(FILTERS if self.is_told_apart else ()):
+            subscription = MqttSubscription(self, Subscription(text, qos=1), identifier=1 + at)  # type: ignore[arg-type]
+            self.outgoing.add(subscription)
         self._heard = Parser(Sender.SERVER, version=V5)
         self._heard.feed(write(ConnAck(), V5))
         #: What the client has not acknowledged: packet identifier -> position; of this connection.
@@ -133,6 +148,7 @@ class Side:
         assert position not in self._came, "twice on one connection"
         self._came.add(position)
         is_first = position not in self.got
+        assert len(packet.properties.subscription_identifiers) == len(self.outgoing._subscriptions)
         if packet.qos:
             assert packet.packet_id not in self.unanswered, "an identifier that is in use"
             assert packet.dup == (self.queue.counts[position] > 1), "DUP says that it was delivered before"
@@ -150,6 +166,8 @@ class Side:
         elif what == "give":
             if delivery := self.queue.give():
                 assert self.outgoing.take([delivery], 0.0)
+        elif what == "turn":
+            self.turn()
         elif what == "acknowledge" and self.unanswered:
             self.acknowledge([*self.unanswered][number % len(self.unanswered)])
         elif what == "rebind":
@@ -170,6 +188,10 @@ class Side:
             window.renew()
             window.validate()
 
+    def turn(self) -> None:
+        for _ in self.lookups.begin_turn():
+            assert self.outgoing.go_on(0.0)
+
     def acknowledge(self, packet_id: int) -> None:
         self.acknowledged.add(self.unanswered.pop(packet_id))
         self.outgoing.acknowledged(packet_id)
@@ -181,6 +203,8 @@ class Side:
             self.queue.bind()
         for _ in range(4 * self.queue.last + 4):
             self.step("give", 0)
+            for _ in range(2 * len(FILTERS)):
+                self.turn()
             for packet_id in [*self.unanswered]:
                 self.acknowledge(packet_id)
             if self.queue.window:
@@ -189,21 +213,56 @@ class Side:
 
 _STEPS = st.tuples(
     st.sampled_from(
-        ["put", "put", "give", "give", "acknowledge", "acknowledge", "rebind", "crash", "sync", "reconnect"]
+        [
+            *("put", "put", "give", "give", "acknowledge", "acknowledge", "rebind", "crash", "sync"),
+            *("reconnect", "turn", "turn"),
+        ]
     ),
     st.integers(0, 3),
 )
 
 
-@given(st.lists(_STEPS, max_size=60))
+@given(steps=st.lists(_STEPS, max_size=60), is_told_apart=st.booleans())
 def test_nothing_is_lost_order_is_kept_and_no_identifier_is_used_twice_at_once(
-    steps: list[tuple[str, int]],
+    steps: list[tuple[str, int]], *, is_told_apart: bool
 ) -> None:
     queue = Queue()
-    with patch.object(unacknowledged, "IDS", IDS):
-        side = Side(queue)
+    with patch.object(unacknowledged, "IDS", IDS), patch.object(fanout, "TURN_NODES", TURN_NODES):
+        side = Side(queue, is_told_apart=is_told_apart)
         for what, number in steps:
             side.step(what, number)
         side.finish()
     assert side.got == [*range(1, queue.last + 1)]
     assert not queue.rows
+
+
+def test_a_message_that_very_many_filters_of_a_session_match_takes_several_turns() -> None:
+    """Nobody else waits for that, and what the client gives back meanwhile is not named."""
+    queue = Queue()
+    with patch.object(fanout, "TURN_NODES", TURN_NODES):
+        side = Side(queue, is_told_apart=True)
+        queue.put(wire.MODE_PERSISTENT)
+        delivery = queue.give()
+        assert delivery is not None
+        assert side.outgoing.take([delivery], 0.0)
+        side.outgoing.remove(side.outgoing._subscriptions[TOPIC])
+        turns = 1
+        while not side.got:
+            assert turns <= 2 * len(FILTERS)
+            assert side.lookups.nodes_left <= 0
+            turns += 1
+            side.turn()
+            side.outgoing.validate()
+    assert turns > 3
+
+
+def test_sessions_share_the_turns_of_their_process_in_the_order_in_which_they_came() -> None:
+    lookups = fanout.Lookups()
+    for name in (b"1", b"2", b"1", b"3"):
+        lookups.put_off(name)
+    went_on = []
+    for name in lookups.begin_turn():
+        went_on.append(name)
+        lookups.nodes_left -= fanout.TURN_NODES // 2
+    assert (went_on, len(lookups)) == ([b"1", b"2"], 1)
+    assert [*lookups.begin_turn()] == [b"3"]
