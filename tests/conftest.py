@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     A shell has what it starts in the background ignore it, and every process that comes of that as well.
     """
-    share.begin(is_long=config.getoption("--long"))
+    share.begin(with_all=config.getoption("--long"))
     gc.set_threshold(*GC_THRESHOLDS)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

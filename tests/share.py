@@ -9,10 +9,15 @@ T = TypeVar("T")
 _is_long = False
 
 
-def begin(*, is_long: bool) -> None:
+def begin(*, with_all: bool) -> None:
     """Say which it is, before modules of tests are imported."""
     global _is_long
-    _is_long = is_long
+    _is_long = with_all
+
+
+def is_long() -> bool:
+    """Tell whether this run takes all."""
+    return _is_long
 
 
 def short(value: T, *, long: T) -> T:
