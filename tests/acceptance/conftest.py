@@ -57,10 +57,14 @@ def desk(tmp_path: Path, installation: Installation) -> Iterator[Desk]:
 
 
 @pytest.fixture
-def quick_desk(
-    desk: Desk, installation: Installation, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Desk]:
-    """Give such a place where `angarium` of the installation is forked, as elsewhere in these tests."""
-    with QuickCommands(tmp_path_factory.mktemp("q"), command_shell.SERVERS[0]) as quick:
-        desk.use(installation.folder / "bin", instead=quick.folder)
-        yield desk
+def quick(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give a folder with an `angarium` that has the installation fork, as elsewhere in these tests."""
+    with QuickCommands(tmp_path_factory.mktemp("q"), command_shell.SERVERS[0]) as commands:
+        yield commands.folder
+
+
+@pytest.fixture
+def quick_desk(desk: Desk, installation: Installation, quick: Path) -> Desk:
+    """Give such a place whose `angarium` is that one."""
+    desk.use(installation.folder / "bin", instead=quick)
+    return desk

@@ -289,7 +289,8 @@ class Desk:
             if path.name not in {".venv", ".git", "angarium-data"}:
                 (folder / path.name).symlink_to(path)
         (folder / ".venv" / "bin").mkdir(parents=True)
-        self._environment = clean_environment() | {
+        #: What commands inherit.
+        self.environment = clean_environment() | {
             "HOME": str(folder),
             "XDG_CONFIG_HOME": str(folder),
             "XDG_RUNTIME_DIR": str(folder),
@@ -308,14 +309,14 @@ class Desk:
         self._binaries = binaries
         path = f"'{instead}':'{binaries}'" if instead else f"'{binaries}'"
         (self._folder / ".venv" / "bin" / "activate").write_text(f"export PATH={path}:$PATH\n")
-        self._environment["ANGARIUM_VENV"] = str(binaries.parent)
+        self.environment["ANGARIUM_VENV"] = str(binaries.parent)
 
     def reader(self, *, listen: bool = True) -> Reader:
         """Give somebody who sits down here, with terminals that nobody has typed anything into.
 
         A node listens on a free port instead of the default one, unless the page itself says where.
         """
-        environment = dict(self._environment)
+        environment = dict(self.environment)
         if listen:
             environment["ANGARIUM_LISTEN"] = f"tcp://127.0.0.1:{self._instead[PORTS[0]]}"
         return Reader(self._folder, environment, self._instead)

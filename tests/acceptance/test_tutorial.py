@@ -11,6 +11,7 @@ import pytest
 
 from tests.acceptance.document import blocks
 from tests.acceptance.installation import ROOT
+from tests.share import short
 
 if TYPE_CHECKING:
     from tests.acceptance.document import Desk
@@ -20,6 +21,7 @@ TUTORIAL = ROOT / "docs" / "tutorial"
 SPARK = "A stream into Spark"
 REPORT = "A report"
 CLEAN_UP = "Clean up"
+COMPILED_FIRST = ROOT / "tests" / "spark" / "compiled_first"
 
 IN_A_HURRY = (
     "spark.ui.enabled false",
@@ -43,21 +45,25 @@ def test_a_part_works_as_printed(desk: Desk, part: str, times: int) -> None:
 
 
 @pytest.fixture
-def spark_in_a_hurry(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have Spark interpret queries, as there are few rows; with --long it does what it always does."""
+def spark_in_a_hurry(request: pytest.FixtureRequest, desk: Desk, tmp_path: Path) -> None:
+    """Have Spark interpret queries, as there are few rows, and not compile PySpark in each of its processes.
+
+    With --long it does what it always does.
+    """
     if not request.config.getoption("--long"):
         (tmp_path / "spark-defaults.conf").write_text("\n".join(IN_A_HURRY), encoding="ascii")
-        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+        desk.environment |= {"SPARK_CONF_DIR": str(tmp_path), "PYTHONPATH": str(COMPILED_FIRST)}
 
 
 @pytest.mark.usefixtures("spark_in_a_hurry")
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_the_mesh_and_the_stream_into_spark_work_as_printed(
-    desk: Desk, installation: Installation, times: int, request: pytest.FixtureRequest
+    desk: Desk, installation: Installation, quick: Path, times: int, request: pytest.FixtureRequest
 ) -> None:
     """The environment of this test run has PySpark; that of the installation has the server only, and comes second.
 
-    The report takes a Java of its own for half a minute; tests/spark has the command, --long has it as printed.
+    The report takes a Java of its own for half a minute; tests/spark has the command, --long has it as printed, and
+    starts `angarium` each time as a newcomer does.
     """
     missing = os.environ.get("ANGARIUM_JAVA_MISSING")
     if missing and "CI" in os.environ:
@@ -67,7 +73,7 @@ def test_the_mesh_and_the_stream_into_spark_work_as_printed(
     with_spark = [*blocks(page, until=REPORT), *blocks(page, since=CLEAN_UP)]
     if request.config.getoption("--long"):
         with_spark = blocks(page)
-    desk.use(Path(sys.executable).parent)
+    desk.use(Path(sys.executable).parent, instead=short(quick, long=None))
     with desk.reader(listen=False) as reader:
         reader.read(without_spark if missing else with_spark)
     if times > 1:
