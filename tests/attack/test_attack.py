@@ -7,9 +7,11 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from angarium import errors
 from tests.attack import attack_campaign as campaign
 from tests.attack import attackers
 from tests.attack.innocent import Noticed
@@ -68,6 +70,28 @@ def test_memory_that_is_not_given_back_is_judged() -> None:
     assert campaign.Memory(110, 1_100).too_much(before) == []
     assert campaign.Memory(111, 1_000).too_much(before) == ["1.11 of the memory in use is left 60 s later"]
     assert campaign.Memory(90, 1_110).too_much(before) == ["1.11 of the resident memory is left 60 s later"]
+
+
+class Listing:
+    """An admin API that lists two queues of the attacker, of which one goes before it can be deleted."""
+
+    def __init__(self) -> None:
+        self.deleted: list[str] = []
+
+    def call(self, operation: str, **arguments: str) -> Any:
+        if operation == "objects.list":
+            names = ["gone", "here"] if arguments["kind"] == "queue" else []
+            return [{"name": name, "owner": attackers.ATTACKER} for name in names]
+        if arguments["name"] == "gone":
+            raise errors.error_for(errors.OBJECT_NOT_FOUND, "gone")
+        self.deleted.append(arguments["name"])
+        return None
+
+
+def test_a_queue_that_goes_by_itself_does_not_end_the_campaign() -> None:
+    listing = Listing()
+    assert campaign._delete_endpoints(listing) == 2  # type: ignore[arg-type]
+    assert listing.deleted == ["here"]
 
 
 def test_who_has_no_room_may_be_refused_on_a_full_disk(tmp_path: Path) -> None:
