@@ -158,7 +158,8 @@ def _inside(folder: Path) -> Iterator[None]:
 
 def copy_project(project: Path, folder: Path) -> None:
     """Copy what compiling and its tests need."""
-    ignore = shutil.ignore_patterns("__pycache__", ".mypy_cache", ".pytest_cache", "*.so")
+    # What is compiled comes along, but not a file that is just written.
+    ignore = shutil.ignore_patterns("*.pyc.*", ".mypy_cache", ".pytest_cache", "*.so")
     for name in NEEDED:
         source = project / name
         if source.is_dir():

@@ -64,7 +64,8 @@ def changes(section: str) -> Iterator[Change]:
 def extend(tree: Path) -> set[str]:
     """Make a copy of the repository with all changes and all new files; gives their paths."""
     for package in _PACKAGES:
-        shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
+        # What is compiled comes along, but not a file that is just written.
+        shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("*.pyc.*"))
     shutil.copy(ROOT / "pyproject.toml", tree)
     (tree / "sdk").symlink_to(ROOT / "sdk")
     done = set()
