@@ -15,6 +15,7 @@ from angarium import blocking, errors, wire
 from tests.integration.attacked_node import AttackedNode
 from tests.integration.random_frames import OddClient, noise
 from tests.integration.raw_client import Row, hello_header, row
+from tests.share import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unharmed")]
 
 LIMIT_S = 20.0
-RANDOM_FRAMES = 1_200
+RANDOM_FRAMES = short(500, long=1_200)
 #: How long connections may say nothing.
 HANDSHAKE_S = 3.0
 

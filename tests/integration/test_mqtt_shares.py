@@ -16,6 +16,7 @@ from gateway.mqtt.codec.properties import Properties
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw
 from tests.integration.mqtt_node import PASSWORD, mqtt_node, orders_url, publish, two_gateways
+from tests.share import short
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -198,7 +199,9 @@ def test_the_rights_of_the_member_count(node: Node) -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 def test_those_who_share_get_all_that_was_stored_whoever_dies(tmp_path: Path, qos: int) -> None:
     """Members are clients of paho in two processes that come back by themselves; some messages may come twice."""
-    kills = {100: ("mqtt", 0), 200: ("worker", 0), 300: ("mqtt", 1), 400: ("router", 0)}
+    fifth = short(50, long=100)
+    victims = (("mqtt", 0), ("worker", 0), ("mqtt", 1), ("router", 0))
+    kills = {fifth * at: victim for at, victim in enumerate(victims, 1)}
     with two_gateways(tmp_path) as node, contextlib.ExitStack() as stack:
         members = [
             stack.enter_context(Paho(node.mqtt_url, f"m{at}", version=V3, keeps=at % 2 == 0))
@@ -210,12 +213,12 @@ def test_those_who_share_get_all_that_was_stored_whoever_dies(tmp_path: Path, qo
             one.subscribe("$share/crew/kills/#", options=qos)
         putter = stack.enter_context(Paho(node.mqtt_url, "putter", version=V3, keeps=True))
         putter.client.reconnect_delay_set(1, 1)
-        for number in range(500):
+        for number in range(5 * fifth):
             putter.client.publish("kills/a", b"%d" % number, qos=qos)
             if number in kills:
                 node.kill(*kills[number])
             time.sleep(0.01)  # so that the kills meet messages of all stages
-        waited_for = set(range(500))
+        waited_for = set(range(5 * fifth))
 
         def came() -> set[int]:
             for one in members:

@@ -28,6 +28,7 @@ from tests.integration.bridged import Operator
 from tests.integration.etcd_servers import needs_etcd
 from tests.integration.mqtt_clients import Raw
 from tests.integration.pair_hosts import CLUSTER, NAME, Host, Pair
+from tests.share import short
 from tests.waiting import expect_value, wait_for, wait_until
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ LIMIT_S: Final = 60.0
 SILENCE_S: Final = 0.3
 #: Two queues that are used all the time, and what is in them before they are moved.
 BUSY: Final = ("busy-1", "busy-2")
-BACKLOG: Final = 3_000
-PAUSE_S: Final = 0.1
+BACKLOG: Final = short(1_000, long=3_000)
+PAUSE_S: Final = short(0.2, long=0.1)
 #: Of a hand-over, on a machine that others use.
 SWITCH_MAX_S: Final = 30.0
 KEPT: Final = Properties(session_expiry_interval=600)

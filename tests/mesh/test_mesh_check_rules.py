@@ -23,6 +23,7 @@ from tests.mesh.history import (
 )
 from tests.mesh.ideal import ideal_history
 from tests.mesh.traffic import plan
+from tests.share import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from tests.mesh.history import History
 
 TOPOLOGIES = [("full", 3), ("line", 3), ("ring", 4)]
-SEEDS = range(3)
+SEEDS = range(short(2, long=3))
 
 
 def broken_rules(history: History) -> set[str]:

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from angarium import errors, wire
+from tests.share import short
 from tests.unit.router.publish_rig import Publisher, PublishNode
 
 QUEUES = 4
-STEPS = 160
+STEPS = short(80, long=160)
 
 
 class Author:
