@@ -24,7 +24,17 @@ if TYPE_CHECKING:
 
 TESTS: Final = Path(__file__).resolve().parent
 #: Modules here take up to a minute each; processes that share the tests take one module at a time.
-LONG: Final = ("spark", "acceptance", "deploy", "mesh", "crash", "attack", "integration", "simulation")
+LONG: Final = (
+    "spark",
+    "failover",
+    "acceptance",
+    "deploy",
+    "mesh",
+    "crash",
+    "attack",
+    "integration",
+    "simulation",
+)
 #: Objects that are made before garbage is looked for: of the CPU time of a simulation a fifth went into looking.
 GC_THRESHOLDS: Final = (20_000, 10, 10)
 
