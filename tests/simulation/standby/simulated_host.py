@@ -167,9 +167,15 @@ class SimulatedHost:
         """Have the standby write down what has changed in the file, as soon as one notices; tells whether it has."""
         if self.grows and self.rng.random() < LOOKS:
             self._told = self.stores
-        if self._told != self._synced and not self.cuts.is_cut(self.name, self.other.name):
+        if self._told != self._synced and self._is_followed():
             self.other.stores, self._synced = max(self.other.stores, self._told), self._told
         return self._told == self._synced
+
+    def _is_followed(self) -> bool:
+        """Tell whether the other host writes down what this one sends: not one that is down, or has a newer primary."""
+        other = self.other
+        hears = not self.cuts.is_cut(self.name, other.name) and self.loop.now >= other.paused_until
+        return hears and other.is_standby and other.promised <= self.epoch
 
     def _carry_out(self, member: Member) -> None:
         while member.outbox:
