@@ -96,4 +96,4 @@ def test_a_consumer_that_gets_something_of_a_leased_lane_is_found_out(read: Read
 @pytest.mark.slow
 def test_a_plan_that_is_forgotten_by_a_restart_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leasing, "claim", lambda self, segment: None)
-    assert is_found("taken", "unread", "broken: Traceback", "broken: it ends", first=18)
+    assert is_found("taken", "unread", "broken: Traceback", "broken: it ends", first=120)
