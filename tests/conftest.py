@@ -63,6 +63,14 @@ def loud() -> None:
     logging.getLogger("angarium").setLevel(logging.NOTSET)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def tidy() -> Iterator[None]:
+    """Never look again at what a module leaves behind: that makes garbage dear for all that follow."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Look for garbage seldom; thousands of tests are made next. And have programs that tests start hear Ctrl-C.
 
