@@ -48,12 +48,44 @@ class _Search(msgspec.Struct, eq=False):
     removed: set[Any]
 
 
-class Lookups:
-    """What lookups of many may cost together in one turn of their process, and who goes on in the next ones."""
+class Turn:
+    """What lookups may cost in one turn of their process."""
 
     def __init__(self) -> None:
         #: In nodes of a trie.
         self.nodes_left = TURN_NODES
+
+    def renew(self) -> None:
+        """Have lookups cost about `TURN_NODES` nodes again."""
+        self.nodes_left = TURN_NODES
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the lookups of this turn have cost what they may."""
+        return self.nodes_left <= 0
+
+    def search(self, trie: FilterTrie[V], topic: str, found: list[V]) -> Walk[V] | None:
+        """Append the values that match a topic; if the turn is too short, give the walk to `go_on` with."""
+        searched = trie.search(topic, found, max(self.nodes_left, 0))
+        if isinstance(searched, int):
+            self.nodes_left -= searched
+            return None
+        self.nodes_left -= searched.visited
+        return searched
+
+    def go_on(self, walk: Walk[Any]) -> bool:
+        """Go on with a walk as far as the turn goes; true if that is its end."""
+        before = walk.visited
+        ends = walk.step(max(self.nodes_left, 0))
+        self.nodes_left -= walk.visited - before
+        return ends
+
+
+class Lookups(Turn):
+    """A turn that many share, and who of them goes on in the next ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
         #: Connections that wait for a turn, in their order.
         self._waiting: dict[bytes, None] = {}
 
@@ -67,9 +99,9 @@ class Lookups:
 
     def begin_turn(self) -> Iterator[bytes]:
         """Begin a turn; gives who goes on, as long as there is something left of it."""
-        self.nodes_left = TURN_NODES
+        self.renew()
         for _ in range(len(self._waiting)):
-            if self.nodes_left <= 0:
+            if self.is_over:
                 return
             first = next(iter(self._waiting))
             del self._waiting[first]
@@ -93,8 +125,7 @@ class FanOut(Generic[V, P]):
             self._dropped, KNOWN_TOPICS_MAX, KNOWN_BYTES_MAX, CACHED_TOPIC_BYTES
         )
         self._age_at = 0.0
-        #: What lookups may still cost in this turn, in nodes of the trie.
-        self._nodes_left = TURN_NODES
+        self._turn = Turn()
         #: The lookup that goes on in the next turn.
         self._search: _Search | None = None
 
@@ -122,12 +153,12 @@ class FanOut(Generic[V, P]):
 
     def begin_turn(self) -> None:
         """Have lookups cost about `TURN_NODES` nodes again."""
-        self._nodes_left = TURN_NODES
+        self._turn.renew()
 
     @property
     def is_over(self) -> bool:
         """Tell whether the lookups of this turn have cost what they may."""
-        return self._nodes_left <= 0
+        return self._turn.is_over
 
     def find(self, topic: str) -> P | None:
         """Give the plan for a topic; None if it takes more than is left of the turn: ask for it first in the next one.
@@ -144,24 +175,19 @@ class FanOut(Generic[V, P]):
         if self._search is not None:
             return self._go_on(self._search)
         found: list[V] = []
-        walk = self._trie.search(topic, found, max(self._nodes_left, 0))
-        if isinstance(walk, int):
-            self._nodes_left -= walk
+        walk = self._turn.search(self._trie, topic, found)
+        if walk is None:
             return self._put(topic, found)
-        self._nodes_left -= walk.visited
         self._search = _Search(topic, walk, self._cache.number, set())
         self._cache.pending = 1
         return self._go_on(self._search)
 
     def _go_on(self, search: _Search) -> _Entry | None:
         """Go on with a lookup, as far as the turn goes."""
-        walk, before = search.walk, search.walk.visited
-        ends = walk.step(max(self._nodes_left, 0))
-        self._nodes_left -= walk.visited - before
-        if not ends:
+        if not self._turn.go_on(search.walk):
             return None
         self._search, self._cache.pending = None, 0
-        found = [one for one in walk.found if one not in search.removed]
+        found = [one for one in search.walk.found if one not in search.removed]
         return self._put(search.topic, found, search.since)
 
     def _put(self, topic: str, found: list[V], since: int | None = None) -> _Entry:

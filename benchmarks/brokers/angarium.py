@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tomllib
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.brokers.server import PEER_CLIENTS_INSTALL, ROOT, Broker, peer_packages, peer_python, tree_of
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
 #: Of MQTT, that clients of one username may have kept: a default node allows 1,000.
 SESSIONS_MAX: Final = 10_000
-
-
-def _path() -> str:
-    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 class Angarium(Broker):
@@ -70,7 +66,8 @@ class Angarium(Broker):
         ]
         command += ["--ready-file", str(ready_file), "--listen", "tcp://127.0.0.1:0"]
         command += ["--workers", str(self.workers), "--log-level", "WARNING", *self.options()]
-        self.launch(command, {"PYTHONPATH": _path()})
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.launch(command, {"PYTHONPATH": path})
         self.wait_until("starting", ready_file.exists)
         ready = json.loads(ready_file.read_text(encoding="utf-8"))
         self.url = ready["url"]
@@ -133,11 +130,9 @@ class AngariumMqtt(Angarium):
 
     def _let_sessions_be_kept(self) -> None:
         """Let one username have as many as there are clients; its peers know no such limit."""
-        command = [sys.executable, "-P", "-m", "angarium_server", "profile", "update", "default", "--quiet"]
-        command += ["--set", f"max_endpoint_count_per_username={SESSIONS_MAX}"]
-        command += ["--data", str(self.directory / "data")]
-        environment = os.environ | {"PYTHONPATH": _path()}
-        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True, timeout=60)
+        limits = {"max_endpoint_count_per_username": SESSIONS_MAX}
+        with Admin(self.directory / "data") as admin:
+            admin.call("objects.update", kind="profile", vpn="default", name="default", attributes=limits)
 
 
 class AngariumQueues(Angarium):

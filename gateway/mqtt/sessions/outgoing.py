@@ -245,17 +245,12 @@ class Outgoing:
             return {}
         if self._walk is None or self._walk[0] != topic:
             found = [*trie.exact(topic)]
-            search = trie.search(topic, found, max(lookups.nodes_left, 0))
-            if isinstance(search, int):
-                lookups.nodes_left -= search
+            begun = lookups.search(trie, topic, found)
+            if begun is None:
                 return dict.fromkeys(found)
-            lookups.nodes_left -= search.visited
-            self._walk = topic, search
+            self._walk = topic, begun
         walk = self._walk[1]
-        before = walk.visited
-        ends = walk.step(max(lookups.nodes_left, 0))
-        lookups.nodes_left -= walk.visited - before
-        if not ends:
+        if not lookups.go_on(walk):
             lookups.put_off(self._receiver.connection_id)
             return None
         self._walk = None

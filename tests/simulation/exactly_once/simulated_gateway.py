@@ -12,7 +12,7 @@ from angarium import errors, slots
 from angarium.client.protocol.events import Welcome
 from angarium.slots import ROUND_ROWS_MAX
 from angarium_server.frames.gateways import Rights
-from gateway.fanout import TURN_NODES, Lookups
+from gateway.fanout import Lookups
 from gateway.mqtt.clients.client import Client, ClientState
 from gateway.mqtt.clients.settings import Settings
 from gateway.mqtt.codec import Parser, Sender
@@ -388,7 +388,7 @@ class SimulatedGateway:
         """Nothing was read."""
 
     def tick(self) -> None:
-        self.lookups.nodes_left = TURN_NODES
+        self.lookups.renew()
         for connection in list(self.connections.values()):
             if connection.client.state is ClientState.HERE:
                 connection.client.tick(self.now)

@@ -17,7 +17,7 @@ def is_found(*rules: str, home_class: type[Home] = Home, first: int = 0) -> bool
     `first` is a seed in which the fault has shown, and comes first: it only saves time. A change of what is simulated
     moves it, so the seed that was looked for is printed: `scripts/test -s` shows it.
     """
-    for number in (first, *range(SEEDS_MAX)):
+    for number in dict.fromkeys((first, *range(SEEDS_MAX))):
         outcome = guaranteed_scenario.run(name_of(SERIES, number, "guaranteed"), home_class=home_class)
         for violation in outcome.violations:
             texts = [rule.partition(": ")[2] for rule in rules if rule.partition(": ")[0] == violation.rule]

@@ -96,7 +96,7 @@ def test_who_leaves_while_a_lookup_waits_is_not_found_and_who_stays_is(changes: 
     found = None
     while found is None:
         fan_out.begin_turn()
-        fan_out._nodes_left = 200
+        fan_out._turn.nodes_left = 200
         found = fan_out.find(topic)
         if found is None and changes and data.draw(st.booleans()):
             value = changes.pop()
