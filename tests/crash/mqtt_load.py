@@ -117,6 +117,7 @@ class Device:
         self.wrong: list[Packet] = []
         self.connections = 0
         self.is_subscribed = False
+        self._is_publishing = False
         #: What is to be got in the end; None: that is not known yet.
         self.wanted: set[str] | None = None
         self._thread = Thread(target=self._run, daemon=True)
@@ -131,8 +132,11 @@ class Device:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether all that it has published is over."""
-        return self._stop.is_set() and not self._out
+        """Whether all that it has published is over, and nothing is published any more.
+
+        Asked by another thread: who is told to stop while it rests would publish once more, so in this order.
+        """
+        return self._stop.is_set() and not self._is_publishing and not self._out
 
     @property
     def _is_done(self) -> bool:
@@ -184,9 +188,15 @@ class Device:
         return None
 
     def _publish(self, client: Raw) -> None:
-        if self._out or self._stop.is_set():
-            return
-        time.sleep(REST_S)
+        self._is_publishing = True
+        try:
+            if not self._out and not self._stop.is_set():
+                time.sleep(REST_S)
+                self._publish_some(client)
+        finally:
+            self._is_publishing = False
+
+    def _publish_some(self, client: Raw) -> None:
         while len(self._out) < TWICE_MAX:
             while self._next_id in self._out:
                 self._next_id = self._next_id % IDS + 1
