@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.api_server import ApiServer, needs_api_server
 from tests.integration.attacked_spool import AttackedSpool
 from tests.integration.certificates import Authority
 
@@ -30,6 +31,16 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def server_pair(authority: Authority) -> Pair:
     """Give a certificate for the loopback addresses."""
     return authority.issue("server")
+
+
+@pytest.fixture(scope="session")
+def api_server(
+    tmp_path_factory: pytest.TempPathFactory, authority: Authority, server_pair: Pair
+) -> Iterator[ApiServer]:
+    """Give an API server of Kubernetes, where there is one."""
+    needs_api_server()
+    with ApiServer(tmp_path_factory.mktemp("api"), authority, server_pair) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import re
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
@@ -17,6 +19,7 @@ from tests.integration.server_thread import ServerThread
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Iterator
 
 API: Final = "coordination.k8s.io/v1"
 _MICRO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
@@ -56,10 +59,19 @@ class LeaseServer(ServerThread):
         #: Method and status of each request that was answered.
         self.answered: list[tuple[str, int]] = []
         self._version = 100
+        #: What a pod has of its account, unless a test makes one.
+        self.account_folder = Path("there-is-none")
 
     @property
     def url(self) -> str:
         return self.address
+
+    @contextlib.contextmanager
+    def silence(self) -> Iterator[None]:
+        """Give no answers meanwhile."""
+        self.hangs = True
+        yield
+        self.hangs = False
 
     def _application(self) -> web.Application:
         application = web.Application()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.integration.api_server import ApiServer
     from tests.integration.etcd_servers import Etcd
     from tests.integration.lease_server import LeaseServer
 
@@ -140,11 +141,11 @@ class EtcdWorld:
 
 
 class LeaseWorld:
-    """A Lease at a server that does what the API server does."""
+    """A Lease at an API server, or at a server that does what it does."""
 
     late_s = 1.8
 
-    def __init__(self, server: LeaseServer, folder: Path) -> None:
+    def __init__(self, server: LeaseServer | ApiServer, folder: Path) -> None:
         self._server = server
         self._folder = folder
         self._node_id = uuid.uuid4().hex
@@ -153,7 +154,8 @@ class LeaseWorld:
         )
 
     def open(self, host: str, incarnation: str = "1") -> Store:
-        return open_store(self._section, self._node_id, Holder(host, incarnation), self._folder, self._folder)
+        me, account = Holder(host, incarnation), self._server.account_folder
+        return open_store(self._section, self._node_id, me, self._folder, account)
 
     async def wait(self, share: float) -> None:
         await asyncio.sleep(share * self._section.lease_seconds)
@@ -161,11 +163,8 @@ class LeaseWorld:
     async def end_lease(self, store: Store, host: str) -> None:
         await seen_until_over(store)
 
-    @contextlib.contextmanager
-    def silence(self) -> Iterator[None]:
-        self._server.hangs = True
-        yield
-        self._server.hangs = False
+    def silence(self) -> contextlib.AbstractContextManager[None]:
+        return self._server.silence()
 
 
 class ManualWorld:

@@ -53,7 +53,7 @@ def lease_server() -> Iterator[LeaseServer]:
         yield server
 
 
-@pytest.fixture(params=["simulated", "etcd", "kubernetes", "manual"])
+@pytest.fixture(params=["simulated", "etcd", "kubernetes", "double of kubernetes", "manual"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     match request.param:
         case "simulated":
@@ -61,6 +61,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
         case "etcd":
             return EtcdWorld(request.getfixturevalue("etcd"), tmp_path)
         case "kubernetes":
+            return LeaseWorld(request.getfixturevalue("api_server"), tmp_path)
+        case "double of kubernetes":
             return LeaseWorld(request.getfixturevalue("lease_server"), tmp_path)
     return ManualWorld(tmp_path)
 

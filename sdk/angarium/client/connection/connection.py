@@ -2,22 +2,19 @@
 
 A `Connection` outlives its connections. Each has its own socket and its own `ClientSession`; what follows
 from their events is the client's to say, which gets every event of an open session from here. Attempts go
-round the addresses, each bounded in time, with an exponential back-off and full jitter between the rounds, so
-that clients of a node that comes back do not come all at once
-(https://aws.amazon.com/builders-library/timeouts-retries-and-backoff-with-jitter).
+round the addresses, each bounded in time, with a back-off between the rounds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from angarium import errors
+from angarium.client.connection.backoff import EAGER, RELUCTANT, waits
 from angarium.client.connection.tokens import keep_renewed
 from angarium.client.protocol.events import Closed, Event, Opened
 from angarium.client.protocol.session import ClientSession, EgressWindow, Hello, State
@@ -31,18 +28,14 @@ if TYPE_CHECKING:
 
 #: One attempt at one address; a busy node answers within a second.
 ATTEMPT_TIMEOUT_S: Final = 5.0
-#: Waits between rounds of attempts grow from the first to the last of these.
-BACKOFF_FIRST_S: Final = 0.05
+#: The longest wait between rounds of attempts.
 BACKOFF_MAX_S: Final = 5.0
-#: With several addresses, because another host may take over at any moment.
+#: With several addresses, because another host may take over at any moment: a hand-over is over after half a second.
 BACKOFF_SEVERAL_S: Final = 0.5
 #: ... and one of them may be of a host without power, from which not even a refusal comes: a client that was connected
 #: waits so long for a connection in the first rounds, and then longer, for a network on which that takes longer.
 CONNECT_SEVERAL_S: Final = 1.0
 PATIENT_AFTER_ROUNDS: Final = 10
-BACKOFF_FACTOR: Final = 2.0
-#: With several the next attempt is never far behind what it took so far: a hand-over is over after half a second.
-BACKOFF_SEVERAL_FACTOR: Final = 1.25
 #: Levels of a deliver-to-one priority, 1 is the highest.
 PRIORITIES: Final = range(1, 5)
 
@@ -64,7 +57,6 @@ _LASTING_FAMILIES: Final = (400, 401, 403)
 #: Ends of an open session after which coming back by itself would be wrong.
 FINAL_ENDS: Final = (errors.DISCONNECTED_BY_OPERATOR, errors.PUT_ASIDE)
 
-_random = secrets.SystemRandom()
 _logger = logging.getLogger(__name__)
 
 
@@ -242,12 +234,9 @@ class Connection:
         self, deadline: float | None, is_lasting: Callable[[AngariumError], bool]
     ) -> AngariumError | None:
         """Try all addresses until one works; give the error that ends it."""
-        delay = BACKOFF_FIRST_S
         urls = self._options.urls
-        longest, factor = BACKOFF_MAX_S, BACKOFF_FACTOR
-        if len(urls) > 1:
-            longest, factor = BACKOFF_SEVERAL_S, BACKOFF_SEVERAL_FACTOR
-        for rounds in count():
+        pauses = waits(BACKOFF_SEVERAL_S, EAGER) if len(urls) > 1 else waits(BACKOFF_MAX_S, RELUCTANT)
+        for rounds, wait_s in enumerate(pauses):
             patience_s = ATTEMPT_TIMEOUT_S
             if len(urls) > 1 and self._token is not None:
                 patience_s = CONNECT_SEVERAL_S * max(1.0, rounds / PATIENT_AFTER_ROUNDS)
@@ -263,12 +252,10 @@ class Connection:
                 lasting += is_lasting(error)
             if lasting == len(urls):
                 return error
-            wait_s = _random.uniform(delay / 2, delay)
             if deadline is not None and self._loop.time() + wait_s >= deadline:
                 return error or errors.error_for(errors.CONNECT_FAILED, f"{', '.join(urls)}: no time is left")
             _logger.debug("no connection: %s; trying again in %.2f s", error, wait_s)
             await asyncio.sleep(wait_s)
-            delay = min(delay * factor, longest)
         raise AssertionError("there are more rounds")
 
     async def _attempt(self, url: str, timeout_s: float, connect_s: float) -> AngariumError | None:

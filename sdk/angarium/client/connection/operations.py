@@ -11,11 +11,11 @@ temporary reason, and gives up otherwise.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from angarium import errors
+from angarium.client.connection.backoff import EAGER, waits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: Waits between attempts grow from the first to the last of these.
-BACKOFF_FIRST_S: Final = 0.05
+#: The longest wait between attempts.
 BACKOFF_MAX_S: Final = 3.0
-BACKOFF_FACTOR: Final = 2.0
-
-_random = secrets.SystemRandom()
 
 
 class _Ask(NamedTuple):
@@ -112,10 +108,9 @@ class Operations:
             AngariumError: what `attempt` raises, if that does not pass or did not pass in time.
         """
         last: errors.AngariumError | None = None
-        delay = BACKOFF_FIRST_S
         try:
             async with asyncio.timeout(timeout_s):
-                while True:
+                for wait_s in waits(BACKOFF_MAX_S, EAGER):
                     await self.online()
                     try:
                         return await attempt()
@@ -123,12 +118,12 @@ class Operations:
                         if error.code not in STARTING:
                             raise
                         last = error
-                    await asyncio.sleep(_random.uniform(delay / 2, delay))
-                    delay = min(delay * BACKOFF_FACTOR, BACKOFF_MAX_S)
+                    await asyncio.sleep(wait_s)
         except errors.AngariumError:
             raise
         except TimeoutError:
             raise last or self.too_late(timeout_s) from None
+        raise AssertionError("there are more attempts")
 
     def too_late(self, timeout_s: float) -> errors.AngariumError:
         """Give the error of who waited for so long: for a connection, or for a node whose workers are not all there."""
@@ -239,17 +234,17 @@ class Opener:
             self._task.cancel()
 
     async def _run(self) -> None:
-        delay = BACKOFF_FIRST_S
-        while self._operations.is_online:
+        for wait_s in waits(BACKOFF_MAX_S, EAGER):
+            if not self._operations.is_online:
+                return
             try:
-                return await self._attempt()
+                await self._attempt()
+                return
             except errors.AngariumError as error:
                 if error.code != errors.NOT_CONNECTED and not self._is_passing(error.code):
                     self._on_failed(error)
-                    return None
-            await asyncio.sleep(_random.uniform(delay / 2, delay))
-            delay = min(delay * BACKOFF_FACTOR, BACKOFF_MAX_S)
-        return None
+                    return
+            await asyncio.sleep(wait_s)
 
 
 #: Refusals of a first attempt that are over when the node has started, or a process of it was replaced.
