@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "kube-apiserver"
 #: Of the one account that there is.
-TOKEN: Final = "a token of a pod"
+TOKEN: Final = "token-of-a-pod"
 NAMESPACE: Final = "n"
 #: The address of services in the cluster; nothing of it is used.
 _SERVICES: Final = "10.0.0.0/24"
@@ -131,7 +131,7 @@ class ApiServer:
             "--anonymous-auth=false",
             "--authorization-mode=AlwaysAllow",
             "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={key}",
+            f"--service-account-key-file={cert}",
             f"--service-account-signing-key-file={key}",
             f"--service-cluster-ip-range={_SERVICES}",
         ]
