@@ -46,6 +46,10 @@ class CommandServer:
         self._control: socket.socket | None = None
         self._starting = threading.Lock()
 
+    def begin(self, environment: Mapping[str, str]) -> None:
+        """Start the process now; forks of this one use it too."""
+        self._start(environment)
+
     def run_text(
         self, arguments: list[str], environment: dict[str, str], stdin: str = ""
     ) -> subprocess.CompletedProcess[str]:
@@ -115,6 +119,7 @@ class CommandServer:
         """End the process."""
         if self._process is not None and self._control is not None:
             self._control.close()
+            self._process.terminate()  # a fork may have it open still
             self._process.wait()
 
     def _start(self, environment: Mapping[str, str]) -> socket.socket:

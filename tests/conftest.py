@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from angarium_server import testing
-from tests import share
+from tests import forking, share
 from tests.command_server import CommandServer
 from tests.warm_start import cold, start_warm
 
@@ -37,17 +37,20 @@ LONG: Final = (
 )
 #: Objects that are made before garbage is looked for: of the CPU time of a simulation a fifth went into looking.
 GC_THRESHOLDS: Final = (20_000, 10, 10)
+#: Runs the commands of all processes that share the tests.
+COMMANDS: Final = CommandServer()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def commands() -> Iterator[CommandServer]:
     """Give what runs the commands of `testing.Node`, whose polling would cost an interpreter for each look."""
-    server = CommandServer()
+    server = COMMANDS if forking.has_collected() else CommandServer()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(testing, "_run_command", server.run_text)
         patch.setattr(testing, "_start_process", functools.partial(start_warm, server))
         yield server
-    server.close()
+    if server is not COMMANDS:
+        server.close()
 
 
 @pytest.fixture
@@ -80,6 +83,25 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(*GC_THRESHOLDS)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Collect once what several processes share, and start once what runs commands for them."""
+    COMMANDS.begin(testing._environment())
+    forking.collect(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_getremotemodule() -> Any:
+    """Say what xdist has its processes run."""
+    return forking.remote_module()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End what ran commands for all, which no fork of this process does."""
+    if not hasattr(config, "workerinput"):
+        COMMANDS.close()
 
 
 def pytest_collection_finish() -> None:
