@@ -325,7 +325,8 @@ class Life:
         self._is_over = self._is_stopping = self._is_switching = self._has_stopped = False
         self._status_at = 0.0
         self._is_told_behind = False
-        self._since = utc_now()
+        #: What it says it is, and since when.
+        self._role, self._since = "standby", utc_now()
 
     @property
     def has_switched(self) -> bool:
@@ -589,10 +590,13 @@ class Life:
         standing = seen.standing
         self._note(standing)
         pid, begun = os.getpid(), begun_of(self._data, self.epoch)
+        role = "standby" if self._desk is None else "primary"
+        if role != self._role:
+            self._role, self._since = role, utc_now()
         self._host.write_status(
             HostStatus(
                 host=self._host.name,
-                role="primary" if self._desk is not None else "standby",
+                role=role,
                 pid=pid,
                 pid_start=process_start(pid) or 0,
                 since=self._since,

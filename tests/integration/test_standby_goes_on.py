@@ -118,6 +118,8 @@ class World:
         self.pair, self.near = pair, near
         self.client = pair.client()
         self.before: Before
+        #: Of each host, before the primary was killed.
+        self.since = {name: host.status["since"] for name, host in pair.hosts.items()}
         self.after: Host
         self.killed: Host
 
@@ -361,6 +363,7 @@ def test_the_host_that_was_killed_comes_back_as_the_standby(world: World) -> Non
     assert {row["store"]: row["caught_up"] for row in found["stores"]} == {"0": True, "config": True}
     why = f"nothing was heard of {world.killed.name}, and its lease was over"
     assert found["why"] == why
+    assert found["since"] > world.since[world.after.name], "it was the standby before"
     expect_value(functools.partial(_why_of, world.killed), why, "what the standby says of it", LIMIT_S)
     for command in ("status",), ("cluster", "status"):
         assert f"{world.after.name} began {found['begun']}: {why}" in world.after.run(*command)
