@@ -13,14 +13,12 @@ from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
+from angarium_server.memory.arenas import Arenas
 from angarium_server.memory.free_pools import FreePools, resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of mallopt(3). What is kept is bounded by the trim
-#: threshold. The comparison of a password takes a little more than 16 MiB, which is mapped and unmapped: it would stay.
-_MALLOC_OPTIONS: Final = ((-3, 16 << 20), (-1, 64 << 20), (-2, 4 << 20))
 #: Young objects that start a collection, and so many of these before their survivors are looked at too; each batch
 #: makes thousands that die at once without it. While clients subscribe, or partitions are made, all survive, and 45,000
 #: took up to 8 ms: so few are looked at at once that nobody notices. Full collections are rare.
@@ -65,7 +63,6 @@ class _Glibc:
 
     def __init__(self) -> None:
         library = ctypes.CDLL(None) if sys.platform == "linux" else None
-        self.mallopt = getattr(library, "mallopt", None)
         self.mallinfo2 = getattr(library, "mallinfo2", None)
         if self.mallinfo2 is not None:
             self.mallinfo2.restype = _MallocInfo
@@ -86,20 +83,12 @@ class _MallocInfo(ctypes.Structure):
 
 _glibc: Final = _Glibc()
 _pools: Final = FreePools()
+_arenas: Final = Arenas()
+#: To be called before memory is taken.
+keep_freed_memory: Final = _arenas.keep
 _LRU_CACHE: Final = type(lru_cache(int))
 #: Empties the cache of what types have, under the name of a later Python or of this one.
 _clear_type_cache: Final = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache
-
-
-def keep_freed_memory() -> None:
-    """Have the allocator reuse the memory of batches instead of giving it back and faulting it in again.
-
-    A batch of hundreds of kilobytes comes and goes thousands of times a second; by default the C library maps
-    and unmaps each. Measured with 1 KiB messages, five runs in turn: 178 k/s before, 374 k/s after (medians).
-    """
-    if _glibc.mallopt is not None:
-        for option, size in _MALLOC_OPTIONS:
-            _glibc.mallopt(option, size)
 
 
 def collect_rarely() -> None:
@@ -256,3 +245,4 @@ def give_back() -> None:
     _clear_type_cache()
     if _glibc.malloc_trim is not None:
         _glibc.malloc_trim(0)
+    _arenas.give_back()

@@ -121,6 +121,48 @@ def test_names_that_c_code_asked_for_are_not_kept() -> None:
     assert sys.getallocatedblocks() - before < 100
 
 
+#: A process with threads that had 8 MB each and wait; prints what is resident before and after it is given back.
+IDLE_THREADS = """
+import ctypes, threading, time
+from angarium_server.memory import free_pools, memory
+memory.keep_freed_memory()
+library, taken, end = ctypes.CDLL(None), threading.Barrier(4), threading.Event()
+library.malloc.restype, library.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+def have_had_much():
+    blocks = [library.malloc(400_000) for _ in range(20)]
+    for block in blocks:
+        ctypes.memset(ctypes.c_void_p(block), 1, 400_000)
+    for block in blocks:
+        library.free(block)
+    taken.wait()
+    end.wait()
+for _ in range(3):
+    threading.Thread(target=have_had_much, daemon=True).start()
+taken.wait()
+before = free_pools.resident_bytes()
+for _ in range(2):
+    {give_back}()
+    while memory._arenas.is_busy:
+        time.sleep(0.001)
+print(before, free_pools.resident_bytes())
+"""
+
+
+def resident_of_idle_threads(give_back: str) -> tuple[int, int]:
+    program = IDLE_THREADS.format(give_back=give_back)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    before, after = map(int, done.stdout.split())
+    return before, after
+
+
+@pytest.mark.skipif(not in_use_bytes(), reason="the C library is no glibc")
+def test_what_other_threads_freed_is_given_back_from_the_ends_of_their_arenas() -> None:
+    before, after = resident_of_idle_threads("memory.give_back")
+    assert before - after > 3 * 7 << 20
+    before, after = resident_of_idle_threads("memory._glibc.malloc_trim(0) or int")
+    assert before - after < 1 << 20, "or it needs no threads"
+
+
 #: A process that counts while it takes 30 MB of small things, a few numbers among them, and then has nothing of it.
 COUNTING = """
 from angarium_server.memory import memory
