@@ -42,7 +42,7 @@ RECONNECT_INTERVAL_MS: Final = 50
 #: What a worker says last may be why it ends; nobody waits longer for it.
 WORKER_LINGER_MS: Final = 200
 
-#: Frames are taken for so long at most before other work gets its turn.
+#: Frames are taken for so long at most in a turn, before other work gets its part of it.
 DRAIN_S: Final = 0.003
 
 #: The thread that writes the spool gets its turn so often beside a busy loop: a commit is 0.9 ms then, and 11
@@ -65,8 +65,8 @@ class WorkerServer:
         self._worker = Worker(process.index, process.incarnation, settings, self._box)
         #: When to tell the router next that this worker is there; None while it knows, or is not there.
         self._next_announcement: float | None = 0.0
-        #: The newest time of the loop.
-        self._now = 0.0
+        #: The newest time of the loop, and for how long frames may still be taken in this turn.
+        self._now, self._drain_s = 0.0, DRAIN_S
         #: Answers that nobody took, because the router was gone.
         self._undelivered = 0
         #: Faults of the worker that were logged.
@@ -143,16 +143,22 @@ class WorkerServer:
             self._tracing.close()
 
     def _drain(self) -> bool:
-        """Take the frames that are there, up to a bound, and send the answers."""
+        """Take the frames that are there, up to a bound, and send the answers.
+
+        Some come while others are served: then it is called twice in a turn.
+        """
+        if self._drain_s <= 0.0:
+            return True
         receive = self._socket.recv_multipart
         handle, now, home = self._worker.handle, self._now, self._home
         begun = time.monotonic()
         self._box.turn(begun)
-        until = begun + DRAIN_S
+        until = begun + self._drain_s
         for _ in range(self._frames_per_wake):
             try:
                 frames = receive(zmq.NOBLOCK)
             except zmq.Again:
+                self._drain_s = until - time.monotonic()
                 return False
             is_for_home = home is not None and frames[0] in _FOR_THE_HOME
             if home is not None and is_for_home and home.handle(frames):
@@ -162,6 +168,7 @@ class WorkerServer:
                     self._send(answer)
             if time.monotonic() >= until:
                 break
+        self._drain_s = until - time.monotonic()
         return True
 
     def _send(self, frames: list[bytes]) -> None:
@@ -179,7 +186,7 @@ class WorkerServer:
             self._next_announcement = self._now
 
     def _tick(self, now: float) -> float | None:
-        self._now = now
+        self._now, self._drain_s = now, DRAIN_S
         self._box.turn(now)
         if self._worker.found_faulty:
             raise MalformedFrameError(self._worker.found_faulty)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: Young objects that start a collection, and so many of these before their survivors are looked at too; each batch
-#: makes thousands that die at once without it. While clients subscribe, or partitions are made, all survive, and 45,000
-#: took up to 8 ms: so few are looked at at once that nobody notices. Full collections are rare.
-_GC_THRESHOLDS: Final = (5_000, 2, 10_000)
+#: makes thousands that die at once without it. While clients subscribe, or partitions are made, all survive, and 15,000
+#: took 3 ms, which came on top of a turn: so few are looked at at once that nobody notices. Full collections are rare.
+_GC_THRESHOLDS: Final = (2_000, 2, 30_000)
 #: So much of counted state has to be freed before memory is given back, and so long it is waited for more of it.
 GIVE_BACK_BYTES: Final = 1 << 20
 GIVE_BACK_DELAY_S: Final = 3.0

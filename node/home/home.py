@@ -541,13 +541,13 @@ class Home:
         if self._is_stopping:
             return None
         self.parts.effort.now = now
-        for held in self.lanes.take_due(now):
+        for held in self.lanes.take_due(now, LANES_PER_TICK):
             self._tick_lane(held)
             self.lanes.touched[held] = None
         if self.lanes.short:
             self._serve_short()
         self._work(now, wall_ms)
-        self.parts.serving.serve(now, wall_ms)
+        self.parts.serving.serve(now, wall_ms, self._lanes_named + BINDS_PER_TICK - self._flows.left)
         if self.lanes.quiet or self.lanes.rest_at is not None:
             self.lanes.rest(now, self.parts.rouse)
         report = self._reports.committed(now)

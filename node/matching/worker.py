@@ -56,6 +56,10 @@ VERDICTS_PER_TOPIC_MAX: Final = 64
 TIDY_INTERVAL_S: Final = 1.0
 TIDY_STEP_S: Final = 0.1
 
+#: Nodes that take as long as a level of a filter that comes, and as one that goes.
+NODES_PER_LEVEL: Final = 3
+NODES_PER_REMOVAL: Final = 10
+
 #: Filters of sets that are defined in one frame: the router takes 0.1 us for each.
 SET_FILTERS_MAX: Final = 5_000
 
@@ -101,8 +105,9 @@ class Worker:
         self._matching = Matching(config)
         #: Batches whose topics are not all looked up.
         self._paused = Turns()
-        #: Nodes that may still be visited before `work` is called next, of so many.
-        self._left = self._step_nodes = config.matching_step_nodes
+        #: Nodes that may still be visited before `work` is called next; and half of those of a turn, which are for what
+        #: comes, as the others are for what is paused.
+        self._left = self._half_nodes = max(config.matching_step_nodes // 2, 1)
         #: Rules number -> (version, rules). A version is never reused, so cached verdicts cannot survive a
         #: change.
         self._rules: dict[int, tuple[int, TopicRules]] = {}
@@ -216,8 +221,10 @@ class Worker:
         matching = self._matching
         for one in change.added:
             matching.add(one.id, one.vpn, one.pattern, one.kind)
+            self._left -= NODES_PER_LEVEL * (1 + one.pattern.count("/"))
         for filter_id in change.removed:
             matching.remove(filter_id)
+        self._left -= NODES_PER_REMOVAL * len(change.removed)
         matching.tidy()
         return [Confirm(self.incarnation, change.sequence).frames()]
 
@@ -262,11 +269,12 @@ class Worker:
         return bool(self._paused)
 
     def work(self) -> list[list[bytes]]:
-        """Begin the next step: go on with paused batches; gives what to send to the router, in order."""
-        self._left = self._step_nodes
+        """End a turn: go on with paused batches, and begin the next; gives what to send to the router, in order."""
         answers: list[list[bytes]] = []
         if not self._paused:
+            self._left = self._half_nodes
             return answers
+        self._left = max(self._left, 0) + self._half_nodes  # with what nobody needed
         while self._paused and self._left > 0:
             lookup = self._paused.next()
             self._box.begin(MATCH, lookup.task.publisher, self.router_incarnation)
@@ -274,7 +282,7 @@ class Worker:
                 lookup.let_go(self._matching.sets)
                 self._paused.remove(lookup)
         self._box.end()
-        self._left = self._step_nodes
+        self._left = self._half_nodes
         return answers
 
     def _go_on(self, lookup: Lookup, answers: list[list[bytes]]) -> bool:

@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.writing import Writing
 
-#: Messages handed out in one tick, and lanes that are served: frames of the router must get their turn.
+#: Messages handed out in one tick, and lanes that are served, 1 to 2 ms: frames of the router must get their turn. Of a
+#: tick in which lanes came or went, or consumers, these are among the lanes, but some are always served.
 ROWS_PER_TICK: Final = 20_000
 LANES_PER_TICK: Final = 100
-#: Binds to partitions in one tick: with the lanes that have to be served then, 1 to 2 ms.
+LANES_PER_TICK_MIN: Final = 25
+#: Binds to partitions in one tick, 1 to 2 ms; unbinds are done at once, and then there are so many binds less.
 BINDS_PER_TICK: Final = 50
 
 
@@ -73,6 +75,7 @@ class FlowVerbs:
             elif isinstance(verb, Bind) and self._is_to_partition(verb):
                 waiting[flow] = [verb]
             else:
+                self.left -= type(verb) is Unbind
                 self._verbs[type(verb)](flow, verb, now, wall_ms)
         if waiting:
             self.work(now, wall_ms)
@@ -213,14 +216,14 @@ class Serving:
         waiting = [held.messages - held.unacked for held in self._starved if held.lane.more]
         return self._lanes.unacked + sum(waiting) if waiting else 0
 
-    def serve(self, now: float, wall_ms: int) -> None:
-        """Serve the lanes in which something happened, as far as the budget goes."""
+    def serve(self, now: float, wall_ms: int, spent: int = 0) -> None:
+        """Serve the lanes in which something happened, as far as the budget goes, of which so many lanes are spent."""
         lanes = self._lanes
         self._now = now
         share = self._share_among_starved() if self._starved else self.allowance
         left = ROWS_PER_TICK
         again: list[HeldLane] = []
-        for held in list(islice(lanes.touched, LANES_PER_TICK)):
+        for held in list(islice(lanes.touched, max(LANES_PER_TICK - spent, LANES_PER_TICK_MIN))):
             if left <= 0:
                 break
             del lanes.touched[held]

@@ -480,10 +480,10 @@ class HeldLanes:
                 held.losses = _NO_LOSSES
                 del self.lossy[held]
 
-    def take_due(self, now: float) -> list[HeldLane]:
-        """Give the lanes whose time has come."""
-        taken = []
-        while self._due and self._due[0][0] <= now:
+    def take_due(self, now: float, limit: int) -> list[HeldLane]:
+        """Give lanes whose time has come, so many at most: the others are due still."""
+        taken: list[HeldLane] = []
+        while self._due and self._due[0][0] <= now and len(taken) < limit:
             due, lane_id = heapq.heappop(self._due)
             held = self._lanes.get(lane_id)
             if held is not None and held.due == due:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
+
 import pytest
 
 from angarium import errors, wire
-from node.home.lanes.serving import BINDS_PER_TICK, LANES_PER_TICK
+from node.home.lanes.serving import BINDS_PER_TICK, LANES_PER_TICK, LANES_PER_TICK_MIN
 from storage.spool import Table
 from tests.unit.node.driven_home import LANE, ROUTER, DrivenHome, rows_of, settings_of
 
@@ -119,6 +121,42 @@ def test_lanes_that_were_touched_are_served_some_at_a_time(driven: DrivenHome) -
         driven.home.lanes.touched[held] = None
     driven.tick()
     assert len(driven.home.lanes.touched) == len(LANES) + 1 - LANES_PER_TICK
+
+
+def served_of_all(driven: DrivenHome) -> int:
+    """Have all lanes touched; give how many are served in the next turn."""
+    driven.home.lanes.touched.update(dict.fromkeys(driven.home.lanes))
+    before = len(driven.home.lanes.touched)
+    driven.tick()
+    return before - len(driven.home.lanes.touched)
+
+
+def test_the_more_consumers_came_or_went_in_a_turn_the_fewer_lanes_are_served_in_it(
+    driven: DrivenHome,
+) -> None:
+    assert served_of_all(driven) == LANES_PER_TICK
+    bind_all(driven)
+    assert served_of_all(driven) == LANES_PER_TICK - BINDS_PER_TICK
+    driven.settle_down(0.1)
+    orders(driven, "unbind", None)
+    assert not driven.home.lanes.flows, "at once"
+    assert served_of_all(driven) == LANES_PER_TICK_MIN
+    assert served_of_all(driven) == LANES_PER_TICK
+
+
+def test_the_more_lanes_came_in_a_turn_the_fewer_are_served_in_it(driven: DrivenHome) -> None:
+    driven.lanes({lane + (1 << wire.LANE_BITS): SETTINGS for lane in LANES[:30]})
+    assert served_of_all(driven) == LANES_PER_TICK - 30
+
+
+def test_lanes_that_are_due_at_the_same_time_have_their_turn_some_at_a_time(driven: DrivenHome) -> None:
+    lanes = driven.home.lanes
+    for held in lanes:
+        held.due = 5.0
+        heapq.heappush(lanes._due, (5.0, held.lane_id))
+    some, others = lanes.take_due(6.0, LANES_PER_TICK), lanes.take_due(6.0, LANES_PER_TICK)
+    assert (len(some), len(others)) == (LANES_PER_TICK, len(LANES) + 1 - LANES_PER_TICK)
+    assert {*some, *others} == {*lanes}
 
 
 def test_very_many_lanes_end_the_turn(driven: DrivenHome) -> None:

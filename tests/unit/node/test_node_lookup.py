@@ -86,6 +86,51 @@ def test_a_search_in_steps_finds_what_a_search_at_once_finds(
     assert sorted(found) == [n for n, pattern in enumerate(patterns) if matches(pattern, topic)]
 
 
+@pytest.mark.parametrize("waiting", [0, 3])
+def test_a_turn_visits_no_more_nodes_than_a_step_whether_batches_come_or_wait_or_both(waiting: int) -> None:
+    step = 100
+    router = _dear_router(step)
+    for number in range(waiting):
+        router.begin(rows_of(_dear_topic(number)))
+    router.worker.work()
+    stats = router.worker.metrics
+    for number in range(10, 15):
+        before = stats()["matching_work"]
+        router.begin(rows_of(*[_dear_topic(10 * number + at) for at in range(3)]))
+        router.worker.work()
+        assert step // 2 <= stats()["matching_work"] - before <= step + 4, (
+            "each search overshoots by two nodes at most"
+        )
+
+
+def test_filters_that_come_are_part_of_a_turn() -> None:
+    step = 100
+    router = _dear_router(step)
+    router.begin(rows_of(_dear_topic(1), _dear_topic(2)))
+    come = [[number, VPN, "x/*/y/*/z", PLAIN] for number in range(1_000, 1_004)]
+    changes: list[list[Any]] = [[come, []], [[], [*range(1, 7)]]]
+    for change in changes:
+        router.worker.work()
+        router.sequence += 1
+        header = [router.incarnation, router.sequence, *change]
+        router.worker.handle([wire.FILTERS, wire.pack(header)], 0.0)
+        before = router.worker.metrics()["matching_work"]
+        router.worker.work()
+        assert step // 2 <= router.worker.metrics()["matching_work"] - before <= step // 2 + 4
+
+
+def test_what_waits_goes_on_however_much_comes() -> None:
+    router = _dear_router(100)
+    router.match(rows_of("b"))
+    reference, *_ = router.begin(rows_of(_dear_topic(1)))
+    for _ in range(2 * DEAR_NODES // 50):
+        router.begin(rows_of(*["b"] * 500))  # its answer costs more than a step
+        done = [wire.unpack(one[1])[1] for one in router.worker.work() if one[0] == wire.RESULT]
+        if reference in done:
+            break
+    assert reference in done
+
+
 _CHANGES = st.lists(st.tuples(st.integers(1, 12), PATTERNS), max_size=12)
 
 

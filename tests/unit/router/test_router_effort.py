@@ -245,7 +245,7 @@ def test_sets_that_were_defined_before_the_answer_deliver_like_others(
 ) -> None:
     monkeypatch.setattr(worker_module, "SET_FILTERS_MAX", 2)
     worker = node.workers[0]
-    worker._step_nodes = worker._left = 1
+    worker._half_nodes = worker._left = 1
     all_of_it, some, publisher = node.client(), node.client(), node.client()
     all_of_it.subscribe("a*/b*", "a/*", "*/b", "*/*", ">")
     some.subscribe("a/*")
