@@ -26,6 +26,7 @@ from benchmarks import (
     pipeline,
     plan,
     report,
+    standby,
     subscriptions,
 )
 from benchmarks.crowd import plan as crowd_plan
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
 
     from benchmarks.figures import Row
 
-#: What can be chosen with --only; `clients` and `mqtt` take as long as all others and run only if they are chosen.
-SUBJECTS: Final = ("direct", "guaranteed", "mesh", "http", "spark", "clients", "mqtt")
+#: What can be chosen with --only; `clients` and `mqtt` take as long as all others, `standby` wants an etcd: these three
+#: run only if they are chosen.
+SUBJECTS: Final = ("direct", "guaranteed", "mesh", "http", "spark", "clients", "mqtt", "standby")
 #: Peers of any subject; each compares with those it knows.
 PEERS: Final = tuple(dict.fromkeys((*plan.PEERS, *crowd_plan.PEERS)))
 #: How little is measured with --quick.
@@ -58,7 +60,9 @@ def parser() -> argparse.ArgumentParser:
         description="Measure this broker and its peers in one run. docs/benchmarks.md explains it.",
         epilog="Exit 0: measured, targets met; 1: something failed or a first target was missed; 2: misused.",
     )
-    found.add_argument("--only", choices=SUBJECTS, help="one subject; default: all but clients and mqtt")
+    found.add_argument(
+        "--only", choices=SUBJECTS, help="one subject; default: all but clients, mqtt and standby"
+    )
     found.add_argument(
         "--peers",
         default=",".join(PEERS),
@@ -156,6 +160,10 @@ def measure(
         exchanges = Exchanges(directory, settings)
         found += exchanges.run()
         conditions = f"messages: {exchanges.conditions()}; clients: {conditions}"
+    if only == "standby":
+        pair = standby.Standby(directory, settings)
+        versions |= pair.versions()
+        found += pair.run()
     settings = replace(settings, peers=tuple(name for name in settings.peers if name in plan.PEERS))
     if only in (None, "direct"):
         comparing = direct.Comparing(directory, settings)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.brokers.angarium import Angarium, AngariumQueues
+from benchmarks.brokers.angarium import AngariumQueues
 from benchmarks.brokers.server import BrokerFailedError
 from benchmarks.figures import Better, Row
 from benchmarks.harness import ClientProcess, publisher, say, subscriber, unique_prefix
@@ -44,8 +44,6 @@ class Pressure:
         """Describe the node; nothing is started."""
         self._settings = settings
         self._broker = AngariumQueues(directory, 1, "angarium-backlog")
-        #: The same node, with clients for direct messages.
-        self._direct = Angarium(directory, 1, "angarium-backlog")
 
     def run(self) -> list[Row]:
         """Measure all rows of this page."""
@@ -54,7 +52,6 @@ class Pressure:
         with contextlib.ExitStack() as stack:
             stack.callback(self._broker.stop)
             self._broker.start()
-            self._direct.url = self._broker.url
             for part in parts:
                 try:
                     rows += part()
@@ -92,11 +89,11 @@ class Pressure:
         lone = self._task(STORE, count=count, rate=LONE_RATE)
         prefix = unique_prefix()
         common = {"rate": LONE_RATE, "seconds": LONE_S}
-        receiving = subscriber(self._direct, prefix, **common)
-        sending = publisher(self._direct, prefix, **common)
+        receiving = subscriber(self._broker, prefix, **common)
+        sending = publisher(self._broker, prefix, **common)
         with (
-            ClientProcess(self._direct, receiving) as sink,
-            ClientProcess(self._direct, sending) as source,
+            ClientProcess(self._broker, receiving) as sink,
+            ClientProcess(self._broker, sending) as source,
             ClientProcess(self._broker, lone) as storing,
         ):
             for client in (sink, source, storing):

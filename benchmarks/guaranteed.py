@@ -111,9 +111,9 @@ class Queues:
 
     def _count_syncs(self, name: str, figures: Figures) -> None:
         broker = self.brokers[name]
-        self._store(broker, SYNC_MESSAGES // 10, 128)  # nobody pays for cold caches
+        store(broker, SYNC_MESSAGES // 10, 128)  # nobody pays for cold caches
         with counting_syncs(broker) as found:
-            self._store(broker, SYNC_MESSAGES, 128)
+            store(broker, SYNC_MESSAGES, 128)
         figures.syncs = found.calls
 
     def _measure(self, name: str, figures: Figures, repetition: int) -> None:
@@ -122,36 +122,14 @@ class Queues:
         broker = self.brokers[name]
         count = max(1_000, round(_PER_SECOND[name] * self._settings.seconds))
         for size in PAYLOADS:
-            prefix = unique_prefix()
-            figures.add(PUBLISH, size, self._store(broker, count, size, prefix))
-            figures.add(CONSUME, size, self._drain(broker, count, size, prefix))
-            figures.add(BOTH, size, self._both(broker, count, size))
+            for what, rate in rates(broker, count, size).items():
+                figures.add(what, size, rate)
         if name in (OURS, PEERS["rabbitmq"]):
-            figures.add(SPREAD, 128, FAN_OUT * self._store(broker, count // 5, 128, queues=FAN_OUT))
+            figures.add(SPREAD, 128, FAN_OUT * store(broker, count // 5, 128, queues=FAN_OUT))
         said = ", ".join(
-            f"{what} {PAYLOADS[size]} {rates[-1]:,.0f}/s" for (what, size), rates in figures.rates.items()
+            f"{what} {PAYLOADS[size]} {found[-1]:,.0f}/s" for (what, size), found in figures.rates.items()
         )
         say(f"{repetition + 1}/{self._settings.repetitions} {name:16} {said}  calib {calibrate():.1f}")
-
-    def _store(self, broker: Broker, count: int, size: int, prefix: str = "", queues: int = 1) -> float:
-        task = task_of(broker, STORE, prefix or unique_prefix(), count, size, queues)
-        with ClientProcess(broker, task) as client:
-            client.wait_ready().go()
-            done = client.result()
-        _check(broker, done["published"], count)
-        return float(count / (done["last_ns"] - done["first_ns"]) * 1e9)
-
-    def _drain(self, broker: Broker, count: int, size: int, prefix: str) -> float:
-        with ClientProcess(broker, task_of(broker, DRAIN, prefix, count, size)) as client:
-            client.wait_ready().go()
-            done = client.result()
-        _check(broker, done["received"], count)
-        return float(count / (done["last_ns"] - done["first_ns"]) * 1e9)
-
-    def _both(self, broker: Broker, count: int, size: int) -> float:
-        prefix = unique_prefix()
-        source, sink = (task_of(broker, role, prefix, count, size) for role in (STORE, DRAIN))
-        return store_and_drain(broker, source, sink).rate
 
     def _rows(self) -> list[Row]:
         peers = [peer for peer in ("rabbitmq", "nats", "redis") if peer in self._settings.peers]
@@ -186,6 +164,46 @@ class Queues:
     def _note(self, name: str, figures: Figures) -> str:
         syncs = "not counted" if figures.syncs is None else f"{figures.syncs:,}"
         return f"{name} ({self.brokers[name].durability}): {syncs} syncs for {SYNC_MESSAGES:,} messages"
+
+
+def rates(broker: Broker, count: int, size: int) -> dict[str, float]:
+    """Give messages per second of publishing into an empty queue, of taking them, and of both at once.
+
+    Raises:
+        BrokerFailedError: a client failed, or not all messages came.
+    """
+    prefix = unique_prefix()
+    return {
+        PUBLISH: store(broker, count, size, prefix),
+        CONSUME: _drain(broker, count, size, prefix),
+        BOTH: _both(broker, count, size),
+    }
+
+
+def store(broker: Broker, count: int, size: int, prefix: str = "", queues: int = 1) -> float:
+    """Publish with confirmation; give messages per second."""
+    task = task_of(broker, STORE, prefix or unique_prefix(), count, size, queues)
+    with ClientProcess(broker, task) as client:
+        client.wait_ready().go()
+        done = client.result()
+    _check(broker, done["published"], count)
+    return float(count / (done["last_ns"] - done["first_ns"]) * 1e9)
+
+
+def _drain(broker: Broker, count: int, size: int, prefix: str) -> float:
+    """Take and acknowledge what was stored; give messages per second."""
+    with ClientProcess(broker, task_of(broker, DRAIN, prefix, count, size)) as client:
+        client.wait_ready().go()
+        done = client.result()
+    _check(broker, done["received"], count)
+    return float(count / (done["last_ns"] - done["first_ns"]) * 1e9)
+
+
+def _both(broker: Broker, count: int, size: int) -> float:
+    """Do both at once on a fresh queue; give messages per second."""
+    prefix = unique_prefix()
+    source, sink = (task_of(broker, role, prefix, count, size) for role in (STORE, DRAIN))
+    return store_and_drain(broker, source, sink).rate
 
 
 def store_and_drain(broker: Broker, source_task: Task, sink_task: Task) -> Trial:

@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.brokers.server import PEER_CLIENTS_INSTALL, ROOT, Broker, peer_packages, peer_python, tree_of
 from cluster.admin.client import Admin
+from cluster.commands.bench.process import DRAIN, STORE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import psutil
+
+    from cluster.commands.bench.process import Task
+
+
+def module_of(task: Task) -> str:
+    """Give the module of our client that does a task."""
+    return "cluster.commands.bench.client" if task.role in (STORE, DRAIN) else "benchmarks.clients.angarium"
 
 
 #: Of MQTT, that clients of one username may have kept: a default node allows 1,000.
@@ -26,7 +34,6 @@ SESSIONS_MAX: Final = 10_000
 class Angarium(Broker):
     """A node with some workers."""
 
-    client_module = "benchmarks.clients.angarium"
     #: The role that has the connections of clients.
     struck = "router"
 
@@ -50,6 +57,10 @@ class Angarium(Broker):
     def client_python(self) -> str:
         """Give the interpreter of its clients."""
         return sys.executable
+
+    def module_of(self, task: Task) -> str:
+        """Give the module that does a task: there are direct and guaranteed runs."""
+        return module_of(task)
 
     def start(self) -> None:
         """Start it and return when clients can connect."""
@@ -138,5 +149,4 @@ class AngariumMqtt(Angarium):
 class AngariumQueues(Angarium):
     """A node whose queues are measured."""
 
-    client_module = "cluster.commands.bench.client"
     durability = "synced commit"

@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.brokers.angarium import Angarium, AngariumQueues
+from benchmarks.brokers.angarium import Angarium, module_of
 from benchmarks.brokers.server import Broker, BrokerFailedError, tree_of
 from cluster.admin.client import Admin
-from cluster.commands.bench.process import DRAIN, STORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,10 +51,6 @@ class Member(Angarium):
         )
         return ["--config", str(config)]
 
-    def module_of(self, task: Task) -> str:
-        """Give the module that does a task: there are direct and guaranteed runs."""
-        return (AngariumQueues if task.role in (STORE, DRAIN) else Angarium).client_module
-
     def call(self, operation: str, **arguments: Any) -> Any:
         """Have its controller do something."""
         with Admin(self.directory / "data") as admin:
@@ -87,7 +82,7 @@ class Pair(Broker):
 
     def module_of(self, task: Task) -> str:
         """Give the module of the client that does a task."""
-        return self.near.module_of(task)
+        return module_of(task)
 
     def start(self) -> None:
         """Start both, and join them."""
