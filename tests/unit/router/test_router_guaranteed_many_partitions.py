@@ -155,6 +155,7 @@ def test_a_message_about_flows_is_not_longer_than_its_limit() -> None:
     frames = [effect.frames for effect in out.take() if isinstance(effect, SendWorker)]
     assert [one[0] for one in frames] == [FlowFrame.operation] * 2
     assert [len(wire.unpack(one[1])[1]) for one in frames] == [ORDERS_MAX, 1]
+    assert ORDERS_MAX == STEP_MAX, "a step here is one of a home"
 
 
 def test_many_shares_are_evened_out_in_steps() -> None:
