@@ -163,7 +163,7 @@ class FreedMemory:
         self._used_s = 0.0
         #: What was resident when all had been given back, and whether that has been done since the last look.
         self._resident = 0
-        self._is_given_back = True
+        self._is_given_back = False
 
     def update(self, freed_bytes: int, now: float, held_bytes: int = 0) -> None:
         """Take note of how much was freed since the process started, and of how much caches hold.
@@ -172,6 +172,7 @@ class FreedMemory:
         """
         if self._looked_at is None:
             self._looked_at, self._used_s = now, time.process_time()
+            self._resident = resident_bytes()  # whoever comes from now on counts
         elif now >= self._looked_at + QUIET_S:
             self._look(now, self._looked_at)
         self._held_max = max(self._held_max, held_bytes)

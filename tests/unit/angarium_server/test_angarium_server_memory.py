@@ -272,3 +272,7 @@ def test_what_came_while_memory_was_given_back_is_not_taken_for_what_stays(quiet
     assert quiet.look(grown_bytes=20 << 20) == 1
     assert quiet.look(busy=0.5) == 0
     assert [quiet.look(), quiet.look(grown_bytes=-20 << 20)] == [1, 0]
+
+
+def test_what_came_before_the_first_look_is_not_taken_for_what_stays(quiet: Quiet) -> None:
+    assert quiet.look(grown_bytes=20 << 20) == 1
