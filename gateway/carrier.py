@@ -137,7 +137,7 @@ class Carrier:
         self._look_at = self._due_at = 0.0
         #: How far apart rounds of direct messages leave, at least, and when the last one has.
         self.pace_s = self._left_at = 0.0
-        self._is_stopping = False
+        self._is_stopping = self._was_open = False
         #: Messages of clients that have left for the router.
         self.published = 0
         #: Direct messages that the router refused by error code, those that it discarded for want of room here, and
@@ -427,7 +427,7 @@ class Carrier:
         self._look_at = 0.0
 
     def _opened(self, event: Opened, _now: float) -> None:
-        self._look_at = 0.0
+        self._look_at, self._was_open = 0.0, True
         self._pause_s = BACKOFF_FIRST_S
         self._error = None
         self.gathering.open(event.welcome)
@@ -510,8 +510,7 @@ class Carrier:
         while waiting and (waiting[0].state is not AttachState.WAITING or now >= waiting[0].wait_until):
             client = waiting.popleft()
             if client.state is AttachState.WAITING:
-                why = "it does not answer" if self._error is None else str(self._error)
-                detail = f"the gateway has no session with the router: {why}"
+                detail = f"the gateway has no session with the router: {self._error or 'it does not answer'}"
                 self._tell(client, client.refuse, error_for(errors.VPN_UNAVAILABLE, detail), now)
 
     def _tell_endings(self, now: float) -> None:
@@ -529,6 +528,10 @@ class Carrier:
     def is_gone(self) -> bool:
         """Tell whether nothing is left of it: no session, and no connection."""
         return self._session is None and not self._closing
+
+    def is_forgotten(self, now: float) -> bool:
+        """Tell whether nothing is lost without it: it was never open, nobody waits, and the next try need not."""
+        return self.is_gone and not (self._was_open or self._waiting) and now >= self._open_at
 
     # Time.
 
@@ -617,9 +620,8 @@ class Carrier:
                     return now
                 wake = min(wake, at)
             wake = min(wake, producing.open_at())
-        leaving = self._leaving and self._may_dismiss()
         at = self.counting.wake_at
-        if self._waiting or self._asking or self.accepting.gathered or leaving:
+        if self._waiting or self._asking or self.accepting.gathered or self._may_dismiss():
             at = now
         return at if at < wake and _has_room(session) else wake
 

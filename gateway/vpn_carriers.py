@@ -1,4 +1,8 @@
-"""The carriers of a gateway process, one for each Message VPN that has clients of it."""
+"""The carriers of a gateway process, one for each Message VPN that has clients of it.
+
+A client of HTTP names its Message VPN, whether there is one or not: the carrier of one that lets nobody in is
+forgotten, so that names which somebody made up cost the process nothing for longer than a moment.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ _SUMMED: Final = {
 
 
 class VpnCarriers:
-    """The carriers of a process, by Message VPN; there are few, because operators name them."""
+    """The carriers of a process, by Message VPN; few stay, because operators name those that there are."""
 
     def __init__(
         self,
@@ -97,8 +101,10 @@ class VpnCarriers:
     def tick(self, now: float) -> float:
         """Do what is due, and end a turn: send what it brought; gives when to call again."""
         wake = _NEVER
-        for carrier in [*self._by_vpn.values()]:
+        for vpn, carrier in [*self._by_vpn.items()]:
             wake = min(wake, carrier.tick(now))
+            if carrier.is_forgotten(now):
+                del self._by_vpn[vpn]
         return wake
 
     def stop(self) -> None:

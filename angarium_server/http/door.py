@@ -126,7 +126,8 @@ class Connection(web.RequestHandler):
             return refusal(errors.error_for(errors.INTERNAL))
         self.keep_alive(False)  # noqa: FBT003 - the form of aiohttp; nobody knows where the next request begins
         lines = (message or "it is no HTTP/1.1").splitlines()
-        return refusal(errors.error_for(errors.INVALID_ARGUMENT, lines[0][:200]), {"Connection": "close"})
+        said = lines[0][:200].rstrip(":")
+        return refusal(errors.error_for(errors.INVALID_ARGUMENT, said), {"Connection": "close"})
 
 
 class Limits(Protocol):

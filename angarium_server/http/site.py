@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from angarium_server.connections.tls import TlsFiles
 
+#: Headers that say who asks: of two of them a proxy in between may have judged the other one.
+GIVEN_ONCE: Final = ("Authorization", "Angarium-Token")
 #: How long an answer may take to leave: who reads slower than that is not there.
 SEND_S: Final = 60.0
 
@@ -154,6 +156,7 @@ class Site:
         with self.door.at_work(connection):
             try:
                 self._origins.check(request, is_encrypted=connection.is_encrypted)
+                _check_given_once(request)
                 response = await self._answer(request, connection)
             except AngariumError as error:
                 response = self._refuse(error)
@@ -170,6 +173,17 @@ class Site:
     def _refuse(self, error: AngariumError, headers: Mapping[str, str] | None = None) -> web.Response:
         self._refused[error.code] += 1
         return refusal(error, headers)
+
+
+def _check_given_once(request: BaseRequest) -> None:
+    """Refuse a request that says twice who asks.
+
+    Raises:
+        InvalidRequestError: it does (40018).
+    """
+    for name in GIVEN_ONCE:
+        if len(given := request.headers.getall(name, ())) > 1:
+            raise errors.invalid(f"it has {len(given)} headers {name}", "send one")
 
 
 async def _send(request: BaseRequest, response: StreamResponse, connection: Connection) -> None:

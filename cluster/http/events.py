@@ -37,6 +37,8 @@ RESUME_S: Final = 30.0
 JOURNALS_MAX: Final = 10_000
 #: Messages that a stream asks for at once.
 ASKED: Final = 100
+#: Digits of the number of an event: a stream has far fewer of them.
+DIGITS_MAX: Final = 9
 
 Owner = tuple[str, str, str]
 
@@ -192,7 +194,8 @@ class Events:
         """Accept what an event stands for, and give what was sent behind it; nothing if that stream is not known."""
         name, _, number = last.rpartition(".")
         journal = self._journals.get(name)
-        if journal is None or journal.owner != owner or not (number.isascii() and number.isdigit()):
+        is_number = number.isascii() and number.isdigit() and len(number) <= DIGITS_MAX
+        if journal is None or journal.owner != owner or not is_number:
             return []
         del self._journals[name]
         journal.stream.end(error_for(errors.TAKEN_OVER, "its client has come again"))

@@ -116,9 +116,13 @@ class Requests:
             if target.verb is Verb.EVENTS:
                 return await self._stream(request, client, credentials, target, last)
             if target.verb is Verb.RECEIVE:
+                if request.body_exists:
+                    advice = "say max, wait, lease and ack behind the question mark"
+                    raise errors.invalid("nothing is expected in the body", advice)
                 return await self._receive(request, self._reader(client, credentials, target), asked)
             with self._room(request):
-                _go_on(request)
+                if (request.content_length or 0) <= self._bytes_max:
+                    _go_on(request)
                 if target.verb is Verb.SETTLE:
                     return await self._settle(request, credentials, target)
                 payload = await bodies.read_bytes(request, self._bytes_max, self._timeout_s)
@@ -321,7 +325,7 @@ def _asked(target: Target) -> Asked:
         raise errors.invalid(f"ack is {acknowledge[:50]!r}", "say explicit or auto")
     return Asked(
         wait_s=take_number(query, "wait", 0.0, 0.0, WAIT_MAX_S) or NO_WAIT_S,
-        most=int(take_number(query, "max", 1, 1, LEASED_MAX)),
+        most=int(take_number(query, "max", 1, 1, LEASED_MAX, is_whole=True)),
         lease_s=take_number(query, "lease", LEASE_S, 1.0, LEASE_MAX_S),
         is_accepted=acknowledge == "auto",
     )

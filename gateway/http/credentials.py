@@ -57,7 +57,8 @@ def credentials_of(authorization: str | None, vpn: str, address: str) -> Credent
         return Credentials(vpn, DEFAULT_USERNAME, None, address)
     scheme, _, value = authorization.partition(" ")
     value = value.strip()
-    if len(value) > CREDENTIALS_BYTES_MAX or not value:
+    # Both kinds are ASCII; other bytes are no text that could be sent on.
+    if len(value) > CREDENTIALS_BYTES_MAX or not value or not value.isascii():
         raise _unreadable()
     match scheme.lower():
         case "bearer":

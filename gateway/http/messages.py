@@ -32,10 +32,21 @@ PREFIX: Final = "angarium-"
 PROPERTY_PREFIX: Final = "angarium-property-"
 #: Names of options that say nothing about a message.
 VPN: Final = "vpn"
+#: Of its name, as the router takes it.
+VPN_CHARACTERS_MAX: Final = 32
 DELIVERY: Final = "delivery"
 DIRECT, GUARANTEED = "direct", "guaranteed"
 _MODES: Final[dict[str, Mode]] = {DIRECT: "direct", GUARANTEED: "persistent"}
 _FLAGS: Final = {"true": True, "false": False}
+
+
+def _text(name: str, value: str) -> str:
+    """Give the value of a header; bytes that are no UTF-8 have come as surrogates, and nobody could send them on."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise errors.invalid(f"{name[:50]} is {value[:50]!r}, no text that UTF-8 can hold") from None
+    return value
 
 
 def _number(text: str) -> int:
@@ -77,6 +88,7 @@ class Options:
 
         Raises:
             InvalidRequestError: one is unknown, twice there, or no possible value (40018).
+            ForbiddenError: there can be no Message VPN of this name (40309).
         """
         #: Names as behind the question mark.
         self._given: dict[str, str] = dict(query)
@@ -88,6 +100,8 @@ class Options:
             self._take(name, value)
         #: The Message VPN, and how the message travels.
         self.vpn = self._given.pop(VPN, "default")
+        if not 0 < len(self.vpn) <= VPN_CHARACTERS_MAX:
+            raise errors.error_for(errors.VPN_NOT_ALLOWED, repr(self.vpn[:50]))
         self.delivery = self._given.pop(DELIVERY, GUARANTEED)
         if self.delivery not in _MODES:
             raise errors.invalid(f"delivery is {self.delivery[:50]!r}", "say direct or guaranteed")
@@ -99,7 +113,7 @@ class Options:
         if low in _OF_HTTP:
             self._fields[_OF_HTTP[low]] = value
         elif low.startswith(PROPERTY_PREFIX):
-            self._properties[name[len(PROPERTY_PREFIX) :]] = value
+            self._take_property(name[len(PROPERTY_PREFIX) :], _text(name, value))
         elif low in _OF_TRACES:
             # Lines of a tracestate are one list; a second traceparent makes it malformed.
             self._context[low] = f"{self._context[low]},{value}" if low in self._context else value
@@ -107,7 +121,14 @@ class Options:
             option = low[len(PREFIX) :].replace("-", "_")
             if option in self._given:
                 raise errors.invalid(f"{option[:50]} is given twice")
-            self._given[option] = value
+            self._given[option] = _text(name, value)
+
+    def _take_property(self, name: str, value: str) -> None:
+        if not name or name in self._properties:
+            raise errors.invalid(
+                f"property {name[:50]!r} is given twice" if name else "a property has no name"
+            )
+        self._properties[name] = value
 
     def _read(self, name: str, text: str) -> None:
         known = _OF_MESSAGES.get(name)

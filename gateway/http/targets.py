@@ -10,7 +10,7 @@ POST /v1/queues/a%2Fb                     publish to the queue a/b
 from __future__ import annotations
 
 import enum
-import math
+import re
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -19,6 +19,9 @@ from angarium import errors, wire
 EVENTS: Final = "/v1/events"
 #: Of the values behind a question mark.
 QUERY_MAX: Final = 50
+#: A number as programs write it; `float` takes 1_0, blanks and digits of all scripts too.
+_NUMBER: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_WHOLE: Final = re.compile(r"[0-9]{1,9}")
 
 
 class Verb(enum.Enum):
@@ -106,7 +109,9 @@ def _events(pairs: list[tuple[str, str]]) -> Target:
     return Target(Verb.EVENTS, queue, query, topics)
 
 
-def take_number(query: dict[str, str], name: str, default: float, least: float, most: float) -> float:
+def take_number(
+    query: dict[str, str], name: str, default: float, least: float, most: float, *, is_whole: bool = False
+) -> float:
     """Take a number of the query out of it.
 
     Raises:
@@ -115,10 +120,7 @@ def take_number(query: dict[str, str], name: str, default: float, least: float, 
     text = query.pop(name, None)
     if text is None:
         return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value <= most:
+    pattern = _WHOLE if is_whole else _NUMBER
+    if pattern.fullmatch(text) is None or not least <= float(text) <= most:
         raise errors.invalid(f"{name} is {text[:50]!r}, from {least:g} to {most:g} is possible")
-    return value
+    return float(text)

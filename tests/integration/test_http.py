@@ -169,6 +169,8 @@ def test_a_request_is_answered_with_its_reply(node: Node, web: Web) -> None:
         ("/v1/queues/jobs/receive?max=0", b"", errors.INVALID_ARGUMENT),
         ("/v1/queues/jobs/receive?wait=9999", b"", errors.INVALID_ARGUMENT),
         ("/v1/queues/jobs/receive?ack=no", b"", errors.INVALID_ARGUMENT),
+        ("/v1/queues/jobs/receive?max=1.5", b"", errors.INVALID_ARGUMENT),
+        ("/v1/queues/jobs/receive", b'{"max": 5}', errors.INVALID_ARGUMENT),
         ("/v1/queues/jobs/settle", b"", errors.INVALID_ARGUMENT),
         ("/v1/queues/jobs/settle", b"{", errors.INVALID_ARGUMENT),
         ("/v1/queues/jobs/settle", b'{"done":["a"]}', errors.INVALID_ARGUMENT),
@@ -242,6 +244,9 @@ def test_who_has_a_wrong_password_is_told_so_and_asked_for_it(node: Node, web: W
         ("/v1/topics/%23share/a/b", {}, errors.RESERVED_TOPIC),
         ("/v1/topics/a?ttl=5", {}, errors.INVALID_ARGUMENT),
         ("/v1/topics/a", {"Angarium_Ttl_Ms": "soon"}, errors.INVALID_ARGUMENT),
+        ("/v1/topics/a", {"Angarium_Vpn": "v" * 40}, errors.VPN_NOT_ALLOWED),
+        ("/v1/topics/a", {"Angarium_Vpn": "\xff"}, errors.INVALID_ARGUMENT),
+        ("/v1/topics/a", {"Authorization": "Bearer \xff"}, errors.UNAUTHORIZED),
         ("/v1/topics/a", {"Origin": "http://evil.example"}, errors.CROSS_ORIGIN),
         ("/v1/topics/a", {"Host": "evil.example"}, errors.MISDIRECTED_REQUEST),
         ("/v1", {}, errors.METHOD_NOT_ALLOWED),
@@ -285,6 +290,9 @@ def test_who_waits_for_a_word_before_the_body_gets_it(node: Node) -> None:
     assert made.recv(100).startswith(b"HTTP/1.1 100 ")
     made.sendall(b"hi")
     assert received(made).startswith(b"HTTP/1.1 204 ")
+    too_large = head.replace(b"Length: 2", b"Length: 100001")
+    made = raw(node, too_large + b"Connection: close\r\nExpect: 100-continue\r\n\r\n")
+    assert received(made).startswith(b"HTTP/1.1 413 "), "before the body is sent"
 
 
 def test_a_killed_process_is_replaced_and_stored_messages_are_there(node: Node, web: Web) -> None:

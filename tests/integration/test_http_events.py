@@ -89,13 +89,15 @@ def test_a_queue_goes_on_behind_the_last_event_that_was_read(node: Node) -> None
     first = Source(node, "/v1/events?queue=orders")
     assert [first.next()["payload"] for _ in range(3)] == ["0", "1", "2"]
     first.close()
+    beyond = f"{first.last.partition('.')[0]}.{'9' * 5_000}"
+    nowhere = Source(node, "/v1/events?queue=orders", Last_Event_ID=beyond)
     second = Source(node, "/v1/events?queue=orders", Last_Event_ID=first.last)
     came = [second.next() for _ in range(2)]
     assert [(one["payload"], one["delivery_count"]) for one in came] == [("3", 1), ("4", 1)]
     third = Source(node, "/v1/events?queue=orders", Last_Event_ID=second.last)
     wait_until(lambda: depth(node) == 0)
     unknown = Source(node, "/v1/events?queue=orders", Last_Event_ID="nobody.5")
-    for source in (second, third, unknown):
+    for source in (nowhere, second, third, unknown):
         source.close()
 
 

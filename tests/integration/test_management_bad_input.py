@@ -259,6 +259,14 @@ def test_a_page_of_another_site_is_refused(node: Node, api: Api) -> None:
     assert api.send("POST", DO, {}, Origin=f"http://{api.place}").status == 200
 
 
+def test_who_says_twice_who_asks_is_refused(node: Node, api: Api) -> None:
+    for name in (b"Authorization: Basic eDp4", b"Angarium-Token: a\r\nAngarium-Token: b"):
+        answer = received(
+            raw(node, request(b"POST", DO.encode(), JSON, CLOSE, name, b"Content-Length: 2") + b"{}")
+        )
+        assert status(answer) == 400, answer
+
+
 def test_headers_of_logins_that_are_none_are_refused(api: Api) -> None:
     for text in ("Basic " + "A" * 7_000, "Basic \u00e4", "Basic YQ==", "Negotiate x", "Basic " + "A" * 3_000):
         assert api.send("POST", DO, {}, Authorization=text).status == 401

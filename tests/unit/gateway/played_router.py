@@ -179,7 +179,8 @@ class Gateway:
 
     def turn(self) -> float:
         wake = self.carriers.tick(self.now)
-        self.carrier.validate()
+        for carrier in self.carriers._by_vpn.values():
+            carrier.validate()
         return wake
 
     def advance(self, seconds: float) -> None:

@@ -11,6 +11,7 @@ from angarium import errors, wire
 from angarium.errors import AngariumError
 from angarium.message import Message, Row
 from angarium.trace_context import CONTEXTS
+from gateway.carrier import BACKOFF_MAX_S
 from gateway.http.client import ClientState, HttpClient
 from gateway.http.clients import CLIENTS_MAX, IDLE_S, LOGIN_S, Clients
 from gateway.http.credentials import Credentials, credentials_of
@@ -77,6 +78,7 @@ def test_credentials_are_a_name_and_a_password_or_a_token_or_nothing() -> None:
         "Digest x",
         basic(b"nocolon"),
         basic(b":p"),
+        "Bearer \udcff",
         basic(b"\xff:p"),
         basic(b"#link:p"),
         basic(b"a" * 200 + b":p"),
@@ -134,13 +136,27 @@ def test_headers_and_query_say_the_same_things_of_a_message() -> None:
         ({"Angarium-Ttl-Ms": "9" * 30}, {}),
         ({"Angarium-Retain": "yes"}, {}),
         ({}, {"delivery": "perhaps"}),
+        ({"Angarium-Vpn": "\udcff"}, {}),
+        ({"Angarium-Property-A": "\udcff"}, {}),
+        ({"Angarium-Property-": "5"}, {}),
     ],
 )
 def test_an_option_that_cannot_be_is_refused(headers: dict[str, str], query: dict[str, str]) -> None:
     assert code_of(Options, headers.items(), query) == errors.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("headers", [{"Angarium-Priority": "256"}, {"Angarium-Property-A": "\udcff"}])
+def test_a_property_is_given_once() -> None:
+    twice = [("Angarium-Property-A", "1"), ("angarium-property-A", "2")]
+    assert code_of(Options, twice, {}) == errors.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("name", ["", "v" * 33, "v" * 4_000])
+def test_a_name_that_no_message_vpn_can_have_goes_no_further(name: str) -> None:
+    """The router takes a HELLO with it for malformed, and that would be tried again and again."""
+    assert code_of(Options, [("Angarium-Vpn", name)], {}) == errors.VPN_NOT_ALLOWED
+
+
+@pytest.mark.parametrize("headers", [{"Angarium-Priority": "256"}, {"Content-Type": "\udcff"}])
 def test_a_message_that_cannot_be_is_refused(headers: dict[str, str]) -> None:
     assert code_of(Options(headers.items(), {}).row, "a", b"", "me") == errors.INVALID_ARGUMENT
 
@@ -199,6 +215,20 @@ def test_who_is_not_let_in_is_told_why_and_asks_anew(world: World) -> None:
     assert world.told == [errors.UNAUTHORIZED]
     assert client.state is ClientState.OVER
     assert world.find("wrong", "nobody") is not client
+
+
+def test_message_vpns_that_there_are_not_leave_nothing_behind(world: World) -> None:
+    """Anybody may name them: each stayed, and was looked at in every turn."""
+    world.opened()
+    for number in range(50):
+        credentials = Credentials(f"made-up-{number}", "default", None, "127.0.0.1")
+        world.clients.find(credentials, world.node.now).enter(world.done)
+        world.gateway.settle()
+        world.node.now += BACKOFF_MAX_S
+        world.gateway.settle()
+        world.clients.tick(world.node.now)
+    assert world.told == [errors.VPN_NOT_ALLOWED] * 50
+    assert [row["vpn"] for row in world.gateway.carriers.describe()] == ["default"]
 
 
 def test_a_direct_message_is_done_when_it_left_and_a_guaranteed_one_when_the_node_has_it(
@@ -349,5 +379,10 @@ def test_a_number_of_the_query_is_in_its_bounds() -> None:
     assert take_number(query, "max", 1, 1, 10) == 5
     assert not query
     assert take_number(query, "max", 1, 1, 10) == 1
-    for text in ("0", "11", "x", "nan", "", "inf"):
+    assert take_number({"wait": "0.25"}, "wait", 0, 0, 60) == 0.25
+    assert (
+        code_of(lambda: take_number({"max": "1.5"}, "max", 1, 1, 10, is_whole=True))
+        == errors.INVALID_ARGUMENT
+    )
+    for text in ("0", "11", "x", "nan", "", "inf", "1_0", " 5", "\u0665", "1e0", "9" * 5_000):
         assert code_of(take_number, {"max": text}, "max", 1, 1, 10) == errors.INVALID_ARGUMENT

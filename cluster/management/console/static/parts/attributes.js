@@ -71,7 +71,7 @@ function Attribute({ name, about, was, value, onInput }) {
   if (about.enum) return html`<${Field} type="select" ...${told} options=${about.enum.map((one) => [one, one])} />`;
   if (typeof was === "boolean") return html`<${Field} type="checkbox" ...${told} />`;
   if (Array.isArray(was)) return html`<${Field} type="textarea" rows="4" ...${told} hint=${["One a line.", about.description].filter(Boolean).join(" ")} wide />`;
-  if (typeof was === "number") return html`<${Field} type="number" ...${told} min=${about.minimum} max=${about.maximum} />`;
+  if (typeof was === "number") return html`<${Field} type="number" ...${told} min=${about.minimum} max=${about.maximum} required />`;
   return html`<${Field} ...${told} maxlength=${about.maxLength} autocomplete="off" />`;
 }
 
