@@ -271,7 +271,8 @@ def test_a_tally_forgets_what_is_settled_for_long() -> None:
     for number in range(6_000):
         tally.give(number * 2, 1)
         tally.settle(1)
-        tally.validate()
+        if number % 50 == 0:
+            tally.validate()
     assert len(tally._spans) <= SETTLED_AHEAD_MAX + 2
     tally.give(12_001, 3)
     tally.refuse(12_002, errors.error_for(errors.SPOOL_OVER_QUOTA))

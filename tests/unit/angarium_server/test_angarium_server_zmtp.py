@@ -9,6 +9,7 @@ import pytest
 from angarium.client.transport import zmtp
 from angarium_server.connections.framing import FramingError, FramingLimits
 from angarium_server.connections.zmtp import COMMANDS_MAX, PARTS_MAX, START, ZmtpFraming
+from tests.share import short
 
 LIMITS = FramingLimits(frame_bytes=100_000, message_bytes=300_000)
 #: What the SDK sends after the greeting of the other side.
@@ -116,7 +117,7 @@ def test_an_unauthenticated_peer_may_send_little_and_one_who_has_logged_in_more(
         peer.received(packed([b"x" * 101]))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(short(10, long=30)))
 @pytest.mark.requirement("R228")
 def test_garbage_is_taken_or_refused_and_nothing_else(seed: int) -> None:
     """No other exception, and never more held than may be."""

@@ -17,7 +17,6 @@ from cluster.controller.access.audit_log import (
     CHANGES,
     DISTINCT_MAX,
     LOGIN,
-    OPEN_MAX,
     RELIEVING,
     AuditLog,
     Changed,
@@ -25,6 +24,7 @@ from cluster.controller.access.audit_log import (
 )
 from cluster.controller.access.callers import LOCAL, Claim, Who
 from cluster.controller.switchboard import effects as c
+from tests.share import short
 from tests.unit.cluster.controller_world import ASKER, OWNER, World
 
 ANNA = Claim("management", "anna", "10.0.0.7")
@@ -403,16 +403,18 @@ def test_very_many_different_refusals_of_an_address_are_one() -> None:
     assert (told["repeated"], told["is_various"]) == (100 - DISTINCT_MAX - 1, True)
 
 
-def test_a_clock_that_is_set_back_ends_a_minute_and_too_many_end_the_oldest() -> None:
+def test_a_clock_that_is_set_back_ends_a_minute_and_too_many_end_the_oldest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = short(200, long=module.OPEN_MAX)
+    monkeypatch.setattr(module, "OPEN_MAX", most)
     audit_log = AuditLog()
     refusal_lines(audit_log, 3)
     assert len(audit_log.repeats(TIME.replace("10:00:00", "09:59:00"))) == 1
     refusal_lines(audit_log, 3)
-    told = [
-        one for number in range(OPEN_MAX) for one in refusal_lines(audit_log, 1, address=f"address {number}")
-    ]
+    told = [one for number in range(most) for one in refusal_lines(audit_log, 1, address=f"address {number}")]
     assert [one for one in told if "repeated" in one] == [one for one in told if one.get("repeated") == 2]
-    assert len(told) == OPEN_MAX + 1
+    assert len(told) == most + 1
 
 
 def test_logins_and_changes_are_never_counted_instead_of_written() -> None:

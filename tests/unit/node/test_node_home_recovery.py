@@ -13,6 +13,7 @@ from node.home.home import HomeLimits
 from node.home.spool import layout
 from node.home.spool.recovery import ROWS_PER_STEP
 from storage.spool import Table
+from tests.share import short
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.unit.node.driven_home import (
     LANE,
@@ -350,7 +351,7 @@ class Promise:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(short(4, long=12)))
 def test_every_prefix_of_commits_keeps_what_was_promised(seed: int) -> None:
     rng = random.Random(seed)
     disk = RecordingDisk()

@@ -15,6 +15,7 @@ from node.home.spool import repacking
 from node.home.spool.blocks import SMALL_ROWS
 from node.home.spool.repacking import SMALL_BLOCKS, merge_segments
 from storage.spool import Table
+from tests.share import short
 from tests.unit.node.driven_home import LANE, OTHER, ROUTER, DrivenHome, row_of, settings_of, started
 
 if TYPE_CHECKING:
@@ -299,7 +300,7 @@ def test_what_is_packed_anew_stays_in_the_spool_file_of_the_oldest() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(short(3, long=8)))
 def test_random_lives_of_messages_end_with_an_empty_disk(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repacking, "SPARSE_BYTES", 200)
     rng = random.Random(seed)

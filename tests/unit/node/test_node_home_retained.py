@@ -11,6 +11,7 @@ from angarium import errors, wire
 from node.endpoints import retained
 from node.endpoints.effort import STEPS_PER_TURN
 from storage.spool import Table
+from tests.share import short
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.unit.node.adopting_home import Folder
 from tests.unit.node.driven_home import LANE, OTHER, ROUTER, DrivenHome, row_of, settings_of
@@ -469,7 +470,7 @@ class History:
         }
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(short(20, long=60)))
 def test_no_crash_leaves_neither_the_old_nor_the_new_nor_brings_back_what_was_replaced(seed: int) -> None:
     """Router and home end together, so nobody sends again what was not on disk."""
     chance = random.Random(seed)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.share import short
 from tests.unit.node.lane_driver import KINDS
 from tests.unit.node.lane_model import LaneMachine
 
@@ -63,7 +64,7 @@ def conditions_of(happen: Any) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(short(2, long=4)))
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_long_walk_finds_lane_and_model_in_agreement(kind: dict[str, Any], seed: int) -> None:
     machine = walk(kind, seed)

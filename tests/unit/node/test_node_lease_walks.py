@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from node.backlog.segment import MOVING
+from tests.share import short
 from tests.unit.node.lane_driver import ACCEPTED, CLOSED, FAILED, KINDS, REJECTED, merged, row
 from tests.unit.node.leased_driver import GROUP, LeasedDriver
 
@@ -257,7 +258,7 @@ class Walk:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(short(2, long=3)))
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "selector" not in kind], ids=str)
 def test_a_group_has_what_it_planned_whatever_happens(kind: dict[str, Any], seed: int) -> None:
     walk = Walk(kind, Random(seed))
