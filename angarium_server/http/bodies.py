@@ -65,7 +65,7 @@ async def _gathered(request: BaseRequest, bytes_max: int) -> bytes:
             data += piece
             if len(data) > bytes_max:
                 raise _too_large(bytes_max)
-    except web.PayloadAccessError as error:
+    except (web.PayloadAccessError, ConnectionError) as error:  # or its client is gone
         raise errors.invalid(f"the body ends too early: {error}") from None
     return bytes(data)
 
