@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: How often it is looked at how much memory is in use, and whether much was freed.
 MEMORY_S: Final = 1.0
+#: When the next turn comes after one that had a fault.
+AFTER_FAULT_S: Final = 0.1
 #: How often it is looked whether something is done, when the process ends.
 LOOK_S: Final = 0.01
 
@@ -75,13 +77,20 @@ class Turns:
         if self._next is not None:
             self._next.cancel()
         self._is_soon = False
-        wait_s = self._process.turn()
-        now = time.monotonic()
-        wait_s = min(wait_s, max(0.0, self._tick(now) - now), self._look_at_memory(now))
-        if not self._is_soon:
-            self._next = self._loop.call_later(wait_s, self._take)
+        wait_s = AFTER_FAULT_S
+        try:
+            wait_s = self._turn()
+        finally:  # the loop tells of a fault and goes on, so there has to be a next turn
+            if not self._is_soon:
+                self._next = self._loop.call_later(wait_s, self._take)
         if self._process.stopping:
             self._stopping.set()
+
+    def _turn(self) -> float:
+        """Do what is there; gives in how many seconds the next one is due."""
+        due_s = self._process.turn()
+        now = time.monotonic()
+        return min(due_s, max(0.0, self._tick(now) - now), self._look_at_memory(now))
 
     def _look_at_memory(self, now: float) -> float:
         """Give memory back that clients took, such as bodies and streams; gives when to look again."""

@@ -1,4 +1,4 @@
-"""A process in a loop of asyncio gives memory back that clients took, without another turn being asked for."""
+"""A process in a loop of asyncio gives memory back while nothing happens, and has turns after one with a fault."""
 
 from __future__ import annotations
 
@@ -66,5 +66,31 @@ def test_what_clients_took_is_given_back_while_nothing_happens(
                 await given_back.wait()
         finally:
             made.end()
+
+    asyncio.run(run())
+
+
+def test_after_a_turn_with_a_fault_there_is_another_one(
+    process: QuietProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "AFTER_FAULT_S", 0.001)
+
+    async def run() -> None:
+        told, goes_on = [], asyncio.Event()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+
+        def tick(_now: float) -> float:
+            if not told:
+                raise ValueError("a fault")
+            goes_on.set()
+            return math.inf
+
+        made = turns.Turns(cast("Process", process), tick)
+        made.soon()
+        async with asyncio.timeout(60):
+            await goes_on.wait()
+        assert made._next is not None
+        made._next.cancel()
+        assert [str(one) for one in told] == ["a fault"]
 
     asyncio.run(run())
