@@ -27,10 +27,10 @@ JOIN: Final = "a standby joins"
 REQUESTS: Final = "requests to etcd"
 #: Messages of one second at full speed of the one with two hosts, so that runs take about equally long.
 PER_SECOND: Final = 60_000
-#: Messages that a standby is brought, of so many bytes; in so many seconds at first.
-JOINED, JOINED_BYTES, JOINED_S = 1_000_000, 128, 60.0
-#: Requests per second at first.
-REQUESTS_PER_S: Final = 10.0
+#: Messages that a standby is brought, of so many bytes.
+JOINED, JOINED_BYTES = 1_000_000, 128
+#: What is compared with a limit, and its unit.
+LIMITS: Final = {JOIN: (60.0, "s"), REQUESTS: (10.0, "requests/s")}
 GUARANTEED_TARGET, DIRECT_TARGET = 0.5, 0.98
 
 
@@ -57,7 +57,7 @@ class Standby:
                 say(str(failed))
                 error = failed.summary
         install = self._hosts.install if lacks else ""
-        return [row for row in self._rows(install, error) if self._settings.rows in row.name]
+        return self._rows(install, error)
 
     def versions(self) -> dict[str, str]:
         """Give the versions of what takes part."""
@@ -69,9 +69,11 @@ class Standby:
                 stack.callback(broker.stop)
             self._alone.start()
             self._hosts.start_alone()
-            store(self._hosts, self._joined, JOINED_BYTES)
+            if self._is_wanted(self._title(JOIN)):
+                store(self._hosts, self._joined, JOINED_BYTES)
             self._note(self._hosts, JOIN, self._hosts.join())
-            self._count_requests()
+            if self._is_wanted(self._title(REQUESTS)):
+                self._count_requests()
             for repetition in range(self._settings.repetitions):
                 for broker in (self._hosts, self._alone):
                     self._compare(broker, repetition)
@@ -86,12 +88,15 @@ class Standby:
     def _compare(self, broker: Broker, repetition: int) -> None:
         count = max(1_000, round(PER_SECOND * self._settings.seconds))
         for size in PAYLOADS:
-            for what, rate in rates(broker, count, size).items():
-                self._note(broker, f"guaranteed, {what}, {PAYLOADS[size]}, window {WINDOW}", rate)
-        prefix = unique_prefix()
-        sink = subscriber(broker, prefix, api=BATCHED)
-        source = publisher(broker, prefix, seconds=self._settings.seconds, api=BATCHED)
-        self._note(broker, DIRECT, run_trial(broker, [sink], source).rate)
+            titles = {what: _guaranteed(what, size) for what in (PUBLISH, CONSUME, BOTH)}
+            if any(self._is_wanted(self._title(title)) for title in titles.values()):
+                for what, rate in rates(broker, count, size).items():
+                    self._note(broker, titles[what], rate)
+        if self._is_wanted(self._title(DIRECT)):
+            prefix = unique_prefix()
+            sink = subscriber(broker, prefix, api=BATCHED)
+            source = publisher(broker, prefix, seconds=self._settings.seconds, api=BATCHED)
+            self._note(broker, DIRECT, run_trial(broker, [sink], source).rate)
         said = ", ".join(f"{what} {figures[-1]:,.0f}" for what, figures in self._found[broker.name].items())
         say(f"{repetition + 1}/{self._settings.repetitions} {broker.name}: {said}")
 
@@ -103,12 +108,23 @@ class Standby:
         """How many messages a standby is brought: fewer if the figures mean nothing."""
         return min(JOINED, 10 * self._settings.table)
 
+    def _is_wanted(self, title: str) -> bool:
+        return self._settings.rows in title
+
+    def _title(self, what: str) -> str:
+        """Give the name of the row of a figure."""
+        limit = LIMITS.get(what)
+        if limit is None:
+            return f"{what}, with a standby, against {AGAINST}"
+        more = f", {self._joined:,} messages of {JOINED_BYTES} B" if what == JOIN else " of both hosts"
+        return f"{what}{more}, against {limit[0]:g} {limit[1]}"
+
     def _rows(self, install: str, error: str) -> list[Row]:
         ours, alone = (self._found[broker.name] for broker in (self._hosts, self._alone))
         shared: dict[str, Any] = {"install": install, "error": error}
         rows = [
             Row(
-                name=f"{what}, with a standby, against {AGAINST}",
+                name=self._title(what),
                 unit="messages/s",
                 better=Better.HIGHER,
                 ours=ours[what],
@@ -118,15 +134,11 @@ class Standby:
                 note="" if what == DIRECT else self._hosts.durability,
                 **shared,
             )
-            for what in (*self._guaranteed(), DIRECT)
+            for what in COMPARED
         ]
-        limits = (
-            (f"{JOIN}, {self._joined:,} messages of {JOINED_BYTES} B", JOIN, "s", JOINED_S),
-            (f"{REQUESTS} of both hosts", REQUESTS, "requests/s", REQUESTS_PER_S),
-        )
         rows += [
             Row(
-                name=f"{title}, against {limit:g} {unit}",
+                name=self._title(what),
                 unit=unit,
                 better=Better.LOWER,
                 ours=ours[what],
@@ -135,13 +147,16 @@ class Standby:
                 first_target=1.0,
                 **shared,
             )
-            for title, what, unit, limit in limits
+            for what, (limit, unit) in LIMITS.items()
         ]
-        return rows
+        return [row for row in rows if self._is_wanted(row.name)]
 
-    def _guaranteed(self) -> list[str]:
-        return [
-            f"guaranteed, {what}, {PAYLOADS[size]}, window {WINDOW}"
-            for size in PAYLOADS
-            for what in (PUBLISH, CONSUME, BOTH)
-        ]
+
+def _guaranteed(what: str, size: int) -> str:
+    return f"guaranteed, {what}, {PAYLOADS[size]}, window {WINDOW}"
+
+
+#: What is measured with a standby and without one.
+COMPARED: Final = [_guaranteed(what, size) for size in PAYLOADS for what in (PUBLISH, CONSUME, BOTH)] + [
+    DIRECT
+]

@@ -23,11 +23,11 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
     """Give the rows of a run in which the one with two hosts is half as fast, and joins in half of the time."""
 
     def measure(run: standby.Standby) -> None:
-        for what in (*run._guaranteed(), standby.DIRECT):
+        for what in standby.COMPARED:
             run._note(run._hosts, what, RATE / 2)
             run._note(run._alone, what, RATE)
-        run._note(run._hosts, standby.JOIN, standby.JOINED_S / 2)
-        run._note(run._hosts, standby.REQUESTS, 2 * standby.REQUESTS_PER_S)
+        run._note(run._hosts, standby.JOIN, standby.LIMITS[standby.JOIN][0] / 2)
+        run._note(run._hosts, standby.REQUESTS, 2 * standby.LIMITS[standby.REQUESTS][0])
 
     monkeypatch.setattr(Hosts, "missing", lambda _: "")
     monkeypatch.setattr(standby.Standby, "_measure", measure)
