@@ -210,16 +210,17 @@ class Followers:
         """Tell whether a primary that is followed has said something just now; it asks for an answer all the time."""
         return bool(self._followers) and now - self._heard_at < SILENT_S
 
-    def tick(self, now: float) -> None:
-        """Do what is due."""
+    def tick(self, now: float) -> bool:
+        """Do what is due; tell whether more is here already."""
         self._door.tick(now)
-        self._door.read_rest()
+        is_more = self._door.read_rest()
         self._door.flush()
         if self._left and not self._ending:
             for store in self._left.difference(self.stores):
                 _log.info("store %s is dropped: the primary has it no more", store)
                 remove_spool(self._terms.data / SPOOL_FOLDER / store)
                 self._left.discard(store)
+        return is_more
 
     async def close(self) -> None:
         """Follow nobody any more; returns when no store is open."""

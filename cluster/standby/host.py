@@ -72,8 +72,8 @@ if TYPE_CHECKING:
     from cluster.standby.pair.outside import Standing
     from cluster.standby.stores.keeper import Told
 
-#: How often the host looks around.
-TURN_S: Final = 0.02
+#: How often the host looks around; what is urgent gives it a turn at once. A turn takes half a millisecond.
+TURN_S: Final = 0.05
 STATUS_S: Final = 0.5
 LOOK_S: Final = 0.5
 #: Held for as long as the host runs, with its runtime directory in it; and what it was last, for a start at which the
@@ -413,12 +413,13 @@ class Life:
 
     async def _go_on(self, keeping: asyncio.Task[None]) -> None:
         while not (keeping.done() or self._is_over):
-            now = time.monotonic()
+            now, wait_s = time.monotonic(), TURN_S
             self._is_due.clear()
             if self._begun is not None and self._desk is None:
                 await self._become_primary()
             if self._followers is not None:
-                self._followers.tick(now)
+                if self._followers.tick(now):
+                    wait_s = 0.0
                 self._look_for_primary(self._followers, now)
                 if self._probes is not None:
                     self._probes.tick(now)
@@ -430,7 +431,7 @@ class Life:
                 return
             self._tell(now)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TURN_S):
+                async with asyncio.timeout(wait_s):
                     await self._is_due.wait()
 
     def _look_for_primary(self, followers: Followers, now: float) -> None:
