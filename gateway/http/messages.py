@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from angarium import errors
+from angarium import errors, wire
 from angarium.message import Delivery, Message, ReceivedMessage
 from angarium.trace_context import CONTEXTS, TRACEPARENT, TRACESTATE
 
@@ -32,8 +32,6 @@ PREFIX: Final = "angarium-"
 PROPERTY_PREFIX: Final = "angarium-property-"
 #: Names of options that say nothing about a message.
 VPN: Final = "vpn"
-#: Of its name, as the router takes it.
-VPN_CHARACTERS_MAX: Final = 32
 DELIVERY: Final = "delivery"
 DIRECT, GUARANTEED = "direct", "guaranteed"
 _MODES: Final[dict[str, Mode]] = {DIRECT: "direct", GUARANTEED: "persistent"}
@@ -100,7 +98,7 @@ class Options:
             self._take(name, value)
         #: The Message VPN, and how the message travels.
         self.vpn = self._given.pop(VPN, "default")
-        if not 0 < len(self.vpn) <= VPN_CHARACTERS_MAX:
+        if not 0 < len(self.vpn) <= wire.VPN_CHARACTERS_MAX:
             raise errors.error_for(errors.VPN_NOT_ALLOWED, repr(self.vpn[:50]))
         self.delivery = self._given.pop(DELIVERY, GUARANTEED)
         if self.delivery not in _MODES:

@@ -70,7 +70,7 @@ class BridgeHello(msgspec.Struct, frozen=True):
     """Name and place of a bridge: the Message VPN that it takes messages into."""
 
     name: Annotated[str, Meta(min_length=1, max_length=32)]
-    vpn: Annotated[str, Meta(min_length=1, max_length=32)]
+    vpn: Annotated[str, Meta(min_length=1, max_length=wire.VPN_CHARACTERS_MAX)]
     node: Annotated[str, Meta(min_length=1, max_length=64)]
     node_id: Annotated[str, Meta(min_length=1, max_length=64)]
     #: Of the process: its successor has a higher one.
@@ -95,7 +95,7 @@ class Hello(msgspec.Struct, frozen=True):
     """The header of HELLO, checked."""
 
     version: int
-    vpn: Annotated[str, Meta(max_length=32)] = "default"
+    vpn: Annotated[str, Meta(max_length=wire.VPN_CHARACTERS_MAX)] = "default"
     username: Annotated[str, Meta(max_length=189)] = "default"
     password: str | None = None
     token: Annotated[bytes, Meta(max_length=1024)] | None = None

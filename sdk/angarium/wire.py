@@ -222,6 +222,8 @@ SESSION_QUEUE_PREFIX: Final = "#mqtt/"
 SHARED_QUEUE_PREFIX: Final = "#mqtt/$share/"
 #: Bytes of the number of an attached client, behind the operation `ATTACHED`.
 ATTACHED_NUMBER_BYTES: Final = 8
+#: The name of a Message VPN has at most so many.
+VPN_CHARACTERS_MAX: Final = 32
 #: Bridges that a message may cross, however high the limit of a bridge is set.
 HOPS_MAX: Final = 255
 #: Bytes of direct messages that a link may have under way in each direction: they fill a path of 200 ms at 600 MB/s.
