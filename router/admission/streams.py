@@ -166,6 +166,8 @@ class Streams:
         self._streams: dict[int, _Stream] = {}
         #: Called with a lane and the home that has parted with it, on its disk, or is none any more.
         self.on_parted: Callable[[int, int], None] = _ignore
+        #: Called with a lane and the home that has the STORE that names it on disk, and died perhaps before the mark.
+        self.on_unsure: Callable[[int, int], None] = _ignore
         #: Whether a round waits for room on a disk.
         self._is_short = False
         #: Totals for the operators.
@@ -340,6 +342,7 @@ class Streams:
         stored, spool = home.stored, home.spool
         files = dict.fromkeys(numbers_of(spool.used))
         usage.files_used(shard.index, files)
+        told = [sent for sent in (*stream.kept, *stream.on_their_way) if sent.number <= stored]
         self._advance(stream, shard.index, stored, stored)
         for sent in stream.kept:  # accepted by a predecessor, which took it along
             self._count(sent)
@@ -360,6 +363,8 @@ class Streams:
                 self.usage.uncharge(account, lane, messages, size)
             self.send(shard.index, sent.frames())
             self.resent += 1
+        for lane_id in [lane_id for sent in told for lane_id in sent.header.parts]:
+            self.on_unsure(lane_id, shard.index)
         return changed
 
     def committed(self, shard: Shard, frame: CommittedFrame, now: float) -> dict[Account, None]:

@@ -155,7 +155,8 @@ class GuaranteedPublishing:
             shards, self.usage, endpoints, self.streams, self.gathering, ground.counters, wall_ms
         )
         shards.listeners += [self.allowances, self.streams, self.moves]
-        endpoints.on_part, self.streams.on_parted = self.streams.part, endpoints.parted
+        endpoints.on_part = self.streams.part
+        self.streams.on_parted, self.streams.on_unsure = endpoints.parted, endpoints.part_again
         endpoints.listeners += [self.usage, self.thresholds, self.moves, self.spooling.rearranging]
         self.producers.register(requests)
         self.settling = Settling(self.streams, self.usage, endpoints, asks, wall_ms)

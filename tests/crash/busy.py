@@ -16,6 +16,8 @@ LIMIT_S = 120.0
 SIZE = 1_500
 #: Consumers leave most of a backlog alone until they are to drain it; what is published meanwhile comes behind.
 SLOW_S = 0.005
+#: Messages that wait at most, however long a slow machine takes for what is to happen meanwhile.
+BACKLOG_MAX = 10_000
 
 
 class Busy:
@@ -53,6 +55,9 @@ class Busy:
     async def _publish(self, client: Any) -> None:
         async with client.producer(f"busy-{self.account.queue}") as producer:
             while not self.is_ending:
+                if self.attempted - len(self.account.got) > BACKLOG_MAX:
+                    await asyncio.sleep(SLOW_S)
+                    continue
                 numbers = range(self.attempted, self.attempted + 100)
                 self.attempted += 100
                 topic = f"in/{self.account.queue}"

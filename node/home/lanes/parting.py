@@ -5,8 +5,9 @@ flows end, nothing expires, moves or is packed again. What it got and lost so fa
 there is one; and then, in one transaction, its positions as after an orderly stop and the mark that the lane is parted
 with. Others read it from then on, from this disk: what they make of it may be at the standby sooner than the mark, but
 never sooner than what they have read. Here the lane is kept aside, and deleted when the new home has all of it on its
-disk and says so. A process that dies in between finds the mark, or the router sends the STORE again, or names the lane
-as one that is elsewhere; so there is one home that serves it, whoever dies when.
+disk and says so. A process that dies in between finds the mark, or the router sends the STORE again, or another one if
+that is on disk without the mark, or names the lane as one that is elsewhere; so there is one home that serves it,
+whoever dies when.
 
 A lane that is itself being taken over, or is still in the spool that it came from, is parted with after that.
 

@@ -15,6 +15,8 @@ from tests.share import short
 from tests.simulation.guaranteed.stage import Stage, names
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from node.home.lanes.parting import Parting
 
 pytestmark = pytest.mark.requirement("R96", "R163", "R168", "R190")
@@ -161,3 +163,38 @@ def test_a_home_that_parts_with_a_lane_before_its_messages_are_on_disk_is_found_
         if found:
             break
     assert found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [f"between {number}" for number in range(short(2, long=12))])
+def test_a_home_that_dies_between_the_store_that_names_a_lane_and_the_mark_parts_with_it(
+    monkeypatch: pytest.MonkeyPatch, seed: str
+) -> None:
+    """What it was told is on its disk, so the same STORE does not come again; and the new home waits for the mark."""
+    begin, begun = parting.Parting.begin, []
+
+    def noted(self: Parting, lane_ids: Iterable[int], now: float, wall_ms: int) -> None:
+        begin(self, lane_ids, now, wall_ms)
+        begun.extend(self._resting)
+
+    monkeypatch.setattr(parting.Parting, "begin", noted)
+    stage = Stage(seed, workers=1, orders={"subscriptions": ["t/>"]}, other={"subscriptions": ["t/>"]})
+    disk = stage.scenario.node.disks[0].disk
+    crash, keeping = disk.crash, random.Random(2)
+    monkeypatch.setattr(disk, "crash", lambda _: crash(keeping))  # what it is writing is kept
+    producer = stage.producer()
+    sent = stage.publish(producer, *["t/1"] * 20)
+    stage.wait(1.0)
+    ask_for_another_worker(stage)
+    for _ in range(100_000):
+        if begun:
+            break
+        stage.wait(0.0001)
+    stage.kill_worker(0)
+    stage.wait(10.0)
+    assert has_moved(stage)
+    sent += stage.publish(producer, *["t/1"] * 20)
+    stage.wait(3.0)
+    assert all(one.is_acked for one in sent)
+    assert stage.on_disk("orders") == stage.on_disk("other") == names(sent)
+    assert stage.finish() == []
