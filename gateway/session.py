@@ -71,6 +71,8 @@ class AttachedWelcome(msgspec.Struct, frozen=True, kw_only=True):
 
     session: str
     client_name: str
+    #: As the router knows it: a token names it, or the client.
+    username: str
     #: The topic that only this client gets.
     inbox: str
     token: bytes

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from angarium.errors import AngariumError
     from gateway.http.client import Done, HttpClient
     from gateway.http.clients import Clients
-    from gateway.http.queues import Reader, Taken
+    from gateway.http.queues import Owner, Reader, Taken
     from gateway.http.streams import Streams
 
 #: How long filters may take to be in force.
@@ -39,8 +39,6 @@ JOURNALS_MAX: Final = 10_000
 ASKED: Final = 100
 #: Digits of the number of an event: a stream has far fewer of them.
 DIGITS_MAX: Final = 9
-
-Owner = tuple[str, str, str]
 
 
 class Journal:

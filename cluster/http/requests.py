@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gateway.http.client import Done, HttpClient
     from gateway.http.clients import Clients
     from gateway.http.credentials import Credentials
-    from gateway.http.queues import Reader, Taken
+    from gateway.http.queues import Owner, Reader, Taken
 
 #: How long a message may wait for room, and for the node to store it; whether it is stored is not known then.
 PUBLISH_S: Final = 30.0
@@ -114,17 +114,17 @@ class Requests:
         with self._client(credentials) as client:
             await self._enter(client)
             if target.verb is Verb.EVENTS:
-                return await self._stream(request, client, credentials, target, last)
+                return await self._stream(request, client, target, last)
             if target.verb is Verb.RECEIVE:
                 if request.body_exists:
                     advice = "say max, wait, lease and ack behind the question mark"
                     raise errors.invalid("nothing is expected in the body", advice)
-                return await self._receive(request, self._reader(client, credentials, target), asked)
+                return await self._receive(request, client.reader(target.name, self._clients.receipts), asked)
             with self._room(request):
                 if (request.content_length or 0) <= self._bytes_max:
                     _go_on(request)
                 if target.verb is Verb.SETTLE:
-                    return await self._settle(request, credentials, target)
+                    return await self._settle(request, client.owner(target.name))
                 payload = await bodies.read_bytes(request, self._bytes_max, self._timeout_s)
                 if target.verb is Verb.REQUEST:
                     return await self._ask(client, target, options, payload, asked.wait_s)
@@ -214,10 +214,10 @@ class Requests:
         return web.Response(status=204 if options.is_guaranteed else 202, headers=headers)
 
     async def _stream(
-        self, request: BaseRequest, client: HttpClient, credentials: Credentials, target: Target, last: str
+        self, request: BaseRequest, client: HttpClient, target: Target, last: str
     ) -> web.StreamResponse:
         if target.name:
-            reader = self._reader(client, credentials, target)
+            reader = client.reader(target.name, self._clients.receipts)
             return await self._events.of_queue(request, client, reader, last)
         return await self._events.of_topics(request, client, target.topics)
 
@@ -245,10 +245,6 @@ class Requests:
         return web.Response(body=row[5], headers=headers_of(row))
 
     # -- queues ----------------------------------------------------------------------------------------------
-
-    def _reader(self, client: HttpClient, credentials: Credentials, target: Target) -> Reader:
-        vpn, username = credentials.vpn, credentials.username
-        return client.reader(vpn, username, target.name, self._clients.receipts)
 
     async def _receive(self, request: BaseRequest, reader: Reader, asked: Asked) -> web.StreamResponse:
         """Answer with messages of a queue, as soon as there are some, or with none."""
@@ -281,9 +277,7 @@ class Requests:
                 self._clients.receipts.settle(one.receipt, wire.OUTCOME_FAILED, time.monotonic())
             self._touched()
 
-    async def _settle(
-        self, request: BaseRequest, credentials: Credentials, target: Target
-    ) -> web.StreamResponse:
+    async def _settle(self, request: BaseRequest, owner: Owner) -> web.StreamResponse:
         """Be done with messages; answers which receipts are of none."""
         said = await bodies.read(request, self._bytes_max, self._timeout_s)
         if not said or not all(
@@ -292,7 +286,6 @@ class Requests:
         ):
             advice = 'send {"accepted": [RECEIPT, ...]}; failed and rejected are possible, too'
             raise errors.invalid("the body is no object of lists of receipts", advice)
-        owner = credentials.vpn, credentials.username, target.name
         unknown: list[str] = []
         for name, receipts in said.items():
             unknown += self._clients.receipts.settle_all(receipts, owner, OUTCOMES[name], time.monotonic())

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium.message import row_size
-from gateway.http.queues import Reader
+from gateway.http.queues import Owner, Reader
 from gateway.http.replies import Replies
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class HttpClient:
         self.replies: Final = Replies()
         self.readers: Final[dict[str, Reader]] = {}
         self._inbox = ""
+        #: As whom it was let in.
+        self._username = ""
         #: Its streams; the filters of all of them, each with their number; and who is told the answers of the node.
         self.streams: Final[dict[Stream, None]] = {}
         self._filters: Counter[str] = Counter()
@@ -184,11 +186,15 @@ class HttpClient:
             self._answers.append(lambda _codes: None)
             self.attached.unsubscribe([(one, wire.SUBSCRIBE_DELIVER_ALWAYS) for one in gone])
 
-    def reader(self, vpn: str, username: str, queue: str, receipts: Receipts) -> Reader:
-        """Give what reads a queue."""
+    def owner(self, queue: str) -> Owner:
+        """Give whose receipts for messages of a queue are good here; only while it is let in."""
+        return self.attached.vpn, self._username, queue
+
+    def reader(self, queue: str, receipts: Receipts) -> Reader:
+        """Give what reads a queue; only while it is let in."""
         found = self.readers.get(queue)
         if found is None:
-            found = self.readers[queue] = Reader(self.attached, vpn, username, queue, receipts)
+            found = self.readers[queue] = Reader(self.attached, self.owner(queue), receipts)
         return found
 
     def tick(self, now: float) -> None:
@@ -209,7 +215,7 @@ class HttpClient:
     def welcomed(self, welcome: AttachedWelcome, _now: float) -> None:
         """It is let in."""
         self.state = ClientState.OPEN
-        self._inbox = welcome.inbox
+        self._inbox, self._username = welcome.inbox, welcome.username
         self._let_in(None)
 
     def refused(self, error: AngariumError, _now: float) -> None:

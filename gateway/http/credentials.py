@@ -29,10 +29,12 @@ class Credentials(NamedTuple):
     """Who somebody says that he is, and from where."""
 
     vpn: str
+    #: Empty for whom the token names.
     username: str
-    #: Or a token; None without one.
+    #: None without one.
     password: str | None
     address: str
+    token: str | None = None
 
     def login(self) -> Login:
         """Give how this client logs in; the node gives it a name."""
@@ -44,6 +46,7 @@ class Credentials(NamedTuple):
             certificate=None,
             sdk=SOFTWARE,
             takes_over=False,
+            jwt=self.token,
         )
 
 
@@ -62,7 +65,7 @@ def credentials_of(authorization: str | None, vpn: str, address: str) -> Credent
         raise _unreadable()
     match scheme.lower():
         case "bearer":
-            return Credentials(vpn, DEFAULT_USERNAME, value, address)
+            return Credentials(vpn, "", None, address, value)
         case "basic":
             return Credentials(vpn, *_basic(value), address)
     raise errors.error_for(errors.UNAUTHORIZED, f"{scheme[:50]!r} is not known", _ADVICE)

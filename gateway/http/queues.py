@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from angarium import errors, wire
 from angarium.client.protocol.flow_window import FlowWindow, spool_size
@@ -40,6 +40,10 @@ OUTCOMES: Final = {
     "failed": wire.OUTCOME_FAILED,
     "rejected": wire.OUTCOME_REJECTED,
 }
+
+
+#: Whose a receipt is: Message VPN, username, queue.
+Owner: TypeAlias = tuple[str, str, str]
 
 
 class Taken(NamedTuple):
@@ -108,9 +112,7 @@ class Receipts:
         if lease := self._leases.get(receipt):
             lease.reader.settle(lease, outcome, now)
 
-    def settle_all(
-        self, receipts: Sequence[str], owner: tuple[str, str, str], outcome: int, now: float
-    ) -> list[str]:
+    def settle_all(self, receipts: Sequence[str], owner: Owner, outcome: int, now: float) -> list[str]:
         """Be done with messages of somebody; gives the receipts of those that are not, or no more, on lease to him."""
         unknown = []
         for receipt in receipts:
@@ -129,12 +131,11 @@ class Receipts:
 class Reader:
     """One queue, as one client reads it."""
 
-    def __init__(self, attached: Attached, vpn: str, username: str, queue: str, receipts: Receipts) -> None:
+    def __init__(self, attached: Attached, owner: Owner, receipts: Receipts) -> None:
         self._attached = attached
-        self._queue = queue
+        self._queue = owner[2]
         self._receipts = receipts
-        #: Whose receipts these are.
-        self.owner: Final = (vpn, username, queue)
+        self.owner: Final = owner
         self._window: FlowWindow | None = None
         #: Requests that wait, the oldest first; messages without one; and those on lease, by receipt.
         self._waiting: deque[Receiver] = deque()

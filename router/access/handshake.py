@@ -480,7 +480,7 @@ class Handshake:
         if session.rights is not None:
             named = self._named(session, token, resumed=ticket.resumed)
             rights, new = to_builtins(session.rights), self._wills.new_session(session)
-            return {**named, "rights": rights, "new_session": new}
+            return {**named, "username": session.username, "rights": rights, "new_session": new}
         body = self._welcome_header(session, token, resumed=ticket.resumed)
         if session.carried_for is not None:
             body["link"] = self._links.gate.describe_self(now)

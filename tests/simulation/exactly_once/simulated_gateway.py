@@ -164,6 +164,7 @@ class SimulatedAttached:
         welcome = AttachedWelcome(
             session="s",
             client_name=self.name,
+            username="default",
             inbox="#P2P/INB/n/c",
             token=b"",
             resumed=False,

@@ -216,6 +216,7 @@ class Gateway:
         welcome = {
             "session": "2",
             "client_name": name,
+            "username": "default",
             "inbox": f"#P2P/INB/n/{number}",
             "token": b"t%d" % number,
             "resumed": resumed,

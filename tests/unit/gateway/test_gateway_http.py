@@ -64,7 +64,8 @@ def basic(text: bytes) -> str:
 def test_credentials_are_a_name_and_a_password_or_a_token_or_nothing() -> None:
     assert credentials_of(None, "v", "::1") == Credentials("v", "default", None, "::1")
     assert credentials_of(basic(b"anna:p:w"), "v", "::1") == Credentials("v", "anna", "p:w", "::1")
-    assert credentials_of("bearer  a.b.c", "v", "::1") == Credentials("v", "default", "a.b.c", "::1")
+    assert credentials_of("bearer  a.b.c", "v", "::1") == Credentials("v", "", None, "::1", "a.b.c")
+    assert credentials_of("bearer  a.b.c", "v", "::1").login().hello("v", "").jwt == "a.b.c"
     login = credentials_of(basic(b"anna:p"), "v", "::1").login()
     assert (login.username, login.password, login.client_name, login.sdk) == ("anna", "p", "", "http")
 

@@ -64,7 +64,7 @@ class World:
     def __init__(self) -> None:
         self.attached = FakeAttached()
         self.receipts = Receipts()
-        self.reader = Reader(cast("Attached", self.attached), *OWNER, self.receipts)
+        self.reader = Reader(cast("Attached", self.attached), OWNER, self.receipts)
         self.got: list[Taken] = []
         self.codes: list[int] = []
         self.position = 0

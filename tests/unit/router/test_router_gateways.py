@@ -149,6 +149,7 @@ def test_an_attached_client_is_a_client_at_its_own_address(node: WiredNode, gate
     assert set(welcome) == {
         "session",
         "client_name",
+        "username",
         "inbox",
         "token",
         "resumed",
@@ -156,6 +157,7 @@ def test_an_attached_client_is_a_client_at_its_own_address(node: WiredNode, gate
         "rights",
         "new_session",
     }
+    assert welcome["username"] == "alice"
     (row,) = node.router.operators.clients(None, node.now)
     assert [row[name] for name in ("name", "address", "username", "sdk")] == ["c", NEAR, "alice", "mqtt 5"]
     assert len(node.router.sessions) == 1

@@ -464,6 +464,7 @@ class Conversation:
         welcome = AttachedWelcome(
             session="s",
             client_name=name,
+            username="default",
             inbox=INBOX,
             token=b"",
             resumed=False,
