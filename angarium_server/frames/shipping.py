@@ -203,6 +203,7 @@ class Followed(Frame):
     caught_up: Annotated[int | None, about("the order since which it has everything; nil: it has not")]
     lag_groups: Annotated[int, about("groups that it has not confirmed")]
     bringing: Annotated[int, about("bytes that were sent to bring it here; 0: it is not being brought")]
+    sent: Annotated[int, about("bytes that the process has given to its connection with it")] = 0
 
 
 #: Those of both conversations.

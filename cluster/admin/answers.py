@@ -90,6 +90,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     caught_up: bool
     lag_groups: int
     bringing_bytes: int
+    sent_bytes: int = 0
 
 
 class HostStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -374,7 +374,8 @@ class Controller:
         cluster, pair = self._mesh.view.metrics(now), self._standby.metrics()
         health, samples = self.health(now), self._samples.newest
         full = report.full_disks(self._board.node, self._router_stats, is_disk_full=self.is_disk_full)
-        node = {**self._board.node, "disk_full": bool(full)}
+        written = self._board.audit_log.written
+        node = {**self._board.node, "disk_full": bool(full), "audit_entries": written}
         return metrics(health, node, self._usage, self._router_stats, cluster, samples, pair)
 
     def pair(self, status: HostStatus | None, promotion: Promotion | None = None) -> list[Effect]:

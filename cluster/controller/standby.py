@@ -13,7 +13,7 @@ import msgspec
 
 from angarium import errors
 from cluster.admin.answers import HostStatus
-from cluster.controller.access.audit_log import DONE, PROMOTION, Deed
+from cluster.controller.access.audit_log import DONE, PROMOTION, Deed, moment_of
 from cluster.controller.access.callers import ADMINISTRATOR, Who
 from cluster.controller.switchboard.effects import SwitchOver
 
@@ -90,11 +90,16 @@ class StandbyOperations:
         status = self._status
         if status is None:
             return {}
+        begun = {"begun_timestamp_s": moment_of(status.begun).timestamp()} if status.begun else {}
         return {
+            **begun,
+            "primary": {status.primary: 1} if status.primary else {},
+            "has_all": dict.fromkeys(status.in_sync, 1),
             "in_sync": len(status.in_sync) > 1,
             "epoch": status.epoch,
             "lag_groups": max((store.lag_groups for store in status.stores), default=0),
             "bringing_bytes": sum(store.bringing_bytes for store in status.stores),
+            "sent_bytes": sum(store.sent_bytes for store in status.stores),
         }
 
     def _show(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:

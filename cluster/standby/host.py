@@ -646,6 +646,7 @@ class Life:
                 caught_up=one.caught_up is not None,
                 lag_groups=one.lag_groups,
                 bringing_bytes=one.bringing,
+                sent_bytes=one.sent,
             )
             for one in {**silence, **said}.values()
         ]

@@ -73,7 +73,7 @@ class ShippingLine:
         self.shipping: Shipping | None = None
         self._connection: Connection | None = None
         self._outgoing: deque[list[bytes]] = deque()
-        self._unsent_bytes = 0
+        self._unsent_bytes = self._sent_bytes = 0
         self._retry_at = 0.0
         self._heard_at = self._asked_at = 0.0
         #: What the standby is being brought, and the parts that are still to be sent.
@@ -172,7 +172,7 @@ class ShippingLine:
         follows = self._follows(now)
         caught_up = shipping.caught_up if follows else None
         bringing = self._brought_bytes if self._bringing is not None else 0
-        told = Followed(self._store, self._host, follows, caught_up, lag, bringing)
+        told = Followed(self._store, self._host, follows, caught_up, lag, bringing, self._sent_bytes)
         is_news = self._told is None or (follows, caught_up) != (self._told.follows, self._told.caught_up)
         if is_news or now >= self._told_at + TELL_S:
             self._told, self._told_at = told, now
@@ -278,8 +278,10 @@ class ShippingLine:
             self._disconnect(f"it does not read: {self._unsent_bytes >> 20} MiB wait for it")
 
     def _say(self, frames: list[bytes]) -> None:
+        size = sum(map(len, frames))
         self._outgoing.append(frames)
-        self._unsent_bytes += sum(map(len, frames))
+        self._unsent_bytes += size
+        self._sent_bytes += size
 
     def _bring(self, bring: Bring) -> None:
         self._bringing, self._brought_bytes = (bring, self._log.parts(bring.parted)), 0

@@ -1,4 +1,4 @@
-"""Alert rules and dashboards: what they ask for exists, and a Prometheus that scrapes a node answers it."""
+"""Alert rules and dashboards: what they ask for exists, and a Prometheus that scrapes nodes answers it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ from cluster.data.node_file import read_node_file
 from cluster.management.api.object_metrics import TABLES
 from cluster.roster.table import ROLES
 from router.ground.metrics import LINK, ROUTER, SPOOL
+from tests.integration.manual_pair import acts_with, pair_of
 from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.integration.manual_pair import Host
 
 PARTS = [NODE, PROCESS, ROUTER, SPOOL, CLUSTER, LINK, *(one.metrics for one in ROLES.values() if one.metrics)]
 PARTS += [STANDBY, *TABLES]
@@ -163,9 +166,12 @@ def legends(target: dict[str, Any], series: list[Any]) -> list[str]:
 
 
 class Prometheus:
-    """A Prometheus that scrapes both pages of one node each second, twice: as those of two nodes that have the same."""
+    """A Prometheus that scrapes both pages of one node each second, twice: as those of two nodes that have the same.
 
-    def __init__(self, folder: Path, deploy: Path, health: str, management: str) -> None:
+    And the page of a primary.
+    """
+
+    def __init__(self, folder: Path, deploy: Path, health: str, management: str, primary: str) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
         shutil.copy(deploy / "prometheus" / "angarium.rules.yml", folder)
         node = {"job_name": "angarium", "static_configs": _as_two(health)}
@@ -175,8 +181,10 @@ class Prometheus:
             "basic_auth": {"username": SCRAPER, "password": PASSWORD},
             "static_configs": _as_two(management),
         }
+        pair = {"job_name": "pair", "static_configs": [{"targets": [primary]}]}
         interval = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-        config = {"global": interval, "rule_files": ["angarium.rules.yml"], "scrape_configs": [node, objects]}
+        scraped = [node, objects, pair]
+        config = {"global": interval, "rule_files": ["angarium.rules.yml"], "scrape_configs": scraped}
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
         options = [f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
         listen = f"--web.listen-address={self.url.removeprefix('http://')}"
@@ -209,11 +217,29 @@ class Prometheus:
 
 
 @pytest.fixture
-def prometheus(tmp_path: Path, deploy: Path) -> Iterator[Prometheus]:
-    """Give one with a node that has a gateway, a bridge, a webhook, a queue that is leased, and a sink."""
+def primary(tmp_path: Path) -> Iterator[Host]:
+    """Give the primary of a pair whose standby has everything."""
     if shutil.which("prometheus") is None or shutil.which("promtool") is None:
         pytest.skip("needs prometheus and promtool: apt install prometheus")
-    fronts = {"mqtt": "tcp://127.0.0.1:0", "management": "http://127.0.0.1:0"}
+    with pair_of(tmp_path) as (alpha, beta):
+        alpha.up()
+        beta.up()
+        alpha.run("standby", "promote")
+        alpha.wait(acts_with(["alpha", "beta"]), "the primary, with its standby")
+        alpha.wait_ready()
+        yield alpha
+
+
+def refuse(url: str) -> None:
+    """Ask for what there is not, so that a refusal is counted."""
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(f"{url}/nothing", timeout=5)
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path, deploy: Path, primary: Host) -> Iterator[Prometheus]:
+    """Give one with a node that has gateways, a bridge, a webhook, a queue that is leased, and a sink; and a pair."""
+    fronts = dict.fromkeys(("http", "management"), "http://127.0.0.1:0") | {"mqtt": "tcp://127.0.0.1:0"}
     with Node(tmp_path / "data", workers=1, **fronts) as node, blocking.connect(node.url) as client:
         with Admin(node.data) as admin:
             admin.call("objects.create", kind="vpn", name="sales", vpn=None)
@@ -233,7 +259,10 @@ def prometheus(tmp_path: Path, deploy: Path) -> Iterator[Prometheus]:
         client.create_queue("read")
         client.reader_group("read", "job", lease_s=3_600)
         client.commit_stages([], "sink", 1)
-        places = (read_node_file(node.data).health, node.management_url)
+        for url in (node.http_url, node.management_url):
+            refuse(url)
+        health, of_primary = (read_node_file(one.data).health for one in (node, primary))
+        places = (health, node.management_url, of_primary)
         server = Prometheus(tmp_path, deploy, *(place.removeprefix("http://") for place in places))
         try:
             server.wait_for("angarium_object_sink_batch == 1")
@@ -242,6 +271,7 @@ def prometheus(tmp_path: Path, deploy: Path) -> Iterator[Prometheus]:
             server.wait_for("angarium_webhook_up == 1")
             server.wait_for("rate(angarium_router_messages_in_total[1m])")
             server.wait_for("delta(angarium_object_sink_batch[5m]) > 0")
+            server.wait_for("rate(angarium_standby_sent_bytes_total[5m]) and angarium_standby_in_sync == 1")
             yield server
         finally:
             server.close()
@@ -266,4 +296,4 @@ def test_a_prometheus_answers_each_query(prometheus: Prometheus, deploy: Path, t
             assert len(set(told)) == len(told), f"{panel['title']}: two lines are called alike: {told}"
     found = [rule for group in prometheus.get("/api/v1/rules")["groups"] for rule in group["rules"]]
     assert {rule["name"]: rule["health"] for rule in found} == {one["alert"]: "ok" for one in rules(deploy)}
-    assert [rule["name"] for rule in found if rule["state"] == "firing"] == []
+    assert [rule["name"] for rule in found if rule["state"] == "firing"] == ["AngariumPrimaryBegan"]

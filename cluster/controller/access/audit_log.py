@@ -153,6 +153,8 @@ LOGIN: Final = "login"
 #: ... nor a promotion of a host, which is made before there is a controller.
 PROMOTION: Final = "standby.promote"
 DONE: Final = "done"
+#: Any other outcome, as one.
+REFUSED: Final = "refused"
 #: Codes with which a read is written down as well.
 _REFUSALS: Final = (errors.OPERATOR_DENIED, errors.UNAUTHORIZED)
 #: Arguments that are kept; whatever else a request holds may be a secret.
@@ -244,6 +246,8 @@ class AuditLog:
         self._entries: deque[tuple[Entry, int]] = deque()
         self._bytes = 0
         self._next = 1
+        #: How many this controller has written, by their outcome.
+        self.written = {DONE: 0, REFUSED: 0}
         #: As the file said last.
         self.room: Room = "plenty"
         self._repeats = Repeats()
@@ -311,6 +315,7 @@ class AuditLog:
             entry["is_cut"] = True
             line = _line(entry)
         self._keep(entry, len(line))
+        self.written[DONE if entry["outcome"] == DONE else REFUSED] += 1
         return line
 
     def _keep(self, entry: Entry, size: int) -> None:

@@ -26,6 +26,8 @@ NODE: Final = Metrics(
     stopping | gauge | 0, 1 | whether it is being shut down
     disk_full | gauge | 0, 1 | whether the disk of a worker, of the configuration or of events had no room last
     uptime_s | gauge | s | since `angarium up`
+    audit_entries | counter by outcome | number | that came into the [audit log](operators.md#the-audit-log): `done`;
+     `refused`, with logins that failed
     """,
 )
 
@@ -51,10 +53,14 @@ PROCESS: Final = Metrics(
 STANDBY: Final = Metrics(
     "standby",
     """
-    in_sync | gauge | 0, 1 | whether the standby has everything that was acknowledged
+    primary | gauge by host | 1 | the host that is the primary
+    has_all | gauge by host | 1 | the hosts of the in-sync set: they have everything that was acknowledged
+    in_sync | gauge | 0, 1 | whether the standby is one of them
     epoch | gauge | number | rises with each primary that begins
+    begun_timestamp_s | gauge | s | when this primary began, since 1970
     lag_groups | gauge | groups | that the standby has not confirmed, of the slowest store
     bringing_bytes | gauge | bytes | that were sent to bring the standby up to date; 0: it is
+    sent_bytes | counter | bytes | for the standby, from the processes that run now
     """,
 )
 
@@ -133,6 +139,7 @@ def metrics(
     verdicts = {name: passed(getattr(health, name)) for name in ("live", "started", "ready")}
     stopping = node.get("phase") == "stopping"
     more = {"disk_full": bool(node.get("disk_full")), "uptime_s": node.get("uptime_s", 0.0)}
+    more["audit_entries"] = node.get("audit_entries", {})
     page.add(NODE, {**verdicts, "stopping": stopping, **more})
     for row in node.get("processes", ()):
         used = usage.get(row["pid"], {}) if row["pid"] else {}

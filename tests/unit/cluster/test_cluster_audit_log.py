@@ -147,6 +147,13 @@ def test_refusals_are_written_and_reads_are_not(world: World) -> None:
         ("anna", "operator", "objects.delete", errors.OBJECT_NOT_FOUND),
         ("nobody", "", "health", errors.UNAUTHORIZED),
     ]
+    world.call("objects.create", kind="queue", name="q", attributes={})
+    page = world.controller.metrics(world.now).splitlines()
+    counted = {
+        f'angarium_node_audit_entries_total{{outcome="{name}"}} {n}'
+        for name, n in (("done", 2), ("refused", 3))
+    }
+    assert counted <= {*page}, "with the one that made anna"
 
 
 @pytest.mark.requirement("R258", "R259")

@@ -54,7 +54,12 @@ STATUS = HostStatus(
     store="etcd",
     failure="",
     follows=[],
-    stores=[StoreStatus(store="0", follows=True, caught_up=True, lag_groups=2, bringing_bytes=0)],
+    stores=[
+        StoreStatus(
+            store=store, follows=True, caught_up=True, lag_groups=lag, bringing_bytes=0, sent_bytes=500
+        )
+        for store, lag in (("0", 2), ("config", 0))
+    ],
 )
 
 
@@ -155,6 +160,14 @@ def test_figures_are_those_of_the_slowest_store() -> None:
     assert {"angarium_standby_in_sync 1", "angarium_standby_epoch 3", "angarium_standby_lag_groups 2"} <= {
         *page
     }
+    told = {line.partition(" ")[0]: line.partition(" ")[2] for line in page if "standby_" in line}
+    assert told['angarium_standby_primary{host="alpha"}'] == "1"
+    assert [told[f'angarium_standby_has_all{{host="{host}"}}'] for host in STATUS.in_sync] == ["1", "1"]
+    assert told["angarium_standby_sent_bytes_total"] == "1000"
+    assert "angarium_standby_begun_timestamp_seconds" not in told, "nobody knows"
+    world.do(world.controller.pair(msgspec.structs.replace(STATUS, begun="1970-01-02T00:00:00.500Z")))
+    page = world.controller.metrics(world.now).splitlines()
+    assert "angarium_standby_begun_timestamp_seconds 86400.5" in page
 
 
 # -- files -------------------------------------------------------------------------------------------------------

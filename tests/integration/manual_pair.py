@@ -1,0 +1,113 @@
+"""Two hosts of a node whose outside store is an operator: nothing fails over by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tests.ports import free_port
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+LEASE_S: Final = 2
+LIMIT_S: Final = 90.0
+COMMAND: Final = (sys.executable, "-P", "-m", "angarium_server")
+
+
+class Host:
+    """One host of the pair, by its commands."""
+
+    def __init__(self, folder: Path, name: str, listen: int, peer: int) -> None:
+        self.name = name
+        self.data = folder / name
+        self._config = folder / f"{name}.toml"
+        self._log = folder / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._config.write_text(f"""
+[node]
+name = "orders"
+[router]
+listen = ["tcp://127.0.0.1:0"]
+[standby]
+store = "manual"
+host = "{name}"
+listen = "tcp://127.0.0.1:{listen}"
+peer = "tcp://127.0.0.1:{peer}"
+secret_file = "secret"
+lease_seconds = {LEASE_S}
+""")
+
+    def up(self) -> None:
+        with self._log.open("ab") as log:
+            command = [
+                *COMMAND,
+                "up",
+                "--config",
+                str(self._config),
+                "--data",
+                str(self.data),
+                "--workers",
+                "1",
+            ]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self.wait(lambda status: status["store"] == "manual", "up")
+
+    def kill(self) -> None:
+        """Kill the host; all that it started dies with it."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(LIMIT_S)
+            self._process = None
+
+    def run(self, *arguments: str, is_done: bool = True) -> str:
+        environment = {**os.environ, "ANGARIUM_DATA": str(self.data)}
+        ran = subprocess.run(
+            [*COMMAND, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert (ran.returncode == 0) == is_done, ran.stdout + ran.stderr
+        return ran.stdout + ran.stderr
+
+    def status(self) -> dict[str, Any]:
+        try:
+            return dict(msgspec.json.decode((self.data / "standby-status.json").read_bytes()))
+        except OSError:
+            return {"store": "", "role": "", "in_sync": [], "acts": False}
+
+    def wait(self, holds: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+        return wait_for(self.status, holds, f"{self.name}: {what}", LIMIT_S, more=self._log.read_text)
+
+    def wait_ready(self) -> None:
+        wait_for(self._log.read_text, lambda text: "is ready" in text, f"the node of {self.name}", LIMIT_S)
+
+
+@contextmanager
+def pair_of(folder: Path) -> Iterator[tuple[Host, Host]]:
+    """Give both hosts; none is up yet."""
+    (folder / "secret").touch(mode=0o600)
+    (folder / "secret").write_text("a secret of two hosts")
+    ports = free_port(), free_port()
+    alpha, beta = Host(folder, "alpha", *ports), Host(folder, "beta", *reversed(ports))
+    try:
+        yield alpha, beta
+    finally:
+        alpha.kill()
+        beta.kill()
+
+
+def acts_with(names: list[str]) -> Callable[[dict[str, Any]], bool]:
+    """Say of a status that the host is the primary, and has these beside it."""
+    return lambda status: bool(status["acts"]) and status["in_sync"] == names
