@@ -32,7 +32,9 @@ pytestmark = pytest.mark.slow
 MARKUP: Final = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
 #: A client that fills a queue.
 FILLS: Final = "<b>till</b> 1"
-QUEUES: Final = ("calm", "filled", "grows", "other")
+QUEUES: Final = ("calm", "filled", "grows", "other", "paged")
+#: Messages of a page of them.
+PAGE_ROWS: Final = 25
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +191,58 @@ def move_the_bad_one_there_and_back(browser: Browser, api: Api) -> None:
 
 
 @pytest.mark.requirement("R262")
+def test_no_page_of_messages_is_empty_and_all_that_a_selector_selects_are_moved(
+    node: Node, browser: Browser, api: Api
+) -> None:
+    fill(node, api, "paged", [b"x"] * PAGE_ROWS)
+    log_in(browser)
+    browser.value("location.hash = '#/queue/default/paged'")
+    buttons = "[...document.querySelectorAll('#messages .pages button')].map((one) => one.disabled)"
+    browser.sees("25 messages on this page")
+    assert browser.value(buttons) == [True, True], "there is nothing behind a page that is just full"
+    fill(node, api, "paged", [b"y"])
+    browser.until(f"!{buttons}[1]")
+    browser.click("Next", "#messages")
+    browser.sees("1 message on this page, the oldest first; there are no more")
+    assert browser.value(buttons) == [False, True]
+    browser.click("Choose all of this page")
+    browser.click("Delete 1 message", "main")
+    browser.click("Delete 1 message", "dialog")
+    browser.sees("25 messages on this page")
+    browser.fill("Selector", "JMSPriority < 4", "#messages")
+    browser.sees("No such messages.")
+    browser.fill("Selector", "JMSPriority = 4", "#messages")
+    browser.click("Move all selected")
+    browser.fill("To the queue", "calm", "dialog")
+    browser.sees(
+        "All of those among its 25 messages that the selector selects will leave paged and go to calm"
+    )
+    browser.click("Move", "dialog")
+    browser.sees("25 messages moved.")
+    browser.click("Close", "dialog footer")
+    assert (held(api, "paged"), held(api, "calm")) == (0, PAGE_ROWS)
+    assert api.send("POST", "/api/v1/vpns/default/queues/calm/purge").status == 200
+
+
+def test_events_are_there_after_a_refusal(browser: Browser) -> None:
+    log_in(browser)
+    refused = {"title": "Once", "detail": "and not again", "status": 503, "code": 50321, "advice": ""}
+    script = """{
+        const ask = globalThis.fetch;
+        globalThis.fetch = (path, told) => {
+            if (!path.includes("/events?limit")) return ask(path, told);
+            globalThis.fetch = ask;
+            return Promise.resolve(new Response(REFUSED, { status: 503 }));
+        };
+    }"""
+    browser.value(script.replace("REFUSED", json.dumps(json.dumps(refused))))
+    browser.click("Events", "nav")
+    browser.sees("and not again")
+    browser.sees("SYSTEM_CONFIG_CHANGE")
+    assert "and not again" not in browser.value("document.body.innerText")
+
+
+@pytest.mark.requirement("R262")
 def test_who_fills_a_queue_and_what_a_message_says_of_itself_is_seen(node: Node, browser: Browser) -> None:
     log_in(browser)
     browser.click("Queues", "nav")
@@ -204,6 +258,11 @@ def test_who_fills_a_queue_and_what_a_message_says_of_itself_is_seen(node: Node,
         browser.click(FILLS, "#publishers")
         browser.until("document.querySelector('h1')?.innerText === " + json.dumps(FILLS))
         browser.sees("Published")
+        # From who it is to what it may.
+        browser.click("default", "#about")
+        browser.until("location.hash === '#/usernames/default/default'")
+        browser.click("default", "#attributes")
+        browser.until("location.hash === '#/acls/default/default'")
     browser.value("location.hash = '#/queue/default/filled'")
     browser.click("Show message 1")
     browser.sees("by a client that is there")

@@ -15,7 +15,7 @@ export function pauseAfter(tookMs, pauseMs) {
 }
 
 /**
- * Call `ask(signal)` now, whenever `key` changes, and then again and again.
+ * Call `ask(signal)` now, whenever `key` changes, and then again and again; with a pause of 0 until it is answered.
  *
  * Gives {value, problem, isOld, again}: the newest answer, the newest refusal (null after an answer), whether the answer is
  * of another key than the present one, and what asks at once.
@@ -52,10 +52,10 @@ export function usePolling(key, ask, pauseMs = USUAL_MS) {
       }
       isAsking = false;
       if (ending.signal.aborted) return;
-      const usual = failures ? Math.min(SLOWEST_MS, pauseMs * 2 ** Math.min(failures, 6)) : pauseAfter(performance.now() - began, pauseMs);
+      const usual = failures ? Math.min(SLOWEST_MS, (pauseMs || USUAL_MS) * 2 ** Math.min(failures, 6)) : pauseAfter(performance.now() - began, pauseMs);
       const wait = isWanted ? 0 : usual;
       isWanted = false;
-      if (pauseMs) timer = setTimeout(turn, wait);
+      if (pauseMs || failures) timer = setTimeout(turn, wait);
     }
 
     wake.current = turn;

@@ -24,7 +24,7 @@ function columnsOf(show) {
   return [
     { name: "time", title: "Time", show: (row) => html`<${Moment} value=${row.time} />` },
     { name: "who", title: "Operator", main: true, show: (row) => row.who },
-    { name: "operation", title: "Operation", show: (row) => html`<code class="whole">${row.operation}</code>` },
+    { name: "operation", title: "Operation", minor: true, show: (row) => html`<code class="whole">${row.operation}</code>` },
     { name: "object", title: "Object", show: (row) => objectsOf(row).slice(0, 3).join(", ") || "–" },
     { name: "outcome", title: "Outcome", show: (row) => html`<${Badge} mood=${row.outcome === "done" ? "good" : "bad"}>${row.outcome}<//>` },
     { name: "address", title: "From", minor: true, show: (row) => `${row.door}${row.address ? ` ${row.address}` : ""}` },

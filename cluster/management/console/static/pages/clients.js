@@ -62,7 +62,8 @@ export function Client({ me, args: [vpn, name] }) {
     location.hash = "#/clients";
   }
   const facts = [
-    ["Username", client.username], ["Client profile", client.profile], ["Address", client.address || null], ["Software", client.sdk],
+    ["Username", html`<${Link} path=${["usernames", vpn, client.username]}>${client.username}<//>`],
+    ["Client profile", html`<${Link} path=${["profiles", vpn, client.profile]}>${client.profile}<//>`], ["Address", client.address || null], ["Software", client.sdk],
     ["Memory", size(client.memory_bytes)], ["Producers", count(client.producers)], ["Flows", count(client.flows)],
     ["Deliver-to-one priority", `${client.local_priority} here, ${client.network_priority} in the mesh`],
   ];

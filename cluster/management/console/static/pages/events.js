@@ -2,6 +2,7 @@
 
 import { html, useEffect, useState } from "../vendor/preact-htm.js";
 import { get } from "../node/api.js";
+import { usePolling } from "../node/polling.js";
 import { useStream } from "../node/streams.js";
 import { Badge, Field, Head, Moment } from "../parts/controls.js";
 import { Loading, Refusal } from "../parts/notices.js";
@@ -26,19 +27,16 @@ const COLUMNS = [
 export function Events({ me, query }) {
   const vpns = useVpns();
   const vpn = query.vpn || me.vpn;
-  const [value, setValue] = useState(null);
-  const [refused, setRefused] = useState(null);
-  useEffect(() => {
-    const ending = new AbortController();
-    setValue(null);
-    get(["events"], { limit: NEWEST, vpn }, { signal: ending.signal }).then(setValue, (problem) => ending.signal.aborted || setRefused(problem));
-    return () => ending.abort();
-  }, [vpn]);
-  // What happens from now on; an event that both bring is one.
+  const before = usePolling(vpn, (signal) => get(["events"], { limit: NEWEST, vpn }, { signal }), 0);
+  // What happens from now on.
+  const [came, setCame] = useState([]);
+  useEffect(() => setCame([]), [vpn]);
   const broken = useStream(["events"], { vpn }, (kind, event) => {
-    if (kind === "message") setValue((before) => [...(before ?? []).filter((one) => one.id !== event.id), event].slice(-NEWEST));
+    if (kind === "message") setCame((some) => [...some, event].slice(-NEWEST));
   });
-  const problem = refused ?? broken;
+  const problem = before.problem ?? broken;
+  // An event that both bring is one.
+  const value = before.value && !before.isOld ? [...new Map([...before.value, ...came].map((one) => [one.id, one])).values()] : null;
   const find = (query.find ?? "").toLowerCase();
   const severity = query.severity ?? "";
   const severities = [...new Set((value ?? []).map((one) => one.severity))].sort();

@@ -1,6 +1,6 @@
 // The messages of an endpoint: browsing takes nothing from it. Positions are those of a partition.
 
-import { html, useState } from "../vendor/preact-htm.js";
+import { html, useEffect, useState } from "../vendor/preact-htm.js";
 import { change, get } from "../node/api.js";
 import { usePolling } from "../node/polling.js";
 import { may } from "../node/rights.js";
@@ -14,17 +14,25 @@ import { Transfer } from "./transfer.js";
 
 const PAGE_ROWS = 25;
 
-export function Messages({ me, vpn, name, pieces, partitions }) {
+export function Messages({ me, vpn, name, pieces, partitions, held }) {
   const [selector, setSelector] = useState("");
   const [partition, setPartition] = useState("0");
   const [cursors, setCursors] = useState([0]);
   const [chosen, setChosen] = useState(new Set());
   const [shown, setShown] = useState(null);
   const [asked, setAsked] = useState("");
-  const query = { limit: PAGE_ROWS, after: cursors.at(-1), selector, partition: partitions ? partition : "" };
-  const { value, problem, again } = usePolling(JSON.stringify([pieces, query]), (signal) => get([...pieces, "messages"], query, { signal }), 5_000);
+  // One more than is shown: whether there is a next page.
+  const query = { limit: PAGE_ROWS + 1, after: cursors.at(-1), selector, partition: partitions ? partition : "" };
+  const { value, problem, isOld, again } = usePolling(JSON.stringify([pieces, query]), (signal) => get([...pieces, "messages"], query, { signal }), 5_000);
   const works = may(me, "operator", vpn);
-  const rows = value?.messages ?? [];
+  const found = value?.messages ?? [];
+  const rows = found.slice(0, PAGE_ROWS);
+  const hasNext = found.length > PAGE_ROWS;
+  const isLeft = value !== undefined && !isOld && !rows.length && cursors.length > 1;
+  // What was on the page is gone, and so is what was behind it.
+  useEffect(() => {
+    if (isLeft) setCursors(cursors.slice(0, -1));
+  }, [isLeft]);
   const elsewhere = (change) => {
     setCursors([0]);
     setChosen(new Set());
@@ -42,40 +50,49 @@ export function Messages({ me, vpn, name, pieces, partitions }) {
     again();
   }
   const positions = [...chosen].sort((one, other) => one - other);
-  const which = chosen.size ? counted(chosen.size, "message") : "chosen";
+  // Without chosen ones, all that the selector selects, also those of other pages.
+  const fits = !chosen.size && Boolean(selector) && !problem && rows.length > 0;
+  const which = chosen.size ? counted(chosen.size, "message") : fits ? "all selected" : "chosen";
+  const isAll = rows.length > 0 && rows.every((row) => chosen.has(row.position));
+  const chooseAll = () => {
+    const next = new Set(chosen);
+    for (const { position } of rows) isAll ? next.delete(position) : next.add(position);
+    setChosen(next);
+  };
   const transferred = () => {
     setAsked("");
     setChosen(new Set());
     again();
   };
   const actions = works && html`
-    <${Button} disabled=${!chosen.size} onClick=${() => setAsked("move")}>Move ${which}<//>
-    <${Button} disabled=${!chosen.size} onClick=${() => setAsked("redrive")}>Redrive ${which}<//>
-    <${Button} kind="danger" disabled=${!chosen.size} onClick=${() => setAsked("delete")}>Delete ${which}<//>`;
+    <${Button} disabled=${!chosen.size && !fits} onClick=${() => setAsked("move")}>Move ${which}<//>
+    <${Button} disabled=${!chosen.size && !fits} onClick=${() => setAsked("redrive")}>Redrive ${which}<//>
+    <${Button} kind="danger" disabled=${!chosen.size} onClick=${() => setAsked("delete")}>Delete ${chosen.size ? which : "chosen"}<//>`;
   return html`<${Panel} id="messages" title="Messages" actions=${actions}>
     <div class="filters">
-      <${Search} label="Selector" value=${selector} onChange=${(next) => elsewhere(() => setSelector(next))} placeholder="colour = 'red' AND priority > 3" />
+      <${Search} label="Selector" value=${selector} onChange=${(next) => elsewhere(() => setSelector(next))} placeholder="colour = 'red' AND JMSPriority > 3" />
       ${partitions > 0 && html`<${Field} type="select" label="Partition" value=${partition} onInput=${(next) => elsewhere(() => setPartition(next))}
         options=${Array.from({ length: partitions }, (_, index) => [String(index), String(index)])} />`}
     </div>
     <${Refusal} problem=${problem} />
     ${value ? html`
-      <${Table} caption=${`Messages of ${name}, the oldest first`} columns=${columnsOf({ works, chosen, choose, setShown })} rows=${rows} keyOf=${(row) => row.position} empty="No messages." />
+      <div aria-busy=${isOld}><${Table} caption=${`Messages of ${name}, the oldest first`} columns=${columnsOf({ works, chosen, choose, isAll, chooseAll, setShown })} rows=${rows} keyOf=${(row) => row.position} empty=${selector ? "No such messages." : "No messages."} /></div>
       <div class="pages">
-        <p aria-live="polite">${counted(rows.length, "message")} on this page, the oldest first</p>
+        <p aria-live="polite">${counted(rows.length, "message")} on this page, the oldest first${hasNext || cursors.length < 2 ? "" : "; there are no more"}</p>
         <${Button} disabled=${cursors.length < 2} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous<//>
-        <${Button} disabled=${rows.length < PAGE_ROWS} onClick=${() => setCursors([...cursors, rows.at(-1).position])}>Next<//>
+        <${Button} disabled=${!hasNext || isOld} onClick=${() => setCursors([...cursors, rows.at(-1).position])}>Next<//>
       </div>` : !problem && html`<${Loading} />`}
     ${shown !== null && html`<${Message} ...${{ pieces, position: shown, partition: partitions ? partition : "" }} onClose=${() => setShown(null)} />`}
-    ${(asked === "move" || asked === "redrive") && html`<${Transfer} ...${{ pieces, vpn, name }} chosen=${positions} partition=${partitions ? partition : ""} isRedrive=${asked === "redrive"} onClose=${transferred} />`}
+    ${(asked === "move" || asked === "redrive") && html`<${Transfer} ...${{ pieces, vpn, name }} chosen=${chosen.size ? positions : null} first=${selector} held=${held} partition=${partitions ? partition : ""} isRedrive=${asked === "redrive"} onClose=${transferred} />`}
     ${asked === "delete" && html`<${Question} title=${`Delete ${counted(chosen.size, "message")}?`} action=${`Delete ${counted(chosen.size, "message")}`} onSubmit=${remove} onClose=${() => setAsked("")}>
       <p>${counted(chosen.size, "message")} of <strong>${name}</strong> ${chosen.size === 1 ? "is" : "are"} deleted for good: position ${positions.join(", ")}.</p>
     <//>`}
   <//>`;
 }
 
-function columnsOf({ works, chosen, choose, setShown }) {
-  const box = { name: "box", title: html`<span class="unseen">Chosen</span>`, show: (row) => html`<input type="checkbox" aria-label=${`Choose message ${row.position}`} checked=${chosen.has(row.position)} onChange=${() => choose(row.position)} />` };
+function columnsOf({ works, chosen, choose, isAll, chooseAll, setShown }) {
+  const all = html`<input type="checkbox" aria-label="Choose all of this page" checked=${isAll} onChange=${chooseAll} />`;
+  const box = { name: "box", title: all, show: (row) => html`<input type="checkbox" aria-label=${`Choose message ${row.position}`} checked=${chosen.has(row.position)} onChange=${() => choose(row.position)} />` };
   const position = (row) => (works ? html`<button type="button" class="link" aria-label=${`Show message ${row.position}`} onClick=${() => setShown(row.position)}>${count(row.position)}</button>` : count(row.position));
   return [
     ...(works ? [box] : []),

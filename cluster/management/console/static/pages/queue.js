@@ -66,7 +66,7 @@ function Endpoint({ me, vpn, name, kind, plural }) {
       <${Panel} id="publishers" title="Publishers"><${Publishers} ...${{ pieces, vpn }} /><//>
       <${Panel} id="consumers" title="Consumers"><${Consumers} flows=${status.flows} /><//>
     </div>
-    <${Messages} ...${{ me, vpn, name, kind, pieces, partitions: status.partition_count ?? 0 }} />
+    <${Messages} ...${{ me, vpn, name, pieces, partitions: status.partition_count ?? 0, held: status.messages_spooled }} />
     <div class="columns">
       <${Panel} id="counters" title="Refused, dead and deleted"><${Counters} status=${status} /><//>
       <${Attributes} pieces=${pieces} mayChange=${works} title="Attributes" />

@@ -17,7 +17,7 @@ const HOLDING = { all: "", holding: "messages_spooled>0", idle: "bind_count=0", 
 export const endpointColumns = (page) => [
   { name: "name", title: "Name", main: true, sort: "name", show: (row) => html`<${Link} path=${[page, row.vpn, row.name]}>${row.name}<//>` },
   { name: "vpn", title: "Message VPN", sort: "vpn", show: (row) => row.vpn },
-  { name: "messages", title: "Messages", number: true, sort: "messages_spooled", show: (row) => count(row.messages_spooled) },
+  { name: "messages", title: "Messages", number: true, sort: "messages_spooled", show: (row) => html`${grows(row) && html`<${Badge} mood="warn">grows<//> `}${count(row.messages_spooled)}` },
   { name: "size", title: "Size", number: true, minor: true, sort: "spool_usage_bytes", show: (row) => size(row.spool_usage_bytes) },
   { name: "unacked", title: "Unacked", number: true, minor: true, sort: "delivered_unacked", show: (row) => count(row.delivered_unacked) },
   { name: "consumers", title: "Consumers", number: true, sort: "bind_count", show: (row) => count(row.bind_count) },
@@ -26,6 +26,11 @@ export const endpointColumns = (page) => [
   { name: "oldest", title: "Oldest", number: true, minor: true, sort: "oldest_stored_ms", show: (row) => since(row.oldest_stored_ms) },
   { name: "access", title: "Access", minor: true, sort: "access_type", show: (row) => html`${row.access_type} <${Doors} row=${row} />` },
 ];
+
+/** Whether clearly more comes in than goes out. */
+export function grows(row) {
+  return row.messages_in_per_s > 1.1 * row.messages_out_per_s + 0.1;
+}
 
 /** Say which way an endpoint is shut. */
 export function Doors({ row }) {

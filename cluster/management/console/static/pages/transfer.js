@@ -10,26 +10,26 @@ import { Refusal } from "../parts/notices.js";
 
 const DONE = { move: "moved", copy: "copied", redrive: "moved back" };
 
-/** `chosen`: positions of the messages that are meant, in one partition; null: all, or those that a selector selects. */
-export function Transfer({ pieces, held, chosen = null, partition = "", vpn, name, isRedrive, onClose }) {
+/** `chosen`: positions of the messages that are meant, in one partition; null: all, or those that a selector selects, which is `first` one. */
+export function Transfer({ pieces, held, chosen = null, first = "", partition = "", vpn, name, isRedrive, onClose }) {
   const [verb, setVerb] = useState(isRedrive ? "redrive" : "move");
   const [target, setTarget] = useState("");
-  const [selector, setSelector] = useState("");
+  const [selector, setSelector] = useState(first);
   const [limit, setLimit] = useState("");
   const [jobs, setJobs] = useState(null);
   const work = useWork();
   const submit = (event) => {
     event.preventDefault();
     work.run(async () => {
-      const which = chosen ? { positions: chosen, ...(partition ? { partition: Number(partition) } : {}) } : { ...(selector ? { selector } : {}), ...(limit ? { limit: Number(limit) } : {}) };
+      const which = chosen ? { positions: chosen, ...(partition ? { partition: Number(partition) } : {}) } : { ...(selector ? { selector } : {}), ...(limit ? { limit: Number(limit) } : {}), ...(partition ? { partition: Number(partition) } : {}) };
       const body = { ...(isRedrive ? {} : { target }), ...which };
       setJobs((await change("POST", [...pieces, verb], body)).jobs);
     });
   };
   const title = isRedrive ? `Redrive ${name}` : `Move or copy messages of ${name}`;
-  const which = chosen ? (chosen.length === 1 ? "The chosen message" : `The ${count(chosen.length)} chosen messages`) : `${limit ? `At most ${count(Number(limit))}` : "All"} of its ${counted(held, "message")}${selector ? " that the selector selects" : ""}`;
+  const which = chosen ? (chosen.length === 1 ? "The chosen message" : `The ${count(chosen.length)} chosen messages`) : meant({ held, selector, limit, partition });
   const happens = {
-    move: `${which} will leave ${name} and go to ${target || "the target"}. Each is in one of both at any moment.`,
+    move: `${which} will leave ${name} and go to ${target || "the target"}. At any moment each is in one of the two.`,
     copy: `${which} will go to ${target || "the target"} too, and stay in ${name}.`,
     redrive: `${which} will go back to the endpoint that each came from. What came from nowhere stays.`,
   };
@@ -46,6 +46,13 @@ export function Transfer({ pieces, held, chosen = null, partition = "", vpn, nam
       <footer><${Button} onClick=${onClose}>Cancel<//><button type="submit" class="primary" disabled=${work.busy}>${{ move: "Move", copy: "Copy", redrive: "Redrive" }[verb]}</button></footer>
     </form>`}
   <//>`;
+}
+
+/** All of its 7 messages; At most 5 of those among its 7 messages that the selector selects. */
+function meant({ held, selector, limit, partition }) {
+  const some = limit ? `At most ${count(Number(limit))}` : "All";
+  const there = partition ? `the messages of partition ${partition}` : `its ${counted(held, "message")}`;
+  return selector ? `${some} of those among ${there} that the selector selects` : `${some} of ${there}`;
 }
 
 /** How far jobs are, as the node says each time that it changes; without a job there is nothing to do. */

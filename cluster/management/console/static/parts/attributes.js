@@ -9,12 +9,16 @@ import { Button, Facts, Field, Panel, useWork } from "./controls.js";
 import { FormDialog } from "./dialog.js";
 import { text, words } from "./format.js";
 import { Loading, Refusal, notify } from "./notices.js";
+import { Link } from "./route.js";
 
 /** What the node sets, or what names the object. */
 const FIXED = new Set([
   "kind", "vpn", "name", "id", "generation", "created_by", "durable", "client", "homes", "client_subscriptions", "session", "topic", "selector",
   "password_set",
 ]);
+
+/** Attributes that name something with a page: the first piece of its address. */
+const PLACES = { acl_profile: "acls", client_profile: "profiles", owner: "usernames", dead_message_queue: "queue" };
 
 async function objectAt(pieces, signal) {
   const response = await send("GET", at(pieces), { signal });
@@ -35,12 +39,13 @@ export function Attributes({ pieces, mayChange, title, onChange, isOpen = false 
   };
   return html`<${Panel} id="attributes" title=${title} actions=${mayChange && value && html`<${Button} onClick=${edit}>Change<//>`}>
     <${Refusal} problem=${problem ?? work.problem} />
-    ${value ? html`<details open=${isOpen || shown.length < 16}><summary>${shown.length} attributes</summary><${Facts} rows=${shown.map(([name, one]) => [html`<code>${name}</code>`, shownOf(one)])} /></details>` : !problem && html`<${Loading} />`}
+    ${value ? html`<details open=${isOpen || shown.length < 16}><summary>${shown.length} attributes</summary><${Facts} rows=${shown.map(([name, one]) => [html`<code>${name}</code>`, shownOf(one, name, value.object.vpn)])} /></details>` : !problem && html`<${Loading} />`}
     ${editing && html`<${Change} pieces=${pieces} ...${editing} onClose=${close} />`}
   <//>`;
 }
 
-function shownOf(value) {
+function shownOf(value, name, vpn) {
+  if (PLACES[name] && value) return html`<${Link} path=${[PLACES[name], vpn, value]}>${value}<//>`;
   if (Array.isArray(value)) return value.length ? html`<ul class="plain">${value.map((one) => html`<li key=${text(one)}><code>${text(one)}</code></li>`)}</ul>` : html`<span class="quiet">none</span>`;
   return value === "" ? html`<span class="quiet">empty</span>` : text(value);
 }
