@@ -167,6 +167,9 @@ class Site:
                 response = self._refuse(errors.error_for(errors.INTERNAL))
             for name, value in self.headers.items():
                 response.headers.setdefault(name, value)
+            if "Transfer-Encoding" in request.headers:
+                # The parser counts what its trailer says among the headers of the next request of the connection.
+                response.force_close()
             await _send(request, response, connection)
         return response
 

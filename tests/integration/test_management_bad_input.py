@@ -189,6 +189,18 @@ def test_a_request_whose_end_is_in_doubt_is_the_last_of_its_connection(
         assert 400 <= status(answer) < 500
 
 
+def test_what_a_trailer_says_is_said_of_no_other_request(node: Node, api: Api) -> None:
+    """A proxy sends requests of different people over one connection: the next one would come in as somebody else."""
+    chunks = b"2\r\n{}\r\n0\r\n" + AUTHORIZATION + b"X-Forwarded-For: 192.0.2.7\r\n\r\n"
+    chunked = request(b"POST", DO.encode(), JSON, b"Transfer-Encoding: chunked") + chunks
+    stranger = (
+        f"POST {DO} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n".encode() + JSON + b"\r\n\r\n{}"
+    )
+    answer = received(raw(node, chunked + stranger))
+    assert (status(answer), answer.count(b"HTTP/1.1 ")) == (200, 1)
+    assert b"Connection: close" in answer
+
+
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
