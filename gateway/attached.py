@@ -58,7 +58,7 @@ Wish: TypeAlias = tuple[str, dict[str, Any]]
 
 
 class Login(NamedTuple):
-    """What HELLO says on behalf of a client."""
+    """What HELLO says on behalf of a client; its username is empty for whom `jwt` names."""
 
     username: str
     password: str | None
@@ -74,7 +74,6 @@ class Login(NamedTuple):
     #: Whether it begins a new session.
     is_clean: bool = False
     takes_over: bool = True
-    #: A token (JWT), in place of a password; the router takes its username from it.
     jwt: str | None = None
     password_may_be_token: bool = True
     #: Whether it shows who it is; false if operators have said as whom it comes.
@@ -99,14 +98,12 @@ class Login(NamedTuple):
         if self.is_clean:
             behalf["clean"] = True
         more = {"sdk": self.sdk, "behalf": behalf}
-        name = self.client_name
-        return Hello(vpn, self.username, self.password, name, token=self.token, jwt=self.jwt, more=more)
+        return Hello(
+            vpn, self.username, self.password, self.client_name, token=self.token, jwt=self.jwt, more=more
+        )
 
     def again(self, welcome: AttachedWelcome) -> Login:
-        """Give how it goes on after its carrier was lost: without a password, and in nobody's place.
-
-        A token is shown again: it may have ended, and what the node gave stands for no token.
-        """
+        """Give how it goes on after its carrier was lost: without a password, but with its token; in nobody's place."""
         return self._replace(
             password=None,
             client_name=welcome.client_name,

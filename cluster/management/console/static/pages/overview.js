@@ -107,7 +107,7 @@ function Alarms({ status, health, cluster }) {
   return html`<div class="alarms" aria-live="polite">
     ${!alarms.length && html`<p class="good"><${Badge} mood="good">Well<//> Every check passes, no issue of the cluster.</p>`}
     ${alarms.map(([mood, name, text]) => html`<p key=${`${name}${text}`} class=${mood}><${Badge} mood=${mood}>${name}<//> ${text}</p>`)}
-    ${open.length > 0 && html`<p class="warn"><${Badge} mood="warn">No password<//> Clients on this host need none to log in as ${open.map((one) => `${one.username} of ${one.vpn}`).join(", ")}.</p>`}
+    ${open.length > 0 && html`<p class="warn"><${Badge} mood="warn">No password<//> Clients on this host need none to log in as ${open.map((one) => (one.vpn === "default" ? one.username : `${one.username} of Message VPN ${one.vpn}`)).join(", ")}.</p>`}
   </div>`;
 }
 
