@@ -21,13 +21,16 @@ from angarium.message import Delivery, Message, ReceivedMessage
 from angarium.trace_context import CONTEXTS, TRACEPARENT, TRACESTATE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from angarium.message import Mode, Row
 
 #: Names and values that headers can have: what a message says comes from anybody.
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 VALUE_BYTES_MAX: Final = 4_096
+#: Of properties: servers refuse a head with a hundred headers, or with 16 KiB; ours with 64 headers.
+PROPERTIES_MAX: Final = 40
+PROPERTIES_BYTES_MAX: Final = 8_192
 PREFIX: Final = "angarium-"
 PROPERTY_PREFIX: Final = "angarium-property-"
 #: Names of options that say nothing about a message.
@@ -168,12 +171,23 @@ def headers_of(row: Row) -> dict[str, str]:
         "Angarium-Message-Id": message.application_message_id,
         "Angarium-Message-Type": message.application_message_type,
     }
-    told |= {
+    found = {name: value for name, value in told.items() if _is_value(value)}
+    named = {
         name if name in _OF_TRACES else f"Angarium-Property-{name}": value
         for name, value in properties.items()
-        if isinstance(name, str) and _NAME.fullmatch(name)
+        if isinstance(name, str) and _NAME.fullmatch(name) and _is_value(value)
     }
-    return {name: value for name, value in told.items() if _is_value(value)}
+    return found | dict(_with_room(named))
+
+
+def _with_room(named: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Give headers of properties as far as there is room for them, what traces need first."""
+    room = PROPERTIES_BYTES_MAX
+    for name, value in sorted(named.items(), key=lambda one: one[0] not in _OF_TRACES)[:PROPERTIES_MAX]:
+        room -= len(name) + len(value.encode())
+        if room < 0:
+            return
+        yield name, value
 
 
 def _message(row: Row) -> Message:

@@ -331,6 +331,17 @@ def test_what_a_message_says_is_headers_or_json_as_far_as_they_can() -> None:
     assert json_of((0, "t", 0, None, odd, b""))["properties"]["ok"] == 1
 
 
+@pytest.mark.parametrize(("count", "size", "kept"), [(200, 1, 40), (30, 4_000, 2), (1, 4_096, 1)])
+def test_properties_are_headers_as_far_as_servers_take_them(count: int, size: int, kept: int) -> None:
+    """A message with more of them would be refused by its target again and again; its trace is told in any case."""
+    properties = {f"p{number}": "x" * size for number in range(count)} | {"traceparent": TRACEPARENT}
+    told = headers_of(Message("t", b"", properties=properties).row)
+    assert told.pop("traceparent") == TRACEPARENT
+    found = [name for name in told if name.startswith("Angarium-Property-")]
+    assert found == [f"Angarium-Property-p{number}" for number in range(len(found))]
+    assert len(found) == kept - (count > 40)
+
+
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 OTHER = "00-4bf92f3577b34da6a3ce929d0e0e4737-00f067aa0ba902b7-01"
 
