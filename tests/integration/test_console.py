@@ -212,14 +212,16 @@ def test_no_page_of_messages_is_empty_and_all_that_a_selector_selects_are_moved(
     browser.fill("Selector", "JMSPriority < 4", "#messages")
     browser.sees("No such messages.")
     browser.fill("Selector", "JMSPriority = 4", "#messages")
-    browser.click("Move all selected")
+    browser.tab_to("Move all selected")
+    browser.press("Enter")
     browser.fill("To the queue", "calm", "dialog")
-    browser.sees(
-        "All of those among its 25 messages that the selector selects will leave paged and go to calm"
-    )
-    browser.click("Move", "dialog")
+    browser.sees("All of those among its 25 messages that the selector selects will leave paged and go to calm")
+    browser.press("Enter")
     browser.sees("25 messages moved.")
-    browser.click("Close", "dialog footer")
+    # The form is gone, and the button that opened it has nothing to move any more: the focus goes on.
+    assert browser.focused() == "Close"
+    browser.press("Enter")
+    browser.until("person.focused() === 'Selector'")
     assert (held(api, "paged"), held(api, "calm")) == (0, PAGE_ROWS)
     assert api.send("POST", "/api/v1/vpns/default/queues/calm/purge").status == 200
 

@@ -1,6 +1,6 @@
 // Moving, copying and redriving messages: jobs of the node, whose progress is shown until they are done.
 
-import { html, useState } from "../vendor/preact-htm.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact-htm.js";
 import { change } from "../node/api.js";
 import { useStream } from "../node/streams.js";
 import { Button, Field, useWork } from "../parts/controls.js";
@@ -59,6 +59,9 @@ function meant({ held, selector, limit, partition }) {
 function Progress({ jobs, verb, wanted, onClose }) {
   const path = jobs.map((job) => job.join("-")).join(",");
   const [value, setValue] = useState(null);
+  // The form that had the focus is gone.
+  const close = useRef(null);
+  useEffect(() => close.current.focus(), []);
   const isOver = jobs.length === 0 || (value !== null && value.state !== "running");
   const problem = useStream(!isOver ? ["jobs", path] : null, {}, (kind, told) => kind === "message" && setValue(told));
   const done = value?.done ?? 0;
@@ -68,5 +71,5 @@ function Progress({ jobs, verb, wanted, onClose }) {
     <progress max=${value?.total || 1} value=${value ? done : undefined} aria-label="Progress"></progress>
     <p role="status" aria-live="polite">${counted(done, "message")} ${DONE[verb]}${rest ? `; ${rest}` : ""}${isOver ? "." : " so far …"}</p>
     <${Refusal} problem=${(isOver ? null : problem) ?? (value?.error ? { title: value.error[1], code: value.error[0] } : null)} />
-    <footer><button type="button" class="primary" onClick=${onClose}>Close</button></footer>`;
+    <footer><button ref=${close} type="button" class="primary" onClick=${onClose}>Close</button></footer>`;
 }

@@ -1,6 +1,6 @@
 // Small things that pages are made of: buttons, fields, badges, figures, and what looks after a request of a form.
 
-import { html, useEffect, useRef, useState } from "../vendor/preact-htm.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact-htm.js";
 import { time } from "./format.js";
 
 let fields = 0;
@@ -41,8 +41,19 @@ export function Field({ label, hint, type = "text", value, onInput, options, wid
   </div>`;
 }
 
-export function Button({ kind = "", children, ...more }) {
-  return html`<button type="button" class=${kind} ...${more}>${children}</button>`;
+export function Button({ kind = "", children, disabled = false, ...more }) {
+  const element = useRef(null);
+  useLayoutEffect(() => {
+    if (disabled && document.activeElement === element.current) goOn(element.current);
+  }, [disabled]);
+  return html`<button ref=${element} type="button" class=${kind} disabled=${disabled} ...${more}>${children}</button>`;
+}
+
+/** Give the focus of what cannot have it any more to what is near: who works by keyboard does not begin anew. */
+export function goOn(element) {
+  const places = [element.parentElement, element.closest("section"), document.querySelector("main")];
+  const found = places.map((place) => place?.querySelector("a[href], :is(button, input, select, textarea):enabled"));
+  found.find(Boolean)?.focus();
 }
 
 /** Say in one word how something does; `mood` is good, bad, warn or quiet. */

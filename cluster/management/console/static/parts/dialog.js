@@ -1,7 +1,7 @@
 // Dialogs: modal, with the focus inside, closed by Escape; and the question before something that cannot be taken back.
 
 import { html, useLayoutEffect, useRef, useState } from "../vendor/preact-htm.js";
-import { Button, Field, useId, useWork } from "./controls.js";
+import { Button, Field, goOn, useId, useWork } from "./controls.js";
 import { Refusal } from "./notices.js";
 
 /** A dialog that is there as long as it is rendered; `onClose` is to take it away. The focus goes back where it was. */
@@ -18,6 +18,8 @@ export function Dialog({ title, onClose, children, wide }) {
       // What lies behind a modal dialog takes no focus.
       dialog.close();
       before?.focus?.();
+      // What opened it may be disabled by now.
+      setTimeout(() => document.activeElement === document.body && goOn(before));
     };
   }, []);
   const cancelled = (event) => {
