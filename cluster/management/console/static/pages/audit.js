@@ -23,9 +23,9 @@ function objectsOf(deed) {
 function columnsOf(show) {
   return [
     { name: "time", title: "Time", show: (row) => html`<${Moment} value=${row.time} />` },
-    { name: "who", title: "Operator", main: true, show: (row) => row.who },
+    { name: "who", title: "Operator", show: (row) => row.who },
     { name: "operation", title: "Operation", minor: true, show: (row) => html`<code class="whole">${row.operation}</code>` },
-    { name: "object", title: "Object", show: (row) => objectsOf(row).slice(0, 3).join(", ") || "–" },
+    { name: "object", title: "Object", main: true, show: (row) => objectsOf(row).slice(0, 3).join(", ") || "–" },
     { name: "outcome", title: "Outcome", show: (row) => html`<${Badge} mood=${row.outcome === "done" ? "good" : "bad"}>${row.outcome}<//>` },
     { name: "address", title: "From", minor: true, show: (row) => `${row.door}${row.address ? ` ${row.address}` : ""}` },
     { name: "more", title: html`<span class="unseen">More</span>`, show: (row) => html`<button type="button" class="link" aria-label=${`Show entry ${row.number}`} onClick=${() => show(row)}>Show</button>` },
