@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from cluster.security import passwords
 
@@ -25,8 +26,15 @@ pytest.MonkeyPatch().setattr(passwords, "COST", 1 << 4)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say how many examples random tests have; before their modules are imported."""
-    settings.load_profile("long" if config.getoption("--long") else "short")
+    """Say how many examples random tests have; before their modules are imported.
+
+    Hypothesis parses all of our modules for constants that examples may have; few examples have room for hardly any.
+    """
+    is_long = config.getoption("--long")
+    settings.load_profile("long" if is_long else "short")
+    if not is_long:
+        none = providers._local_constants
+        pytest.MonkeyPatch().setattr(providers, "_get_local_constants", lambda: none)
 
 
 @pytest.fixture
