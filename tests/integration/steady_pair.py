@@ -98,6 +98,8 @@ class Watch:
 
     def __init__(self) -> None:
         self.published = 0
+        #: Whether no more is published than what was begun: what is cut off would be taken for lost.
+        self.is_over = False
         #: The newest number that came; all before it came or are missing.
         self.newest = -1
         self.total = 0
@@ -145,7 +147,7 @@ async def _run(url: str, topics: list[str]) -> None:
 
         async def publish() -> None:
             due = time.monotonic()
-            while True:
+            while not watch.is_over:
                 start = watch.published
                 rows = [(topics[n % len(topics)], n.to_bytes(8, "big")) for n in range(start, start + BATCH)]
                 watch.published += BATCH
@@ -173,8 +175,9 @@ async def answer(watch: Watch, reconnects: Callable[[], int], publishing: asynci
     loop = asyncio.get_running_loop()
     while command := (await loop.run_in_executor(None, sys.stdin.readline)).strip():
         if command == "finish":
-            publishing.cancel()
+            watch.is_over = True
             deadline = time.monotonic() + DRAIN_S
+            await asyncio.wait([publishing], timeout=DRAIN_S)
             while watch.total < watch.published and time.monotonic() < deadline:
                 await asyncio.sleep(0.02)
         say(watch.report(reconnects()))

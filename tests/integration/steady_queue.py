@@ -34,7 +34,7 @@ async def _run(url: str) -> None:
 
         async def publish() -> None:
             due = time.monotonic()
-            while True:
+            while not watch.is_over:
                 start = watch.published
                 rows = [(f"#P2P/QUE/{QUEUE}", n.to_bytes(8, "big")) for n in range(start, start + BATCH)]
                 watch.published += BATCH

@@ -121,6 +121,7 @@ def test_queues_of_one_name_on_two_nodes_are_two(pair: Mesh) -> None:
 def test_while_a_link_is_down_its_queue_fills_and_then_empties(pair: Mesh) -> None:
     add_queue(pair, "b", "later", "later/>")
     pair["b"].run("link", "update", "a", "--set", "enabled=false")
+    pair.wait_for("b", "a", lambda row: row["state"] == "disabled")
     with blocking.connect(pair["a"].url) as here:
         here.publish_many([persistent("later/x", b"%d" % n) for n in range(300)])
     assert queue(pair["a"], "#link/b")["messages_spooled"] == 300
@@ -134,6 +135,7 @@ def test_while_a_link_is_down_its_queue_fills_and_then_empties(pair: Mesh) -> No
 def test_time_to_live_goes_on_while_a_message_waits_for_the_link(pair: Mesh) -> None:
     add_queue(pair, "b", "ttl", "ttl/>")
     pair["b"].run("link", "update", "a", "--set", "enabled=false")
+    pair.wait_for("b", "a", lambda row: row["state"] == "disabled")
     with blocking.connect(pair["a"].url) as here:
         here.publish_many([persistent("ttl/x", b"x", ttl_ms=60_000)])
     time.sleep(1.5)  # this is the time that counts
