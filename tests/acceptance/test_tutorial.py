@@ -37,7 +37,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.requirement("R274"), pytest.mark.tim
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("part", ["1-publish-and-subscribe", "2-queues-and-workers"])
-def test_a_part_works_as_printed(desk: Desk, part: str, times: int) -> None:
+def test_a_part_works_as_printed(
+    desk: Desk, installation: Installation, quick: Path, part: str, times: int
+) -> None:
+    """With --long each command is started as usual; so are those of README at any time."""
+    desk.use(installation.folder / "bin", instead=short(quick, long=None))
     page = blocks(TUTORIAL / f"{part}.md")
     for _ in range(times):
         with desk.reader() as reader:

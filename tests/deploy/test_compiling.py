@@ -13,21 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.share import short
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: The connections and what leaves for them; and tests of them.
-SHARE = (
-    "angarium_server/connections/turns.py",
-    "angarium_server/connections/zmtp.py",
-    "router/ground/ground.py",
-    "router/delivery/egress.py",
+#: The connections, and what leaves for them; and tests of them.
+SHARE = short(
+    ("angarium_server/connections/turns.py", "angarium_server/connections/zmtp.py"),
+    long=(
+        "angarium_server/connections/turns.py",
+        "angarium_server/connections/zmtp.py",
+        "router/ground/ground.py",
+        "router/delivery/egress.py",
+    ),
 )
 TESTS = (
     "tests/unit/angarium_server/test_angarium_server_zmtp.py",
     "tests/unit/angarium_server/test_angarium_server_turns.py",
-    "tests/unit/router/test_router_egress.py",
-    "tests/unit/router/test_router_joining.py",
+    *short((), long=("tests/unit/router/test_router_egress.py", "tests/unit/router/test_router_joining.py")),
 )
 
 
@@ -73,13 +77,13 @@ def test_a_share_of_it_passes_its_tests(compiling: Any, root: Path, tmp_path: Pa
     assert len(made) == len(SHARE) + 1, made
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{tmp_path}/sdk"}
     look = (
-        "from angarium_server import launch; from router.delivery import egress;"
-        "print(egress.__file__, launch.is_compiled())"
+        "from angarium_server import launch; from angarium_server.connections import zmtp;"
+        "print(zmtp.__file__, launch.is_compiled())"
     )
     found = subprocess.check_output(
         [sys.executable, "-P", "-c", look], env=environment, cwd=tmp_path, text=True, timeout=300
     )
-    assert found.startswith(str(tmp_path / "router/delivery/egress."))
+    assert found.startswith(str(tmp_path / "angarium_server/connections/zmtp."))
     assert found.endswith(".so True\n")
     options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *TESTS]
     done = subprocess.run(

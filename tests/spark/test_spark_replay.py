@@ -96,7 +96,7 @@ def test_messages_are_chosen_by_time_topic_and_queue(spark: SparkSession) -> Non
     assert len(chosen(topics=(">",))) == 6
 
 
-MESSAGES = 4000
+MESSAGES = 2000
 #: A file is a task, and four of them a batch: the smallest replay that has several of both.
 FILE_MESSAGES = 250
 
@@ -108,7 +108,7 @@ def archive_path(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
 
     start = moment("2026-03-01").timestamp()
     rows = [
-        {"queue": "q", "position": at + 1, "spooled_timestamp": start + at / 1000, "topic": f"o/{at % 7}"}
+        {"queue": "q", "position": at + 1, "spooled_timestamp": start + at / 500, "topic": f"o/{at % 7}"}
         for at in range(MESSAGES)
     ]
     frame = archived(spark, rows).withColumn("payload", F.encode(F.col("position").cast("string"), "UTF-8"))
