@@ -13,6 +13,7 @@ from cluster.data.node_file import read_node_file
 from tests.integration.bridged import Operator, receive
 from tests.integration.certificates import Authority
 from tests.integration.mesh_nodes import Mesh
+from tests.waiting import expect_value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,4 +107,8 @@ remote_subscriptions = ["t/>"]
             there.publish_many([("t/x", b"%d" % number) for number in range(100)])
             there.flush()
             assert len(receive(subscription, 100)) == 100
-        assert json.loads(mesh["b"].run("bridge", "show", "from-a", "--json"))["messages"] == 100
+
+        def counted() -> int:
+            return int(json.loads(mesh["b"].run("bridge", "show", "from-a", "--json"))["messages"])
+
+        expect_value(counted, 100, "messages of the bridge")

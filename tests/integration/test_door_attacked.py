@@ -252,7 +252,7 @@ def test_garbage_before_tls(besieged: Besieged) -> None:
             one.sendall(next(said))
 
     besieged.judge(attack)
-    assert besieged.errors(errors.HANDSHAKE_FAILED) > counted
+    wait_until(lambda: besieged.errors(errors.HANDSHAKE_FAILED) > counted, "it is counted")
 
 
 def test_garbage_inside_tls(besieged: Besieged) -> None:

@@ -120,10 +120,10 @@ def test_pushing_into_a_full_mailbox_does_not_cost_what_waits_in_it() -> None:
     box = mailbox(buffer_messages=200_000)
     push(box, 0, 200_000)
     single = rows(0, 1)
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(5_000):
         box.push(Chunk(single, Delivery(single, None, 1), 1))
-    assert time.perf_counter() - started < 1.0, "about 5 ms; a copy each time takes 5 s"
+    assert time.process_time() - started < 1.0, "about 5 ms; a copy each time takes 5 s"
     assert box.dropped == 5_000
 
 

@@ -95,4 +95,4 @@ def test_connecting_to_no_address_fails_at_once(connect: object) -> None:
     for url in ("localhost:1", ["tcp://127.0.0.1:1", "nats://localhost:4222"]):
         with pytest.raises(errors.InvalidRequestError, match="no address to connect to"):
             connect(url)  # type: ignore[operator]
-    assert time.monotonic() - began < 0.25
+    assert time.monotonic() - began < 2.5, "an attempt takes 5 s"

@@ -82,7 +82,7 @@ def test_without_any_node_it_says_so_at_once_and_how_to_start_one() -> None:
         _ = options().url
     with pytest.raises(AngariumError, match=r"50308.*no node of yours runs"):
         operator()[0].open()
-    assert time.monotonic() - began < 0.25
+    assert time.monotonic() - began < 2.5, "an attempt takes 5 s"
 
 
 def test_a_node_of_somebody_else_is_found_at_the_usual_port(monkeypatch: pytest.MonkeyPatch) -> None:
