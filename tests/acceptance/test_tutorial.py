@@ -26,6 +26,7 @@ COMPILED_FIRST = ROOT / "tests" / "spark" / "compiled_first"
 IN_A_HURRY = (
     "spark.ui.enabled false",
     "spark.sql.adaptive.enabled false",
+    "spark.sql.lightweightPlanChangeValidation false",
     "spark.sql.codegen.wholeStage false",
     "spark.sql.codegen.factoryMode NO_CODEGEN",
     "spark.sql.shuffle.partitions 2",

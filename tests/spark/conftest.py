@@ -74,6 +74,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         # Every query would be planned once more behind each of its stages.
         "spark.sql.adaptive.enabled": "false",
+        # A fifth of the CPU time of a query goes into noting where each column was made, and into looking at the plan
+        # after each rule.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.sql.lightweightPlanChangeValidation": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),

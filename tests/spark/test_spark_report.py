@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import random
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name that every reader of Spark code expects
@@ -124,22 +126,37 @@ def window(one: dict[str, Any]) -> int:
     return int(one["spooled_timestamp"].timestamp()) // WINDOW_S * WINDOW_S * 1000
 
 
-def figures_of(
-    spark: SparkSession, messages: list[dict[str, Any]], top: int = 3, **options: Any
-) -> dict[str, Any]:
-    wanted = ReportOptions(**{"window_s": WINDOW_S, "late_ms": LATE_MS, **options})
-    with report_on(frame(spark, messages), wanted, read_once=True) as tables:
-        return collect_figures(tables, top)
-
-
 @pytest.fixture(scope="module")
 def messages() -> list[dict[str, Any]]:
     return some_messages(900)
 
 
+class Report(NamedTuple):
+    """What the command makes."""
+
+    figures: dict[str, Any]
+    page: str
+    tables: Path
+
+
 @pytest.fixture(scope="module")
-def figures(spark: SparkSession, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    return figures_of(spark, messages)
+def report(
+    spark: SparkSession, messages: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Report:
+    """Give the report on an archive, which is made once for all: it takes half a minute of a busy machine."""
+    folder = tmp_path_factory.mktemp("report")
+    archive, page, tables = (folder / name for name in ("archive", "report.html", "tables"))
+    frame(spark, messages).write.parquet(str(archive / "date=2026-03-01" / "topic_1=shop"))
+    wanted = ["--window", str(WINDOW_S), "--late-after", str(LATE_MS / 1000), "--top", "3"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        sinks = ["--json", "--html", str(page), "--tables", str(tables)]
+        assert run(["pipeline", "report", str(archive), *sinks, *wanted]) == 0
+    return Report(json.loads(printed.getvalue()), page.read_text(encoding="utf-8"), tables)
+
+
+@pytest.fixture
+def figures(report: Report) -> dict[str, Any]:
+    return report.figures
 
 
 def test_totals_and_windows_are_what_plain_python_counts(
@@ -241,13 +258,12 @@ def test_gaps_duplicates_and_restarts_of_each_publisher(spark: SparkSession) -> 
     found.unpersist()
 
 
-def test_messages_without_numbers_say_nothing_about_numbering(spark: SparkSession) -> None:
+def test_messages_without_numbers_say_nothing_about_numbering(figures: dict[str, Any]) -> None:
     """Neither of nobody, nor of a publisher that has a name and numbers nothing, anything is missing."""
-    found = figures_of(spark, [message(sender_id=sender) for sender in (None, "p") for _ in range(5)])
-    sequences = found["sequences"]
+    sequences = figures["sequences"]
     assert set(sequences["totals"].values()) == {0}
     assert (sequences["rows"], sequences["gaps"]) == ([], [])
-    assert not any("numbering" in line for line in summary(found))
+    assert not any("numbering" in line for line in summary(figures))
 
 
 def test_publishers_that_number_each_topic_on_its_own(spark: SparkSession) -> None:
@@ -260,7 +276,8 @@ def test_publishers_that_number_each_topic_on_its_own(spark: SparkSession) -> No
 
 
 def test_nothing_to_report_and_nothing_to_report_on(spark: SparkSession) -> None:
-    assert figures_of(spark, [])["totals"] == {"messages": 0}
+    with report_on(frame(spark, []), ReportOptions(), read_once=True) as tables:
+        assert collect_figures(tables)["totals"] == {"messages": 0}
     with (
         pytest.raises(errors.InvalidRequestError, match="has no column topic, spooled_timestamp, only id"),
         report_on(spark.range(1), ReportOptions(), read_once=False),
@@ -277,20 +294,12 @@ def test_columns_that_the_data_lacks_are_taken_as_null(spark: SparkSession) -> N
     ]
 
 
-def test_the_command_prints_json_and_writes_a_page_and_all_tables(
-    spark: SparkSession, messages: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_writes_a_page_and_all_tables(
+    spark: SparkSession, report: Report, messages: list[dict[str, Any]]
 ) -> None:
-    archive, page, tables = tmp_path / "archive", tmp_path / "report.html", tmp_path / "tables"
-    frame(spark, messages).write.parquet(str(archive / "date=2026-03-01" / "topic_1=shop"))
-    options = ["--json", "--html", str(page), "--tables", str(tables), "--top", "2"]
-    assert run(["pipeline", "report", str(archive), *options]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["totals"]["messages"] == len(messages)
-    assert len(told["topics"]["rows"]) == 2
-    text = page.read_text(encoding="utf-8")
-    assert HOSTILE not in text
-    assert "\\u003cscript\\u003ealert(1)" in text
-    found = {path.name: spark.read.parquet(str(path)) for path in tables.iterdir()}
+    assert HOSTILE not in report.page
+    assert "\\u003cscript\\u003ealert(1)" in report.page
+    found = {path.name: spark.read.parquet(str(path)) for path in report.tables.iterdir()}
     assert found.keys() >= {
         "totals",
         "windows",
