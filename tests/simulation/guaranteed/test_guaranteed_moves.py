@@ -171,7 +171,7 @@ def test_a_home_that_dies_between_the_store_that_names_a_lane_and_the_mark_parts
     monkeypatch: pytest.MonkeyPatch, seed: str
 ) -> None:
     """What it was told is on its disk, so the same STORE does not come again; and the new home waits for the mark."""
-    begin, begun = parting.Parting.begin, []
+    begin, begun = parting.Parting.begin, list[int]()
 
     def noted(self: Parting, lane_ids: Iterable[int], now: float, wall_ms: int) -> None:
         begin(self, lane_ids, now, wall_ms)
