@@ -215,7 +215,9 @@ def test_no_page_of_messages_is_empty_and_all_that_a_selector_selects_are_moved(
     browser.tab_to("Move all selected")
     browser.press("Enter")
     browser.fill("To the queue", "calm", "dialog")
-    browser.sees("All of those among its 25 messages that the selector selects will leave paged and go to calm")
+    browser.sees(
+        "All of those among its 25 messages that the selector selects will leave paged and go to calm"
+    )
     browser.press("Enter")
     browser.sees("25 messages moved.")
     # The form is gone, and the button that opened it has nothing to move any more: the focus goes on.
