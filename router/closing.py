@@ -7,6 +7,8 @@ whoever finds a reason.
 
 from __future__ import annotations
 
+import heapq
+import math
 from typing import TYPE_CHECKING, Final, Protocol
 
 from angarium import errors, wire
@@ -24,9 +26,11 @@ if TYPE_CHECKING:
 
 #: Missed keepalive intervals that end a session.
 KEEPALIVES_MISSED: Final = 3
-#: All sessions are looked at in this time (seconds), some in each turn: nobody else is served meanwhile.
+#: Sessions that may be over are looked at in this time (seconds), some in each turn: nobody else is served meanwhile.
 ROUND_S: Final = 0.5
 SESSIONS_PER_TURN: Final = 250
+#: A session is looked at when it may have been silent for too long, and so often at least: who ended is kept no longer.
+LOOK_S: Final = 10.0
 #: A client that said BYE waits so long at most for what is to be stored: a worker that died is back long before.
 BYE_WAIT_S: Final = 30.0
 
@@ -55,6 +59,10 @@ class Closing:
         self._rounds = rounds
         self._egress = egress
         self._listeners = listeners
+        #: (When it is looked at, its number, it), the next one first, of those that may fall silent; some have ended.
+        self._looks: list[tuple[float, int, Session]] = []
+        #: Those that said BYE and are still there.
+        self._leaving: dict[Session, None] = {}
         #: Sessions that are to be looked at in this round, some of which may have ended; and when.
         self._unswept: list[Session] = []
         self._turn_at = 0.0
@@ -85,6 +93,7 @@ class Closing:
         """A client wishes to go, when what it sent is where it should be and it has what waits for it."""
         if session.bye_at is None:
             session.bye_at = now
+            self._leaving[session] = None
         self.go_on_with_bye(session, now)
 
     def go_on_with_bye(self, session: Session, now: float) -> None:
@@ -101,13 +110,28 @@ class Closing:
         if now < self._turn_at:
             return self._turn_at
         if not self._unswept:
-            self._unswept = list(self._sessions)
+            self._unswept = [*self._leaving, *self._silent(now)]
             self._turn_s = ROUND_S / (len(self._unswept) // SESSIONS_PER_TURN + 1)
         some = self._unswept[-SESSIONS_PER_TURN:]
         del self._unswept[-SESSIONS_PER_TURN:]
         self._sweep(some, now)
         self._turn_at = now + self._turn_s
         return self._turn_at
+
+    def _silent(self, now: float) -> list[Session]:
+        """Give those that may have been silent for too long, and plan the next look at all others."""
+        came, self._sessions.came = self._sessions.came, []
+        looks, found = self._looks, []
+        while looks and looks[0][0] <= now:
+            came.append(heapq.heappop(looks)[2])
+        for session in came:
+            if session.closed or session.keepalive_s == math.inf:
+                continue
+            due = session.last_heard + session.keepalive_s * KEEPALIVES_MISSED
+            if due < now:
+                found.append(session)
+            heapq.heappush(looks, (min(max(due, now), now + LOOK_S), session.number, session))
+        return found
 
     def _sweep(self, sessions: list[Session], now: float) -> None:
         for session in sessions:
@@ -137,12 +161,22 @@ class Closing:
             why = [0, "bye"] if error is None else [error.code, error.detail]
             self._egress.answer(session, [wire.CLOSED, wire.pack(why)])
         session.closed = True
+        self._leaving.pop(session, None)
         self._sessions.remove(session)
         for listener in self._listeners:
             listener.session_ended(session, error, now)
         for name, value in session.counters.items():
             if name in SESSION_COUNTERS:
                 self._counters.totals[name] += value
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        looked_at = {session for _, _, session in self._looks}
+        assert len(looked_at) == len(self._looks)
+        for session in self._sessions:
+            assert session.keepalive_s == math.inf or session in looked_at or session in self._sessions.came
+            assert (session.bye_at is None) == (session not in self._leaving)
+        assert not any(session.closed for session in self._leaving)
 
 
 def _waits_for_homes(session: Session) -> bool:

@@ -595,9 +595,11 @@ class Router:
     def stats(self) -> dict[str, Any]:
         """Give the totals since this router started."""
         totals = dict(self.counters.totals)
+        totals.update({name: totals.get(name, 0) for name in SESSION_COUNTERS})
         for session in self.sessions:
-            for name in SESSION_COUNTERS:
-                totals[name] = totals.get(name, 0) + session.counters.get(name, 0)
+            if session.counters:  # of most nothing was counted, and messages wait meanwhile
+                for name in SESSION_COUNTERS:
+                    totals[name] += session.counters.get(name, 0)
         told = dict(self.counters.errors)
         for code, count in self.subscriptions.refused.items():
             told[code] = told.get(code, 0) + count
@@ -654,6 +656,7 @@ class Router:
         of_gateways = (self.attached, self.wills, self.will_publishing)
         for room in (*rooms, *of_gateways, self.asks, self.links, self.sessions, self.ground.alarms):
             room.validate()
+        self.closing.validate()
         self.subscriptions.validate(self.sessions)
         self.memory.validate(self.sessions, self.endpoints, self.wills.charged_bytes)
 

@@ -33,6 +33,8 @@ class SessionTable:
         self._by_name: dict[tuple[str, str], Session] = {}
         #: How many of them are no clients.
         self._others = 0
+        #: Those that came since `router.closing` has taken them; some may have ended.
+        self.came: list[Session] = []
 
     def __len__(self) -> int:
         """Count the clients, without links and bridges."""
@@ -59,6 +61,7 @@ class SessionTable:
         vpn = session.vpn
         self.by_routing_id[session.routing_id] = session
         self._by_name[(vpn.name, session.client_name)] = session
+        self.came.append(session)
         if not session.is_client:
             self._others += 1
             return

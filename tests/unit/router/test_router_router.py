@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from angarium import errors, wire
 from angarium.topic import slot_of
 from router import closing
+from router.sessions.session import Session
 from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 
@@ -344,6 +346,20 @@ def test_messages_for_a_client_that_is_gone_are_counted(node: WiredNode) -> None
     publisher.publish("a", "a", "a")
     assert node.router.stats()["discards"] == {"client-not-connected": 3}
     assert node.router.stats()["sessions"] == 1
+
+
+def test_a_client_that_left_is_not_kept_until_its_keepalives_would_be_over(node: WiredNode) -> None:
+    client = node.client(keepalive_ms=3_600_000)
+    numbers = {session.number for session in node.router.sessions}
+    node.router.tick(node.now)
+    client.send(wire.BYE, [])
+    for _ in range(25):
+        node.now += 0.5
+        node.router.tick(node.now)
+        node.settle()
+    gc.collect()
+    assert numbers
+    assert not [one for one in gc.get_objects() if isinstance(one, Session) and one.number in numbers]
 
 
 def test_a_silent_client_is_ended_after_three_keepalive_intervals(node: WiredNode) -> None:
