@@ -38,8 +38,8 @@ TURN_ROWS_MAX: Final = 2_000
 TURN_BYTES_MAX: Final = 1 << 20
 #: While nobody but clients of this process gets them rounds leave so far apart, unless they have so many rows. Somebody
 #: who comes to get them waits so long for the first one.
-ALONE_S: Final = 0.005
-ALONE_ROWS: Final = 24
+ALONE_S: Final = 0.02
+ALONE_ROWS: Final = 96
 #: From so much on no more is taken: a few rounds, so that the router never waits for one.
 GATHERED_BYTES_MAX: Final = 4 << 20
 #: Messages under way: at the beginning, and at most; with fewer, one that publishes all the time is slowed down.

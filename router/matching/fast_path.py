@@ -46,9 +46,10 @@ if TYPE_CHECKING:
 #: Above this a batch is worth the way to the workers.
 ROWS_MAX: Final = 4
 BYTES_MAX: Final = 8_192
-#: The same of the rounds of gateways, in which lone messages of many clients are: each hop less is worth more to them.
-GATHERED_ROWS_MAX: Final = 32
-GATHERED_BYTES_MAX: Final = 65_536
+#: The same of the rounds of gateways, in which lone messages of many clients are: each hop less is worth more to them,
+#: and a worker, which answers with a batch for each place that some go to, takes more for such a round than the router.
+GATHERED_ROWS_MAX: Final = 256
+GATHERED_BYTES_MAX: Final = 262_144
 #: One step of the search for what is wrong looks at so many topics at least, and at such a part of those that are left.
 _SWEPT_PER_STEP: Final = 100
 _SWEPT_PART: Final = 64
