@@ -111,7 +111,8 @@ class RouterServer:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
-        self._memory = FreedMemory()
+        #: Freed memory, and in how many seconds it is to be looked at again, which changes only when it is.
+        self._memory, self._memory_wait_s = FreedMemory(), 0.0
         #: Whether the router was told of something else than frames of clients since its last tick.
         self._is_stirred = True
         #: When the clock, deadlines of connections and freed memory are looked at next.
@@ -467,7 +468,8 @@ class RouterServer:
             self._set_clock(now)
             self._door.tick(now)
             self._memory.update(self._router.freed_bytes, now)
-            self._look_at = now + min(LOOK_S, self._memory.wait_s)
+            self._memory_wait_s = self._memory.wait_s
+            self._look_at = now + min(LOOK_S, self._memory_wait_s)
         wake = 0.0 if self._is_stirred else self._router.next_tick()
         if wake <= now:
             wake = self._tick_router(now)
@@ -479,7 +481,7 @@ class RouterServer:
                 self._open()
                 self._tell_ready()
             return 0.02
-        return 0.0 if has_more else min(wake - now, self._memory.wait_s)
+        return 0.0 if has_more else min(wake - now, self._memory_wait_s)
 
     def _tick_router(self, now: float) -> float:
         try:
