@@ -11,6 +11,8 @@ Steps are counted rather than timed, so the same events give the same effects. N
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from itertools import islice
 from typing import Final, NamedTuple
 
 #: Of one piece of work: what a client may feel, besides the message that is looked at last.
@@ -21,8 +23,10 @@ STEPS_PER_MS: Final = 1_000_000
 #: Seconds that an account can save up, and for which one that was empty fills before it is used again.
 _SAVED_S: Final = 1.0
 _REST_S: Final = 0.02
-#: Accounts at which those that are full again are forgotten; the others are of users that spend.
+#: With so many accounts each new one has two others looked at, which are forgotten if they are full again: the rest is
+#: of users that spend.
 _ACCOUNTS_KEPT: Final = 1_000
+_LOOKED_AT: Final = 2
 #: An account that is empty time and again is told so often.
 _TOLD_INTERVAL_S: Final = 60.0
 #: Nobody else counts; as good as without a limit.
@@ -80,7 +84,8 @@ class Effort:
         self.told: list[Payer] = []
         #: Steps that an account gains in a second.
         self._rate = rate_ms * STEPS_PER_MS
-        self._accounts: dict[Payer, _Account] = {}
+        #: Those first that were not looked at for longest.
+        self._accounts: OrderedDict[Payer, _Account] = OrderedDict()
         #: Who pays now; None: nobody.
         self._account: _Account | None = None
         #: Whether somebody does: then `end` must be called.
@@ -148,10 +153,9 @@ class Effort:
         return account
 
     def _forget_full(self, most: int) -> None:
-        full = [
-            payer
-            for payer, one in self._accounts.items()
-            if one.left + (self.now - one.at) * self._rate >= most and one is not self._account
-        ]
-        for payer in full:
-            del self._accounts[payer]
+        for payer in list(islice(self._accounts, _LOOKED_AT)):
+            one = self._accounts[payer]
+            if one.left + (self.now - one.at) * self._rate >= most and one is not self._account:
+                del self._accounts[payer]
+            else:
+                self._accounts.move_to_end(payer)

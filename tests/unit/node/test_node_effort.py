@@ -86,6 +86,20 @@ def test_accounts_that_are_full_again_are_forgotten() -> None:
     assert effort.begin(ANN) is not None, "who owes something is remembered"
 
 
+def test_a_new_account_has_two_others_looked_at_however_many_there_are() -> None:
+    effort = Effort(rate_ms=1_000)
+    begin_turn(effort, 10.0)
+    for number in range(1_500):
+        effort.charge(Payer("default", f"user{number}"), STEPS_PER_MS)
+    first, second, third, *_ = effort._accounts
+    effort.charge(ANN, STEPS_PER_MS)
+    assert list(effort._accounts)[-3:] == [first, second, ANN], "they spend, and come last"
+    begin_turn(effort, 20.0)
+    effort.charge(BOB, STEPS_PER_MS)
+    assert third not in effort._accounts, "it is full again"
+    assert len(effort._accounts) == 1_500
+
+
 # -- a home ----------------------------------------------------------------------------------------------------
 
 
