@@ -190,8 +190,9 @@ class WorkerServer:
         self._box.turn(now)
         if self._worker.found_faulty:
             raise MalformedFrameError(self._worker.found_faulty)
-        for answer in self._worker.work():
-            self._send(answer)
+        if not (self._worker.has_work and self._worker.is_untidy(now)):
+            for answer in self._worker.work():
+                self._send(answer)
         waits = [0.0 if self._worker.has_work else None, self._announce(now), self._tidy(now)]
         if self._home is not None:
             waits.append(self._home.tick(now))

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 #: A result names at most so many retired sets, so that a mass of them cannot make one round slow.
 RETIRED_PER_RESULT_MAX: Final = 1_000
-#: More than this of idle sets is retired nevertheless: large sets are few.
+#: And so many filters of them, in about a millisecond: who forgets a set looks at each.
+RETIRED_FILTERS_MAX: Final = 50_000
+#: While idle sets take more than this some are retired in each turn, which then makes less than it retires.
 IDLE_BYTES_MAX: Final = 8 << 20
 #: One step of the search looks at so many topics at least, and at such a part of those that are left, so that it takes
 #: some twenty seconds however many there are.
@@ -160,11 +162,13 @@ class FilterSets:
         if not self.idle_bytes:
             return []
         chosen: list[FilterSet] = []
+        filters = 0
         for one in self._idle.values():
-            if len(chosen) >= RETIRED_PER_RESULT_MAX and self.idle_bytes <= IDLE_BYTES_MAX:
+            if len(chosen) >= RETIRED_PER_RESULT_MAX or filters >= RETIRED_FILTERS_MAX:
                 break
             if one.id not in used and one.id not in self._held:
                 chosen.append(one)
+                filters += len(one.values)
                 self.idle_bytes -= one.bytes
         for one in chosen:
             del self._idle[one.id]

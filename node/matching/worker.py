@@ -40,7 +40,7 @@ from angarium_server.frames.matching import (
 )
 from node.matching.batch import DETAIL_MAX, Batch, Sorting
 from node.matching.lookup import FREE_NODES_PER_TOPIC, NO_RULES, Lookup, Turns
-from node.matching.matching import FilterSet, Matching, TopicEntry, VpnMatching, describe
+from node.matching.matching import IDLE_BYTES_MAX, FilterSet, Matching, TopicEntry, VpnMatching, describe
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -167,12 +167,16 @@ class Worker:
             return []
         return handler(header, frames)
 
+    def is_untidy(self, now: float) -> bool:
+        """Tell whether `tidy` is due: that takes as long as going on with paused batches, so a turn has one of both."""
+        return now >= self._tidy_at
+
     def tidy(self, now: float) -> tuple[list[list[bytes]], float]:
         """Do one step of forgetting what nobody needs; gives frames for the router, and when to come again.
 
         While there is traffic RESULTs tell what is retired; what its clients left behind when they went would stay.
         """
-        if now < self._tidy_at:
+        if not self.is_untidy(now):
             return [], self._tidy_at
         if now >= self._age_at:
             self._age_at = now + AGE_INTERVAL_S
@@ -181,6 +185,8 @@ class Worker:
         retired = self._retire(()) if self.started else []
         self.cached_bytes = self._matching.cache_bytes
         self._tidy_at = now + (TIDY_STEP_S if more or retired else TIDY_INTERVAL_S)
+        if retired and self._matching.sets.idle_bytes > IDLE_BYTES_MAX:
+            self._tidy_at = now
         frames = [Retire(self.incarnation, retired).frames()] if retired else []
         return frames, self._tidy_at
 

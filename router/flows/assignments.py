@@ -48,8 +48,10 @@ class Assignments:
 
     def remove(self, flow: Flow, now: float) -> None:
         """A consumer is gone, also one of a queue without partitions; others get what it had."""
-        for end in list(flow.ends.values()):
-            self.drop(end)
+        if self._leaving:
+            for end in flow.ends.values():
+                self._leaving.pop(end.id, None)
+        self._ends.detach_all(flow)
         endpoint = flow.endpoint
         coordinator = self._coordinators.get(endpoint.id)
         if coordinator is None:

@@ -44,8 +44,8 @@ AHEAD_BYTES_MAX: Final = 8 << 20
 AHEAD_BYTES_MIN: Final = 64 << 10
 #: Ends that are gone whose settles wait for a home; what the oldest one beyond that settled comes again.
 PENDING_SETTLES_MAX: Final = 1_000
-#: Ends that are bound in one step: 1 to 2 ms.
-STEP_MAX: Final = 128
+#: Ends that are bound in one step: about 1 ms.
+STEP_MAX: Final = 64
 #: So many of one flow are bound before another one has its turn; no more are bound at once.
 PIECE: Final = 32
 
@@ -132,6 +132,19 @@ class Ends:
             self._shards.send_order(end.home, end.id, Unbind(None))
         if end.flow.drop_held(end.lane.partition):
             self.renew(end.flow)
+
+    def detach_all(self, flow: Flow) -> None:
+        """Unbind the ends of a flow that is over, of which there may be a thousand."""
+        by_id, send, verb = self.by_id, self._shards.send_order, Unbind(None)
+        for end in flow.ends.values():
+            if end.kept:
+                self._keep_pending(end)
+            del by_id[end.id]
+            if end.state not in (HomeState.WAITING, HomeState.OVER):
+                send(end.home, end.id, verb)
+        flow.ends.clear()
+        self._in_line.pop(flow, None)
+        give_up_room(by_id)
 
     def hand_off(self, end: HomeFlow, hand_off_ms: int) -> bool:
         """Have nothing more delivered to an end; its home tells when all is settled or the time is over.

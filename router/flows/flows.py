@@ -207,8 +207,7 @@ class Flows:
         endpoint.vpn.egress_flows -= 1
         flow.held.clear()
         if flow.browse:
-            for end in list(flow.ends.values()):
-                self.ends.detach(end)
+            self.ends.detach_all(flow)
         else:
             self._assignments.remove(flow, now)
         self.on_removed(flow, wanted, now)

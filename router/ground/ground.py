@@ -31,9 +31,9 @@ JOINED_BYTES_MAX: Final = 16 * 1024
 #: MATCHes of at most so many bytes share a message, so many at most.
 BUNDLED_BYTES_MAX: Final = 1_024
 BUNDLE_MAX: Final = 64
-#: What is said about so many flows shares a message, which a home takes in one step of less than a millisecond: as many
+#: What is said about so many flows shares a message, which a home takes in one step of half a millisecond: as many
 #: as are bound here in one (`STEP_MAX` of `router.flows.ends`).
-ORDERS_MAX: Final = 128
+ORDERS_MAX: Final = 64
 #: Of a session, or a worker, whose last frame cannot be added to.
 SEALED: Final = -1
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from router.sessions.interest import Filter
 
-#: Levels of filters in one frame, 1 to 2 us each for a worker; a filter without wildcards counts as one level.
-FRAME_LEVELS_MAX: Final = 1_000
+#: Levels of filters in one frame, 1 to 2 us each for a worker, which takes it whatever else there is in its turn; a
+#: filter without wildcards counts as one level.
+FRAME_LEVELS_MAX: Final = 400
 #: Frames that are not confirmed: one is worked at while the other is under way.
 FRAMES_MAX: Final = 2
 

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.writing import Writing
 
-#: Messages handed out in one tick, and lanes that are served, 1 to 2 ms: frames of the router must get their turn. Of a
-#: tick in which lanes came or went, or consumers, these are among the lanes, but some are always served.
+#: Messages handed out in one tick, and lanes that are served, 1 ms: frames of the router must get their turn. Of a tick
+#: in which lanes came or went, or consumers, these are among the lanes, but some are always served.
 ROWS_PER_TICK: Final = 20_000
-LANES_PER_TICK: Final = 100
-LANES_PER_TICK_MIN: Final = 25
-#: Binds to partitions in one tick, 1 to 2 ms; unbinds are done at once, and then there are so many binds less.
-BINDS_PER_TICK: Final = 50
+LANES_PER_TICK: Final = 64
+LANES_PER_TICK_MIN: Final = 16
+#: Binds to partitions in one tick, about 1 ms; unbinds are done at once, and then there are so many binds less.
+BINDS_PER_TICK: Final = 32
 
 
 class FlowVerbs:

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from angarium.topic import matches
+from angarium.topic import SLOTS, matches
 from angarium.wire import KIND_DELIVER_ALWAYS, KIND_PLAIN, KIND_SHARED
-from angarium_server.frames.matching import SetDefinition
+from angarium_server.frames.matching import SetDefinition, Start
 from node.config import WorkerConfig
 from node.matching import matching as matching_module
+from node.matching import worker as worker_module
 from node.matching.matching import EMPTY_SET, FilterSets, Matching, TopicEntry, VpnMatching, describe
+from node.matching.worker import Worker
 
 VPN = 1
 # So few that filters meet topics most of the time.
@@ -206,16 +208,34 @@ def test_the_sets_of_the_cached_topics_count_towards_the_bytes_of_the_cache() ->
 
 
 @pytest.mark.requirement("R279")
-def test_idle_sets_are_retired_however_many_if_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_retires_so_many_sets_and_fewer_if_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     sets = FilterSets()
     limit = matching_module.RETIRED_PER_RESULT_MAX
-    monkeypatch.setattr(matching_module, "IDLE_BYTES_MAX", sum(sets.acquire((0,)).bytes for _ in range(10)))
     for number in range(limit + 50):
         sets.release(sets.acquire((number << 3,)))
     describe(sets._by_values.values())
-    assert len(sets.retire(())) == limit + 39
-    assert sets.idle_bytes == matching_module.IDLE_BYTES_MAX
+    assert len(sets.retire(())) == limit
+    monkeypatch.setattr(matching_module, "RETIRED_FILTERS_MAX", 10)
     assert len(sets.retire(())) == 10
+    sets.release(sets.acquire(tuple(range(100))))
+    assert sum(len(sets.retire(())) for _ in range(4)) == 40
+    assert len(sets) == 1
+    assert sets.retire(()) == [], "it was not defined"
+    assert len(sets) == sets.idle_bytes == 0
+
+
+@pytest.mark.requirement("R278", "R279")
+def test_while_idle_sets_take_much_each_turn_retires_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "IDLE_BYTES_MAX", 0)
+    monkeypatch.setattr(matching_module, "RETIRED_FILTERS_MAX", 10)
+    worker = Worker(0, 1, WorkerConfig())
+    worker.handle(Start(1, 1, bytes(SLOTS)).frames(), 0.0)
+    sets = worker._matching.sets
+    for number in range(25):
+        sets.release(sets.acquire((number << 3,)))
+    describe(sets._by_values.values())
+    assert [worker.tidy(5.0)[1] for _ in range(3)] == [5.0, 5.0, 5.0 + worker_module.TIDY_STEP_S]
+    assert not len(sets)
 
 
 @pytest.mark.requirement("R279")

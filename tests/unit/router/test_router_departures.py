@@ -34,6 +34,7 @@ def _leave(node: WiredNode, filters: list[str]) -> None:
     _subscribe(client, filters)
     node.router.tick(node.now)  # a step begins
     client.send(wire.BYE, [])
+    node.router.tick(node.now)  # another one
 
 
 def test_limits_are_free_at_once_and_filters_go_step_by_step(node: WiredNode) -> None:

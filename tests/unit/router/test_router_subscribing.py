@@ -30,10 +30,10 @@ def _step(node: WiredNode) -> None:
 
 
 def _offer(client: FakeClient, operation: bytes, header: Any, *batches: bytes) -> bool:
-    """Send a frame once, as a socket brings it."""
+    """Send a frame once, as a socket brings it, in a turn of its own."""
     node = client.node
     taken = node.router.client_frames(client.routing_id, [operation, wire.pack(header), *batches], node.now)
-    node.settle()
+    _step(node)
     return taken
 
 
