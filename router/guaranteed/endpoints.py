@@ -566,12 +566,6 @@ class Endpoints:
         """A home has parted with a lane, on its disk, or is none any more."""
         self._homes.parted(lane_id, home)
 
-    def part_again(self, lane_id: int, home: int) -> None:
-        """A home may have died between the STORE that names a lane and the mark: it is told once more."""
-        found = self._lanes.get(lane_id)
-        if found is not None and found[1].home != home:
-            self.on_part(lane_id, home)
-
     # -- filters ---------------------------------------------------------------------------------------------
 
     def would_cost(self, filters: Sequence[str], partitions: int = 0) -> int:

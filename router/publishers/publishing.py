@@ -135,6 +135,7 @@ class GuaranteedPublishing:
         """Begin with no producer and no home; `retry` lets rounds of a session retire that waited for homes."""
         self._counters, self._sessions, self._retry = ground.counters, sessions, retry
         asks, limits, wall_ms = requests.asks, ground.spool, ground.wall_ms
+        self._endpoints = endpoints
         self.usage, self.acks = Usage(limits, endpoints), Acks(dispatcher.egress, ground.counters, self._idle)
         self.thresholds = Thresholds(self.usage, ground.alarms)
         self.allowances = Allowances(limits.max_delivered_unacked, shards, self.usage.home)
@@ -156,11 +157,17 @@ class GuaranteedPublishing:
         )
         shards.listeners += [self.allowances, self.streams, self.moves]
         endpoints.on_part = self.streams.part
-        self.streams.on_parted, self.streams.on_unsure = endpoints.parted, endpoints.part_again
+        self.streams.on_parted, self.streams.on_unsure = endpoints.parted, self._part_again
         endpoints.listeners += [self.usage, self.thresholds, self.moves, self.spooling.rearranging]
         self.producers.register(requests)
         self.settling = Settling(self.streams, self.usage, endpoints, asks, wall_ms)
         self.stages = Stages(asks, self.settling, requests, self.producers.end_stage)
+
+    def _part_again(self, lane_id: int, home: int) -> None:
+        """A home may have died between the STORE that names a lane and the mark: it is told once more."""
+        found = self._endpoints.lane(lane_id)
+        if found is not None and found[1].home != home:
+            self.streams.part(lane_id, home)
 
     # -- from homes ------------------------------------------------------------------------------------------
 

@@ -112,3 +112,12 @@ def test_a_client_goes_when_its_token_ends(served: Served) -> None:
         assert isinstance(told, Disconnect)
         assert told.code == ReasonCode.NOT_AUTHORIZED
         assert theirs.next() is None
+
+
+def test_whom_only_his_token_names_stays_who_he_is_when_the_router_is_replaced(served: Served) -> None:
+    with Raw(served.node.mqtt_url) as theirs:
+        assert theirs.connect("stays", password=served.maker.token(vpn="default").encode()).code == 0
+        assert clients(served.node)["stays"]["username"] == "alice"
+        served.node.kill("router")
+        assert theirs.subscribe("a") == (0,)
+        assert clients(served.node)["stays"]["username"] == "alice"

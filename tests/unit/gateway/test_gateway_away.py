@@ -68,6 +68,19 @@ def test_who_stays_is_attached_again_by_its_token_and_in_nobodys_place(gateway: 
     assert gateway.sent_of()[0][2]["token"] == b"t%d" % number
 
 
+@pytest.mark.parametrize(("password", "again"), [("secret", None), ("eyJhbGciOi.e30.x", "eyJhbGciOi.e30.x")])
+def test_a_token_in_place_of_a_password_is_shown_again(
+    gateway: Gateway, password: str, again: str | None
+) -> None:
+    client, _ = gateway.attach("c")
+    client.login = client.login._replace(password=password)
+    gateway.turn()
+    come_back(gateway)
+    gateway.sent()
+    welcome_again(gateway, client, "c")
+    assert client.login.password == again
+
+
 def test_what_it_had_is_asked_first_and_then_what_had_no_answer(gateway: Gateway) -> None:
     client, guest = staying(gateway)
     codes: list[Any] = []
