@@ -84,6 +84,19 @@ def test_a_lane_is_here_before_there_is_room_to_delete_it_in_its_old_spool() -> 
     assert folder.claims == {}
 
 
+def test_a_lane_is_done_with_when_another_worker_has_deleted_its_old_spool() -> None:
+    """The worker that left deleted it itself; so the next one that looked deleted the last lane, and the spool."""
+    disk = left_behind()
+    driven, folder = new_home(disk)
+    disk.is_full = True
+    driven.lanes(LANES)
+    driven.settle_down(1.0)
+    assert driven.home.stats()["lanes_importing"] == 2
+    folder.opened, folder.disks = None, {"0": folder.disks["0"]}
+    driven.settle_down(1.0)
+    assert driven.home.stats()["lanes_importing"] == 0
+
+
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_lane_that_is_still_in_its_old_spool_is_deleted_there_by_the_next_process(is_orderly: bool) -> None:
     """Else the old spool, with its claim, would be there for ever."""
