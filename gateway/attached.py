@@ -55,8 +55,6 @@ _TOLD_AGAIN: Final = {
 _DECODE_ANY: Final = msgspec.msgpack.Decoder().decode
 #: An operation with its arguments.
 Wish: TypeAlias = tuple[str, dict[str, Any]]
-#: What a token (JWT) begins with, and hardly a password: the header is an object of JSON, `{"` in base64.
-_JWT_BEGINS: Final = "eyJ"
 
 
 class Login(NamedTuple):
@@ -105,10 +103,9 @@ class Login(NamedTuple):
         )
 
     def again(self, welcome: AttachedWelcome) -> Login:
-        """Give how it goes on after its carrier was lost: without a password, but with its token; in nobody's place."""
-        is_token = self.password_may_be_token and (self.password or "").startswith(_JWT_BEGINS)
+        """Give how it goes on when its carrier is lost: in nobody's place, by what it was given and its token (JWT)."""
         return self._replace(
-            password=self.password if is_token else None,
+            password=self.password if (self.password or "").startswith("eyJ") else None,
             client_name=welcome.client_name,
             is_clean=False,
             takes_over=False,

@@ -159,7 +159,7 @@ class ForgetsPublishers(Home):
     [
         (AcknowledgesBeforeTheCommit, ["lost"], 0),
         (ForgetsProducers, ["duplicate", "sequence"], 1),
-        (KnowsPartitionsOfTodayOnly, ["duplicate"], 77),
+        (KnowsPartitionsOfTodayOnly, ["duplicate"], 85),
         (NeverMarksRedeliveries, ["unmarked"], 1),
         (LosesTheTail, ["lost"], 16),
         (LosesStates, ["broken: in memory, and", "resurrected"], 5),
