@@ -242,10 +242,13 @@ class Egress:
         room = UNSENT_BYTES_MAX - outlet.unsent(connection_id)
         if room <= 0:
             return 0
-        taken, data = 1, messages[0]
-        if len(messages) > 1:
-            taken = _fitting(messages, room)
-            data = b"".join(messages[:taken])
+        taken = 0
+        for data in messages:
+            taken += 1
+            room -= len(data)
+            if room <= 0:
+                break
+        data = messages[0] if taken == 1 else b"".join(messages[:taken])
         refusal = outlet.send_bytes(connection_id, receiver.sent(data))
         if refusal is None:
             return taken
@@ -390,12 +393,3 @@ class Egress:
             assert queue.first_bytes == sum(map(len, queue.first))
             waiting = queue.first_bytes + queue.bytes + queue.guaranteed_bytes
             assert queue.receiver.queued == (len(queue), waiting)
-
-
-def _fitting(messages: Sequence[bytes], room: int) -> int:
-    """Count the messages that begin where there is still room."""
-    for taken, data in enumerate(messages, 1):
-        room -= len(data)
-        if room <= 0:
-            return taken
-    return len(messages)

@@ -62,7 +62,7 @@ def row_of(publish: Publish, sender: str) -> tuple[int, Meta | None, bytes]:
     if publish.retain:
         flags |= wire.FLAG_RETAIN
     if publish.properties is NONE and publish.qos < 2:
-        return flags, None, properties_of(sender)
+        return flags, None, _from(sender)
     given = publish.properties
     expiry = given.message_expiry_interval
     meta = None if expiry is None else (expiry * 1000 or 1, 0, None, None)
@@ -72,7 +72,7 @@ def row_of(publish: Publish, sender: str) -> tuple[int, Meta | None, bytes]:
 
 
 @lru_cache(KNOWN_MAX)
-def properties_of(sender: str) -> bytes:
+def _from(sender: str) -> bytes:
     """Give the properties that say who sent it, and nothing else."""
     packed = pack_fields({_SENDER_ID: sender})
     assert packed is not None

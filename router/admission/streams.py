@@ -342,7 +342,8 @@ class Streams:
         stored, spool = home.stored, home.spool
         files = dict.fromkeys(numbers_of(spool.used))
         usage.files_used(shard.index, files)
-        told = [sent for sent in (*stream.kept, *stream.on_their_way) if sent.number <= stored]
+        sents = (*stream.kept, *stream.on_their_way)
+        unsure = [lane_id for sent in sents if sent.number <= stored for lane_id in sent.header.parts]
         self._advance(stream, shard.index, stored, stored)
         for sent in stream.kept:  # accepted by a predecessor, which took it along
             self._count(sent)
@@ -363,7 +364,7 @@ class Streams:
                 self.usage.uncharge(account, lane, messages, size)
             self.send(shard.index, sent.frames())
             self.resent += 1
-        for lane_id in [lane_id for sent in told for lane_id in sent.header.parts]:
+        for lane_id in unsure:
             self.on_unsure(lane_id, shard.index)
         return changed
 

@@ -121,30 +121,29 @@ class Ends:
 
     def detach(self, end: HomeFlow) -> None:
         """Unbind an end at once; what it has not settled is delivered to others."""
-        self._keep_pending(end)
-        del self.by_id[end.id]
+        self._let_go(end)
         del end.flow.ends[end.lane.partition]
         if not end.flow.ends:
             self._in_line.pop(end.flow, None)
             give_up_room(self.by_id)
         end.restart()
-        if end.state not in (HomeState.WAITING, HomeState.OVER):
-            self._shards.send_order(end.home, end.id, Unbind(None))
         if end.flow.drop_held(end.lane.partition):
             self.renew(end.flow)
 
     def detach_all(self, flow: Flow) -> None:
         """Unbind the ends of a flow that is over, of which there may be a thousand."""
-        by_id, send, verb = self.by_id, self._shards.send_order, Unbind(None)
         for end in flow.ends.values():
-            if end.kept:
-                self._keep_pending(end)
-            del by_id[end.id]
-            if end.state not in (HomeState.WAITING, HomeState.OVER):
-                send(end.home, end.id, verb)
+            self._let_go(end)
         flow.ends.clear()
         self._in_line.pop(flow, None)
-        give_up_room(by_id)
+        give_up_room(self.by_id)
+
+    def _let_go(self, end: HomeFlow) -> None:
+        """Forget an end, and have its home forget it."""
+        self._keep_pending(end)
+        del self.by_id[end.id]
+        if end.state not in (HomeState.WAITING, HomeState.OVER):
+            self._shards.send_order(end.home, end.id, Unbind(None))
 
     def hand_off(self, end: HomeFlow, hand_off_ms: int) -> bool:
         """Have nothing more delivered to an end; its home tells when all is settled or the time is over.

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from angarium import errors, wire
+from angarium import errors
 from gateway.mqtt.clients import rules
 from gateway.mqtt.codec.errors import PacketError
 from gateway.mqtt.codec.kinds import V5
-from gateway.mqtt.codec.properties import NONE
-from gateway.mqtt.messages import properties_of, row_of
+from gateway.mqtt.messages import row_of
 from gateway.mqtt.topics import topic_of
 
 if TYPE_CHECKING:
@@ -48,15 +47,13 @@ class Publisher(Protocol):
 class Publishing:
     """The messages of one client, from its CONNACK on."""
 
-    __slots__ = ("_aliases", "_attached", "_publisher", "_sender", "_settings", "_version", "unanswered")
+    __slots__ = ("_aliases", "_attached", "_publisher", "_settings", "_version", "unanswered")
 
     def __init__(self, publisher: Publisher, attached: Attached, settings: Settings) -> None:
         self._publisher = publisher
         self._attached = attached
         self._settings = settings
         self._version = publisher.version
-        #: The properties that say who it is.
-        self._sender = properties_of(attached.name)
         #: Topic alias -> topic; of this connection alone [MQTT-3.3.2-7]. None before the first one.
         self._aliases: dict[int, str] | None = None
         #: Messages with QoS 1 without PUBACK.
@@ -69,8 +66,6 @@ class Publishing:
             PacketError: it breaks what was agreed.
         """
         attached, qos = self._attached, publish.qos
-        if not (qos or publish.retain) and publish.properties is NONE:
-            return self._take_plain(publish, now)
         if qos == 2 and self._publisher.received.again(publish.packet_id, now):
             return True
         if not (self._has_room_guaranteed() if qos else attached.has_room()):
@@ -96,20 +91,6 @@ class Publishing:
             attached.publish_guaranteed(topic, flags, meta, properties, publish.payload, publish.packet_id)
         else:
             attached.publish(topic, flags, meta, properties, publish.payload)
-        return True
-
-    def _take_plain(self, publish: Publish, now: float) -> bool:
-        """Publish a message of which nothing is said but its topic, as nearly all are; false if there is no room."""
-        attached, topic, payload, sender = self._attached, publish.topic, publish.payload, self._sender
-        if not attached.has_room():
-            return False
-        if topic[0] == "$":
-            topic = topic_of(topic)
-        code = attached.refusal_of(topic, len(payload) + len(sender))
-        if code:
-            self._refuse(publish, code, now)
-        else:
-            attached.publish(topic, wire.MODE_DIRECT, None, sender, payload)
         return True
 
     def _refuse(self, publish: Publish, code: int, now: float) -> None:
