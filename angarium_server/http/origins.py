@@ -3,6 +3,9 @@
 A page of another site may have a name of its own lead to 127.0.0.1 (DNS rebinding). It then asks here by that name, so
 plain HTTP, which only this host reaches, answers to names of this host alone. Over TLS the certificate sees to it.
 
+A request may name the host in its line, too (`GET http://HOST/PATH`): then that one is meant, whatever the header
+Host says (RFC 9112, section 3.2.2).
+
 Behind a proxy that ends TLS a browser knows another address than the one that is listened at: `public_url` says which,
 and pages of it are ours.
 """
@@ -10,6 +13,7 @@ and pages of it are ours.
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+#: The target of a request that names the host, too.
+_WITH_HOST: Final = re.compile(r"(https?)://([^/?#]*)(.*)", re.IGNORECASE)
 
 
 class Origins:
@@ -38,15 +44,25 @@ class Origins:
         """Refuse a request that means somebody else, or that somebody else's page sent.
 
         Raises:
-            InvalidRequestError: it names no host, or two (40018); plain HTTP, and no name of this host (42101).
+            InvalidRequestError: it names no host, or two (40018); plain HTTP, and no name of this host, or https://
+                over plain HTTP, or the other way round (42101).
             ForbiddenError: it was sent by a page of another site (40328).
         """
         hosts = request.headers.getall("Host", [])
         if len(hosts) != 1:
             raise errors.invalid(f"it has {len(hosts)} headers Host", "send one")
-        if not is_encrypted and not self._is_ours(_host_of(hosts[0])):
-            raise errors.error_for(errors.MISDIRECTED_REQUEST, f"{hosts[0][:200]!r} is no name of this node")
-        ours = (f"{'https' if is_encrypted else 'http'}://{hosts[0]}".lower(), self._public)
+        scheme, host = "https" if is_encrypted else "http", hosts[0]
+        if named := _WITH_HOST.fullmatch(request.raw_path):
+            host = named[2]
+            if not host or "@" in host:
+                raise errors.invalid(f"{request.raw_path[:200]!r} names no host")
+            if named[1].lower() != scheme:
+                raise errors.error_for(
+                    errors.MISDIRECTED_REQUEST, f"{named[1]}:// over a connection of {scheme}://"
+                )
+        if not is_encrypted and not self._is_ours(_host_of(host)):
+            raise errors.error_for(errors.MISDIRECTED_REQUEST, f"{host[:200]!r} is no name of this node")
+        ours = (f"{scheme}://{host}".lower(), self._public)
         for origin in request.headers.getall("Origin", []):
             if not origin or origin.lower() not in ours:
                 raise errors.error_for(errors.CROSS_ORIGIN, f"it was sent by a page of {origin[:200]!r}")
@@ -58,6 +74,14 @@ class Origins:
             return ipaddress.ip_address(host).is_loopback
         except ValueError:
             return False
+
+
+def target_in(request: BaseRequest) -> str:
+    """Give path and query of a request, without the host that its line may name."""
+    raw = request.raw_path
+    if named := _WITH_HOST.fullmatch(raw):
+        raw = named[3] if named[3].startswith("/") else f"/{named[3]}"
+    return raw
 
 
 def origin_of(url: str) -> str:

@@ -13,6 +13,7 @@ from aiohttp import web
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.http import bodies
+from angarium_server.http.origins import target_in
 from angarium_server.http.problems import RefusedError
 from gateway.http.client import ClientState
 from gateway.http.credentials import credentials_of
@@ -103,7 +104,7 @@ class Requests:
             AngariumError: why not.
             RefusedError: the same, with headers that belong to it.
         """
-        target = target_of(request.raw_path)
+        target = target_of(target_in(request))
         _allow(request, *METHODS[target.verb])
         if target.verb is Verb.INDEX:
             return bodies.answer(request, INDEX)

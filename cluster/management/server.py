@@ -19,6 +19,7 @@ from aiohttp import web
 from angarium import errors
 from angarium_server.http import bodies
 from angarium_server.http.exposition import CONTENT_TYPE
+from angarium_server.http.origins import target_in
 from angarium_server.http.problems import RefusedError
 from angarium_server.http.site import Site
 from angarium_server.http.turns import Turns
@@ -139,7 +140,7 @@ class ManagementServer:
 
     async def _answered(self, request: BaseRequest, connection: Connection) -> web.StreamResponse:
         peer = self._site.peer(request, connection)
-        target = target_of(request.raw_path)
+        target = target_of(target_in(request))
         if file := files.find(target.path):
             _allow(request, "GET", "HEAD")
             return files.answer(request, file)

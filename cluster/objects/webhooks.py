@@ -7,6 +7,7 @@ and written down in the audit log.
 from __future__ import annotations
 
 import re
+from ipaddress import IPv4Address
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
@@ -137,8 +138,20 @@ def check_url(where: str, text: str) -> None:
         raise _unfit(where, f"{text!r} is no URL: write https://HOST/PATH, or http://")
     if "@" in parts.netloc:
         raise _unfit(where, "a URL is shown: name and password belong into authorization_file")
+    host = (parts.hostname or "").rstrip(".")
+    if host.rpartition(".")[2].isdigit() and not _is_ipv4(host):
+        raise _unfit(where, f"{text!r}: an IPv4 address is four numbers, as in 192.0.2.1")
     if parts.fragment:
         raise _unfit(where, f"{text!r}: what stands behind # is never sent")
+
+
+def _is_ipv4(host: str) -> bool:
+    """Whether it is one as everybody writes it: who takes 127.1 or 0177.0.0.1 for one takes it for different ones."""
+    try:
+        IPv4Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def check_header(where: str, text: str) -> None:

@@ -284,6 +284,16 @@ def test_what_is_no_request_is_answered_and_the_connection_ends(node: Node, data
     assert received(raw(node, data)).startswith(b"HTTP/1.")
 
 
+def test_a_line_may_name_the_host_too_and_then_that_one_is_meant(node: Node) -> None:
+    rest = b" HTTP/1.1\r\nHost: %s\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi"
+    for place, host, code in (
+        (b"localhost", b"evil.example", b"204"),
+        (b"evil.example", b"localhost", b"421"),
+    ):
+        made = raw(node, b"POST http://" + place + b"/v1/queues/jobs" + rest % host)
+        assert received(made).startswith(b"HTTP/1.1 " + code), place
+
+
 def test_who_waits_for_a_word_before_the_body_gets_it(node: Node) -> None:
     head = b"POST /v1/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
     made = raw(node, head + b"Connection: close\r\nExpect: 100-continue\r\n\r\n")

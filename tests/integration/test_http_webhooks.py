@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from angarium.client.protocol.flow_window import FlowWindow
 from cluster.webhook import posting as posting_module
 from cluster.webhook.posting import Poster
 from cluster.webhook.role import WebhookConfig
+from gateway.http.webhooks.addresses import may_reach
 from gateway.http.webhooks.attempts import Answer
 from gateway.http.webhooks.webhook import Held
 from tests.integration.certificates import Authority
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
     from pathlib import Path
 
+#: An address that a name leads to at first, where nobody listens.
+OUTSIDE = "127.3.3.3"
 LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
 
@@ -143,6 +147,43 @@ def test_a_public_address_of_the_host_itself_is_never_connected_to(monkeypatch: 
 def test_a_name_is_judged_by_what_it_is_resolved_to() -> None:
     got, sink = asyncio.run(attempt("ok", host="localhost"))
     assert (got, len(sink.got)) == (Answer(204), 1)
+
+
+def test_a_name_that_leads_elsewhere_now_is_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a name that led to the outside when the webhook was made, and for each of the addresses that it leads to."""
+    leads_to: list[str] = []
+
+    async def test() -> tuple[list[Answer], Sink]:
+        sink = Sink()
+        await sink.start()
+        loop = asyncio.get_running_loop()
+
+        async def looked_up(_host: str, port: int, **_asked: Any) -> list[Any]:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in leads_to]
+
+        monkeypatch.setattr(loop, "getaddrinfo", looked_up)
+        monkeypatch.setattr(
+            posting_module, "may_reach", lambda *asked: asked[0] == OUTSIDE or may_reach(*asked)
+        )
+        url = f"http://hook.example:{sink.port}/ok"
+        poster = Poster(WebhookConfig(name="w", vpn="v", url=url, window=1, timeout_ms=30_000), ())
+        held = Held(FlowWindow(1, 1), 0, 1, (0, "a", 0, None, None, b"body"), "one")
+        answers = []
+        try:
+            for addresses in ([OUTSIDE], ["127.0.0.1"], ["127.0.0.2", "127.0.0.1"], [OUTSIDE, "127.0.0.1"]):
+                leads_to[:] = addresses
+                poster._session.connector.clear_dns_cache()  # type: ignore[union-attr]
+                answers.append(await poster.post(held))
+            return answers, sink
+        finally:
+            await poster.close()
+            await sink.stop()
+
+    answers, sink = asyncio.run(test())
+    assert answers[0].failure == "no connection", "it may be reached, and nobody is there"
+    assert all("not public" in one.failure for one in answers[1:3]), answers
+    assert answers[3].failure
+    assert sink.got == []
 
 
 def posting(

@@ -225,6 +225,18 @@ def test_no_path_leads_where_another_one_leads(api: Api, path: str, expected: in
     assert api.send("POST", path, {}).status == expected
 
 
+def test_a_line_may_name_the_host_too_and_then_that_one_is_meant(node: Node) -> None:
+    for place, host, expected in (
+        (b"http://localhost:1", b"evil.example", 200),
+        (b"http://evil.example", b"localhost", 421),
+        (b"https://localhost", b"localhost", 421),
+        (b"http://a@localhost", b"localhost", 400),
+        (b"ftp://localhost", b"localhost", 400),
+    ):
+        said = request(b"POST", place + DO.encode(), JSON, CLOSE, b"Content-Length: 2", host=host)
+        assert status(received(raw(node, said + b"{}"))) == expected, place
+
+
 def test_other_methods_say_which_there_are(node: Node, api: Api) -> None:
     for method in ("PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "GET"):
         refused = api.send(method, DO)

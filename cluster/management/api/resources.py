@@ -13,6 +13,7 @@ from aiohttp import web
 
 from angarium import errors
 from angarium_server.http import bodies
+from angarium_server.http.origins import target_in
 from cluster.management.api import pages
 from cluster.management.api.routes import COMPARING, Found, Route, Shape, Target, arguments_of, jobs_path
 from cluster.objects import version_of
@@ -61,7 +62,7 @@ def _shaped(request: BaseRequest, route: Route, value: Any) -> web.Response:
                 return web.Response(status=304, headers={"ETag": etag})
             return bodies.answer(request, value, ETag=etag)
         case Shape.MADE:
-            location = f"{request.raw_path.partition('?')[0]}/{quote(value['name'], safe='')}"
+            location = f"{target_in(request).partition('?')[0]}/{quote(value['name'], safe='')}"
             return bodies.answer(request, value, 201, ETag=f'"{version_of(value)}"', Location=location)
     return bodies.answer(request, value)
 
@@ -71,7 +72,7 @@ def _rows(request: BaseRequest, target: Target, rows: list[Any], wanted: pages.W
     headers = {"Total-Count": str(page.total)}
     if page.cursor:
         query = urlencode({**target.query, "after": [page.cursor]}, doseq=True)
-        headers["Link"] = f'<{request.raw_path.partition("?")[0]}?{query}>; rel="next"'
+        headers["Link"] = f'<{target_in(request).partition("?")[0]}?{query}>; rel="next"'
     return bodies.answer(request, page.rows, 200, **headers)
 
 

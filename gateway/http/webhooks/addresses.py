@@ -12,14 +12,24 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+#: What of IPv6 is given to the public; all else is of a host or a site, stands for addresses of IPv4, or is nobody's.
+#: Which ranges are not public Python knows in part, of newer ones in newer versions.
+PUBLIC: Final = ip_network("2000::/3")
+#: Of protocols (RFC 6890), and of examples (RFC 9637).
+NOT_PUBLIC: Final = (ip_network("192.0.0.0/24"), ip_network("3fff::/20"))
 #: 64:ff9b::/96: what a translator (NAT64) sends on to the IPv4 address in the last 32 bits.
 TRANSLATED: Final = ip_network("64:ff9b::/96")
 
 
 def may_reach(address: str, allowed: Iterable[IPv4Network | IPv6Network]) -> bool:
     """Whether a webhook may connect to this address, which is a number and not a name."""
-    target = behind(ip_address(address))
-    return (target.is_global and not target.is_multicast) or is_allowed(address, allowed)
+    return _is_public(behind(ip_address(address))) or is_allowed(address, allowed)
+
+
+def _is_public(target: IPv4Address | IPv6Address) -> bool:
+    if not target.is_global or target.is_multicast or any(target in network for network in NOT_PUBLIC):
+        return False
+    return target.version == 4 or target in PUBLIC
 
 
 def is_allowed(address: str, allowed: Iterable[IPv4Network | IPv6Network]) -> bool:

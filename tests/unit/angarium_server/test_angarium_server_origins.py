@@ -8,7 +8,7 @@ import pytest
 from multidict import CIMultiDict
 
 from angarium import errors
-from angarium_server.http.origins import Origins, origin_of
+from angarium_server.http.origins import Origins, origin_of, target_in
 from angarium_server.http.proxies import Proxies
 
 if TYPE_CHECKING:
@@ -20,13 +20,16 @@ LISTEN = ["http://127.0.0.1:8090"]
 class Request:
     """As much of a request as is looked at."""
 
-    def __init__(self, *headers: tuple[str, str]) -> None:
+    def __init__(self, *headers: tuple[str, str], raw_path: str = "/") -> None:
         self.headers = CIMultiDict(headers)
+        self.raw_path = raw_path
 
 
-def code_of(origins: Origins, *headers: tuple[str, str], is_encrypted: bool = False) -> int:
+def code_of(
+    origins: Origins, *headers: tuple[str, str], is_encrypted: bool = False, raw_path: str = "/"
+) -> int:
     """Give the code of the refusal, 0 if there is none."""
-    request: Any = Request(*headers)
+    request: Any = Request(*headers, raw_path=raw_path)
     try:
         origins.check(cast("BaseRequest", request), is_encrypted=is_encrypted)
     except errors.AngariumError as error:
@@ -61,6 +64,47 @@ def test_without_one_a_page_of_tls_is_none_of_ours_over_plain_http() -> None:
     assert code_of(origins, *headers) == errors.CROSS_ORIGIN
     assert code_of(origins, *headers, is_encrypted=True) == 0
     assert code_of(origins, *headers, ("Origin", "https://evil.example"), is_encrypted=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "code"),
+    [
+        ("http://127.0.0.1:8090/a", "evil.example", 0),
+        ("HTTP://LocalHost/a", "evil.example", 0),
+        ("http://evil.example/a", "127.0.0.1:8090", errors.MISDIRECTED_REQUEST),
+        ("https://127.0.0.1:8090/a", "127.0.0.1:8090", errors.MISDIRECTED_REQUEST),
+        ("http://127.0.0.1@evil.example/a", "127.0.0.1", errors.INVALID_ARGUMENT),
+        ("http://evil.example@127.0.0.1/a", "127.0.0.1", errors.INVALID_ARGUMENT),
+        ("http:///a", "127.0.0.1", errors.INVALID_ARGUMENT),
+        ("/http://evil.example/a", "127.0.0.1", 0),
+    ],
+)
+def test_the_host_in_the_line_of_a_request_is_the_one_that_counts(target: str, host: str, code: int) -> None:
+    assert code_of(Origins(LISTEN, []), ("Host", host), raw_path=target) == code
+
+
+def test_a_page_is_compared_with_the_host_in_the_line() -> None:
+    origins = Origins(LISTEN, [])
+    for host, code in (("a.example", 0), ("b.example", errors.CROSS_ORIGIN)):
+        headers = (("Host", "b.example"), ("Origin", f"https://{host}"))
+        assert code_of(origins, *headers, is_encrypted=True, raw_path="https://a.example/") == code
+
+
+@pytest.mark.parametrize(
+    ("raw", "target"),
+    [
+        ("/a%2Fb?c=http://d/", "/a%2Fb?c=http://d/"),
+        ("http://h:1/a%2Fb?c", "/a%2Fb?c"),
+        ("https://h", "/"),
+        ("http://h?c=d", "/?c=d"),
+        ("http://h//a", "//a"),
+        ("*", "*"),
+        ("ftp://h/a", "ftp://h/a"),
+    ],
+)
+def test_the_path_is_what_is_behind_the_host(raw: str, target: str) -> None:
+    request: Any = Request(raw_path=raw)
+    assert target_in(request) == target
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,10 @@ def test_a_program_sends_values_of_the_attributes_type() -> None:
         ("webhook", "url", "https://a/\n", "no URL"),
         ("webhook", "url", "https://anna:secret@a/b", "authorization_file"),
         ("webhook", "url", "https://a/b#c", "never sent"),
+        ("webhook", "url", "https://2130706433/", "four numbers"),
+        ("webhook", "url", "https://127.1:80/", "four numbers"),
+        ("webhook", "url", "https://0177.0.0.1./", "four numbers"),
+        ("webhook", "url", "https://a.7/", "four numbers"),
         ("webhook", "headers", "X-A", "NAME: VALUE"),
         ("webhook", "headers", "X A: b", "NAME: VALUE"),
         ("webhook", "headers", '["X-A: b\\r\\nX-B: c"]', "NAME: VALUE"),
@@ -250,7 +254,7 @@ def test_a_backup_names_only_what_differs_from_the_defaults() -> None:
     ],
 )
 def test_a_webhook_has_what_it_needs_and_tells_no_secret(changed: dict[str, Any], told: str) -> None:
-    sound = {"queue": "q", "url": "http://example.com/a?b=c", "headers": ["X-A: b, c"]}
+    sound = {"queue": "q", "url": "http://192.0.2.1/a?b=c", "headers": ["X-A: b, c"]}
     objects.check_together("webhook", objects.complete("webhook", sound))
     with pytest.raises(errors.InvalidRequestError, match=told):
         objects.check_together("webhook", objects.complete("webhook", sound | changed))

@@ -100,7 +100,16 @@ def test_the_signature_is_that_of_the_example_of_standard_webhooks() -> None:
         "ff0e::1",
         "::ffff:127.0.0.1",
         "64:ff9b::7f00:1",
+        "64:ff9b:1::7f00:1",
+        "::127.0.0.1",
+        "::ffff:0:127.0.0.1",
         "2002:7f00:1::",
+        "2001:0:7f00:1::1",
+        "fec0::1",
+        "100::1",
+        "3fff::1",
+        "5f00::1",
+        "192.0.0.8",
     ],
 )
 def test_what_is_not_public_is_reached_only_if_it_is_allowed(address: str) -> None:
