@@ -37,12 +37,19 @@ if TYPE_CHECKING:
 REVIEWS_PER_STEP: Final = 400
 
 
-def describe_endpoint(endpoint: Endpoint, now: float, columns: Collection[str] = ()) -> dict[str, Any]:
-    """Give what `angarium queue list` and `show` say of an endpoint, or these columns of that."""
-    found = {name: _COLUMNS[name](endpoint) for name in columns or _COLUMNS if name in _COLUMNS}
-    if asked := [name for name in TRAFFIC if not columns or name in columns]:
-        traffic = _traffic(endpoint, now)
-        found |= {name: traffic[name] for name in asked}
+def describe_endpoints(
+    endpoints: Iterable[Endpoint], now: float, columns: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """Give what `angarium queue list` and `show` say of endpoints, or these columns of that."""
+    plain = [(name, read) for name, read in _COLUMNS.items() if not columns or name in columns]
+    moving = [name for name in TRAFFIC if not columns or name in columns]
+    found = []
+    for endpoint in endpoints:
+        row = {name: read(endpoint) for name, read in plain}
+        if moving:
+            traffic = _traffic(endpoint, now)
+            row |= {name: traffic[name] for name in moving}
+        found.append(row)
     return found
 
 
@@ -101,7 +108,7 @@ _PLAIN: Final = ("id", "kind", "name", "durable", "created_by", "client", "messa
 _COLUMNS: Final[dict[str, Callable[[Endpoint], Any]]] = {
     **{name: attrgetter(name) for name in (*_PLAIN, "reader_group")},
     "oldest_stored_ms": _oldest_stored_ms,
-    "vpn": lambda one: one.vpn.name,
+    "vpn": attrgetter("vpn.name"),
     "bind_count": lambda one: len(one.flows),
     "reader_username": lambda one: one.reader[0] if one.reader_group else "",
     "reader_client": lambda one: one.reader[1] if one.reader_group else "",
@@ -327,16 +334,24 @@ class Operators:
         name: str | None,
         now: float,
         columns: Collection[str] = (),
+        these: Iterable[tuple[str, str]] | None = None,
     ) -> list[dict[str, Any]]:
-        """List the metrics of endpoints whose names match (with * and ?), all or these columns."""
+        """List the metrics of endpoints whose names match (with * and ?), all or these columns.
+
+        With `these`, Message VPNs and names, it is about those of the kind alone.
+        """
+        if these is not None:
+            chosen = (self._endpoints.find(its_vpn, kind or "", its_name) for its_vpn, its_name in these)
+            return describe_endpoints(filter(None, chosen), now, columns)
         pattern = (name or "*").replace("[", "[[]")
-        return [
-            describe_endpoint(endpoint, now, columns)
+        fitting = (
+            endpoint
             for endpoint in self._endpoints
             if vpn in (None, endpoint.vpn.name)
             and kind in (None, endpoint.kind)
             and (pattern == "*" or fnmatch.fnmatchcase(endpoint.name, pattern))
-        ]
+        )
+        return describe_endpoints(fitting, now, columns)
 
     def lane_loads(self, endpoint_ids: Iterable[int], now: float) -> list[tuple[int, int, int, float, float]]:
         """Give of the lanes of some endpoints: id, messages, bytes, and each second messages and bytes in and out.

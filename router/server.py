@@ -406,7 +406,8 @@ class RouterServer:
                 case "subscriptions":
                     return router.operators.subscriptions(arguments.get("vpn"), arguments.get("client"))
                 case "endpoints":
-                    return router.operators.endpoints(*_three(arguments), now, arguments.get("fields", ()))
+                    asked = arguments.get("fields", ()), arguments.get("these")
+                    return router.operators.endpoints(*_three(arguments), now, *asked)
                 case "lane_loads":
                     return router.operators.lane_loads(arguments, now)
                 case "flows":

@@ -73,12 +73,16 @@ class EndpointArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class EndpointListArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `endpoints.list`; vpn None means all Message VPNs, name is a pattern with * and ?, no fields all of them."""
+    """Of `endpoints.list`; vpn None means all Message VPNs, name is a pattern with * and ?, no fields all of them.
+
+    With `these`, Message VPNs and names, it is about those alone.
+    """
 
     name: str = "*"
     kind: Literal["queue", "topic-endpoint"] = "queue"
     vpn: str | None = "default"
     fields: list[str] = []
+    these: Annotated[list[tuple[str, str]], Meta(max_length=1_000)] = []
 
 
 class MoveArguments(EndpointArguments):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import fnmatch
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
@@ -139,20 +138,25 @@ class Catalog:
         return objects.shown(*key, self._get(key))
 
     def find(
-        self, kind: str, vpn: str | None, pattern: str, fields: Collection[str] = ()
+        self,
+        kind: str,
+        vpn: str | None,
+        pattern: str,
+        fields: Collection[str] = (),
+        these: Collection[tuple[str, str]] = (),
     ) -> list[dict[str, Any]]:
         """Give the objects of a kind whose name matches; vpn None means those of all Message VPNs.
 
         In the pattern * and ? stand for characters, and nothing else does. With `fields` only these attributes are
-        given, beside what tells an object from others: copies of all of them are most of the cost of a long list.
+        given, beside what tells an object from others: copies of all of them are most of the cost of a long list. With
+        `these`, Message VPNs and names, it is about those alone.
         """
         pattern = pattern.replace("[", "[[]")
         found = self.of_kind(kind, vpn if objects.kind_of(kind).in_vpn else None)
-        return [
-            objects.shown(kind, *key, _those(attributes, fields))
-            for key, attributes in sorted(found.items(), key=itemgetter(0))
-            if pattern == "*" or fnmatch.fnmatchcase(key[1], pattern)
-        ]
+        if these:
+            found = {key: found[key] for key in these if key in found}
+        keys = sorted(key for key in found if pattern == "*" or fnmatch.fnmatchcase(key[1], pattern))
+        return [objects.shown(kind, *key, _those(found[key], fields)) for key in keys]
 
     def get(self, kind: str, vpn: str, name: str) -> objects.Attributes | None:
         """Give the complete attributes of an object, or None."""

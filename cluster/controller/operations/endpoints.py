@@ -7,7 +7,8 @@ An operation that would take long is a job of the homes: it answers at once with
     operation           arguments                                              answer
     endpoints.list      kind="queue", vpn="default" (None: all), name="*",     objects with their metrics
                         fields=[] (all; else these beside
-                        kind, vpn and name)
+                        kind, vpn and name), these=[] (all;
+                        else [vpn, name] of each)
     endpoints.show      kind, name, vpn                                        one, with flows and partitions
     endpoints.publishers  the same                                             of the newest messages: who published how
                                                                                many, [{"client", "messages"}]
@@ -83,7 +84,9 @@ class EndpointOperations:
 
     def _list(self, request: arguments.EndpointListArguments, asker: Asker, now: float) -> None:
         asked: dict[str, Any] = {"vpn": request.vpn, "kind": request.kind, "name": request.name}
-        found = self._catalog.find(request.kind, request.vpn, request.name, request.fields)
+        found = self._catalog.find(request.kind, request.vpn, request.name, request.fields, request.these)
+        if request.these:
+            asked["these"] = [(one["vpn"], one["name"]) for one in found]
         if request.fields:
             asked["fields"] = metrics.asked_of_router(request.fields)
 

@@ -60,17 +60,17 @@ def asked_of_router(fields: list[str]) -> list[str]:
 
 
 def endpoints(objects: list[Row], told: list[Row], fields: list[str] | None = None) -> list[Row]:
-    """Give objects with what the router tells of each, or these columns of that; without its answer they are None."""
+    """Add to objects what the router tells of each, or these columns of that; without its answer they are None."""
     by_name = {(row["vpn"], row["name"]): row for row in told}
     shown = [(name, source) for name, source in _SOURCES.items() if not fields or name in fields]
-    rows = []
     for found in objects:
         row = by_name.get((found["vpn"], found["name"]), _UNTOLD)
-        rows.append({**found, **{name: row.get(source) for name, source in shown}})
+        for name, source in shown:
+            found[name] = row.get(source)
     if not fields or _MB in fields:
-        for one in rows:
+        for one in objects:
             one[_MB] = None if one[_MB] is None else megabytes(one[_MB])
-    return rows
+    return objects
 
 
 def lanes(stats: list[Row]) -> Row:

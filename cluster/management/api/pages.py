@@ -13,8 +13,8 @@ Pure. A cursor is the place of a row in the order, not its number: rows that com
 from __future__ import annotations
 
 import base64
-import bisect
 import fnmatch
+import heapq
 import operator
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 #: A value in an order that has all values: numbers, texts, the rest.
 _Place = tuple[int, Any]
-#: A row with its place, and what tells it from others.
-_Placed = tuple[_Place, str, Row]
+#: A row with its place.
+_Placed = tuple[_Place, Row]
 
 LIMIT_DEFAULT: Final = 100
 LIMIT_MAX: Final = 1_000
@@ -73,10 +73,15 @@ class Wanted(NamedTuple):
     name: str = "*"
 
     @property
-    def columns(self) -> list[str]:
-        """Give the columns that the page is made of, and those that tell its rows from others."""
-        named = [*self.fields, self.column, *(one.column for one in self.filters)]
+    def deciding(self) -> list[str]:
+        """Give the columns that decide which rows are on the page, and in which order."""
+        named = [self.column, *(one.column for one in self.filters)]
         return sorted({"vpn", "name", *(name.partition(".")[0] for name in named if name)})
+
+    @property
+    def shown(self) -> list[str]:
+        """Give the columns that the page shows, beside those that tell its rows from others."""
+        return sorted({"vpn", "name", *(name.partition(".")[0] for name in self.fields)})
 
 
 class Page(NamedTuple):
@@ -140,25 +145,46 @@ def page_of(rows: Sequence[Row], wanted: Wanted) -> Page:
     Raises:
         InvalidRequestError: its cursor is none, or is of another order (40018).
     """
-    fitting = [row for row in rows if _fits(row, wanted)]
-    placed = _in_order(fitting, wanted)
-    begin = 0
+    fitting = rows
+    if wanted.name != "*" or wanted.filters:
+        fitting = [row for row in rows if _fits(row, wanted)]
+    placed = [(_comparable(value_of(row, wanted.column) if wanted.column else None), row) for row in fitting]
     if wanted.after:
         last = _place_of_cursor(wanted.after, wanted)
-        begin = bisect.bisect_right(placed, last, key=lambda one: _ordered(one[0], one[1], wanted))
-    chosen = placed[begin : begin + wanted.limit]
-    is_last = begin + len(chosen) >= len(placed)
-    cursor = "" if is_last or not chosen else _cursor(chosen[-1], wanted)
-    return Page([_with_fields(row, wanted.fields) for _, _, row in chosen], len(fitting), cursor)
+        placed = [one for one in placed if _is_behind(one, last, wanted)]
+    chosen = _in_order(_foremost(placed, wanted), wanted)[: wanted.limit]
+    cursor = _cursor(chosen[-1], wanted) if len(chosen) < len(placed) else ""
+    return Page([with_fields(row, wanted.fields) for _, row in chosen], len(fitting), cursor)
 
 
-def _in_order(rows: Sequence[Row], wanted: Wanted) -> list[_Placed]:
-    """Give the rows as `_ordered` says, by passes over plain values: places that are reversed compare far slower."""
-    places = (_comparable(value_of(row, wanted.column) if wanted.column else None) for row in rows)
-    placed = sorted(zip(places, map(identity_of, rows), rows, strict=True), key=operator.itemgetter(1))
+def _foremost(placed: list[_Placed], wanted: Wanted) -> list[_Placed]:
+    """Give the rows that may be on the page, in any order: to put all of many in order takes far longer."""
+    there = [place for place, _ in placed if place[0] != _MISSING]
+    if len(there) <= wanted.limit:
+        return placed
+    if wanted.is_descending:
+        edge = heapq.nlargest(wanted.limit, there)[-1]
+        return [one for one in placed if one[0] >= edge and one[0][0] != _MISSING]
+    edge = heapq.nsmallest(wanted.limit, there)[-1]
+    return [one for one in placed if one[0] <= edge]
+
+
+def _in_order(placed: list[_Placed], wanted: Wanted) -> list[_Placed]:
+    """Give rows by their places, those of one place by what tells them from others, and last those without."""
+    placed.sort(key=lambda one: identity_of(one[1]))
     placed.sort(key=operator.itemgetter(0), reverse=wanted.is_descending)
     there = [one for one in placed if one[0][0] != _MISSING]
     return there + [one for one in placed if one[0][0] == _MISSING]
+
+
+def _is_behind(placed: _Placed, last: tuple[_Place, str], wanted: Wanted) -> bool:
+    """Tell whether a row stands behind the last one of a page."""
+    (place, row), (before, identity) = placed, last
+    if place == before:
+        return identity_of(row) > identity
+    if _MISSING in (place[0], before[0]):
+        return place[0] == _MISSING
+    return place < before if wanted.is_descending else place > before
 
 
 def _fits(row: Row, wanted: Wanted) -> bool:
@@ -186,33 +212,12 @@ def _passes(value: Any, wanted: Filter) -> bool:
 
 def value_of(row: Row, column: str) -> Any:
     """Give what is in a column; counters.refused is within a map. None: it is not there."""
+    if "." not in column:
+        return row.get(column)
     value: Any = row
     for name in column.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value
-
-
-class _Reversed:
-    """A place in the other direction."""
-
-    __slots__ = ("place",)
-
-    def __init__(self, place: _Place) -> None:
-        self.place = place
-
-    def __lt__(self, other: _Reversed) -> bool:
-        return other.place < self.place
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Reversed) and other.place == self.place
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _ordered(place: _Place, identity: str, wanted: Wanted) -> tuple[Any, ...]:
-    """Give where a row stands: by the column, then by what tells it from others."""
-    is_missing = place[0] == _MISSING
-    return (is_missing, _Reversed(place) if wanted.is_descending else place, identity)
 
 
 _MISSING: Final = 2
@@ -236,12 +241,12 @@ def identity_of(row: Row) -> str:
 
 
 def _cursor(placed: _Placed, wanted: Wanted) -> str:
-    place, identity, _ = placed
-    told = [wanted.column, wanted.is_descending, *place, identity]
+    place, row = placed
+    told = [wanted.column, wanted.is_descending, *place, identity_of(row)]
     return base64.urlsafe_b64encode(msgspec.json.encode(told)).decode().rstrip("=")
 
 
-def _place_of_cursor(text: str, wanted: Wanted) -> tuple[Any, ...]:
+def _place_of_cursor(text: str, wanted: Wanted) -> tuple[_Place, str]:
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         column, is_descending, rank, value, identity = msgspec.json.decode(
@@ -252,8 +257,9 @@ def _place_of_cursor(text: str, wanted: Wanted) -> tuple[Any, ...]:
     fits_kind = isinstance(value, int | float) if rank == 0 else isinstance(value, str)
     if (column, is_descending) != (wanted.column, wanted.is_descending) or rank > _MISSING or not fits_kind:
         raise errors.invalid("after is the cursor of a page in another order")
-    return _ordered((rank, value), identity, wanted)
+    return (rank, value), identity
 
 
-def _with_fields(row: Row, fields: Sequence[str]) -> Row:
+def with_fields(row: Row, fields: Sequence[str]) -> Row:
+    """Give these columns of a row; none: all of them."""
     return {name: value_of(row, name) for name in fields} if fields else row

@@ -41,13 +41,29 @@ async def answer(
     arguments = arguments_of(route, values, target.query, body)
     if "If-Match" in request.headers:
         arguments["version"] = _version_in(request.headers["If-Match"], route)
-    if wanted is not None and wanted.fields and route.operation == "endpoints.list":
-        # To carry ten thousand queues with fifty attributes each takes most of the time of such a list.
-        arguments["fields"] = wanted.columns
-    value = await ask(route.operation, arguments)
-    if wanted is not None:
-        return _rows(request, target, value, wanted)
-    return _shaped(request, route, value)
+    if wanted is None:
+        return _shaped(request, route, await ask(route.operation, arguments))
+    if wanted.fields and route.operation == "endpoints.list":
+        return _rows(request, target, await page_of_endpoints(arguments, wanted, ask))
+    return _rows(request, target, pages.page_of(await ask(route.operation, arguments), wanted))
+
+
+async def page_of_endpoints(
+    arguments: dict[str, Any], wanted: pages.Wanted, ask: Callable[[str, dict[str, Any]], Awaitable[Any]]
+) -> pages.Page:
+    """Give a page of endpoints: of all of them only what decides is asked for, and the rest of those on the page.
+
+    Of ten thousand queues a dozen columns take the node three times as long.
+    """
+    deciding = await ask("endpoints.list", {**arguments, "fields": wanted.deciding})
+    page = pages.page_of(deciding, wanted._replace(fields=()))
+    these = [(row["vpn"], row["name"]) for row in page.rows]
+    if not these:
+        return page
+    rows = await ask("endpoints.list", {**arguments, "fields": wanted.shown, "these": these})
+    found = {(row["vpn"], row["name"]): row for row in rows}
+    told = [{**found[key], **row} for key, row in zip(these, page.rows, strict=True) if key in found]
+    return page._replace(rows=[pages.with_fields(row, wanted.fields) for row in told])
 
 
 def _shaped(request: BaseRequest, route: Route, value: Any) -> web.Response:
@@ -67,8 +83,7 @@ def _shaped(request: BaseRequest, route: Route, value: Any) -> web.Response:
     return bodies.answer(request, value)
 
 
-def _rows(request: BaseRequest, target: Target, rows: list[Any], wanted: pages.Wanted) -> web.Response:
-    page = pages.page_of(rows, wanted)
+def _rows(request: BaseRequest, target: Target, page: pages.Page) -> web.Response:
     headers = {"Total-Count": str(page.total)}
     if page.cursor:
         query = urlencode({**target.query, "after": [page.cursor]}, doseq=True)

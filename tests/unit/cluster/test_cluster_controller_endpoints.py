@@ -77,6 +77,14 @@ def test_a_list_has_the_columns_that_were_asked_for(served: World) -> None:
     assert rows == [{"kind": "queue", "vpn": "default", "name": "q", "max_ttl_s": 0, "messages_spooled": 3}]
 
 
+def test_a_list_may_be_of_single_endpoints_that_there_are_in_the_message_vpn(served: World) -> None:
+    these = [("default", "q"), ("default", "gone"), ("other", "q")]
+    seen = served.call("endpoints.list", fields=["messages_spooled"], these=these)
+    assert requests(seen)[0][1]["these"] == [("default", "q")]
+    (rows,) = replies(served.answer(seen, [{"vpn": "default", "name": "q", "messages": 3}]))
+    assert rows == [{"kind": "queue", "vpn": "default", "name": "q", "messages_spooled": 3}]
+
+
 def test_the_router_is_asked_for_the_traffic_that_is_wanted(served: World) -> None:
     seen = served.call("endpoints.list", name="q", fields=["messages_in_per_s", "bytes_out"])
     assert requests(seen)[0][1]["fields"] == ["vpn", "name", "messages_in_per_s", "bytes_out"]

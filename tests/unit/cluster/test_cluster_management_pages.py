@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from angarium import errors
 from cluster.admin.operations import OPERATIONS
+from cluster.management.api import resources
 from cluster.management.api.pages import Filter, Page, Wanted, page_of, value_of, wanted_of
 from cluster.management.api.routes import ROUTES, Shape, arguments_of, find, jobs_path
 
@@ -55,6 +57,34 @@ def test_rows_are_chosen_and_ordered(query: dict[str, list[str]], expected: list
     assert (page.total, page.cursor) == (len(expected), "")
 
 
+def test_a_page_of_endpoints_asks_for_the_rest_of_its_own_rows_alone() -> None:
+    """One that was deleted in between is not on it."""
+    asked: list[dict[str, Any]] = []
+    whole = [{"vpn": "v", "name": f"q{n}", "messages_spooled": n, "owner": "me"} for n in range(9)]
+
+    async def ask(_operation: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+        asked.append(arguments)
+        these = arguments.get("these")
+        chosen = [one for one in whole if not these or (one["vpn"], one["name"]) in these]
+        fields = {"vpn", "name", *arguments["fields"]}
+        found = [{name: one[name] for name in fields if name in one} for one in chosen]
+        whole[:] = [one for one in whole if one["name"] != "q7"]
+        return found
+
+    query = {"sort": ["-messages_spooled"], "limit": ["3"], "fields": ["name,owner,none"]}
+    page = asyncio.run(resources.page_of_endpoints({"vpn": None}, wanted_of(query), ask))
+    assert page.rows == [{"name": f"q{n}", "owner": "me", "none": None} for n in (8, 6)]
+    assert (page.total, page.cursor != "") == (9, True)
+    assert asked == [
+        {"vpn": None, "fields": ["messages_spooled", "name", "vpn"]},
+        {
+            "vpn": None,
+            "fields": ["name", "none", "owner", "vpn"],
+            "these": [("v", "q8"), ("v", "q7"), ("v", "q6")],
+        },
+    ]
+
+
 @pytest.mark.parametrize("sort", ["", "depth", "-depth", "name", "-name", "nothing"])
 def test_pages_together_are_the_list(sort: str) -> None:
     rng = random.Random(7)
@@ -87,8 +117,9 @@ def test_rows_without_a_name_have_an_order_too() -> None:
 
 
 def test_the_columns_of_a_page_are_known() -> None:
-    query = {"fields": ["depth"], "sort": ["-counters.refused"], "filter": ["open=true"]}
-    assert wanted_of(query).columns == ["counters", "depth", "name", "open", "vpn"]
+    query = {"fields": ["depth,open.x"], "sort": ["-counters.refused"], "filter": ["tags=true"]}
+    assert wanted_of(query).deciding == ["counters", "name", "tags", "vpn"]
+    assert wanted_of(query).shown == ["depth", "name", "open", "vpn"]
 
 
 def test_columns_are_chosen() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from angarium import errors, wire
 from router.ground.config import SpoolLimits
-from router.operators import describe_endpoint
+from router.operators import describe_endpoints
 from tests.unit.router.limited_publishing import codes, rows
 from tests.unit.router.publish_rig import answer_to, ask
 
@@ -237,7 +237,7 @@ def test_a_retired_partition_is_not_empty_because_its_new_home_has_not_read_it(
     assert held
     node.put("queue", "q", partition_count=1, homes=[0, 0])
     node.homes[0].tell(lane)
-    assert [one["lane_id"] for one in describe_endpoint(node.endpoint("q"), 1.0)["lanes"]][1:] == [lane]
+    assert [one["lane_id"] for one in describe_endpoints([node.endpoint("q")], 1.0)[0]["lanes"]][1:] == [lane]
     assert node.endpoint("q").messages == 60
 
 
