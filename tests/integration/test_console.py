@@ -164,7 +164,12 @@ def test_an_operator_finds_the_queue_that_grows_and_works_with_its_messages(
 
 
 def move_to_other(browser: Browser, which: str, done: str) -> None:
-    """Fill in the dialog that moves messages of `grows` to `other`."""
+    """Fill in the dialog that moves messages of `grows` to `other`, which is offered when a part of it is typed."""
+    browser.fill("To the queue", "ther", "dialog")
+    offered = "[...document.querySelectorAll('dialog datalist option')].map((one) => one.value)"
+    browser.until(f"{offered}.join() === 'other'")
+    browser.fill("To the queue", "o", "dialog")
+    browser.until(f"{offered}.includes('other') && !{offered}.includes('grows')")
     browser.fill("To the queue", "other", "dialog")
     browser.sees(f"{which} will leave grows and go to other")
     browser.click("Move", "dialog")
@@ -212,7 +217,13 @@ def test_no_page_of_messages_is_empty_and_all_that_a_selector_selects_are_moved(
     browser.fill("Selector", "JMSPriority < 4", "#messages")
     browser.sees("No such messages.")
     browser.fill("Selector", "JMSPriority = 4", "#messages")
-    browser.tab_to("Move all selected")
+    browser.sees("25 messages on this page")
+    # Whoever looks at these means these.
+    browser.click("Move or copy", "main .head")
+    browser.sees("All of those among its 25 messages that the selector selects")
+    browser.press("Escape")
+    browser.until("!document.querySelector('dialog')")
+    browser.tab_to("Move all selected", most=120)
     browser.press("Enter")
     browser.fill("To the queue", "calm", "dialog")
     browser.sees(
@@ -330,6 +341,14 @@ def test_a_right_is_taken_away_and_written_down(browser: Browser, api: Api) -> N
     browser.click("Audit log", "nav")
     browser.fill("Object or operation", "team", "main")
     browser.until("document.querySelectorAll('tbody tr').length === 2")
+    # What was done is in the list of a phone, too.
+    browser.look(width=390)
+    assert browser.value("document.querySelector('tbody th').innerText").split("\n") == [
+        "objects.update",
+        "acl default/team",
+    ]
+    assert browser.value("document.querySelector('tbody th').getBoundingClientRect().right < 390")
+    browser.look()
     browser.value("document.querySelector('tbody button').click()")
     browser.sees('["orders/>"]')
     browser.press("Escape")

@@ -49,6 +49,13 @@ def test_one_publish_reaches_queues_topic_endpoints_and_direct_subscribers(spool
 
 
 @pytest.mark.requirement("R160", "R161")
+def test_operators_are_told_of_single_endpoints(spooling: PublishNode) -> None:
+    spooling.queue("q", "a")
+    these = [("default", "gone"), ("default", "q"), ("other", "q")]
+    listed = spooling.router.operators.endpoints("default", "queue", "*", spooling.now, ["name"], these)
+    assert listed == [{"name": "q"}]
+
+
 def test_the_delivery_mode_stays_as_published(spooling: PublishNode) -> None:
     spooling.queue("q", "a")
     spooling.publisher().publish(("a", b"p", PERSISTENT), ("a", b"n", NON_PERSISTENT))

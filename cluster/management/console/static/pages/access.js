@@ -3,6 +3,7 @@
 import { html, useState } from "../vendor/preact-htm.js";
 import { run } from "../node/api.js";
 import { Badge, Field, Head, Panel, useWork } from "../parts/controls.js";
+import { NameField } from "../parts/names.js";
 import { Refusal } from "../parts/notices.js";
 import { Table } from "../parts/table.js";
 import { useVpns } from "../parts/vpns.js";
@@ -44,9 +45,11 @@ export function Access({ me, query }) {
     <${Panel} id="question" title="Question">
       <form class="row" onSubmit=${submit}>
         ${vpns.length > 1 && html`<${Field} type="select" label="Message VPN" value=${vpn} onInput=${setVpn} options=${vpns.map((one) => [one, one])} />`}
-        <${Field} label="Client username" value=${name} onInput=${setName} required autocomplete="off" />
+        <${NameField} label="Client username" pieces=${["vpns", vpn, "usernames"]} value=${name} onInput=${setName} required />
         <${Field} type="select" label="Wants to" value=${verb} onInput=${setVerb} options=${Object.entries(VERBS).map(([one, [text]]) => [one, text])} />
-        <${Field} label=${VERBS[verb][1]} value=${target} onInput=${setTarget} required autocomplete="off" />
+        ${VERBS[verb][1] === "Queue"
+          ? html`<${NameField} label="Queue" pieces=${["vpns", vpn, "queues"]} value=${target} onInput=${setTarget} required />`
+          : html`<${Field} label=${VERBS[verb][1]} value=${target} onInput=${setTarget} required autocomplete="off" />`}
         ${isPublishing && html`<${Field} type="checkbox" label="Guaranteed" value=${isGuaranteed} onInput=${setGuaranteed} />`}
         <button type="submit" class="primary" disabled=${work.busy}>Check</button>
       </form>

@@ -5,7 +5,7 @@ import { run } from "../node/api.js";
 import { usePolling } from "../node/polling.js";
 import { Badge, Button, Facts, Field, Head, Moment } from "../parts/controls.js";
 import { Dialog } from "../parts/dialog.js";
-import { text } from "../parts/format.js";
+import { count, text } from "../parts/format.js";
 import { Loading, Refusal } from "../parts/notices.js";
 import { Search } from "../parts/list.js";
 import { go } from "../parts/route.js";
@@ -13,6 +13,8 @@ import { Table } from "../parts/table.js";
 
 const NEWEST = 1_000;
 const SHOWN_MAX = 200;
+/** Objects of an entry that are named in the list. */
+const ABOUT_MAX = 2;
 
 /** Give the names of what an entry is about: queue default/orders. */
 function objectsOf(deed) {
@@ -20,12 +22,18 @@ function objectsOf(deed) {
   return told.filter((one) => one.name || one.kind).map((one) => [one.kind, [one.vpn, one.name].filter(Boolean).join("/")].filter(Boolean).join(" "));
 }
 
+/** Says below the operation what it was about. */
+function About({ names, left }) {
+  if (!names.length) return null;
+  const more = names.length - ABOUT_MAX + left;
+  return html`<span class="about">${names.slice(0, ABOUT_MAX).join(", ")}${more > 0 && ` and ${count(more)} more`}</span>`;
+}
+
 function columnsOf(show) {
   return [
     { name: "time", title: "Time", show: (row) => html`<${Moment} value=${row.time} />` },
     { name: "who", title: "Operator", show: (row) => row.who },
-    { name: "operation", title: "Operation", minor: true, show: (row) => html`<code class="whole">${row.operation}</code>` },
-    { name: "object", title: "Object", main: true, show: (row) => objectsOf(row).slice(0, 3).join(", ") || "–" },
+    { name: "operation", title: "Operation", main: true, show: (row) => html`<code class="whole">${row.operation}</code><${About} names=${objectsOf(row)} left=${row.objects_left_out ?? 0} />` },
     { name: "outcome", title: "Outcome", show: (row) => html`<${Badge} mood=${row.outcome === "done" ? "good" : "bad"}>${row.outcome}<//>` },
     { name: "address", title: "From", minor: true, show: (row) => `${row.door}${row.address ? ` ${row.address}` : ""}` },
     { name: "more", title: html`<span class="unseen">More</span>`, show: (row) => html`<button type="button" class="link" aria-label=${`Show entry ${row.number}`} onClick=${() => show(row)}>Show</button>` },

@@ -14,8 +14,7 @@ import { Transfer } from "./transfer.js";
 
 const PAGE_ROWS = 25;
 
-export function Messages({ me, vpn, name, pieces, partitions, held }) {
-  const [selector, setSelector] = useState("");
+export function Messages({ me, vpn, name, pieces, partitions, held, selector, setSelector }) {
   const [partition, setPartition] = useState("0");
   const [cursors, setCursors] = useState([0]);
   const [chosen, setChosen] = useState(new Set());

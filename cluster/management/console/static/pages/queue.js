@@ -33,6 +33,8 @@ function Endpoint({ me, vpn, name, kind, plural }) {
   const pieces = ["vpns", vpn, plural, name];
   const place = pieces.join("\n");
   const [asked, setAsked] = useState("");
+  // Of the messages that are looked at: who has some moved means these.
+  const [selector, setSelector] = useState("");
   const { value, problem, again } = usePolling(place, async (signal) => {
     const status = await get([...pieces, "status"], {}, { signal });
     return { status, depth: sample(`depth ${place}`, DEPTH, status), rates: sample(`rates ${place}`, RATES, status) };
@@ -66,12 +68,12 @@ function Endpoint({ me, vpn, name, kind, plural }) {
       <${Panel} id="publishers" title="Publishers"><${Publishers} ...${{ pieces, vpn }} /><//>
       <${Panel} id="consumers" title="Consumers"><${Consumers} flows=${status.flows} /><//>
     </div>
-    <${Messages} ...${{ me, vpn, name, pieces, partitions: status.partition_count ?? 0, held: status.messages_spooled }} />
+    <${Messages} ...${{ me, vpn, name, pieces, partitions: status.partition_count ?? 0, held: status.messages_spooled, selector, setSelector }} />
     <div class="columns">
       <${Panel} id="counters" title="Refused, dead and deleted"><${Counters} status=${status} /><//>
       <${Attributes} pieces=${pieces} mayChange=${works} title="Attributes" />
     </div>
-    ${(asked === "move" || asked === "redrive") && html`<${Transfer} ...${{ pieces, vpn, name }} held=${status.messages_spooled} isRedrive=${asked === "redrive"} onClose=${close} />`}
+    ${(asked === "move" || asked === "redrive") && html`<${Transfer} ...${{ pieces, vpn, name }} first=${selector} held=${status.messages_spooled} isRedrive=${asked === "redrive"} onClose=${close} />`}
     ${asked === "purge" && html`<${Purge} ...${given} name=${name} />`}
     ${asked === "delete" && html`<${Delete} ...${given} name=${name} plural=${plural} />`}`;
 }

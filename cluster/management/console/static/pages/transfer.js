@@ -6,6 +6,7 @@ import { useStream } from "../node/streams.js";
 import { Button, Field, useWork } from "../parts/controls.js";
 import { Dialog } from "../parts/dialog.js";
 import { count, counted } from "../parts/format.js";
+import { NameField } from "../parts/names.js";
 import { Refusal } from "../parts/notices.js";
 
 const DONE = { move: "moved", copy: "copied", redrive: "moved back" };
@@ -37,7 +38,7 @@ export function Transfer({ pieces, held, chosen = null, first = "", partition = 
     ${jobs ? html`<${Progress} ...${{ jobs, verb, onClose, wanted: chosen?.length ?? 0 }} />` : html`<form onSubmit=${submit}>
       ${!isRedrive && html`
         <${Field} type="select" label="What to do" value=${verb} onInput=${setVerb} options=${[["move", "Move: they leave here"], ["copy", "Copy: they stay here too"]]} />
-        <${Field} label="To the queue" value=${target} onInput=${setTarget} required autocomplete="off" hint=${`A queue of Message VPN ${vpn}`} />`}
+        <${NameField} label="To the queue" pieces=${["vpns", vpn, "queues"]} value=${target} onInput=${setTarget} required except=${name} hint=${`A queue of Message VPN ${vpn}`} />`}
       ${!chosen && html`
         <${Field} label="Selector" value=${selector} onInput=${setSelector} hint="Only messages that it selects; empty: all" autocomplete="off" />
         <${Field} label="At most" type="number" min="1" value=${limit} onInput=${setLimit} hint="Messages; empty: all that are there now" />`}

@@ -6,6 +6,7 @@ import { streamOf } from "../node/streams.js";
 import { may } from "../node/rights.js";
 import { Badge, Button, Field, Head, Panel, useWork } from "../parts/controls.js";
 import { payload, size, text } from "../parts/format.js";
+import { NameField } from "../parts/names.js";
 import { Nothing, Refusal, notify } from "../parts/notices.js";
 import { Table } from "../parts/table.js";
 import { useVpns } from "../parts/vpns.js";
@@ -25,7 +26,7 @@ export function Try({ me, query }) {
     <${Panel} id="who" title="As">
       <form class="row" onSubmit=${(event) => event.preventDefault()}>
         ${vpns.length > 1 && html`<${Field} type="select" label="Message VPN" value=${vpn} onInput=${setVpn} options=${vpns.map((one) => [one, one])} />`}
-        <${Field} label="Client username" value=${username} onInput=${setUsername} autocomplete="off" />
+        <${NameField} label="Client username" pieces=${["vpns", vpn, "usernames"]} value=${username} onInput=${setUsername} />
         <${Field} type="password" label="Its password" value=${password} onInput=${setPassword} autocomplete="off" placeholder="none" />
       </form>
     <//>
@@ -56,7 +57,9 @@ function Publish({ vpn, who, queue }) {
     <form class="stack" onSubmit=${submit}>
       <div class="row">
         <${Field} type="select" label="To a" value=${where} onInput=${setWhere} options=${[["topic", "Topic"], ["queue", "Queue"]]} />
-        <${Field} label=${where === "topic" ? "Topic" : "Queue"} value=${target} onInput=${setTarget} required autocomplete="off" />
+        ${where === "topic"
+          ? html`<${Field} label="Topic" value=${target} onInput=${setTarget} required autocomplete="off" />`
+          : html`<${NameField} label="Queue" pieces=${["vpns", vpn, "queues"]} value=${target} onInput=${setTarget} required />`}
       </div>
       <${Field} type="textarea" label="Payload" rows="5" value=${body} onInput=${setBody} />
       <${Field} type="textarea" label="Properties" rows="2" value=${properties} onInput=${setProperties} hint="One a line: colour=red" />

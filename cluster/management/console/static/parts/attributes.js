@@ -8,6 +8,7 @@ import { usePolling } from "../node/polling.js";
 import { Button, Facts, Field, Panel, useWork } from "./controls.js";
 import { FormDialog } from "./dialog.js";
 import { text, words } from "./format.js";
+import { NameField } from "./names.js";
 import { Loading, Refusal, notify } from "./notices.js";
 import { Link } from "./route.js";
 
@@ -17,8 +18,11 @@ const FIXED = new Set([
   "password_set",
 ]);
 
-/** Attributes that name something with a page: the first piece of its address. */
-const PLACES = { acl_profile: "acls", client_profile: "profiles", owner: "usernames", dead_message_queue: "queue" };
+/** Attributes that name something: the list that has it, and the first piece of the address of its page. */
+const PLACES = {
+  acl_profile: ["acls", "acls"], client_profile: ["profiles", "profiles"], owner: ["usernames", "usernames"], username: ["usernames", "usernames"],
+  dead_message_queue: ["queues", "queue"], queue: ["queues", "queue"],
+};
 
 async function objectAt(pieces, signal) {
   const response = await send("GET", at(pieces), { signal });
@@ -45,7 +49,7 @@ export function Attributes({ pieces, mayChange, title, onChange, isOpen = false 
 }
 
 function shownOf(value, name, vpn) {
-  if (PLACES[name] && value) return html`<${Link} path=${[PLACES[name], vpn, value]}>${value}<//>`;
+  if (PLACES[name] && value) return html`<${Link} path=${[PLACES[name][1], vpn, value]}>${value}<//>`;
   if (Array.isArray(value)) return value.length ? html`<ul class="plain">${value.map((one) => html`<li key=${text(one)}><code>${text(one)}</code></li>`)}</ul>` : html`<span class="quiet">none</span>`;
   return value === "" ? html`<span class="quiet">empty</span>` : text(value);
 }
@@ -66,17 +70,18 @@ function Change({ pieces, object, etag, about, onClose }) {
   return html`<${FormDialog} title=${`Change ${object.name}`} action=${changed.length ? `Change ${changed.length}` : "Change"} ready=${changed.length > 0} onSubmit=${save} onClose=${onClose} wide>
     ${names.length > 8 && html`<${Field} type="search" label="Find an attribute" value=${find} onInput=${setFind} />`}
     <div class="attributes">
-      ${shown.map((name) => html`<${Attribute} key=${name} name=${name} about=${about[name] ?? {}} was=${object[name]} value=${values[name]} onInput=${(value) => setValues({ ...values, [name]: value })} />`)}
+      ${shown.map((name) => html`<${Attribute} key=${name} name=${name} vpn=${object.vpn} about=${about[name] ?? {}} was=${object[name]} value=${values[name]} onInput=${(value) => setValues({ ...values, [name]: value })} />`)}
     </div>
   <//>`;
 }
 
-function Attribute({ name, about, was, value, onInput }) {
+function Attribute({ name, vpn, about, was, value, onInput }) {
   const told = { label: words(name), hint: about.description, value, onInput };
   if (about.enum) return html`<${Field} type="select" ...${told} options=${about.enum.map((one) => [one, one])} />`;
   if (typeof was === "boolean") return html`<${Field} type="checkbox" ...${told} />`;
   if (Array.isArray(was)) return html`<${Field} type="textarea" rows="4" ...${told} hint=${["One a line.", about.description].filter(Boolean).join(" ")} wide />`;
   if (typeof was === "number") return html`<${Field} type="number" ...${told} min=${about.minimum} max=${about.maximum} required />`;
+  if (PLACES[name] && vpn) return html`<${NameField} ...${told} pieces=${["vpns", vpn, PLACES[name][0]]} maxlength=${about.maxLength} />`;
   return html`<${Field} ...${told} maxlength=${about.maxLength} autocomplete="off" />`;
 }
 
