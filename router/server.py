@@ -406,8 +406,7 @@ class RouterServer:
                 case "subscriptions":
                     return router.operators.subscriptions(arguments.get("vpn"), arguments.get("client"))
                 case "endpoints":
-                    asked = arguments.get("fields", ()), arguments.get("these")
-                    return router.operators.endpoints(*_three(arguments), now, *asked)
+                    return router.operators.endpoints(*_three(arguments), now, *_part(arguments))
                 case "lane_loads":
                     return router.operators.lane_loads(arguments, now)
                 case "flows":
@@ -563,6 +562,11 @@ def door_limits(config: RouterConfig) -> DoorLimits:
 def _three(arguments: dict[str, Any]) -> tuple[str | None, str | None, str | None]:
     """Give what requests about endpoints name: Message VPN, kind and name, each or nothing."""
     return arguments.get("vpn"), arguments.get("kind"), arguments.get("name")
+
+
+def _part(arguments: dict[str, Any]) -> tuple[Sequence[str], Sequence[tuple[str, str]] | None]:
+    """Give which columns a request about endpoints wants, none: all, and of which of them, None: of all."""
+    return arguments.get("fields", ()), arguments.get("these")
 
 
 def password_matches(password: str, stored: str) -> bool:
