@@ -57,6 +57,7 @@ from router.links.links import Links
 from router.matching.accounting import Accounting
 from router.matching.effort import Effort
 from router.matching.fast_path import FastPath
+from router.matching.pieces import FanOut
 from router.matching.rounds import Rounds, read_publish
 from router.matching.scaling import Scaling
 from router.matching.shards import Shards, ShardState
@@ -158,6 +159,7 @@ class Router:
         self.dispatcher = Dispatcher(self.interest, self.egress, self.eliding, self.ground.rng)
         self.accounting = Accounting(self.counters, self.egress, self.sessions)
         self.effort = Effort(self.counters, self.out)
+        self.fan_out = FanOut(self.interest, self.eliding, config.delivery_step_us)
         self.rounds = Rounds(
             self.shards,
             self.egress,
@@ -166,6 +168,7 @@ class Router:
             self.accounting.lost,
             self._deadly,
             self.effort,
+            self.fan_out,
         )
         self.subscriptions = Subscriptions(
             self.interest,
@@ -195,11 +198,12 @@ class Router:
         )
         check, unadmitted = self.subscriptions.check, self.publishing.spooling.unadmitted
         self.retained = Retained(
-            self.endpoints, consumers.questions, self.shards, self.interest, check, unadmitted
+            self.endpoints, consumers.questions, self.rounds, self.interest, check, unadmitted
         )
         self.requests.register("retained.read", ReadArguments, self.retained.read)
         self.subscriptions.may_be_retained = self.retained.may_be
         self.rounds.may_admit = self.publishing.spooling.may_admit
+        self.fan_out.judges_rows = self.publishing.spooling.judges_rows
         self._acks = self.publishing.acks
         self.scaling = Scaling(
             self.shards,
@@ -416,7 +420,7 @@ class Router:
 
     def next_tick(self) -> float:
         """Give when `tick` is due if only frames of clients came since; 0 if these may have made something due."""
-        if self._is_restless:
+        if self._is_restless or self.rounds.turns:
             return 0.0
         return min(self._wake_at, self.eliding.next_due()) if self.eliding.due else self._wake_at
 
@@ -627,6 +631,7 @@ class Router:
             },
             "links": self.links.describe(),
             "fast_path_rounds": self.fast_path.rounds,
+            "rounds_cut": self.fan_out.cut_rounds,
             "publishers_waiting": len(self.effort.waiting),
             "logins_waiting": self.handshake.waiting,
             "wills_waiting": len(self.wills),

@@ -26,9 +26,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from angarium import errors, wire
-from router.admission.rows import Discard, Row, Target, Verdict, indices, partition_hash, salt_of
 from router.admission.usage import COPIES, FILES, NO_ROOM, NODE_QUOTA, VPN_QUOTA, Account, Reason
+from router.admission.verdict import Discard, Target, Verdict
 from router.matching.copies import direct_indices
+from router.matching.rows import Row, indices, partition_hash, salt_of
 from router.sessions.producer import Nack, Range, join_ranges
 
 if TYPE_CHECKING:

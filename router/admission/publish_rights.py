@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from angarium_server.access import TopicRules, may_publish
-from router.admission.rows import decode_rows
+from router.matching.rows import decode_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

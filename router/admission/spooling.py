@@ -34,9 +34,13 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.frames.homes import StoreProducer
 from router.admission.judging import Tally, find_unroutable, judge, judge_copies, without_direct
-from router.admission.rows import (
+from router.admission.streams import Store, add_group, tell_nacks
+from router.admission.subsets import apply_late_exceptions, cut, leave_dto_out, only_direct, spooled_for
+from router.admission.verdict import Verdict
+from router.matching.accounting import discard_name
+from router.matching.copies import direct_indices, leave_out
+from router.matching.rows import (
     Row,
-    Verdict,
     are_distinct,
     decode_rows,
     encode_rows,
@@ -45,10 +49,6 @@ from router.admission.rows import (
     salt_of,
     spool_bytes,
 )
-from router.admission.streams import Store, add_group, tell_nacks
-from router.admission.subsets import apply_late_exceptions, cut, leave_dto_out, only_direct, spooled_for
-from router.matching.accounting import discard_name
-from router.matching.copies import direct_indices, leave_out
 from router.sessions.producer import SEQUENCE_MAX, Nack, Pending, Producer
 
 if TYPE_CHECKING:
@@ -311,6 +311,19 @@ class Spooling:
             targets = [(self._usage.account(one), one.lanes[0]) for one in endpoints]
             add_group(stores, targets, result.batch, result.rows, result.spool_bytes)
         return stores if self._usage.files.fit(stores) else None
+
+    def judges_rows(self, a_round: Round[Session]) -> bool:
+        """Tell whether a round does not fit as a whole, so that each row of it is judged alone."""
+        frames = self._resolve(a_round)
+        if a_round.resent or _has_orphans(frames) or not self._fits(frames):
+            return True
+        homes, full = _homes(frames), self._usage.full_homes
+        if full and any(index in full for index in homes):
+            return True
+        size = sum(result.spool_bytes * len(ends) for result, ends in frames)
+        limit = self._promoted_bytes_max
+        is_direct = a_round.producer is None
+        return is_direct and any(self._streams.promoted_room(index, limit) < size for index in homes)
 
     def _fits(self, frames: list[Frame]) -> bool:
         """Ask each endpoint for all that is for it; all are of one Message VPN."""

@@ -30,8 +30,8 @@ from msgspec.structs import replace
 
 from angarium import wire
 from angarium.topic import matches
-from router.admission.rows import Row, decode_rows, encode_rows, result_with
 from router.matching.copies import leave_out
+from router.matching.rows import Row, decode_rows, encode_rows, result_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -41,8 +41,8 @@ class Eliding:
         self._egress = egress
         self._outbox = outbox
         self._topics_max = topics_max
-        #: Topics tracked for all sessions together.
-        self.tracked = 0
+        #: Topics tracked for all sessions together, and how many sessions elide.
+        self.tracked = self.sessions = 0
         #: (due, tie breaker, session, topic, what was tracked); a topic that aged out leaves its entry behind.
         self.due: list[tuple[float, int, Session, str, Topic]] = []
         self._ties = 0
@@ -215,6 +215,7 @@ class Eliding:
         table = session.eliding
         if table is None:
             session.eliding = ElidingTable(delay_ms, topics_max)
+            self.sessions += 1
             return
         table.delay_s, table.topics_max = delay_ms / 1000, topics_max
         self._age_out(session, table, list(table.topics)[: max(0, len(table) - topics_max)], now)
@@ -225,6 +226,7 @@ class Eliding:
         if table is not None:
             self._age_out(session, table, list(table.topics), now)
             session.eliding = None
+            self.sessions -= 1
 
     def _age_out(self, session: Session, table: ElidingTable, names: list[str], now: float) -> None:
         aged = [table.topics[name] for name in names]
@@ -240,6 +242,7 @@ class Eliding:
         if table is None:
             return
         self.tracked -= len(table.topics)
+        self.sessions -= 1
         session.eliding = None
         held = sum(1 for tracked in table.topics.values() if tracked.held is not None)
         session.count("discard.client-not-connected", held)

@@ -47,6 +47,14 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     worker_window: Annotated[
         int, within(1, 1024, "Batches in flight to one worker; more wait in the router, in turn.")
     ] = 8
+    delivery_step_us: Annotated[
+        int,
+        within(
+            1,
+            1_000_000,
+            "Microseconds, about, that sending on what one client published takes before others have their turn.",
+        ),
+    ] = 3_000
     max_message_bytes: Annotated[
         int, within(1024, 64 << 20, "Largest message: payload and properties together.")
     ] = 10_000_000

@@ -13,6 +13,8 @@ What was out at a worker that dies: direct rows are lost and counted at once. Gu
 successor, and only their sessions wait for it. One of these frames may have killed the worker, so they are
 replayed one at a time; one that was alone at `DEATHS_MAX` deaths in a row is refused, and costs its session. The
 death of a worker whose spool failed does not count.
+
+What one session published is sent on for a step at most; then others have their turn (`router.matching.pieces`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from angarium.errors import error_for
 from angarium_server.frames.frame import MalformedFrameError, encode, read
 from angarium_server.frames.gateways import CostlyFrame
 from angarium_server.frames.matching import Match, Result
-from router.matching.shards import Replay, Shard, Shards, ShardState
+from router.matching.shards import FairQueue, Replay, Shard, Shards, ShardState
 from router.sessions.producer import SEQUENCE_MAX, over
 from router.sessions.round import ChoiceResult, EndpointResult, Inside, Part, PlainResult, Round
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from router.delivery.egress import Egress
     from router.ground.config import RouterConfig
     from router.matching.effort import Effort
+    from router.matching.pieces import FanOut
     from router.sessions.session import Session
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -102,6 +105,7 @@ class Rounds:
         on_lost: Callable[[Session, int], None],
         on_deadly: Callable[[Session, float], None],
         effort: Effort,
+        fan_out: FanOut,
     ) -> None:
         """Begin without rounds.
 
@@ -113,8 +117,9 @@ class Rounds:
             on_lost: is told of direct rows that a worker took with it.
             on_deadly: is told of a session whose batch ended a worker again and again.
             effort: knows who is held back because of what its messages cost.
+            fan_out: knows what it costs to send them on.
         """
-        self._effort = effort
+        self._effort, self._fan_out = effort, fan_out
         self._shards = shards
         self._window = window
         self._on_retire = on_retire
@@ -128,6 +133,8 @@ class Rounds:
         self.held = False
         #: Sessions whose next round waits for the end of the hold.
         self.held_sessions: list[Session] = []
+        #: Sessions with rounds that are answered and have not left, because that takes long.
+        self.turns = FairQueue()
 
     def accept(self, a_round: Round[Session], now: float) -> None:
         """Take a round that was checked, and dispatch it if its turn has come."""
@@ -236,7 +243,8 @@ class Rounds:
             grace_s: how long rows wait for a worker that died.
         """
         self.go_on(now)
-        wake = self._effort.next_due
+        self._turn(now)
+        wake = now if self.turns else self._effort.next_due
         for shard in self._shards.shards:
             if shard.state is ShardState.DOWN and not shard.given_up:
                 if now - shard.died_at >= grace_s:
@@ -440,18 +448,66 @@ class Rounds:
         self._retire(session, now)
 
     def _retire(self, session: Session, now: float) -> None:
-        rounds = session.open_rounds
-        while rounds and not rounds[0].waiting:
-            if rounds[0].producer is not None and not self.may_admit(rounds[0]):
+        rounds, work, step_us = session.open_rounds, 0.0, self._fan_out.step_us
+        row_us_max = MEMBER_WORK_MAX * self._shards.interest.memberships
+        while rounds and not rounds[0].waiting and not session.has_turns:
+            a_round = rounds[0]
+            if a_round.producer is not None and not self.may_admit(a_round):
                 return
-            a_round = rounds.pop(0)
-            session.unretired_bytes -= a_round.bytes
-            session.retired_round = a_round.number
-            session.messages_in += a_round.rows
-            self.retired += 1
-            self.rows_in += a_round.rows
-            self.bytes_in += a_round.bytes
-            self._on_retire(a_round, now)
+            if work >= step_us:
+                session.has_turns = True
+                self.turns.push(session)
+                return
+            leaving: Round[Session] | None = a_round
+            if a_round.pieces is not None or (
+                (a_round.rows - 1) * row_us_max >= step_us and self._fan_out.cuts(a_round)
+            ):
+                work, leaving = step_us, self._next_piece(session, a_round, now)
+            elif len(rounds) > 1:
+                work += self._fan_out.work(a_round)
+            if leaving is not None:
+                del rounds[0]
+                session.unretired_bytes -= a_round.bytes
+                session.retired_round = a_round.number
+                session.messages_in += a_round.rows
+                self.retired += 1
+                self.rows_in += a_round.rows
+                self.bytes_in += a_round.bytes
+                self._on_retire(leaving, now)
+
+    def _turn(self, now: float) -> None:
+        """Go on for one of those whose rounds take long."""
+        if self.turns:
+            session = self.turns.pop()
+            session.has_turns = False
+            self._retire(session, now)
+
+    def _next_piece(self, session: Session, a_round: Round[Session], now: float) -> Round[Session] | None:
+        """Send on a piece of a round that takes long; its last one is given back."""
+        pieces = a_round.pieces
+        if pieces is None:
+            pieces = a_round.pieces = self._fan_out.cut(a_round)
+            self._effort.begin_slow(session, now)
+        self._effort.charge(session, self._fan_out.step_us, now)
+        piece: Round[Session] = pieces.take()
+        if pieces:
+            self._on_retire(piece, now)
+            return None
+        self._effort.end_slow(session)
+        return piece
+
+    def under_way(self) -> dict[Session, int]:
+        """Give the sessions with rounds that workers were given and that have not left, and the newest of these."""
+        found: dict[Session, int] = {}
+        for shard in self._shards.shards:
+            rounds = [one for one, _ in shard.outstanding.values()]
+            rounds += [replay.round for replay in shard.replays]
+            found.update((one.session, 0) for one in rounds)
+        found.update((session, 0) for session in self.turns)
+        for session in found:
+            pending = session.pending
+            found[session] = pending[0].number - 1 if pending else session.round_number
+        return found
 
     # -- what publishers are told ----------------------------------------------------------------------------
 
@@ -478,6 +534,8 @@ class Rounds:
 #: Rounds with at most so many rows teach the router the matches of their topics (the fast path serves small
 #: rounds only).
 LEARN_ROWS_MAX = 4
+#: No row costs more, in us, for anybody who subscribed to anything (`router.matching.pieces`).
+MEMBER_WORK_MAX = 2
 #: A gateway is told of what costs more, about 2 ms: all of its clients wait for it.
 COSTLY_WORK = 2_000
 #: A frame that was alone at a worker at so many deaths in a row is what kills it.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -23,7 +24,7 @@ from router.sessions.interest import FilterSet, Interest, filter_entry
 from router.sessions.round import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from angarium_server.frames.homes import FlowVerb
     from angarium_server.frames.matching import SetDefinition
@@ -46,7 +47,7 @@ class ShardState(Enum):
 
 
 class FairQueue:
-    """Sessions that wait for a worker; Message VPNs take turns, and sessions inside a VPN."""
+    """Sessions that wait for a worker, or their turn; Message VPNs take turns, and sessions inside a VPN."""
 
     def __init__(self) -> None:
         #: VPN number -> its waiting sessions; no empty ones.
@@ -55,6 +56,9 @@ class FairQueue:
 
     def __bool__(self) -> bool:
         return bool(self._turns)
+
+    def __iter__(self) -> Iterator[Session]:
+        return chain.from_iterable(self._lines.values())
 
     def push(self, session: Session) -> None:
         """Put a session at the end of its VPN's line."""

@@ -19,20 +19,21 @@ from angarium import errors, wire
 from angarium_server.frames.frame import MalformedFrameError, read
 from angarium_server.frames.homes import MovedFrame, StoreProducer
 from router.admission.judging import CopyTally, MoveTally, judge, lane_of
-from router.admission.rows import Verdict, decode_rows, encode_rows, partition_hash, salt_of, spool_bytes
 from router.admission.streams import Store, add_group, tell_nacks
 from router.admission.transits import Amount
+from router.admission.verdict import Verdict
+from router.matching.rows import decode_rows, encode_rows, partition_hash, salt_of, spool_bytes
 from router.sessions.producer import Memory, Nack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from angarium_server.frames.homes import MoveFrame
-    from router.admission.rows import Row
     from router.admission.streams import Streams
     from router.admission.usage import Pool, Usage
     from router.ground.ground import Counters
     from router.guaranteed.endpoints import Endpoint, Endpoints
+    from router.matching.rows import Row
     from router.matching.shards import Shard, Shards
     from router.publishers.gathering import Gathering
     from router.sessions.producer import Record

@@ -32,6 +32,8 @@ RESOLVED_BYTES_MAX: Final = 64 << 20
 #: Sets, and filters in them, that one step of the search for what is wrong looks at.
 _SWEPT_SETS_MAX: Final = 500
 _SWEPT_FILTERS_MAX: Final = 50_000
+#: Of so many filters of a set the members are counted to know about what it costs; each other has one at least.
+_COUNTED_FILTERS_MAX: Final = 16
 
 
 class Filter(msgspec.Struct, Generic[S], eq=False):
@@ -115,6 +117,8 @@ class Interest(Generic[S]):
         self.next_id = 1
         #: Counts the changes of any filter's members.
         self.changes = 0
+        #: Members of all filters together, each under each of its texts.
+        self.memberships = 0
         self.filters: dict[int, Filter[S]] = {}
         self._by_key: dict[FilterKey, Filter[S]] = {}
         #: By the filters that were there when it came, of which some may be gone.
@@ -163,6 +167,7 @@ class Interest(Generic[S]):
         """Add a subscriber; sets that hold the filter are resolved again."""
         members = a_filter.members
         members[session] = (*members[session], text) if session in members else (text,)
+        self.memberships += 1
         self._touch(a_filter)
         if self.on_member is not None:
             self.on_member(a_filter, session, text, 1)
@@ -175,6 +180,7 @@ class Interest(Generic[S]):
         else:
             at = texts.index(text)
             a_filter.members[session] = texts[:at] + texts[at + 1 :]
+        self.memberships -= 1
         self._touch(a_filter)
         if self.on_member is not None:
             self.on_member(a_filter, session, text, -1)
@@ -238,6 +244,20 @@ class Interest(Generic[S]):
         a_set.resolved_at = changes
         return sessions
 
+    @staticmethod
+    def count(a_set: FilterSet[S]) -> int:
+        """Give about how many sessions, or endpoints, there are of any filter of a set, without resolving it."""
+        filters = a_set.filters
+        if len(filters) == 1:
+            return len(filters[0].members)
+        if a_set.sessions is not None:
+            return len(a_set.sessions)
+        if a_set.endpoints:
+            return len(a_set.endpoints)
+        return sum([len(one.members) for one in filters[:_COUNTED_FILTERS_MAX]]) + len(
+            filters[_COUNTED_FILTERS_MAX:]
+        )
+
     def _unresolve(self, a_set: FilterSet[S]) -> None:
         """Forget the sessions of a set. Who has them in hand keeps them."""
         if a_set.sessions is not None:
@@ -274,6 +294,8 @@ class Interest(Generic[S]):
             assert self._by_key[a_filter.key] is a_filter
             assert a_filter.members
             assert all(a_filter.members.values())
+        texts = (texts for a_filter in self.filters.values() for texts in a_filter.members.values())
+        assert self.memberships == sum(map(len, texts))
         for key, a_set in self._sets.items():
             assert a_set.references > 0
             assert a_set.filters is key

@@ -152,3 +152,5 @@ class Round(msgspec.Struct, Generic[S], eq=False):
     resent: bool = False
     #: Of a guaranteed round: what the workers took out.
     refused: Sequence[Refusal] = ()
+    #: What has not been sent on of one for which that takes long (`router.matching.pieces.Pieces`), or None.
+    pieces: Any = None

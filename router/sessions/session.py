@@ -165,6 +165,7 @@ class Session:
         "grant",
         "granted_bytes",
         "granted_messages",
+        "has_turns",
         "inbox",
         "is_aside",
         "is_busy",
@@ -318,6 +319,8 @@ class Session:
         self.pending: list[Round[Session]] = []
         #: True while it stands in the waiting line of exactly one shard, or is held back.
         self.parked = False
+        #: True while its answered rounds wait for a turn to be sent on.
+        self.has_turns = False
         #: What it costs the workers; None while that is nothing.
         self.burden: Burden | None = None
 

@@ -19,9 +19,9 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from angarium.topic import MAX_TOPIC_BYTES, parse_filter
 from angarium_server.frames.homes import POSITION_MAX, ReadRetained
-from router.admission.rows import decode_rows, encode_rows
 from router.guaranteed.endpoints import QUEUE
 from router.matching.copies import match_late
+from router.matching.rows import decode_rows, encode_rows
 from router.sessions.splice import Splice, retained_topics
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from router.asking.requests import Answer
     from router.flows.lane_questions import LaneQuestions
     from router.guaranteed.endpoints import Endpoints, LaneUsage
-    from router.matching.shards import Shards
+    from router.matching.rounds import Rounds
     from router.sessions.interest import Interest
     from router.sessions.round import Round
     from router.sessions.session import Session
@@ -120,7 +120,7 @@ class Retained:
         self,
         endpoints: Endpoints,
         questions: LaneQuestions,
-        shards: Shards,
+        rounds: Rounds,
         interest: Interest[Session],
         check: Callable[[Session, Filter], None],
         unadmitted: Callable[[], Iterable[Round[Session]]],
@@ -128,7 +128,7 @@ class Retained:
         """Begin without readings; `check` raises if a session may not, `unadmitted` gives rounds that wait."""
         self._endpoints = endpoints
         self._questions = questions
-        self._shards = shards
+        self._rounds = rounds
         self._interest = interest
         self._check = check
         self._unadmitted = unadmitted
@@ -166,8 +166,7 @@ class Retained:
         endpoint = self._endpoints.find(session.vpn.name, QUEUE, wire.RETAINED_QUEUE)
         if endpoint is not None and not all(map(_is_empty, (*endpoint.lanes, *endpoint.retiring))):
             return True
-        is_under_way = any(shard.outstanding or shard.replays for shard in self._shards.shards)
-        return is_under_way or any(True for _ in self._unadmitted())
+        return bool(self._rounds.under_way()) or any(True for _ in self._unadmitted())
 
     def _splice(self, session: Session, wish: ReadArguments, parsed: Filter, now: float) -> Splice:
         if session.splices is None:
@@ -181,7 +180,7 @@ class Retained:
             del session.splices[next(iter(session.splices))]
         wanted = [self._interest.find(session.vpn.id, parsed, always) for always in (False, True)]
         filters = [one for one in wanted if one is not None and session in one.members]
-        splice = Splice(parsed.pattern, filters, self._under_way(), now + SPLICE_S)
+        splice = Splice(parsed.pattern, filters, self._rounds.under_way(), now + SPLICE_S)
         session.splices[wish.live] = splice
         rounds = list(self._unadmitted())
         for a_round in rounds:
@@ -194,18 +193,6 @@ class Retained:
         """A round retires while readings wait: workers may have matched it before they knew these subscriptions."""
         for splice in self.waiting:
             _match_late(a_round, splice)
-
-    def _under_way(self) -> dict[Session, int]:
-        """Give the sessions with rounds that were handed to workers and have not retired, and the newest of these."""
-        found: dict[Session, int] = {}
-        for shard in self._shards.shards:
-            rounds = [one for one, _ in shard.outstanding.values()]
-            rounds += [replay.round for replay in shard.replays]
-            found.update((one.session, 0) for one in rounds)
-        for session in found:
-            pending = session.pending
-            found[session] = pending[0].number - 1 if pending else session.round_number
-        return found
 
     def _ask(self, reading: _Reading, now: float) -> None:
         wish, vpn = reading.wish, reading.session.vpn.name

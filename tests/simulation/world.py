@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from angarium import wire
 from node.config import WorkerConfig
 from router.ground.config import RouterConfig
@@ -106,16 +108,21 @@ def _settings(rng: random.Random, router_class: type[Router]) -> NodeSettings:
         shard_grace_ms=rng.choice([0, 60, 250]),
         fast_path_topics_max=rng.choice([0, 5, 20_000]),
     )
-    worker = worker_config(small=rng.choice([True, False]))
+    is_small = rng.choice([True, False])
     return NodeSettings(
-        router=router,
-        worker=worker,
+        router=router_config(router, small=is_small),
+        worker=worker_config(small=is_small),
         workers=rng.randint(1, 4),
         client_delay_max_s=rng.choice([0.001, 0.01, 0.05]),
         worker_delay_max_s=rng.choice([0.001, 0.01, 0.1]),
         laziness=rng.choice([0.0, 0.3]),
         router_class=router_class,
     )
+
+
+def router_config(config: RouterConfig, *, small: bool) -> RouterConfig:
+    """Give the configuration of a router; a small one sends on row by row what can be cut."""
+    return replace(config, delivery_step_us=1) if small else config
 
 
 def worker_config(*, small: bool) -> WorkerConfig:

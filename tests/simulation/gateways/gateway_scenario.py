@@ -24,7 +24,7 @@ from tests.simulation.gateways.simulated_gateway import (
 from tests.simulation.gateways.will_story import LATE_MAX_S, WillStory
 from tests.simulation.simulated_network import Loop
 from tests.simulation.simulated_node import NodeSettings, SimulatedNode
-from tests.simulation.world import worker_config
+from tests.simulation.world import router_config, worker_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,13 +79,15 @@ class GatewayScenario:
     def __init__(self, seed: str) -> None:
         rng = self._rng = random.Random(seed)
         self.loop, self.history = Loop(), History()
+        router = RouterConfig(
+            keepalive_ms=500,
+            worker_window=rng.choice([1, 2, 8]),
+            fast_path_topics_max=rng.choice([0, 2, 20_000]),
+        )
+        is_small = rng.choice([True, False])
         settings = NodeSettings(
-            router=RouterConfig(
-                keepalive_ms=500,
-                worker_window=rng.choice([1, 2, 8]),
-                fast_path_topics_max=rng.choice([0, 2, 20_000]),
-            ),
-            worker=worker_config(small=rng.choice([True, False])),
+            router=router_config(router, small=is_small),
+            worker=worker_config(small=is_small),
             workers=rng.randint(1, 3),
             client_delay_max_s=rng.choice([0.001, 0.01, 0.05]),
             worker_delay_max_s=rng.choice([0.001, 0.01, 0.1]),

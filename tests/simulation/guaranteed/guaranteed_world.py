@@ -159,9 +159,10 @@ def _settings(rng: random.Random, router_class: type[Router]) -> NodeSettings:
         shard_grace_ms=rng.choice([0, 60, 250]),
         fast_path_topics_max=rng.choice([0, 5, 20_000]),
     )
+    is_small = rng.choice([True, False])
     return NodeSettings(
-        router=router,
-        worker=worlds.worker_config(small=rng.choice([True, False])),
+        router=worlds.router_config(router, small=is_small),
+        worker=worlds.worker_config(small=is_small),
         workers=rng.randint(1, 3),
         client_delay_max_s=rng.choice([0.001, 0.01, 0.05]),
         worker_delay_max_s=rng.choice([0.001, 0.01, 0.05]),

@@ -8,7 +8,8 @@ import pytest
 
 from angarium import wire
 from angarium_server.frames.homes import LaneRecord
-from router.admission.rows import (
+from router.admission.usage import SpoolFiles
+from router.matching.rows import (
     Row,
     are_distinct,
     decode_rows,
@@ -18,7 +19,6 @@ from router.admission.rows import (
     salt_of,
     spool_bytes,
 )
-from router.admission.usage import SpoolFiles
 from router.sessions.producer import Memory, Record, merge_records
 
 FILE = wire.SPOOL_FILE_BYTES

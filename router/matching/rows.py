@@ -1,4 +1,4 @@
-"""Rows of guaranteed batches, for the few times that the router must open one, and what becomes of them.
+"""Rows of batches, for the few times that the router must open one.
 
 A batch is opened to judge its rows one by one, to split them by partition, or to leave some out. What comes here was
 checked by a worker, or made by a home.
@@ -7,7 +7,7 @@ checked by a worker, or made by a home.
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -16,11 +16,6 @@ from angarium import wire
 from angarium.trail import Route, key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from router.admission.usage import Account, Reason
-    from router.guaranteed.endpoints import LaneUsage
-    from router.sessions.producer import Nack, Range
     from router.sessions.round import EndpointResult
 
 
@@ -106,38 +101,3 @@ def partition_hash(row: Row, salt: int) -> int:
 def salt_of(producer_id: int, sequence: int) -> int:
     """Give the number that stands for one message of one producer, at most 128 bits."""
     return producer_id << 63 | sequence
-
-
-#: A lane that a row goes to, with the account of its endpoint.
-Target = tuple["Account", "LaneUsage"]
-
-
-class Discard(NamedTuple):
-    """One message that one endpoint did not take."""
-
-    account: Account
-    reason: Reason
-
-
-class Verdict(msgspec.Struct, eq=False):
-    """What is to become of the rows of a round."""
-
-    #: Targets -> the rows for exactly these, by rising index.
-    stores: dict[tuple[Target, ...], list[Row]] = msgspec.field(default_factory=dict)
-    nacks: list[Nack] = msgspec.field(default_factory=list)
-    #: Ranges of sequences that are acknowledged although nobody took them.
-    unroutable: list[Range] = msgspec.field(default_factory=list)
-    #: Lanes that refused rows matched: their records are told.
-    touched: dict[LaneUsage, None] = msgspec.field(default_factory=dict)
-    #: Indices of rows that were refused.
-    left_out: dict[int, None] = msgspec.field(default_factory=dict)
-    discards: list[Discard] = msgspec.field(default_factory=list)
-    #: Index of the first row that has to wait: an endpoint cannot take now what others may have of an earlier
-    #: sending. Neither it nor any row behind it is in this verdict. None: there is none.
-    waits_from: int | None = None
-
-    def refuse(self, row: Row, nack: Nack, targets: Iterable[Target]) -> None:
-        """A row goes nowhere, and its publisher is told."""
-        self.nacks.append(nack)
-        self.left_out[row.index] = None
-        self.touched.update(dict.fromkeys(lane for _, lane in targets))

@@ -1,0 +1,225 @@
+"""Rounds that take long to send on leave in pieces: others have their turn, and everybody's order stays."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from angarium import wire
+from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
+
+if TYPE_CHECKING:
+    from router.sessions.session import Session
+    from tests.unit.router.publish_rig import PublishNode
+
+pytestmark = pytest.mark.requirement("R278")
+
+GROUPS = 20
+#: Five rows for 20 groups each.
+STEP_US = 100
+
+
+def _session(node: WiredNode, client: FakeClient) -> Session:
+    return node.router.sessions.by_routing_id[client.routing_id]
+
+
+def _crowd(node: WiredNode, members: int = 2) -> list[FakeClient]:
+    """Let some clients share each of many groups."""
+    clients = [node.client() for _ in range(members)]
+    for client in clients:
+        client.subscribe(*[f"#share/g{number}/dear" for number in range(GROUPS)])
+    return clients
+
+
+@pytest.fixture
+def node(make_node: Any) -> WiredNode:
+    made: WiredNode = make_node(1, delivery_step_us=STEP_US)
+    return made
+
+
+def _received(clients: list[FakeClient]) -> list[list[int]]:
+    return [[row[wire.ROW_INDEX] for row in client.rows()] for client in clients]
+
+
+def test_a_round_with_many_receivers_for_each_row_leaves_in_pieces(node: WiredNode) -> None:
+    crowd, publisher = _crowd(node), node.client()
+    publisher.publish(*["dear"] * 20, flush=True)
+    counts = []
+    for _ in range(6):
+        counts.append(sum(len(found) for found in _received(crowd)))
+        node.router.tick(node.now)
+        node.settle()
+    assert counts == [5 * GROUPS] * 4 + [0, 0]
+    assert node.router.stats()["rounds_cut"] == 1
+
+
+def test_the_publisher_hears_of_it_behind_the_last_piece(node: WiredNode) -> None:
+    _crowd(node)
+    publisher = node.client()
+    publisher.publish(*["dear"] * 20, flush=True)
+    for _ in range(3):
+        assert publisher.retired() == 0
+        assert len(_session(node, publisher).open_rounds) == 1
+        node.validate()
+        node.router.tick(node.now)
+        node.settle()
+    assert publisher.retired() == 1
+    assert _session(node, publisher).messages_in == 20
+
+
+def test_every_subscriber_gets_all_rows_in_their_order_once(node: WiredNode) -> None:
+    crowd, plain, publisher = _crowd(node), node.client(), node.client()
+    crowd[0].subscribe("dear")  # beside its groups
+    plain.subscribe("de*")
+    publisher.publish(*[("dear", b"%d" % number) for number in range(20)])
+    publisher.publish(("dear", b"last"))
+    node.advance(1)
+    expected = [b"%d" % number for number in range(20)] + [b"last"]
+    assert plain.payloads() == expected
+    found = [client.payloads() for client in crowd]
+    for payloads in found:
+        assert [payloads.index(one) for one in expected if one in payloads] == sorted(
+            payloads.index(one) for one in expected if one in payloads
+        )
+    assert found[0] == expected, "who has the plain copy gets none for its groups"
+    assert len(found[1]) > len(expected)
+
+
+def test_between_two_pieces_others_are_served(node: WiredNode) -> None:
+    _crowd(node)
+    dear, quick, listener = node.client(), node.client(), node.client()
+    listener.subscribe("quick")
+    dear.publish(*["dear"] * 20)
+    quick.publish("quick")
+    assert listener.topics() == ["quick"]
+    assert len(_session(node, dear).open_rounds) == 1
+
+
+def test_those_with_dear_rounds_take_turns_by_message_vpn(make_node: Any) -> None:
+    rows = snapshot(("vpn", "", "blue", {}), ("username", "blue", "default", {}))
+    node: WiredNode = make_node(1, rows, delivery_step_us=STEP_US)
+    crowd = _crowd(node)
+    others = [node.client(vpn="blue")]
+    others[0].subscribe(*[f"#share/g{number}/dear" for number in range(GROUPS)])
+    greedy = [node.client() for _ in range(10)]
+    for client in greedy:
+        client.publish(*["dear"] * 20)
+    modest = node.client(vpn="blue")
+    modest.publish(*["dear"] * 20)
+    while len(_session(node, modest).open_rounds):
+        node.router.tick(node.now)
+        node.settle()
+    assert sum(len(found) for found in _received(crowd)) < 2 * 20 * GROUPS + 10 * 5 * GROUPS
+
+
+def test_who_leaves_between_two_pieces_gets_no_more(node: WiredNode) -> None:
+    crowd, publisher = _crowd(node, 1), node.client()
+    publisher.publish(*["dear"] * 20)
+    (client,) = crowd
+    assert len(client.rows()) == 5 * GROUPS
+    client.unsubscribe(*[f"#share/g{number}/dear" for number in range(GROUPS)])
+    node.advance(1)
+    assert client.rows() == []
+    assert not _session(node, publisher).open_rounds
+
+
+def test_what_a_publisher_left_that_ended_meanwhile_is_sent_on(node: WiredNode) -> None:
+    crowd, publisher = _crowd(node), node.client()
+    publisher.publish(*["dear"] * 20)
+    node.router.unreachable(publisher.routing_id, 0, node.now, blocked=False)
+    node.advance(1)
+    assert sum(len(found) for found in _received(crowd)) == 20 * GROUPS
+    assert not node.router.rounds.turns
+
+
+def test_the_work_is_charged_to_the_publisher(make_node: Any) -> None:
+    rows = snapshot(("profile", "default", "default", {"max_matching_work_per_s": 100}))
+    node: WiredNode = make_node(1, rows, delivery_step_us=STEP_US)
+    _crowd(node)
+    dear, other = node.client(client_name="dear"), node.client()
+    dear.publish(*["dear"] * 20)
+    node.advance(0.01)
+    dear.publish("next", flush=True)
+    other.publish("dear", flush=True)
+    assert (dear.retired(), other.retired()) == (0, 1)
+    assert node.router.stats()["publishers_waiting"] == 1
+    assert node.router.stats()["matching_work"] == 4 * STEP_US
+    node.advance(2.1)
+    assert dear.retired() == 2
+
+
+def test_many_subscribers_of_the_same_rows_are_no_reason_to_cut(node: WiredNode) -> None:
+    for _ in range(30):
+        node.client().subscribe("all")
+    node.client().publish(*["all"] * 50)
+    assert node.router.stats()["rounds_cut"] == 0
+    assert not node.router.rounds.turns
+
+
+def test_rounds_that_waited_for_one_leave_in_turns(make_node: Any) -> None:
+    node: WiredNode = make_node(1, delivery_step_us=STEP_US)
+    listeners = [node.client() for _ in range(10)]
+    for client in listeners:
+        client.subscribe("known", "new")
+    publisher = node.client()
+    publisher.publish("known")
+    node.pause(0)
+    publisher.publish("new")
+    for _ in range(10):
+        publisher.publish("known")  # answered without the worker, behind the one that waits
+    before = [len(found) for found in _received(listeners)]
+    assert before == [1] * 10
+    worker = node.paused.pop(0)
+    for frames in worker:
+        node._to_worker(0, frames)
+    node.settle()
+    first = [len(found) for found in _received(listeners)]
+    assert first == [1] * 10, "each round is a step of 100 us here"
+    node.advance(1)
+    assert [len(found) for found in _received(listeners)] == [10] * 10
+
+
+def test_topics_elided_for_many_are_cut(make_node: Any) -> None:
+    rows = snapshot(("profile", "default", "default", {"eliding": True, "eliding_delay_ms": 1_000}))
+    node: WiredNode = make_node(1, rows, delivery_step_us=STEP_US)
+    listeners = [node.client() for _ in range(10)]
+    for client in listeners:
+        client.subscribe("price/>")
+    publisher = node.client()
+    publisher.publish(*[(f"price/{number}", b"x", wire.FLAG_ELIDING) for number in range(20)])
+    assert [len(found) for found in _received(listeners)] == [5] * 10
+    node.advance(0.1)
+    assert [len(found) for found in _received(listeners)] == [15] * 10
+
+
+def test_copies_for_endpoints_of_each_row_are_made_in_pieces(make_publish_node: Any) -> None:
+    node: PublishNode = make_publish_node(delivery_step_us=STEP_US)
+    for number in range(40):
+        node.queue(f"q{number}", f"dear/{number % 20}", "dear/*")
+    publisher = node.client()
+    publisher.publish(*[f"dear/{number}" for number in range(20)])
+    assert node.router.stats()["rounds_cut"] == 1
+    node.advance(1)
+    assert node.router.stats()["spool"]["ingress_messages_promoted"] == 20
+
+
+def test_no_step_takes_long_with_a_thousand_rows_for_a_thousand_groups(make_node: Any) -> None:
+    node: WiredNode = make_node(1)
+    clients = [node.client() for _ in range(2)]
+    for client in clients:
+        for first in range(0, 800, 100):
+            client.subscribe(*[f"#share/g{number}/dear" for number in range(first, first + 100)])
+    publisher = node.client()
+    publisher.publish(*["dear"] * 400)
+    steps = []
+    while node.router.rounds.turns:
+        began = time.thread_time()
+        node.router.tick(node.now)
+        steps.append(time.thread_time() - began)
+        node.settle()
+    assert len(steps) >= 400 * 800 / node.config.delivery_step_us / 2
+    # The whole takes a hundred times as long.
+    assert sorted(steps)[len(steps) // 2] < sum(steps) / 20
+    assert sum(len(found) for found in _received(clients)) == 400 * 800
