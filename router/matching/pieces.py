@@ -12,7 +12,6 @@ A row is never cut: it leaves for all its receivers in one step.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,10 +33,11 @@ if TYPE_CHECKING:
 #: group, held or passed for a session that elides, counted for an endpoint as part of a batch, and alone.
 SEND_WORK: Final = 10
 JOIN_WORK: Final = 0.5
-CHOICE_WORK: Final = 1.0
-ELIDING_WORK: Final = 2.0
+CHOICE_WORK: Final = 3.0
+ELIDING_WORK: Final = 8.0
 COPY_WORK: Final = 1.0
 JUDGING_WORK: Final = 2.0
+_ONE_ROW: Final = wire.array_head(1)
 _decode_raw = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
@@ -62,30 +62,24 @@ class FanOut:
             sessions += self._count(result.set)
         return SEND_WORK * sessions + a_round.rows / 100
 
-    def cuts(self, a_round: Round[Session]) -> bool:
-        """Tell whether the rows of a round cost more than a step; nearly no round's do."""
+    def cut(self, a_round: Round[Session]) -> Pieces | None:
+        """Cut a round if its rows cost more than a step; None for nearly every one."""
         plain = a_round.plain
         if not (a_round.choice or a_round.endpoints) and (
             not plain or (len(plain) == 1 and not plain[0].classes & wire.CLASS_ELIDING)
         ):
-            return False
+            return None
         results: list[Any] = [*plain, *a_round.choice, *a_round.endpoints]
-        weights = self._weights(a_round)
-        total = sum([weight * result.rows for weight, result in zip(weights, results, strict=True)])
-        return total > self.step_us and not a_round.broken
-
-    def cut(self, a_round: Round[Session]) -> Pieces:
-        """Cut a round."""
-        self.cut_rounds += 1
-        return Pieces(a_round, self._weights(a_round), self.step_us)
-
-    def _weights(self, a_round: Round[Session]) -> list[float]:
-        """Give what a row costs of each of the results of a round: plain, choice, endpoints."""
-        return [
-            *self._of_plain(a_round.plain),
+        weights = [
+            *self._of_plain(plain),
             *map(self._of_choice, a_round.choice),
-            *(self._of_endpoints(a_round) if a_round.endpoints else ()),
+            *self._of_endpoints(a_round),
         ]
+        total = sum([weight * result.rows for weight, result in zip(weights, results, strict=True)])
+        if total <= self.step_us or a_round.broken:
+            return None
+        self.cut_rounds += 1
+        return Pieces(a_round, weights, self.step_us)
 
     def _of_plain(self, plain: Sequence[PlainResult[Session]]) -> list[float]:
         """Give what each row costs of results that sessions get as they are."""
@@ -113,31 +107,6 @@ class FanOut:
         return [COPY_WORK * count / one.rows for count, one in zip(counts, taken, strict=True)]
 
 
-class _Lines:
-    """Packed rows by rising index."""
-
-    __slots__ = ("_at", "indices", "rows")
-
-    def __init__(self, found: Sequence[int], rows: list[bytes]) -> None:
-        self.indices, self.rows = found, rows
-        #: How many of them were taken.
-        self._at = 0
-
-    def take(self, below: float) -> list[bytes]:
-        """Take the rows with an index below this one that were not taken."""
-        begin, self._at = self._at, bisect_left(self.indices, below, self._at)
-        return self.rows[begin : self._at]
-
-
-def _batch_lines(batch: bytes) -> _Lines:
-    return _Lines(indices(batch), list(map(bytes, _decode_raw(batch))))
-
-
-def _choice_lines(batch: bytes) -> _Lines:
-    rows: list[bytes] = wire.unpack(batch)
-    return _Lines([wire.row_index(row) for row in rows], rows)
-
-
 class Pieces:
     """A round in pieces, from its first row to its last; the number of those that have not left is its length."""
 
@@ -151,43 +120,61 @@ class Pieces:
         """
         self._round = a_round
         a_round.plain = [one.packed() for one in a_round.plain]
-        self._plain = [(one, _batch_lines(one.batch)) for one in a_round.plain]
-        self._choice = [(one, _choice_lines(one.batch)) for one in a_round.choice]
-        self._endpoints = [(one, _batch_lines(one.batch)) for one in a_round.endpoints]
         is_admitted = a_round.producer is not None or a_round.endpoints
-        self._parts = [(part, _batch_lines(part.batch)) for part in a_round.parts] if is_admitted else []
-        lines = [one for _, one in (*self._plain, *self._choice, *self._endpoints)]
-        #: The index below which the rows of each piece are, the next one last.
-        self._bounds = _bounds(zip(lines, weights, strict=True), step_us)[::-1]
+        #: What has rows, and where in there those begin that come packed one by one, and those behind them.
+        self._places: list[Any] = [*a_round.plain, *a_round.choice, *a_round.endpoints]
+        self._choice_at = len(a_round.plain)
+        self._endpoints_at = self._choice_at + len(a_round.choice)
+        self._parts_at = len(self._places)
+        self._places += a_round.parts if is_admitted else []
+        #: By index, and where it is in each place: (index, place, row).
+        self._rows: list[tuple[int, int, bytes]] = []
+        for place, one in enumerate(self._places):
+            is_choice = self._choice_at <= place < self._endpoints_at
+            self._rows += _opened(place, one.batch, is_choice=is_choice)
+        self._rows.sort()
+        costs = [*weights, *[0.0] * (len(self._places) - len(weights))]
+        #: Where the pieces begin that have not left, the next one last.
+        self._begins = _begins(self._rows, costs, step_us)[::-1]
 
     def __len__(self) -> int:
-        return len(self._bounds)
+        return len(self._begins)
 
     def take(self) -> Round[Session]:
         """Give the next piece. The bytes of the round, and its wish to be told, are in the last."""
-        whole, below = self._round, self._bounds.pop()
-        piece = copy(whole)
+        begin = self._begins.pop()
+        end = self._begins[-1] if self._begins else len(self._rows)
+        found: dict[int, list[bytes]] = {}
+        for _, place, row in self._rows[begin:end]:
+            found.setdefault(place, []).append(row)
+        piece = copy(self._round)
         piece.whole = piece.span = piece.pieces = None
-        piece.plain = [_with(one, rows) for one, lines in self._plain if (rows := lines.take(below))]
-        piece.choice = [
-            replace(one, rows=len(rows), batch=wire.pack(rows))
-            for one, lines in self._choice
-            if (rows := lines.take(below))
+        some = [self._some(place, found[place]) for place in sorted(found)]
+        counts = [0, *[sum(place < at for place in found) for at in self._kinds()]]
+        piece.plain, piece.choice, piece.endpoints = [
+            some[first:last] for first, last in zip(counts, counts[1:], strict=False)
         ]
-        piece.endpoints = [
-            result_with(one, decode_rows(wire.join_rows(rows)))
-            for one, lines in self._endpoints
-            if (rows := lines.take(below))
-        ]
-        if self._parts:
-            piece.parts = [_with(part, rows) for part, lines in self._parts if (rows := lines.take(below))]
+        if len(some) > counts[-1]:
+            piece.parts = some[counts[-1] :]
             piece.rows = sum([part.rows for part in piece.parts])
-        piece.refused = self._refused(below)
-        if self._bounds:
+        piece.refused = self._refused(self._rows[end][0] if self._begins else float("inf"))
+        if self._begins:
             piece.bytes, piece.flush = 0, False
         return piece
 
+    def _kinds(self) -> tuple[int, int, int]:
+        return self._choice_at, self._endpoints_at, self._parts_at
+
+    def _some(self, place: int, rows: list[bytes]) -> Any:
+        """Give a result, or a part, with some of its rows."""
+        one = self._places[place]
+        if self._endpoints_at <= place < self._parts_at:
+            return result_with(one, decode_rows(wire.join_rows(rows)))
+        is_choice = self._choice_at <= place < self._endpoints_at
+        return replace(one, rows=len(rows), batch=wire.pack(rows) if is_choice else wire.join_rows(rows))
+
     def _refused(self, below: float) -> list[Refusal]:
+        """Take those of the refused rows that are below an index."""
         now: list[Refusal] = []
         later: list[Refusal] = []
         for one in self._round.refused:
@@ -199,22 +186,24 @@ class Pieces:
         return now
 
 
-def _with(one: Any, rows: list[bytes]) -> Any:
-    """Give a result, or a part, with some of its rows."""
-    return replace(one, rows=len(rows), batch=wire.join_rows(rows))
+def _opened(place: int, batch: bytes, *, is_choice: bool) -> list[tuple[int, int, bytes]]:
+    """Give the rows of a batch, still packed; those for a choice are packed in it one by one."""
+    if is_choice:
+        return [(wire.row_index(row), place, row) for row in wire.unpack(batch)]
+    if batch[:1] == _ONE_ROW:
+        row = batch[1:]
+        return [(wire.row_index(row), place, row)]
+    rows = map(bytes, _decode_raw(batch))
+    return [(index, place, row) for index, row in zip(indices(batch), rows, strict=True)]
 
 
-def _bounds(results: Iterable[tuple[_Lines, float]], step_us: int) -> list[float]:
-    """Give the indices at which a round is cut: what is between two of them costs a step."""
-    costs: dict[int, float] = {}
-    for lines, weight in results:
-        for index in lines.indices:
-            costs[index] = costs.get(index, 0.0) + weight
-    bounds: list[float] = []
-    work = 0.0
-    for index in sorted(costs):
-        if work >= step_us:
-            bounds.append(index)
+def _begins(rows: list[tuple[int, int, bytes]], costs: list[float], step_us: int) -> list[int]:
+    """Give where the pieces of a round begin: what is between two of them costs a step, and no index is in both."""
+    begins, work, last = [0], 0.0, -1
+    for at, (index, place, _) in enumerate(rows):
+        if work >= step_us and index != last:
+            begins.append(at)
             work = 0.0
-        work += costs[index]
-    return [*bounds, float("inf")]
+        work += costs[place]
+        last = index
+    return begins

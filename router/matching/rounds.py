@@ -459,10 +459,10 @@ class Rounds:
                 self.turns.push(session)
                 return
             leaving: Round[Session] | None = a_round
-            if a_round.pieces is not None or (
-                (a_round.rows - 1) * row_us_max >= step_us and self._fan_out.cuts(a_round)
-            ):
+            if a_round.pieces is not None:
                 work, leaving = step_us, self._next_piece(session, a_round, now)
+            elif (a_round.rows - 1) * row_us_max >= step_us and self._cut(session, a_round, now):
+                work, leaving = step_us, None
             elif len(rounds) > 1:
                 work += self._fan_out.work(a_round)
             if leaving is not None:
@@ -482,15 +482,19 @@ class Rounds:
             session.has_turns = False
             self._retire(session, now)
 
+    def _cut(self, session: Session, a_round: Round[Session], now: float) -> bool:
+        """Cut a round if it takes long; tells whether it does."""
+        a_round.pieces = self._fan_out.cut(a_round)
+        if a_round.pieces is None:
+            return False
+        self._effort.begin_slow(session, now)
+        return True
+
     def _next_piece(self, session: Session, a_round: Round[Session], now: float) -> Round[Session] | None:
         """Send on a piece of a round that takes long; its last one is given back."""
-        pieces = a_round.pieces
-        if pieces is None:
-            pieces = a_round.pieces = self._fan_out.cut(a_round)
-            self._effort.begin_slow(session, now)
+        piece: Round[Session] = a_round.pieces.take()
         self._effort.charge(session, self._fan_out.step_us, now)
-        piece: Round[Session] = pieces.take()
-        if pieces:
+        if a_round.pieces:
             self._on_retire(piece, now)
             return None
         self._effort.end_slow(session)
@@ -535,7 +539,7 @@ class Rounds:
 #: rounds only).
 LEARN_ROWS_MAX = 4
 #: No row costs more, in us, for anybody who subscribed to anything (`router.matching.pieces`).
-MEMBER_WORK_MAX = 2
+MEMBER_WORK_MAX = 8
 #: A gateway is told of what costs more, about 2 ms: all of its clients wait for it.
 COSTLY_WORK = 2_000
 #: A frame that was alone at a worker at so many deaths in a row is what kills it.
