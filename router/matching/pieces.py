@@ -13,6 +13,7 @@ A row is never cut: it leaves for all its receivers in one step.
 from __future__ import annotations
 
 from copy import copy
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,21 +23,23 @@ from angarium import wire
 from router.matching.rows import decode_rows, indices, result_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from router.delivery.eliding import Eliding
     from router.sessions.interest import Interest
-    from router.sessions.round import ChoiceResult, PlainResult, Refusal, Round
+    from router.sessions.round import ChoiceResult, EndpointResult, Part, PlainResult, Refusal, Round
     from router.sessions.session import Session
 
 #: In us, about: one batch leaves for a session; it is added to what else leaves for it; a row is given to one of a
-#: group, held or passed for a session that elides, counted for an endpoint as part of a batch, and alone.
+#: group, held or passed for a session that elides, counted for an endpoint as part of a batch, and alone; a filter of
+#: which nobody is left is passed over.
 SEND_WORK: Final = 10
 JOIN_WORK: Final = 0.5
 CHOICE_WORK: Final = 3.0
 ELIDING_WORK: Final = 8.0
 COPY_WORK: Final = 1.0
 JUDGING_WORK: Final = 2.0
+PASSING_WORK: Final = 0.05
 _ONE_ROW: Final = wire.array_head(1)
 _decode_raw = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
@@ -64,114 +67,134 @@ class FanOut:
 
     def cut(self, a_round: Round[Session]) -> Pieces | None:
         """Cut a round if its rows cost more than a step; None for nearly every one."""
-        plain = a_round.plain
-        if not (a_round.choice or a_round.endpoints) and (
+        plain, taken = a_round.plain, a_round.endpoints
+        if not (a_round.choice or taken) and (
             not plain or (len(plain) == 1 and not plain[0].classes & wire.CLASS_ELIDING)
         ):
             return None
-        results: list[Any] = [*plain, *a_round.choice, *a_round.endpoints]
-        weights = [
-            *self._of_plain(plain),
-            *map(self._of_choice, a_round.choice),
-            *self._of_endpoints(a_round),
+        of_plain = self.of_joined if len(plain) > 1 else self.of_elided
+        of_endpoints = self.of_judged if taken and self._is_judged(a_round) else self.of_copied
+        kinds: list[tuple[str, Sequence[Any], Callable[[Any], float]]] = [
+            ("plain", plain, of_plain),
+            ("choice", a_round.choice, self.of_choice),
+            ("endpoints", taken, of_endpoints),
         ]
-        total = sum([weight * result.rows for weight, result in zip(weights, results, strict=True)])
+        total = sum([weigh(one) * one.rows for _, results, weigh in kinds for one in results])
         if total <= self.step_us or a_round.broken:
             return None
         self.cut_rounds += 1
-        return Pieces(a_round, weights, self.step_us)
+        kinds[0] = ("plain", [one.packed() for one in plain], of_plain)
+        if taken or a_round.producer is not None:
+            kinds.append(("parts", a_round.parts, _of_nobody))
+        return Pieces(a_round, kinds, self.step_us)
 
-    def _of_plain(self, plain: Sequence[PlainResult[Session]]) -> list[float]:
-        """Give what each row costs of results that sessions get as they are."""
-        if len(plain) == 1:
-            return [self._of_elided(plain[0])]
-        return [JOIN_WORK * self._count(one.set) / one.rows + self._of_elided(one) for one in plain]
+    def of_joined(self, result: PlainResult[Session]) -> float:
+        """Give what a row costs of one of several sets of sessions."""
+        return JOIN_WORK * self._count(result.set) / result.rows + self.of_elided(result)
 
-    def _of_elided(self, result: PlainResult[Session]) -> float:
+    def of_elided(self, result: PlainResult[Session]) -> float:
+        """Give what a row costs that is elided; all others are in one batch for each session, and cost nothing."""
         if not self._eliding.sessions or not result.classes & wire.CLASS_ELIDING:
             return 0.0
         members = [session for a_filter in result.set.filters for session in a_filter.members]
         return ELIDING_WORK * sum(session.eliding is not None for session in members)
 
-    def _of_choice(self, choice: ChoiceResult[Session]) -> float:
-        chosen = 1 if choice.dto else len(choice.set.filters)
-        return CHOICE_WORK * chosen + JOIN_WORK * self._count(choice.set) / choice.rows
+    def of_choice(self, choice: ChoiceResult[Session]) -> float:
+        """Give what a row costs for which some are chosen."""
+        filters = choice.set.filters
+        chosen = 1 if choice.dto else len([1 for one in filters if one.members])
+        return CHOICE_WORK * chosen + PASSING_WORK * len(filters)
 
-    def _of_endpoints(self, a_round: Round[Session]) -> list[float]:
+    def of_copied(self, result: EndpointResult) -> float:
+        """Give what a row costs that endpoints take with all others."""
+        return COPY_WORK * self._count(result.set) / result.rows
+
+    def of_judged(self, result: EndpointResult) -> float:
+        """Give what a row costs that is judged alone."""
+        return JUDGING_WORK * self._count(result.set)
+
+    def _is_judged(self, a_round: Round[Session]) -> bool:
+        """Tell whether endpoints may not take the rows together; taken for true if even that costs much."""
         taken = a_round.endpoints
-        counts = [self._count(one.set) for one in taken]
-        alone = sum(JUDGING_WORK * count * one.rows for count, one in zip(counts, taken, strict=True))
-        together = COPY_WORK * sum(counts)
-        if alone > self.step_us and (together > self.step_us or self.judges_rows(a_round)):
-            return [JUDGING_WORK * count for count in counts]
-        return [COPY_WORK * count / one.rows for count, one in zip(counts, taken, strict=True)]
+        if sum([self.of_judged(one) * one.rows for one in taken]) <= self.step_us:
+            return False
+        return sum([self.of_copied(one) * one.rows for one in taken]) > self.step_us or self.judges_rows(
+            a_round
+        )
+
+
+def _of_nobody(_part: object) -> float:
+    """What only admission looks at costs nothing more."""
+    return 0.0
 
 
 class Pieces:
-    """A round in pieces, from its first row to its last; the number of those that have not left is its length."""
+    """A round in pieces, from its first row to its last; true while some have not left."""
 
-    def __init__(self, a_round: Round[Session], weights: list[float], step_us: int) -> None:
+    def __init__(
+        self,
+        a_round: Round[Session],
+        kinds: list[tuple[str, Sequence[Any], Callable[[Any], float]]],
+        step_us: int,
+    ) -> None:
         """Cut a round.
 
         Args:
             a_round: stays as it is.
-            weights: what a row costs of each of its results: plain, choice, endpoints.
+            kinds: what of it has rows: attribute, results or parts, and what a row of one costs when it is sent on.
             step_us: what a piece is to cost.
         """
-        self._round = a_round
-        a_round.plain = [one.packed() for one in a_round.plain]
-        is_admitted = a_round.producer is not None or a_round.endpoints
-        #: What has rows, and where in there those begin that come packed one by one, and those behind them.
-        self._places: list[Any] = [*a_round.plain, *a_round.choice, *a_round.endpoints]
-        self._choice_at = len(a_round.plain)
-        self._endpoints_at = self._choice_at + len(a_round.choice)
-        self._parts_at = len(self._places)
-        self._places += a_round.parts if is_admitted else []
-        #: By index, and where it is in each place: (index, place, row).
+        self._round, self._step_us = a_round, step_us
+        self._places = [(kind, one, weigh) for kind, results, weigh in kinds for one in results]
+        #: By index, and where they are in each place: (index, place, packed row).
         self._rows: list[tuple[int, int, bytes]] = []
-        for place, one in enumerate(self._places):
-            is_choice = self._choice_at <= place < self._endpoints_at
-            self._rows += _opened(place, one.batch, is_choice=is_choice)
+        for place, (kind, one, _) in enumerate(self._places):
+            self._rows += _opened(place, one.batch, is_choice=kind == "choice")
         self._rows.sort()
-        costs = [*weights, *[0.0] * (len(self._places) - len(weights))]
-        #: Where the pieces begin that have not left, the next one last.
-        self._begins = _begins(self._rows, costs, step_us)[::-1]
+        #: So many of them have left.
+        self._taken = 0
+        #: What the newest piece costs.
+        self.work = 0
 
-    def __len__(self) -> int:
-        return len(self._begins)
+    def __bool__(self) -> bool:
+        return self._taken < len(self._rows)
 
     def take(self) -> Round[Session]:
         """Give the next piece. The bytes of the round, and its wish to be told, are in the last."""
-        begin = self._begins.pop()
-        end = self._begins[-1] if self._begins else len(self._rows)
-        found: dict[int, list[bytes]] = {}
-        for _, place, row in self._rows[begin:end]:
-            found.setdefault(place, []).append(row)
         piece = copy(self._round)
         piece.whole = piece.span = piece.pieces = None
-        some = [self._some(place, found[place]) for place in sorted(found)]
-        counts = [0, *[sum(place < at for place in found) for at in self._kinds()]]
-        piece.plain, piece.choice, piece.endpoints = [
-            some[first:last] for first, last in zip(counts, counts[1:], strict=False)
-        ]
-        if len(some) > counts[-1]:
-            piece.parts = some[counts[-1] :]
-            piece.rows = sum([part.rows for part in piece.parts])
-        piece.refused = self._refused(self._rows[end][0] if self._begins else float("inf"))
-        if self._begins:
+        piece.plain, piece.choice, piece.endpoints = [], [], []
+        found = self._next_rows()
+        parts: list[Part] = []
+        for place in sorted(found):
+            kind, one, _ = self._places[place]
+            some = _with(kind, one, found[place])
+            (parts if kind == "parts" else getattr(piece, kind)).append(some)
+        if parts:
+            piece.parts, piece.rows = parts, sum([part.rows for part in parts])
+        piece.refused = self._refused(self._rows[self._taken][0] if self else float("inf"))
+        if self:
             piece.bytes, piece.flush = 0, False
         return piece
 
-    def _kinds(self) -> tuple[int, int, int]:
-        return self._choice_at, self._endpoints_at, self._parts_at
-
-    def _some(self, place: int, rows: list[bytes]) -> Any:
-        """Give a result, or a part, with some of its rows."""
-        one = self._places[place]
-        if self._endpoints_at <= place < self._parts_at:
-            return result_with(one, decode_rows(wire.join_rows(rows)))
-        is_choice = self._choice_at <= place < self._endpoints_at
-        return replace(one, rows=len(rows), batch=wire.pack(rows) if is_choice else wire.join_rows(rows))
+    def _next_rows(self) -> dict[int, list[bytes]]:
+        """Take as many rows as a step has time for, one at least; all of one index are in one piece."""
+        costs: dict[int, float] = {}
+        found: dict[int, list[bytes]] = {}
+        work, last = 0.0, -1
+        for index, place, row in islice(self._rows, self._taken, None):
+            cost = costs.get(place)
+            if cost is None:
+                _, one, weigh = self._places[place]
+                cost = costs[place] = weigh(one)
+            if work + cost > self._step_us and index != last and found:
+                break
+            work += cost
+            last = index
+            found.setdefault(place, []).append(row)
+            self._taken += 1
+        self.work = int(work)
+        return found
 
     def _refused(self, below: float) -> list[Refusal]:
         """Take those of the refused rows that are below an index."""
@@ -186,6 +209,14 @@ class Pieces:
         return now
 
 
+def _with(kind: str, one: Any, rows: list[bytes]) -> Any:
+    """Give a result, or a part, with some of its rows."""
+    if kind == "endpoints":
+        return result_with(one, decode_rows(wire.join_rows(rows)))
+    batch = wire.pack(rows) if kind == "choice" else wire.join_rows(rows)
+    return replace(one, rows=len(rows), batch=batch)
+
+
 def _opened(place: int, batch: bytes, *, is_choice: bool) -> list[tuple[int, int, bytes]]:
     """Give the rows of a batch, still packed; those for a choice are packed in it one by one."""
     if is_choice:
@@ -195,15 +226,3 @@ def _opened(place: int, batch: bytes, *, is_choice: bool) -> list[tuple[int, int
         return [(wire.row_index(row), place, row)]
     rows = map(bytes, _decode_raw(batch))
     return [(index, place, row) for index, row in zip(indices(batch), rows, strict=True)]
-
-
-def _begins(rows: list[tuple[int, int, bytes]], costs: list[float], step_us: int) -> list[int]:
-    """Give where the pieces of a round begin: what is between two of them costs a step, and no index is in both."""
-    begins, work, last = [0], 0.0, -1
-    for at, (index, place, _) in enumerate(rows):
-        if work >= step_us and index != last:
-            begins.append(at)
-            work = 0.0
-        work += costs[place]
-        last = index
-    return begins

@@ -493,7 +493,7 @@ class Rounds:
     def _next_piece(self, session: Session, a_round: Round[Session], now: float) -> Round[Session] | None:
         """Send on a piece of a round that takes long; its last one is given back."""
         piece: Round[Session] = a_round.pieces.take()
-        self._effort.charge(session, self._fan_out.step_us, now)
+        self._effort.charge(session, a_round.pieces.work, now)
         if a_round.pieces:
             self._on_retire(piece, now)
             return None

@@ -260,6 +260,22 @@ def spread(attacker: Attacker, turn: int) -> None:
             client.next(wire.PONG, ANSWER_S)
 
 
+def groups(attacker: Attacker, turn: int) -> None:
+    """Hundreds of share groups, sets and queues that want the rows of large batches, each row for itself."""
+    rng, client = attacker.rng, attacker.client()
+    shares = [f"#share/g{at}/g/{turn}/*" for at in range(rng.randrange(100, 900))]
+    for _ in range(5):
+        attacker.subscribe(attacker.client(credit=PLENTY), [*shares, *[f"g/{turn}/{at}" for at in range(200)]])
+    for at in range(20):
+        attacker.create_queue(client, f"groups/{at}", ingress_enabled=rng.random() < 0.5)
+        attacker.ask(client, "endpoint.subscribe", name=f"groups/{at}", filters=[f"g/{turn}/*"])
+    for _ in range(3):
+        count = rng.choice([300, 1_000, 3_000])
+        client.publish_uncut([row(at, f"g/{turn}/{at % 200}", b"x") for at in range(count)])
+    client.send(wire.PING, [1])
+    client.next(wire.PONG, ANSWER_S)
+
+
 def failures(attacker: Attacker, turn: int) -> None:
     """A consumer that fails everything at once, for as long as it is given again."""
     client, queue = attacker.client(), f"failures/{turn}"
@@ -318,7 +334,7 @@ KINDS: Final[dict[str, Callable[[Attacker, int], None]]] = {
     kind.__name__: kind
     for kind in (
         *(frames, filters, selectors, memory, tables, logins, connects, disks, neighbours),
-        *(spread, failures, timers, partitions, mqtt, http),
+        *(spread, groups, failures, timers, partitions, mqtt, http),
     )
 }
 
