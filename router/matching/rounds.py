@@ -497,6 +497,7 @@ class Rounds:
         if a_round.pieces:
             self._on_retire(piece, now)
             return None
+        a_round.pieces = None  # or both would wait for the garbage collector
         self._effort.end_slow(session)
         return piece
 

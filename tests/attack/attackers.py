@@ -265,10 +265,14 @@ def groups(attacker: Attacker, turn: int) -> None:
     rng, client = attacker.rng, attacker.client()
     shares = [f"#share/g{at}/g/{turn}/*" for at in range(rng.randrange(100, 900))]
     for _ in range(5):
-        attacker.subscribe(attacker.client(credit=PLENTY), [*shares, *[f"g/{turn}/{at}" for at in range(200)]])
+        attacker.subscribe(
+            attacker.client(credit=PLENTY), [*shares, *[f"g/{turn}/{at}" for at in range(200)]]
+        )
     for at in range(20):
-        attacker.create_queue(client, f"groups/{at}", ingress_enabled=rng.random() < 0.5)
-        attacker.ask(client, "endpoint.subscribe", name=f"groups/{at}", filters=[f"g/{turn}/*"])
+        attacker.create_queue(client, f"groups/{turn}/{at}")
+        attacker.ask(
+            client, "endpoint.subscribe", name=f"groups/{turn}/{at}", filters=[f"g/{turn}/*"], kind="queue"
+        )
     for _ in range(3):
         count = rng.choice([300, 1_000, 3_000])
         client.publish_uncut([row(at, f"g/{turn}/{at % 200}", b"x") for at in range(count)])
