@@ -216,7 +216,8 @@ class Dispatcher:
         groups = [
             group
             for a_filter in choice.set.filters
-            if (group := [member for member in a_filter.members.items() if not member[0].closed])
+            if a_filter.members  # of hundreds there may be nobody left
+            and (group := [member for member in a_filter.members.items() if not member[0].closed])
         ]
         for row in rows:
             for group in groups:
