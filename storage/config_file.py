@@ -93,8 +93,11 @@ class ConfigFile:
             raise ConfigDamageError(f"LMDB says {error}") from error
         try:
             self._environment.reader_check()
-            self._tables = {section: self._environment.open_db(section.value) for section in Section}
-            self._check_format()
+            with self._environment.begin(write=True) as transaction:  # one, since each is a wait for the disk
+                self._tables = {
+                    section: self._environment.open_db(section.value, transaction) for section in Section
+                }
+                self._check_format(transaction)
             self._descriptor = os.open(directory / DATA_FILE, os.O_RDWR | os.O_CLOEXEC)
             self._space = SpaceGuard(self._descriptor, MAP_BYTES, self._usage)
         except lmdb.Error as error:
@@ -227,17 +230,17 @@ class ConfigFile:
         stored = transaction.get(COMMITS_KEY, db=self._tables[Section.META])
         return 0 if stored is None else int(_unsealed(Section.META, COMMITS_KEY, bytes(stored)))
 
-    def _check_format(self) -> None:
-        with self._environment.begin(db=self._tables[Section.META], write=True) as transaction:
-            stored = transaction.get(_FORMAT_KEY)
-            if stored is not None and bytes(stored) == FORMAT_VERSION:
-                return
-            if stored is not None and bytes(stored) in UPGRADED_FORMATS:
-                self._seal_all(transaction)
-            elif stored is not None:
-                text, known = bytes(stored).decode(errors="replace"), FORMAT_VERSION.decode()
-                raise UnknownFormatError(f"the format check found {text!r}, this version knows {known}")
-            transaction.put(_FORMAT_KEY, FORMAT_VERSION)
+    def _check_format(self, transaction: Any) -> None:
+        meta = self._tables[Section.META]
+        stored = transaction.get(_FORMAT_KEY, db=meta)
+        if stored is not None and bytes(stored) == FORMAT_VERSION:
+            return
+        if stored is not None and bytes(stored) in UPGRADED_FORMATS:
+            self._seal_all(transaction)
+        elif stored is not None:
+            text, known = bytes(stored).decode(errors="replace"), FORMAT_VERSION.decode()
+            raise UnknownFormatError(f"the format check found {text!r}, this version knows {known}")
+        transaction.put(_FORMAT_KEY, FORMAT_VERSION, db=meta)
 
     def _seal_all(self, transaction: Any) -> None:
         """Seal the records of a store that was made without."""

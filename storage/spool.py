@@ -491,8 +491,8 @@ def _make_files(place: Path) -> None:
     environment = None
     try:
         environment = lmdb.open(str(place), max_dbs=len(Table), mode=0o600)
-        tables = {table: environment.open_db(_name(table)) for table in Table}
-        with environment.begin(write=True) as transaction:
+        with environment.begin(write=True) as transaction:  # one, since each is a wait for the disk
+            tables = {table: environment.open_db(_name(table), transaction) for table in Table}
             environment_id = _seal(Table.META, KEY_ENVIRONMENT, secrets.token_hex(8).encode())
             transaction.put(KEY_ENVIRONMENT, environment_id, db=tables[Table.META])
             transaction.put(KEY_FORMAT, FORMAT_VERSION)

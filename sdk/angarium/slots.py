@@ -50,6 +50,7 @@ MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 Publishable: TypeAlias = Message | tuple[str, bytes]
 
 
+@lru_cache(maxsize=16)
 def slot_table(workers: int) -> bytes:
     """Give the owner of each slot, one byte per slot, the same in every process that asks.
 
