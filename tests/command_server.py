@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _REQUEST_BYTES_MAX = 1 << 18
 #: Generous: a loaded machine is slow.
 COMMAND_TIMEOUT_S = 90.0
+#: Of the hash of a password that a command or a node makes.
+PASSWORD_COST = 1 << 4
 #: Commands that need more than the server has, as Spark; they are imported when they are called.
 _NOT_IMPORTED = ("cluster.commands.pipeline",)
 
@@ -179,6 +181,9 @@ def _serve(control: socket.socket) -> None:
             if not entry.module.startswith(_NOT_IMPORTED):
                 import_module(entry.module)
     import_module("angarium.blocking")
+    # A hash says what it cost, so a cheap one is compared as any other; usual ones were a twentieth of all CPU time.
+    passwords: Any = import_module("cluster.security.passwords")
+    passwords.COST = PASSWORD_COST
     # What has ended is no zombie, which others would take for a process that still ends.
     signal.signal(signal.SIGCHLD, _reap)
     warm_start: Any = None

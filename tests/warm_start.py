@@ -43,6 +43,8 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _REQUEST_BYTES_MAX: Final = 1 << 18
 #: How long a new process waits until it is a child of the supervisor.
 _ADOPTION_S: Final = 5.0
+#: Workers that are forked before a node asks for them.
+_WAITING_MAX: Final = 4
 
 
 def _imports(environment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -66,6 +68,9 @@ def import_roles() -> None:
     import_module("cluster.supervisor.server")
     for role in ROLES.values():
         launch.import_program(role.module)
+    handshake: Any = import_module("router.access.handshake")
+    handshake.DUMMY_HASH = import_module("cluster.security.passwords").unfitting()
+    import_module("encodings.idna")
     launch.look_at_types()
     FreedMemory()
 
@@ -177,26 +182,37 @@ class _Child(contextlib.AbstractContextManager["_Child"]):
 
 
 def fork_children(told: int | None = None) -> None:
-    """Have this process, which becomes a command, start programs of ours by forks of a process beside it.
+    """Have this process, which becomes a command, start programs of ours by forks of what it was before.
 
-    A fork of the command itself would have its sockets, its log and its signal handlers.
+    A fork of the command itself would have its sockets, its log and its signal handlers. What it starts first are the
+    processes of a node: these wait for that already. All others are forked by a process beside it.
     """
     command = os.getpid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if os.fork() == 0:
-        if told is not None:
-            os.close(told)
-        ours.close()
-        _fork_for(command, theirs)
-    theirs.close()
+    waiting = _processes_at_first()
+    first, beside = (socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
+    for number in range(waiting + 1):
+        if os.fork() == 0:
+            if told is not None:
+                os.close(told)
+            (ours, requests), others = (first, beside) if number < waiting else (beside, first)
+            for one in (ours, *others):
+                one.close()
+            if number < waiting:
+                _wait_to_become(command, requests)
+            _fork_for(command, requests)
+    for pair in (first, beside):
+        pair[1].close()
     popen, posix_spawn = _ordinary
     start = launch.command()[:-1]
 
     def fork(
         program: list[str], fds: Mapping[int, int], environment: Mapping[str, str], **options: Any
     ) -> int:
+        nonlocal waiting
         request = _Request(program, list(fds), dict(environment), **options)
+        ours = first[0] if waiting > 0 else beside[0]
+        waiting -= 1
         socket.send_fds(ours, [json.dumps(request).encode()], list(fds.values()))
         return int(ours.recv(100))
 
@@ -238,6 +254,28 @@ class _Request(NamedTuple):
     environment: dict[str, str]
     umask: int = -1
     setsid: bool = False
+
+
+def _processes_at_first() -> int:
+    """Give how many processes this command starts soon: controller, router and workers of a node, or a node."""
+    arguments = sys.argv[1:]
+    if "--detach" in arguments:
+        return 1
+    _, _, after = " ".join(arguments).partition("--workers ")
+    workers = after.partition(" ")[0]
+    return 2 + (min(int(workers), _WAITING_MAX) if workers.isdigit() else 2)
+
+
+def _wait_to_become(command: int, requests: socket.socket) -> NoReturn:
+    """Become the process of one request of a command, or end with it."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    data, fds, _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 2)
+    if not data:
+        os._exit(0)
+    _prctl(_PR_SET_PDEATHSIG, 0)
+    requests.send(b"%d" % os.getpid())
+    requests.close()
+    _become(_Request(*json.loads(data)), fds, command)
 
 
 def _fork_for(command: int, requests: socket.socket) -> NoReturn:

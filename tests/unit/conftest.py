@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from cluster.security import passwords
+from router.access import handshake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,7 @@ settings.register_profile("short", settings.get_profile("long"), max_examples=15
 # A hash says what it cost, so a cheap one is compared as any other. Some are made when a module is imported.
 _USUAL_COST = passwords.COST
 pytest.MonkeyPatch().setattr(passwords, "COST", 1 << 4)
+pytest.MonkeyPatch().setattr(handshake, "DUMMY_HASH", passwords.unfitting())
 
 
 def pytest_configure(config: pytest.Config) -> None:
