@@ -110,6 +110,7 @@ def test_old_windows_and_what_is_behind_the_watermark_are_in_the_totals_only(
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["1", "2"]
 
 
+@pytest.mark.long  # the stream of a queue goes the same way
 def test_a_stream_of_parquet_is_followed(spark: SparkSession, tmp_path: Path) -> None:
     source, seen = tmp_path / "source", []
     options = LiveOptions(checkpoint=str(tmp_path / "checkpoint"), trigger_s=None)
