@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import web
 
@@ -22,7 +22,7 @@ from angarium_server.http.problems import refusal
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from aiohttp.web import BaseRequest, StreamResponse
 
@@ -233,15 +233,14 @@ class Door:
         if not self._per_network[connection.network]:
             del self._per_network[connection.network]
 
-    @contextlib.contextmanager
-    def at_work(self, connection: Any) -> Iterator[None]:
-        """Send a connection not away while it has a request."""
+    def begin_request(self, connection: Connection) -> None:
+        """Send a connection not away while it has a request; `end_request` follows."""
         self._idle.pop(connection, None)
-        try:
-            yield
-        finally:
-            if connection in self._open:
-                self._idle[connection] = None
+
+    def end_request(self, connection: Connection) -> None:
+        """Let it go for another one, if need be."""
+        if connection in self._open:
+            self._idle[connection] = None
 
     def stop_listening(self) -> None:
         """Take no more connections."""

@@ -52,7 +52,7 @@ class Origins:
         if len(hosts) != 1:
             raise errors.invalid(f"it has {len(hosts)} headers Host", "send one")
         scheme, host = "https" if is_encrypted else "http", hosts[0]
-        if named := _WITH_HOST.fullmatch(request.raw_path):
+        if named := _named_in(request.raw_path):
             host = named[2]
             if not host or "@" in host:
                 raise errors.invalid(f"{request.raw_path[:200]!r} names no host")
@@ -76,10 +76,15 @@ class Origins:
             return False
 
 
+def _named_in(target: str) -> re.Match[str] | None:
+    """Give scheme, host and the rest of a target that names the host, too; hardly any does."""
+    return None if target.startswith("/") else _WITH_HOST.fullmatch(target)
+
+
 def target_in(request: BaseRequest) -> str:
     """Give path and query of a request, without the host that its line may name."""
     raw = request.raw_path
-    if named := _WITH_HOST.fullmatch(raw):
+    if named := _named_in(raw):
         raw = named[3] if named[3].startswith("/") else f"/{named[3]}"
     return raw
 

@@ -153,25 +153,32 @@ class Site:
         connection = request.protocol
         assert isinstance(connection, Connection)
         self.requests += 1
-        with self.door.at_work(connection):
-            try:
-                self._origins.check(request, is_encrypted=connection.is_encrypted)
-                _check_given_once(request)
-                response = await self._answer(request, connection)
-            except AngariumError as error:
-                response = self._refuse(error)
-            except RefusedError as refused:
-                response = self._refuse(refused.error, refused.headers)
-            except Exception:  # noqa: BLE001 - a fault of ours that one request provokes costs that request only
-                _log.exception("a request led to a fault of the process")
-                response = self._refuse(errors.error_for(errors.INTERNAL))
+        self.door.begin_request(connection)
+        try:
+            response = await self._answered(request, connection)
             for name, value in self.headers.items():
                 response.headers.setdefault(name, value)
             if "Transfer-Encoding" in request.headers:
                 # The parser counts what its trailer says among the headers of the next request of the connection.
                 response.force_close()
             await _send(request, response, connection)
+        finally:
+            self.door.end_request(connection)
         return response
+
+    async def _answered(self, request: BaseRequest, connection: Connection) -> StreamResponse:
+        """Give the answer, or a refusal."""
+        try:
+            self._origins.check(request, is_encrypted=connection.is_encrypted)
+            _check_given_once(request)
+            return await self._answer(request, connection)
+        except AngariumError as error:
+            return self._refuse(error)
+        except RefusedError as refused:
+            return self._refuse(refused.error, refused.headers)
+        except Exception:  # noqa: BLE001 - a fault of ours that one request provokes costs that request only
+            _log.exception("a request led to a fault of the process")
+            return self._refuse(errors.error_for(errors.INTERNAL))
 
     def _refuse(self, error: AngariumError, headers: Mapping[str, str] | None = None) -> web.Response:
         self._refused[error.code] += 1
@@ -191,10 +198,20 @@ def _check_given_once(request: BaseRequest) -> None:
 
 async def _send(request: BaseRequest, response: StreamResponse, connection: Connection) -> None:
     """Send an answer while the request still counts as one at work."""
-    # A timer alone, and no context that could be cancelled: most answers are gone at once.
+    if _is_gone_at_once(response, connection):
+        await response.prepare(request)
+        await response.write_eof()
+        return
     limit = asyncio.get_running_loop().call_later(SEND_S, connection.drop)
     try:
         await response.prepare(request)
         await response.write_eof()
     finally:
         limit.cancel()
+
+
+def _is_gone_at_once(response: StreamResponse, connection: Connection) -> bool:
+    """Tell whether it has no body, and nothing waits before it: then no time limit is needed, which costs as much."""
+    if not isinstance(response, web.Response) or response.body:
+        return False
+    return connection.transport is not None and connection.transport.get_write_buffer_size() == 0
