@@ -68,7 +68,7 @@ class RightsFrame(Frame):
 
 
 class CostlyFrame(Frame):
-    """Something in a round of the gateway is dear for the workers; its clients are to publish less at a time."""
+    """Something in a round of the gateway is dear for the node; its clients are to publish less at a time."""
 
     operation: ClassVar[bytes] = wire.COSTLY
     direction: ClassVar[str] = "router to gateway"

@@ -82,11 +82,15 @@ class FanOut:
         total = sum([weigh(one) * one.rows for _, results, weigh in kinds for one in results])
         if total <= self.step_us or a_round.broken:
             return None
-        self.cut_rounds += 1
         kinds[0] = ("plain", [one.packed() for one in plain], of_plain)
         if taken or a_round.producer is not None:
             kinds.append(("parts", a_round.parts, _of_nobody))
-        return Pieces(a_round, kinds, self.step_us)
+        try:
+            pieces = Pieces(a_round, kinds, self.step_us)
+        except (ValueError, RecursionError):
+            return None  # a neighbour sent what is no batch, and it goes on as it came
+        self.cut_rounds += 1
+        return pieces
 
     def of_joined(self, result: PlainResult[Session]) -> float:
         """Give what a row costs of one of several sets of sessions."""

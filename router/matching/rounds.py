@@ -186,8 +186,8 @@ class Rounds:
     def _hand_over(self, a_round: Round[Session], now: float) -> None:
         shards = self._shards
         if a_round.session.is_aside:
-            for part in a_round.parts:
-                self._on_lost(a_round.session, part.rows)
+            for position in range(len(a_round.parts)):
+                self._lose_part(a_round, position)
             a_round.broken, a_round.waiting = True, 0
             self._retire(a_round.session, now)
             return
@@ -196,7 +196,7 @@ class Rounds:
         for position, part in enumerate(a_round.parts):
             shard = shards.shards[part.worker]
             if shard.state is not ShardState.READY:
-                self._on_lost(a_round.session, part.rows)
+                self._lose_part(a_round, position)
                 a_round.waiting -= 1
                 continue
             self._send(shard, a_round, position)
@@ -412,9 +412,15 @@ class Rounds:
             if a_round.producer is not None:
                 again.append(Replay(a_round, position, deaths=deaths))
             else:
-                self._on_lost(a_round.session, a_round.parts[position].rows)
+                self._lose_part(a_round, position)
                 self._answered(a_round, now)
         shard.replays.extend(again)
+
+    def _lose_part(self, a_round: Round[Session], position: int) -> None:
+        """Nobody will match these direct rows, nor has anybody looked into them: nothing of them stays in the round."""
+        part = a_round.parts[position]
+        self._on_lost(a_round.session, part.rows)
+        a_round.parts[position] = Part(part.worker, 0, wire.array_head(0))
 
     def _died_alone(self, shard: Shard, now: float) -> None:
         """A worker died with a replayed frame, and nothing else, in its hands."""
@@ -488,6 +494,8 @@ class Rounds:
         if a_round.pieces is None:
             return False
         self._effort.begin_slow(session, now)
+        if session.kind.carries_clients:
+            self._egress.answer(session, CostlyFrame(a_round.number).frames())
         return True
 
     def _next_piece(self, session: Session, a_round: Round[Session], now: float) -> Round[Session] | None:

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import wire
+from angarium.topic import slot_of
+from router.sessions.interest import FilterSet
+from router.sessions.round import Part, PlainResult, Round
+from tests.unit.router.wired_gateway import IDENTITY, FakeGateway
 from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 if TYPE_CHECKING:
@@ -136,6 +140,19 @@ def test_what_a_publisher_left_that_ended_meanwhile_is_sent_on(node: WiredNode) 
     assert not node.router.rounds.turns
 
 
+def test_a_gateway_is_told_which_of_its_rounds_is_dear() -> None:
+    rows = snapshot(("username", "default", "default", {}))
+    node = WiredNode(1, rows, identity=IDENTITY, delivery_step_us=STEP_US)
+    gateway = FakeGateway(node)
+    _crowd(node)
+    gateway.publish("cheap")
+    gateway.publish(*["dear"] * 20)
+    told = [wire.unpack(frames[1]) for frames in gateway.received if frames[0] == wire.COSTLY]
+    assert told == [[2]]
+    node.advance(1)
+    node.validate()
+
+
 def test_what_nobody_gets_any_more_takes_no_turns(node: WiredNode) -> None:
     crowd, publisher = _crowd(node), node.client()
     publisher.publish(*["dear"] * 1_000)
@@ -219,6 +236,39 @@ def test_copies_for_endpoints_of_each_row_are_made_in_pieces(make_publish_node: 
     assert node.router.stats()["rounds_cut"] == 1
     node.advance(1)
     assert node.router.stats()["spool"]["ingress_messages_promoted"] == 20
+
+
+def test_what_nobody_has_looked_into_does_no_harm(make_publish_node: Any) -> None:
+    """Of a round with two parts one is no batch, and its worker dies with it."""
+    node: PublishNode = make_publish_node(2)
+    node.queue("q", "t/>")
+    table = node.router.shards.table
+    topic = next(f"t/{number}" for number in range(99) if table[slot_of(f"t/{number}")] == 0)
+    publisher = node.client()
+    node.pause(1)
+    header = [1, node.router.shards.epoch, True, [[0, 1], [1, 1]]]
+    publisher.send(wire.PUBLISH, header, wire.pack([[0, topic, 0, None, None, b"x"]]), b"\xc1")
+    node.kill_worker(1)
+    assert publisher.retired() == 1
+    assert node.payloads("q") == [b"x"]
+
+
+def test_a_round_that_cannot_be_opened_is_not_cut(make_node: Any) -> None:
+    """A neighbour says what is inside its batches, so nobody opened them."""
+    node: WiredNode = make_node(1, delivery_step_us=1)
+    for client in [node.client() for _ in range(3)]:
+        client.subscribe("a", "b")
+    session = _session(node, node.client())
+    sets = [FilterSet((one,)) for one in node.router.interest.filters.values()]
+    batches = [wire.pack([[0, "a", 0, None, None, b""], [1, "a", 0, None, None, b""]]), b"\x92\xc1"]
+    parts = [Part(0, 2, batch) for batch in batches]
+    a_round: Round[Any] = Round(session, 1, parts, 0, 4, 9, 0, flush=False)
+    a_round.plain = [
+        PlainResult(one, 2, wire.CLASS_COS1, batch) for one, batch in zip(sets, batches, strict=False)
+    ]
+    assert node.router.fan_out.cut(a_round) is None
+    a_round.plain = a_round.plain[:1] * 2
+    assert node.router.fan_out.cut(a_round)
 
 
 def test_no_step_takes_long_with_a_thousand_rows_for_a_thousand_groups(make_node: Any) -> None:
