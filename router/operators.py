@@ -22,7 +22,7 @@ from router.guaranteed.endpoints import NO_TRAFFIC
 from router.subscriptions.subscriptions import describe_subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from router.access.bridges import BridgeGate
     from router.guaranteed.endpoints import Endpoint, Endpoints, LaneUsage
@@ -39,18 +39,16 @@ REVIEWS_PER_STEP: Final = 400
 
 def describe_endpoints(
     endpoints: Iterable[Endpoint], now: float, columns: Collection[str] = ()
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Give what `angarium queue list` and `show` say of endpoints, or these columns of that."""
     plain = [(name, read) for name, read in _COLUMNS.items() if not columns or name in columns]
     moving = [name for name in TRAFFIC if not columns or name in columns]
-    found = []
     for endpoint in endpoints:
         row = {name: read(endpoint) for name, read in plain}
         if moving:
             traffic = _traffic(endpoint, now)
             row |= {name: traffic[name] for name in moving}
-        found.append(row)
-    return found
+        yield row
 
 
 def _traffic(endpoint: Endpoint, now: float) -> dict[str, float]:
@@ -291,13 +289,11 @@ class Operators:
             return error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the username is gone")
         return self._bridges.fault_of(session)
 
-    def clients(self, vpn: str | None, now: float) -> list[dict[str, Any]]:
-        """List connected clients."""
-        return [
-            session.describe(now)
-            for session in self._sessions
-            if session.is_client and vpn in (None, session.vpn.name)
-        ]
+    def clients(self, vpn: str | None, now: float) -> Iterator[dict[str, Any]]:
+        """List connected clients; like each list here that may be long, one by one, while they come and go."""
+        for session in list(self._sessions):
+            if session.is_client and vpn in (None, session.vpn.name):
+                yield session.describe(now)
 
     def publishers(self, vpn: str, numbers: list[int]) -> list[tuple[int, str]]:
         """Name the clients of a Message VPN that are connected and have one of these numbers (`publisher_number`)."""
@@ -318,14 +314,12 @@ class Operators:
         texts = [describe_subscription(session, one) for one in session.subscriptions.values()]
         return {**session.describe(now), "subscription_list": texts}
 
-    def subscriptions(self, vpn: str | None, client: str | None) -> list[dict[str, Any]]:
+    def subscriptions(self, vpn: str | None, client: str | None) -> Iterator[dict[str, Any]]:
         """List subscriptions (R87)."""
-        return [
-            describe_subscription(session, subscription)
-            for session in self._sessions
-            if (vpn is None or session.vpn.name == vpn) and (client is None or session.client_name == client)
-            for subscription in session.subscriptions.values()
-        ]
+        for session in list(self._sessions):
+            if vpn in (None, session.vpn.name) and client in (None, session.client_name):
+                for subscription in list(session.subscriptions.values()):
+                    yield describe_subscription(session, subscription)
 
     def endpoints(
         self,
@@ -335,7 +329,7 @@ class Operators:
         now: float,
         columns: Collection[str] = (),
         these: Iterable[tuple[str, str]] | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> Iterator[dict[str, Any]]:
         """List the metrics of endpoints whose names match (with * and ?), all or these columns.
 
         With `these`, Message VPNs and names, it is about those of the kind alone.
@@ -346,7 +340,7 @@ class Operators:
         pattern = (name or "*").replace("[", "[[]")
         fitting = (
             endpoint
-            for endpoint in self._endpoints
+            for endpoint in list(self._endpoints)
             if vpn in (None, endpoint.vpn.name)
             and kind in (None, endpoint.kind)
             and (pattern == "*" or fnmatch.fnmatchcase(endpoint.name, pattern))

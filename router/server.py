@@ -13,11 +13,14 @@ import os
 import random
 import time
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import zmq
+from msgspec import Raw
 
 from angarium import errors, wire
 from angarium.errors import error_for
@@ -64,6 +67,9 @@ DRAIN_S = 0.003
 WORKERS_WAIT_S = 5.0
 #: Subscriptions of neighbours in one answer.
 REMOTE_SUBSCRIPTIONS_MAX = 100_000
+#: What operators list is made for so long, and so many rows between two looks at the clock.
+LIST_S = 0.002
+LISTED_AT_ONCE = 20
 #: What the clients of one turn brought is carried out together, unless the first waited for so long.
 TURN_S = 0.0005
 #: The clock, deadlines of connections and freed memory are looked at so often, and not for every message.
@@ -117,6 +123,8 @@ class RouterServer:
         self._is_stirred = True
         #: When the clock, deadlines of connections and freed memory are looked at next.
         self._look_at = now
+        #: Lists that are being made: whose, what is still to come, and what there is.
+        self._lists: deque[tuple[DeferredReply, Iterator[Any], list[Raw]]] = deque()
         self._urls: list[str] = []
         self._started_at = now
         self._ready = False
@@ -368,6 +376,27 @@ class RouterServer:
         self._process.ready({"urls": self._urls, "workers": self._told_workers})
 
     def _request(self, operation: str, arguments: Any) -> Any:
+        value = self._answer(operation, arguments)
+        return self._listed(value) if isinstance(value, Iterator) else value
+
+    def _listed(self, rows: Iterator[Any]) -> DeferredReply:
+        """Answer with a list that may be long: it is made and packed a little in each turn."""
+        deferred = DeferredReply()
+        self._lists.append((deferred, rows, []))
+        self._go_on_with_lists(time.monotonic())
+        return deferred
+
+    def _go_on_with_lists(self, now: float) -> None:
+        """Make some more of the lists that were asked for, the oldest first."""
+        while self._lists and time.monotonic() < now + LIST_S:
+            deferred, rows, packed = self._lists[0]
+            some = [Raw(wire.pack(row)) for row in islice(rows, LISTED_AT_ONCE)]
+            packed += some
+            if len(some) < LISTED_AT_ONCE:
+                self._process.reply(deferred, True, packed)  # noqa: FBT003 - the form of every answer
+                self._lists.popleft()
+
+    def _answer(self, operation: str, arguments: Any) -> Any:
         router, now = self._router, time.monotonic()
         try:
             match operation:
@@ -475,6 +504,9 @@ class RouterServer:
             wake = self._tick_router(now)
         has_more = self._door.read_rest()
         self._carry_out()
+        if self._lists:
+            self._go_on_with_lists(now)
+            has_more = has_more or bool(self._lists)
         self._is_stirred = False
         if not self._ready:
             if self._may_open(now):

@@ -22,7 +22,7 @@ from router.flows.flow import Flow, HomeState, count_refused_bind
 from router.guaranteed.permissions import Level, level_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from angarium_server.frames.homes import FlowEventFrame
     from router.delivery.egress import Egress
@@ -280,15 +280,16 @@ class Flows:
             self.close(flow, error_for(errors.HOME_NOT_READY, detail), now)
         return min(wake, self._assignments.tick(now))
 
-    def describe(self, vpn: str | None, kind: str | None, name: str | None) -> list[dict[str, Any]]:
+    def describe(self, vpn: str | None, kind: str | None, name: str | None) -> Iterator[dict[str, Any]]:
         """List flows for operators: all, or those of one Message VPN, kind or name of endpoint."""
-        return [
-            flow.describe()
-            for flow in self.by_id.values()
-            if vpn in (None, flow.endpoint.vpn.name)
-            and kind in (None, flow.endpoint.kind)
-            and name in (None, flow.endpoint.name)
-        ]
+        for flow in list(self.by_id.values()):
+            endpoint = flow.endpoint
+            if (
+                vpn in (None, endpoint.vpn.name)
+                and kind in (None, endpoint.kind)
+                and name in (None, endpoint.name)
+            ):
+                yield flow.describe()
 
     def validate(self) -> None:
         """Check that all tables agree."""

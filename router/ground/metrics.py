@@ -22,10 +22,9 @@ ROUTER: Final = Metrics(
     eliding_topics | gauge | number | topics tracked for eliding
     rounds | counter | number | rounds retired; `messages_in` / `rounds` is the mean size of a batch
     fast_path_rounds | counter | number | of these, answered by the router itself without a worker
-    rounds_cut | counter | number | of these, sent on in pieces because their rows had too many receivers of their own
-     ([node-protocol.md](node-protocol.md#steps-and-work))
-    matching_work | counter | nodes | what messages cost the workers beyond what is free, and microseconds of the router
-     for rounds that were cut ([node-protocol.md](node-protocol.md#steps-and-work))
+    rounds_cut | counter | number | of these, sent on in [pieces](node-protocol.md#steps-and-work)
+    matching_work | counter | nodes | what messages cost the workers beyond what is free, and what rounds that were cut
+     cost the router, in microseconds ([node-protocol.md](node-protocol.md#steps-and-work))
     publishers_held_back | counter | number | times that a client had to wait because of it
     publishers_waiting | gauge | number | clients that wait because of it now
     endpoints | gauge | number | queues and topic endpoints

@@ -31,7 +31,7 @@ from router.guaranteed.permissions import profile_of
 from router.sessions.producer import Memory, Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from router.asking.asks import Asks
     from router.asking.requests import Answer, Requests
@@ -385,26 +385,24 @@ class Producers:
     def __len__(self) -> int:
         return len(self.by_id)
 
-    def describe(self, vpn: str | None) -> list[dict[str, Any]]:
+    def describe(self, vpn: str | None) -> Iterator[dict[str, Any]]:
         """List producers of connected clients, of one Message VPN or all."""
-        return [
-            {
-                "vpn": producer.vpn_name,
-                "username": producer.username,
-                "name": producer.name,
-                "id": producer.id,
-                "client": producer.session.client_name,
-                "window": producer.window,
-                "last_sequence": max(producer.last, producer.memory.highest),
-                "acknowledged_sequence": producer.told,
-                "unacked_messages": producer.unacked_rows,
-                "unacked_bytes": producer.unacked_bytes,
-                "acks": producer.acks,
-                "nacks": producer.nacks,
-            }
-            for producer in self.by_id.values()
-            if producer.is_open and not producer.session.closed and vpn in (None, producer.vpn_name)
-        ]
+        for producer in list(self.by_id.values()):
+            if producer.is_open and not producer.session.closed and vpn in (None, producer.vpn_name):
+                yield {
+                    "vpn": producer.vpn_name,
+                    "username": producer.username,
+                    "name": producer.name,
+                    "id": producer.id,
+                    "client": producer.session.client_name,
+                    "window": producer.window,
+                    "last_sequence": max(producer.last, producer.memory.highest),
+                    "acknowledged_sequence": producer.told,
+                    "unacked_messages": producer.unacked_rows,
+                    "unacked_bytes": producer.unacked_bytes,
+                    "acks": producer.acks,
+                    "nacks": producer.nacks,
+                }
 
     def validate(self) -> None:
         """Check that who has a name is not over, and that places are counted."""

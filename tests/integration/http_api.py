@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import socket
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -74,8 +75,12 @@ def basic(name: str, password: str = PASSWORD) -> str:
     return f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"
 
 
+#: A node closes connections that nothing came over for longer.
+IDLE_S: Final = 5.0
+
+
 class Api:
-    """One operator at one node, over one connection."""
+    """One operator at one node, over one connection, which is opened again when it was not used for long."""
 
     def __init__(
         self,
@@ -89,6 +94,17 @@ class Api:
         if context is not None:
             self._line = http.client.HTTPSConnection(self.place, timeout=LIMIT_S, context=context)
         self.authorization = basic(operator, password)
+        self._used_at = time.monotonic()
+
+    def _request(
+        self, method: str, path: str, body: Any, headers: dict[str, str]
+    ) -> http.client.HTTPResponse:
+        if time.monotonic() - self._used_at > IDLE_S:
+            self._line.close()
+        self._line.request(method, path, body, headers)
+        came = self._line.getresponse()
+        self._used_at = time.monotonic()
+        return came
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
         """Send a request and give what comes back; a body that is no bytes is sent as JSON."""
@@ -97,21 +113,18 @@ class Api:
             body = json.dumps(body).encode()
         if body is not None:
             told.setdefault("Content-Type", "application/json")
-        self._line.request(method, path, body, told)
-        came = self._line.getresponse()
+        came = self._request(method, path, body, told)
         return Answer(came.status, came.headers, came.read())
 
     def ask_without(self, path: str, method: str = "GET", **headers: str) -> Answer:
         """Ask for something without saying who it is."""
-        self._line.request(method, path, headers=headers)
-        came = self._line.getresponse()
+        came = self._request(method, path, None, headers)
         return Answer(came.status, came.headers, came.read())
 
     def opened(self, path: str, **headers: str) -> http.client.HTTPResponse:
         """Give a stream of events that has begun, asked for without saying who it is."""
         told = {"Accept": "text/event-stream"} | {k.replace("_", "-"): v for k, v in headers.items()}
-        self._line.request("GET", path, headers=told)
-        came = self._line.getresponse()
+        came = self._request("GET", path, None, told)
         assert came.status == 200, came.read()
         return came
 

@@ -83,7 +83,8 @@ def test_clients_are_let_in_and_listed(gateway: WiredGateway) -> None:
     assert client.name == "c"
     assert nameless.name
     listed = {
-        row["name"]: row["username"] for row in gateway.node.router.operators.clients(None, gateway.node.now)
+        row["name"]: row["username"]
+        for row in list(gateway.node.router.operators.clients(None, gateway.node.now))
     }
     assert listed == {"c": "alice", nameless.name: "default"}
     assert client.rights.queue_units > 0
@@ -133,7 +134,7 @@ def test_who_leaves_is_gone_and_so_is_who_leaves_before_he_is_in(gateway: WiredG
     early.leave()
     gateway.settle()
     assert guest.take() == []
-    assert gateway.node.router.operators.clients(None, gateway.node.now) == []
+    assert list(gateway.node.router.operators.clients(None, gateway.node.now)) == []
 
 
 def test_who_is_let_in_hears_whether_a_session_of_his_is_there() -> None:
@@ -303,7 +304,7 @@ def test_a_lost_carrier_ends_its_clients_on_both_sides_and_they_may_come_again(g
     gateway.node.router.tick(gateway.node.now)
     gateway.settle()
     assert again.take() == [("welcomed", "c")]
-    assert len(gateway.node.router.operators.clients(None, gateway.node.now)) == 1
+    assert len(list(gateway.node.router.operators.clients(None, gateway.node.now))) == 1
 
 
 def test_a_successor_of_the_process_takes_its_place(gateway: WiredGateway) -> None:
@@ -434,7 +435,7 @@ def test_who_came_under_its_name_meanwhile_keeps_it(
     told_older = errors.NOT_CONNECTED if login else errors.TAKEN_OVER  # its token is not good any more
     assert older.take() == [("away",), ("ended", told_older)]
     assert told.take() == []
-    assert len(gateway.node.router.operators.clients(None, gateway.node.now)) == stays
+    assert len(list(gateway.node.router.operators.clients(None, gateway.node.now))) == stays
 
 
 def test_whose_username_has_changed_meanwhile_logs_in_anew(gateway: WiredGateway) -> None:

@@ -363,7 +363,7 @@ def test_a_count_of_another_shape_ends_the_gateway(gateway: FakeGateway, clients
 def test_operators_see_and_end_an_attached_client(node: WiredNode, gateway: FakeGateway) -> None:
     client = gateway.attach(client_name="c")
     client.subscribe("t", "#share/g/t", deliver_always=True)
-    listed = node.router.operators.subscriptions(None, "c")
+    listed = list(node.router.operators.subscriptions(None, "c"))
     assert [(row["filter"], row["dto_priority"]) for row in listed] == [("t", "DA"), ("#share/g/t", "P1")]
     assert len(shown(node, "c")["subscription_list"]) == 2
     node.router.operators.disconnect("default", "c", node.now)
@@ -430,7 +430,7 @@ def test_who_comes_back_meanwhile_takes_the_place_of_his_own(
     client = new.attach(client_name=name, behalf={"takes_over": takes_over})
     assert client.subscribe("t", deliver_always=True) == [None]
     node.advance(1)
-    assert [row["name"] for row in node.router.operators.clients(None, node.now)] == [name]
+    assert [row["name"] for row in list(node.router.operators.clients(None, node.now))] == [name]
     assert shown(node, name)["subscriptions"] == 1
 
 

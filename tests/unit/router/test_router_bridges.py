@@ -102,7 +102,7 @@ def test_the_far_session_is_a_client_that_is_told_of_the_node(node: WiredNode) -
 def test_the_own_session_is_no_client_and_has_large_windows(node: WiredNode) -> None:
     _, welcome = come(node, hello_own())
     assert (welcome["bytes"], welcome["producer_bytes"]) == (wire.LINK_BYTES, wire.LINK_WINDOW_BYTES)
-    assert node.router.operators.clients(None, node.now) == []
+    assert list(node.router.operators.clients(None, node.now)) == []
     assert len(node.router.sessions) == 0
 
 

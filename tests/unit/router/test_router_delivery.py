@@ -157,7 +157,7 @@ def test_a_subscription_to_everything_is_always_deliver_always(node: WiredNode) 
     worker.subscribe("a")
     node.client().publish(*[("a", b"", DTO)] * 4)
     assert _counts(monitor, worker) == [4, 4]
-    assert node.router.operators.subscriptions(None, None)[0]["dto_priority"] == "DA"
+    assert next(node.router.operators.subscriptions(None, None))["dto_priority"] == "DA"
 
 
 @pytest.mark.requirement("R85", "R86")
@@ -178,7 +178,7 @@ def test_the_listing_shows_the_priority_of_each_subscription(node: WiredNode) ->
     client = node.client(local_priority=3, client_name="c")
     client.subscribe("a", "#noexport/b")
     client.subscribe("c", deliver_always=True)
-    listed = node.router.operators.subscriptions(None, "c")
+    listed = list(node.router.operators.subscriptions(None, "c"))
     assert [(s["filter"], s["dto_priority"], s["noexport"]) for s in listed] == [
         ("a", "P3", False),
         ("#noexport/b", "P3", True),

@@ -65,7 +65,7 @@ def test_a_gateway_is_no_client_and_has_large_windows(node: WiredNode) -> None:
     welcome = FakeGateway(node, index=3).welcome
     assert welcome["client_name"] == "#gateway/mqtt/3"
     assert (welcome["rounds"], welcome["bytes"]) == (4_096, 32 << 20)
-    assert node.router.operators.clients(None, node.now) == []
+    assert list(node.router.operators.clients(None, node.now)) == []
     assert len(node.router.sessions) == 0
 
 
@@ -360,7 +360,7 @@ def test_a_newer_client_of_the_same_name_takes_over(node: WiredNode, gateway: Fa
     newer = other.attach(client_name="c")
     assert older.closed_with() == errors.TAKEN_OVER
     assert newer.closed_with() is None
-    assert [row["subscriptions"] for row in node.router.operators.clients(None, node.now)] == [0]
+    assert [row["subscriptions"] for row in list(node.router.operators.clients(None, node.now))] == [0]
     assert len(node.router.interest) == 0
 
 
@@ -447,7 +447,7 @@ def test_whom_operators_have_named_needs_no_password(node: WiredNode, gateway: F
     named = {"needs_password": False}
     assert refused(gateway.client(), address="127.0.0.1", username="alice") == errors.UNAUTHORIZED
     assert gateway.attach("127.0.0.1", behalf=named, username="alice", client_name="c")
-    assert [one["username"] for one in node.router.operators.clients(None, node.now)] == ["alice"]
+    assert [one["username"] for one in list(node.router.operators.clients(None, node.now))] == ["alice"]
     for username in (
         "nobody",
         "near",

@@ -200,7 +200,7 @@ def test_what_comes_too_early_is_held_until_the_client_has_credit(
     for partition in range(4):
         home.store(parted, 1, 100, partition=partition)
     assert client.messages() == 1
-    assert rig.flows.describe(None, None, None)[0]["held_messages"] == 3
+    assert next(rig.flows.describe(None, None, None))["held_messages"] == 3
     client.credit(flow, 3)
     assert client.messages() == 2
     client.credit(flow, 6)

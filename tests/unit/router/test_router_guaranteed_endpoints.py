@@ -258,10 +258,10 @@ def test_an_endpoint_counts_what_its_homes_report_and_what_is_on_its_way(make_ri
     second.report(LaneTotals(second.lane_id, 1, 100, 999, 0), rig.now)
     second.inflight_messages, second.inflight_bytes = 2, 200
     assert (endpoint.messages, endpoint.bytes, endpoint.unacked) == (8, 800, 2)
-    described = describe_endpoints([endpoint], rig.now)[0]
+    described = next(describe_endpoints([endpoint], rig.now))
     assert (described["messages"], described["oldest_stored_ms"]) == (8, 999)
     assert [lane["home"] for lane in described["lanes"]] == [0, 1]
-    assert describe_endpoints([endpoint], rig.now, ["messages", "vpn"])[0] == {
+    assert next(describe_endpoints([endpoint], rig.now, ["messages", "vpn"])) == {
         "vpn": "default",
         "messages": 8,
     }
@@ -282,7 +282,7 @@ def test_lanes_above_a_lowered_partition_count_stay_and_are_seen_until_they_are_
     assert told == {0: 1, 1: 1, 2: 1}, "the homes of the others move their messages"
     endpoint.retiring[1].report(LaneTotals(endpoint.retiring[1].lane_id, 0, 0, 0, 0), rig.now)
     rig.settle()
-    assert [lane["partition"] for lane in describe_endpoints([endpoint], rig.now)[0]["lanes"]] == [0, 1]
+    assert [lane["partition"] for lane in next(describe_endpoints([endpoint], rig.now))["lanes"]] == [0, 1]
     assert [lane_id & 1023 for lane_id in rig.homes[0].lanes] == [0, 1, 2]
     again = endpoint.retiring[1]
     rig.controller.put("q", partition_count=3)

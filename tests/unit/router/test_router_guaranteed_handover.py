@@ -237,7 +237,9 @@ def test_a_retired_partition_is_not_empty_because_its_new_home_has_not_read_it(
     assert held
     node.put("queue", "q", partition_count=1, homes=[0, 0])
     node.homes[0].tell(lane)
-    assert [one["lane_id"] for one in describe_endpoints([node.endpoint("q")], 1.0)[0]["lanes"]][1:] == [lane]
+    assert [one["lane_id"] for one in next(describe_endpoints([node.endpoint("q")], 1.0))["lanes"]][1:] == [
+        lane
+    ]
     assert node.endpoint("q").messages == 60
 
 

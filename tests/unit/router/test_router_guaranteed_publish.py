@@ -52,7 +52,7 @@ def test_one_publish_reaches_queues_topic_endpoints_and_direct_subscribers(spool
 def test_operators_are_told_of_single_endpoints(spooling: PublishNode) -> None:
     spooling.queue("q", "a")
     these = [("default", "gone"), ("default", "q"), ("other", "q")]
-    listed = spooling.router.operators.endpoints("default", "queue", "*", spooling.now, ["name"], these)
+    listed = list(spooling.router.operators.endpoints("default", "queue", "*", spooling.now, ["name"], these))
     assert listed == [{"name": "q"}]
 
 
@@ -550,4 +550,4 @@ class TestOpening:
         assert row["name"] == "orders"
         assert row["client"] == "shop"
         assert (row["unacked_messages"], row["last_sequence"], row["acknowledged_sequence"]) == (2, 2, 0)
-        assert spooling.router.publishing.producers.describe("other") == []
+        assert list(spooling.router.publishing.producers.describe("other")) == []

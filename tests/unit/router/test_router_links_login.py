@@ -85,7 +85,7 @@ class TestLogin:
         node = gated_node()
         neighbour = node.connection("10.0.0.1")
         neighbour.send(wire.HELLO, link_hello("x"))
-        assert node.router.operators.clients(None, node.now) == []
+        assert list(node.router.operators.clients(None, node.now)) == []
         assert node.router.stats()["sessions"] == 0
         manager = node.client()
         assert manager.subscribe("a", client="#link/x")[0][0] != 0

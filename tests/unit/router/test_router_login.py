@@ -291,7 +291,7 @@ def test_a_resumed_session_replaces_one_whose_loss_was_not_noticed(guarded: Wire
     second = guarded.connection()
     second.hello(client_name="app", token=welcome["token"])
     assert first.closed_with() == errors.KEEPALIVE_TIMEOUT
-    assert guarded.router.operators.subscriptions(None, "app") == []
+    assert list(guarded.router.operators.subscriptions(None, "app")) == []
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_subscriptions_go_with_the_session_and_nothing_is_kept(node: WiredNode) 
     assert len(node.router.interest) == 0
     publisher.publish(("a", b"missed"))
     again = node.client(client_name="one")
-    assert node.router.operators.subscriptions(None, "one") == []
+    assert list(node.router.operators.subscriptions(None, "one")) == []
     assert again.rows() == []
 
 
@@ -461,14 +461,14 @@ def test_a_subscription_manager_acts_for_another_client(make_node: Any) -> None:
     target.publish(("a/b", b"1"))
     assert target.payloads() == [b"1"]
     assert manager.payloads() == []
-    listed = node.router.operators.subscriptions(None, "target")
+    listed = list(node.router.operators.subscriptions(None, "target"))
     assert listed[0]["origin"] == "manager boss"
     manager.send(wire.BYE, [])
     target.publish(("a/b", b"2"))
     assert target.payloads() == [b"2"]
     assert target.subscribe("b", client="target")[0][0] == errors.SUBSCRIPTION_MANAGER_DENIED
     target.send(wire.BYE, [])
-    assert node.router.operators.subscriptions(None, None) == []
+    assert list(node.router.operators.subscriptions(None, None)) == []
 
 
 @pytest.mark.requirement("R61", "R62")

@@ -78,7 +78,7 @@ def test_the_lanes_of_an_endpoint_are_added_up(rig: Rig) -> None:
     endpoint = rig.controller.put("q", access_type="non-exclusive", partition_count=2)
     for lane in endpoint.lanes:
         lane.report(LaneTotals(lane.lane_id, 15, 150, 1, 0, traffic=(20, 200, 5, 50)), rig.now)
-    shown = describe_endpoints([endpoint], rig.now, TRAFFIC)[0]
+    shown = next(describe_endpoints([endpoint], rig.now, TRAFFIC))
     counts, rates = list(shown.values())[:4], list(shown.values())[4:]
     assert counts == [40, 400, 10, 100]
     assert rates == [8.0, 80.0, 2.0, 20.0]
