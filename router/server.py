@@ -114,9 +114,7 @@ class RouterServer:
         #: Verdicts of the pool: (ticket, whether a password is right, or what a token says if it is signed). A deque is
         #: safe between threads.
         self._verdicts: deque[tuple[int, bool | bytes | None]] = deque()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
+        self._wake_read, self._wake_write = _wake_pipe()
         #: Freed memory, and in how many seconds it is to be looked at again, which changes only when it is.
         self._memory, self._memory_wait_s = FreedMemory(), 0.0
         #: Whether the router was told of something else than frames of clients since its last tick.
@@ -554,6 +552,14 @@ def _sender(routing_id: bytes, frames: list[bytes]) -> bytes:
     """Give the routing id of who has sent frames: of a client of a gateway if one names it."""
     is_inside = frames[:1] == [wire.ATTACHED] and len(frames) > 1 and len(frames[1]) == _NUMBER
     return routing_id + frames[1] if is_inside else routing_id
+
+
+def _wake_pipe() -> tuple[int, int]:
+    """Give both ends of a pipe by which threads wake the loop; neither waits."""
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, False)
+    return ends
 
 
 def _send_parts(socket: zmq.Socket[bytes], frames: list[bytes]) -> None:

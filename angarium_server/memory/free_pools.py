@@ -151,13 +151,22 @@ def is_known() -> bool:
     return is_usual and is_wide and has_lock and sys.platform == "linux" and _STATM.exists()
 
 
+def _statm() -> list[int]:
+    """Give how many pages are mapped, resident, and resident of files.
+
+    Zeros where the system does not tell, or cannot be asked because all descriptors are in use.
+    """
+    try:
+        return list(map(int, _STATM.read_bytes().split()[:3]))
+    except OSError:
+        return [0, 0, 0]
+
+
 def _mapped_bytes() -> int:
-    return int(_STATM.read_bytes().split(b" ", 1)[0]) * mmap.PAGESIZE
+    return _statm()[0] * mmap.PAGESIZE
 
 
 def resident_bytes() -> int:
-    """Give what is resident of this process alone, without the pages of files; 0 where the system does not tell."""
-    if not _STATM.exists():
-        return 0
-    _, resident, shared, *_ = _STATM.read_bytes().split()
-    return (int(resident) - int(shared)) * mmap.PAGESIZE
+    """Give what is resident of this process alone, without the pages of files; 0 if nobody tells."""
+    _, resident, shared = _statm()
+    return (resident - shared) * mmap.PAGESIZE

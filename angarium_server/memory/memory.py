@@ -205,6 +205,8 @@ class FreedMemory:
         if used_s > QUIET_SHARE * passed_s:
             return  # and what comes now is not what stayed
         resident = resident_bytes()
+        if not resident:
+            return  # nobody tells
         if is_given_back or resident < self._resident:
             self._resident = resident
         elif resident > self._resident + GROWN_BYTES + resident // GROWN_PART:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
+import os
 import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -179,6 +182,7 @@ del things
 memory.give_back()
 import sys
 import time
+from pathlib import Path
 sys._debugmallocstats()
 """
 
@@ -276,3 +280,21 @@ def test_what_came_while_memory_was_given_back_is_not_taken_for_what_stays(quiet
 
 def test_what_came_before_the_first_look_is_not_taken_for_what_stays(quiet: Quiet) -> None:
     assert quiet.look(grown_bytes=20 << 20) == 1
+
+
+def test_a_process_without_a_free_descriptor_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_path: Path) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    freed = FreedMemory()
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert free_pools.resident_bytes() == 0
+    for look in range(3):
+        freed.update(0, look * memory.QUIET_S)
+
+
+def test_a_look_that_gives_nothing_changes_nothing(quiet: Quiet) -> None:
+    resident, quiet.resident = quiet.resident, 0
+    assert quiet.look() == 0
+    quiet.resident = resident
+    assert quiet.look() == 0, "it has not grown"
