@@ -44,6 +44,8 @@ def describe_endpoints(
     plain = [(name, read) for name, read in _COLUMNS.items() if not columns or name in columns]
     moving = [name for name in TRAFFIC if not columns or name in columns]
     for endpoint in endpoints:
+        if endpoint.is_gone:  # since the list was begun
+            continue
         row = {name: read(endpoint) for name, read in plain}
         if moving:
             traffic = _traffic(endpoint, now)
@@ -292,7 +294,7 @@ class Operators:
     def clients(self, vpn: str | None, now: float) -> Iterator[dict[str, Any]]:
         """List connected clients; like each list here that may be long, one by one, while they come and go."""
         for session in list(self._sessions):
-            if session.is_client and vpn in (None, session.vpn.name):
+            if session.is_client and not session.closed and vpn in (None, session.vpn.name):
                 yield session.describe(now)
 
     def publishers(self, vpn: str, numbers: list[int]) -> list[tuple[int, str]]:
@@ -317,7 +319,8 @@ class Operators:
     def subscriptions(self, vpn: str | None, client: str | None) -> Iterator[dict[str, Any]]:
         """List subscriptions (R87)."""
         for session in list(self._sessions):
-            if vpn in (None, session.vpn.name) and client in (None, session.client_name):
+            is_meant = vpn in (None, session.vpn.name) and client in (None, session.client_name)
+            if is_meant and not session.closed:
                 for subscription in list(session.subscriptions.values()):
                     yield describe_subscription(session, subscription)
 

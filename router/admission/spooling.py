@@ -301,9 +301,6 @@ class Spooling:
             return stores
         if not self._fits(frames):
             return None
-        full = self._usage.full_homes
-        if full and any(index in full for index in _homes(frames)):
-            return None
         for result, endpoints in frames:
             if any(one.partitions for one in endpoints):
                 self._add_split(stores, result, endpoints, producer, a_round.first)
@@ -317,16 +314,21 @@ class Spooling:
         frames = self._resolve(a_round)
         if a_round.resent or _has_orphans(frames) or not self._fits(frames):
             return True
-        homes, full = _homes(frames), self._usage.full_homes
-        if full and any(index in full for index in homes):
-            return True
+        if a_round.producer is not None:
+            return False
         size = sum(result.spool_bytes * len(ends) for result, ends in frames)
+        return any(room < size for room in self._promoted_rooms(frames).values())
+
+    def _promoted_rooms(self, frames: list[Frame]) -> dict[int, int]:
+        """Give the bytes of promoted copies that each home may still be given."""
         limit = self._promoted_bytes_max
-        is_direct = a_round.producer is None
-        return is_direct and any(self._streams.promoted_room(index, limit) < size for index in homes)
+        return {index: self._streams.promoted_room(index, limit) for index in _homes(frames)}
 
     def _fits(self, frames: list[Frame]) -> bool:
-        """Ask each endpoint for all that is for it; all are of one Message VPN."""
+        """Ask each home, and each endpoint for all that is for it; all are of one Message VPN."""
+        full = self._usage.full_homes
+        if full and any(index in full for index in _homes(frames)):
+            return False
         wanted: dict[Account, list[int]] = {}
         for result, endpoints in frames:
             for endpoint in endpoints:
@@ -486,8 +488,7 @@ class Spooling:
             self._congested(a_round.session, sum(result.rows * len(ends) for result, ends in frames))
             return
         stores = self._whole(frames, None, a_round)
-        limit = self._promoted_bytes_max
-        room = {index: self._streams.promoted_room(index, limit) for index in _homes(frames)}
+        room = self._promoted_rooms(frames)
         if stores is None or any(store.size > room[index] for index, store in stores.items()):
             verdict = judge_copies(self._usage, _rows(frames), room, self._promoted)
             stores = _stores_of(verdict)

@@ -285,7 +285,8 @@ class Flows:
         for flow in list(self.by_id.values()):
             endpoint = flow.endpoint
             if (
-                vpn in (None, endpoint.vpn.name)
+                flow.id in self.by_id
+                and vpn in (None, endpoint.vpn.name)
                 and kind in (None, endpoint.kind)
                 and name in (None, endpoint.name)
             ):

@@ -40,6 +40,10 @@ ELIDING_WORK: Final = 8.0
 COPY_WORK: Final = 1.0
 JUDGING_WORK: Final = 2.0
 PASSING_WORK: Final = 0.05
+#: No row costs more for anybody who subscribed to anything.
+MEMBER_WORK_MAX: Final = max(
+    JOIN_WORK, COPY_WORK, JUDGING_WORK, CHOICE_WORK + PASSING_WORK, JOIN_WORK + ELIDING_WORK
+)
 _ONE_ROW: Final = wire.array_head(1)
 _decode_raw = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 

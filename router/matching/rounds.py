@@ -30,6 +30,7 @@ from angarium.errors import error_for
 from angarium_server.frames.frame import MalformedFrameError, encode, read
 from angarium_server.frames.gateways import CostlyFrame
 from angarium_server.frames.matching import Match, Result
+from router.matching.pieces import MEMBER_WORK_MAX
 from router.matching.shards import FairQueue, Replay, Shard, Shards, ShardState
 from router.sessions.producer import SEQUENCE_MAX, over
 from router.sessions.round import ChoiceResult, EndpointResult, Inside, Part, PlainResult, Round
@@ -547,8 +548,6 @@ class Rounds:
 #: Rounds with at most so many rows teach the router the matches of their topics (the fast path serves small
 #: rounds only).
 LEARN_ROWS_MAX = 4
-#: No row costs more, in us, for anybody who subscribed to anything (`router.matching.pieces`).
-MEMBER_WORK_MAX = 8
 #: A gateway is told of what costs more, about 2 ms: all of its clients wait for it.
 COSTLY_WORK = 2_000
 #: A frame that was alone at a worker at so many deaths in a row is what kills it.
