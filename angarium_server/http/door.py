@@ -184,6 +184,8 @@ class Door:
         listener = socket.socket(found[0][0], socket.SOCK_STREAM)
         self._listeners.append(listener)
         listener.setblocking(False)  # noqa: FBT003 - the form of sockets
+        # Accepted sockets have it of their listener; without, those that end here keep the port for a minute more.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(found[0][4])
         listener.listen(BACKLOG)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.acceptance.command_shell import TIMEOUT_S, Shell
 
 pytestmark = pytest.mark.slow
+
+#: What status says of listeners, beside that for clients of our own protocol.
+KINDS_OF_LISTENERS = ("mqtt", "http", "management")
 
 
 # A node from the first start to its end.
@@ -40,16 +46,35 @@ def test_a_node_starts_says_when_it_is_ready_and_stops_with_all_its_processes(tm
     assert [process for process in ready["processes"] if Path(f"/proc/{process['pid']}").exists()] == []
 
 
-def test_a_node_keeps_its_port_and_its_objects_over_a_restart(tmp_path: Path) -> None:
+def test_a_node_keeps_its_ports_and_its_objects_over_a_restart(tmp_path: Path) -> None:
+    """Connections that the node ended first are remembered by the kernel for a minute; they keep no port from it."""
     shell = Shell(tmp_path)
-    first = shell.run("up", "--detach", "--workers", "1", "--listen", "tcp://127.0.0.1:0", "--json").object
+    listeners = (
+        "--mqtt",
+        "tcp://127.0.0.1:0",
+        "--http",
+        "http://127.0.0.1:0",
+        "--management",
+        "http://127.0.0.1:0",
+    )
+    up = ("up", "--detach", "--listen", "tcp://127.0.0.1:0", *listeners, "--json")
+    first = shell.run(*up, "--workers", "1").object
+    status = {}
+    with ExitStack() as connections:
+        try:
+            shell.run("vpn", "create", "orders")
+            status = shell.run("status", "--json").object
+            for url in (status["url"], *(status[name][0] for name in KINDS_OF_LISTENERS)):
+                place = urlsplit(url)
+                connections.enter_context(socket.create_connection((place.hostname, place.port)))
+        finally:
+            shell.run("down")
     try:
-        shell.run("vpn", "create", "orders")
-    finally:
-        shell.run("down")
-    try:
-        second = shell.run("up", "--detach", "--listen", "tcp://127.0.0.1:0", "--json").object
-        assert second["url"] == first["url"]
+        assert shell.run(*up).object["url"] == first["url"]
+        now = shell.run("status", "--json").object
+        assert {name: now[name] for name in KINDS_OF_LISTENERS} == {
+            name: status[name] for name in KINDS_OF_LISTENERS
+        }
         assert shell.run("vpn", "show", "orders", "--json").object["name"] == "orders"
     finally:
         shell.run("down")
