@@ -85,7 +85,7 @@ def export_objects(*, admin: AdminOptions, out: Output) -> None:
 
 #: What `--prune` takes along.
 _prune_option = click.option(
-    "--prune", is_flag=True, help="Also delete what operators made and FILE does not name."
+    "--prune", is_flag=True, help="Also delete what operators made and FILE does not name, with all it holds."
 )
 
 
@@ -113,7 +113,7 @@ def plan_config(*, admin: AdminOptions, file: Path, prune: bool, out: Output) ->
 def apply_config(
     *, admin: AdminOptions, file: Path, dry_run: bool, prune: bool, yes: bool, out: Output
 ) -> None:
-    """Create and update the objects of a file, all or none of them; what it does not name stays as it is."""
+    """Create and update the objects of a file, all or none; what it does not name stays, unless you say --prune."""
     if prune and not dry_run:
         planned = _applied(admin, file, dry_run=True, prune=True)
         gone = [f"{row['kind']} {row['name']}" for row in planned if row["action"] == "delete"]
