@@ -91,7 +91,7 @@ function Warnings({ status }) {
 function Figures({ status }) {
   const quota = status.max_spool_usage_mb ? `of ${count(status.max_spool_usage_mb)} MB` : "keeps the newest only";
   return html`<dl class="figures">
-    <${Figure} label="Messages" value=${count(status.messages_spooled)} note=${`at most so far: ${count(status.high_water_mark_messages)}`} />
+    <${Figure} label="Messages" value=${count(status.messages_spooled)} note=${`at most so far: ${count(Math.max(status.high_water_mark_messages, status.messages_spooled))}`} />
     <${Figure} label="Size" value=${size(status.spool_usage_bytes)} note=${quota} />
     <${Figure} label="Unacknowledged" value=${count(status.delivered_unacked)} note=${status.messages_delayed ? `${count(status.messages_delayed)} delayed` : ""} />
     <${Figure} label="In" value=${rate(status.messages_in_per_s)} note=${sizeRate(status.bytes_in_per_s)} />
