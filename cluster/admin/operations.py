@@ -316,3 +316,24 @@ OPERATIONS: Final[dict[str, Operation]] = {
         ADMINISTRATOR, "host", arguments.LoggedInArguments, None, "Write down how a login ended"
     ),
 }
+
+#: Operations that change something; the others read.
+CHANGES: Final = frozenset(
+    (
+        *("objects.create", "objects.update", "objects.delete", "objects.subscribe", "config.apply"),
+        *("endpoints.purge", "endpoints.release", "endpoints.copy", "endpoints.move", "endpoints.redrive"),
+        *("messages.delete", "clients.disconnect", "clients.try", "stages.abort", "sinks.forget"),
+        *(
+            "cluster.token.create",
+            "cluster.token.delete",
+            "keys.reload",
+            "log_level",
+            "workers.scale",
+            "workers.balance",
+            "workers.balance.stop",
+            "standby.switch",
+            "down",
+        ),
+        *("spool.backup", "spool.drop", "spool.verify", "spool.aside.adopt", "spool.aside.delete"),
+    )
+)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -28,7 +29,18 @@ from angarium_server.process import Process, at_work, load_config
 from cluster.configuration.listening import url_of
 from cluster.management.access.ways import Offer, OidcOffer, Ways
 from cluster.management.api import declared, object_metrics, openapi, resources
-from cluster.management.api.routes import ROOT, ROUTES, Found, Route, Target, arguments_of, find, target_of
+from cluster.management.api.recent import Recent, Shared, oldest_s_of
+from cluster.management.api.routes import (
+    ROOT,
+    ROUTES,
+    Found,
+    Route,
+    Shape,
+    Target,
+    arguments_of,
+    find,
+    target_of,
+)
 from cluster.management.api.trials import Trials
 from cluster.management.console import files
 from cluster.management.controller import DEFAULT_TIMEOUT_S, Controller
@@ -45,6 +57,7 @@ if TYPE_CHECKING:
     from angarium_server.connections.tls import Peer
     from angarium_server.http.door import Connection
     from cluster.management.access.outcomes import Caller
+    from cluster.management.api.resources import Ask
 
 ROLE: Final = "management"
 #: The longest that a request may ask to be waited for (`Prefer: wait=SECONDS`).
@@ -92,6 +105,7 @@ class ManagementServer:
         self._site = Site(ROLE, runtime.settings, runtime.tls, HEADERS, self._answered)
         self._streams = Streams(runtime.settings, self._site.headers)
         self._watch = Watch(self._controller.ask)
+        self._recent = Recent()
         for entry in runtime.settings.listen:
             self._site.listen(entry, url_of(entry))
         self._trials = Trials(f"ipc://{process.runtime_dir}/links")
@@ -210,9 +224,16 @@ class ManagementServer:
 
     async def _do(self, request: BaseRequest, operation: str, caller: Caller) -> web.Response:
         """Do any operation, by its name."""
-        arguments = await self._body(request)
-        answer = await self._controller.ask(operation, arguments, caller, wait_of(request))
+        answer = await self._asking(caller, wait_of(request))(operation, await self._body(request))
         return bodies.answer(request, answer)
+
+    def _asking(self, caller: Caller, wait_s: float = DEFAULT_TIMEOUT_S) -> Ask:
+        """Give how an operator asks the controller."""
+
+        async def ask(operation: str, arguments: dict[str, Any]) -> Any:
+            return await self._controller.ask(operation, arguments, caller, wait_s)
+
+        return self._recent.noting(ask)
 
     async def _resource(
         self, request: BaseRequest, connection: Connection, target: Target, found: Found, caller: Caller
@@ -222,24 +243,25 @@ class ManagementServer:
         _allow(request, *methods)
         route = found.routes["GET" if request.method == "HEAD" else request.method]
         body = await self._body(request)
-
-        def ask(operation: str, arguments: dict[str, Any]) -> Awaitable[Any]:
-            return self._controller.ask(operation, arguments, caller, wait_of(request))
-
+        ask = self._asking(caller, wait_of(request))
         if route.streams and wants_stream(request):
             arguments = arguments_of(route, found.values, target.query, body)
             return await self._stream(request, connection, caller, route, arguments)
-        return await resources.answer(request, target, (found, route), body, ask)
+        oldest_s = oldest_s_of(request.headers.get("Cache-Control", ""))
+        if not oldest_s or route.shape is not Shape.ROWS:
+            new = partial(resources.page_of, ask=ask)
+            return await resources.answer(request, target, (found, route), body, ask, new)
+        shared = Shared(self._recent, ask, await ask("operators.me", {}), oldest_s)
+        made = await resources.answer(request, target, (found, route), body, ask, shared.page)
+        made.headers["Age"] = str(int(shared.age_s))
+        return made
 
     async def _try(
         self, request: BaseRequest, connection: Connection, caller: Caller, vpn: str, does: str
     ) -> web.StreamResponse:
         """Publish or subscribe as a client, on behalf of an operator."""
         body = await self._body(request)
-
-        def ask(operation: str, asked: dict[str, Any]) -> Awaitable[Any]:
-            return self._controller.ask(operation, asked, caller)
-
+        ask = self._asking(caller)
         if does == "publish":
             await self._trials.publish(vpn, body, ask)
             return web.Response(status=204)
@@ -256,12 +278,8 @@ class ManagementServer:
         arguments: dict[str, Any],
     ) -> web.StreamResponse:
         """Answer with a stream of events."""
-
-        def ask(operation: str, asked: dict[str, Any]) -> Awaitable[Any]:
-            return self._controller.ask(operation, asked, caller)
-
+        ask = self._asking(caller)
         last = request.headers.get("Last-Event-ID", "")
-
         standing = self._standing(request, connection, caller)
         if route.operation == "jobs.show":
             if last == OVER:

@@ -8,26 +8,19 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cluster.admin.client import Admin
 from tests.integration.browser import Browser, program
+from tests.integration.console_cost import CONSOLES, LOOK_S, SHARE, cpu_s
 from tests.integration.http_api import PASSWORD, managed_node
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 pytestmark = [pytest.mark.slow, pytest.mark.long]
-
-CONSOLES: Final = 10
-SHARE: Final = 0.02
-#: How long it is looked at; passwords are compared before that.
-LOOK_S: Final = 30.0
-
-
-def cpu_s(pids: list[int]) -> float:
-    """Give the CPU time of processes so far."""
-    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids) / 1e9
 
 
 def load_of(pids: list[int], browser: Browser) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
@@ -173,6 +173,40 @@ def test_a_list_is_paged_sorted_and_filtered(node: Node, api: Api) -> None:
 
 
 @pytest.mark.requirement("R263")
+@pytest.mark.requirement("R257", "R262")
+def test_a_list_of_a_moment_ago_is_for_who_may_see_it_and_over_after_a_change(node: Node, api: Api) -> None:
+    """How long it is kept depends on how long it took, so it is tried ten times."""
+    for vpn in ("moment", "other"):
+        assert api.send("POST", "/api/v1/vpns", {"name": vpn}).status == 201
+        operator = {"name": f"of-{vpn}", "role": "viewer", "vpn": vpn, "password": PASSWORD}
+        assert api.send("POST", "/api/v1/operators", operator).status == 201
+        objects: list[Any] = [["queue", vpn, f"ago/{vpn}/{number}", {}] for number in range(50)]
+        assert api.do("config.apply", objects=objects).status == 200
+    lookers = {name: Api(node.management_url, name) for name in ("viewer", "of-moment", "of-other")}
+    path = "/queues?fields=name&limit=200&sort=name&name=ago/*"
+
+    def seen(name: str) -> list[str]:
+        found = lookers[name].get(path, Cache_Control="max-age=30")
+        assert 0 <= int(found.headers["Age"]) <= 30
+        return [row["name"] for row in found.value]
+
+    assert "Age" not in lookers["viewer"].get(path).headers
+    for number in range(10):
+        name = f"ago/moment/new/{number}"
+        before = {one: seen(one) for one in lookers}
+        assert len(before["viewer"]) == 100 + number
+        assert before["of-moment"] == [one for one in before["viewer"] if one.startswith("ago/moment/")]
+        assert before["of-other"] == [f"ago/other/{one}" for one in sorted(map(str, range(50)))]
+        assert api.send("POST", "/api/v1/vpns/moment/queues", {"name": name}).status == 201
+        assert name in seen("viewer")
+        assert name in seen("of-moment")
+    for looker in lookers.values():
+        looker.close()
+    for vpn in ("moment", "other"):
+        assert api.send("DELETE", f"/api/v1/operators/of-{vpn}").status == 204
+        assert api.send("DELETE", f"/api/v1/vpns/{vpn}").status == 204
+
+
 def test_links_bridges_and_webhooks_are_listed_with_how_they_do(node: Node, api: Api) -> None:
     for kind in ("link", "bridge", "webhook"):
         base, _, attributes, _ = OBJECTS[kind]

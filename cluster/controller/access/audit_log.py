@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from angarium import errors
 from cluster import objects
+from cluster.admin.operations import CHANGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -121,26 +122,6 @@ class Repeats:
         assert self._distinct == Counter(key[:2] for key in self._open), "addresses are miscounted"
 
 
-#: Operations that change something; the others read.
-CHANGES: Final = frozenset(
-    (
-        *("objects.create", "objects.update", "objects.delete", "objects.subscribe", "config.apply"),
-        *("endpoints.purge", "endpoints.release", "endpoints.copy", "endpoints.move", "endpoints.redrive"),
-        *("messages.delete", "clients.disconnect", "clients.try", "stages.abort", "sinks.forget"),
-        *(
-            "cluster.token.create",
-            "cluster.token.delete",
-            "keys.reload",
-            "log_level",
-            "workers.scale",
-            "workers.balance",
-            "workers.balance.stop",
-            "standby.switch",
-            "down",
-        ),
-        *("spool.backup", "spool.drop", "spool.verify", "spool.aside.adopt", "spool.aside.delete"),
-    )
-)
 #: Changes that make room, or need none: they go on while the disk has no room for others.
 RELIEVING: Final = frozenset(
     (

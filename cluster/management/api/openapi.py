@@ -82,12 +82,20 @@ _PREFER: Final[Schema] = {
     "schema": _TEXT,
     "example": "wait=60",
 }
+_CACHE_CONTROL: Final[Schema] = {
+    "name": "Cache-Control",
+    "in": "header",
+    "description": "max-age=SECONDS: a list that was made for somebody else will do, if it is no older than so.",
+    "schema": _TEXT,
+    "example": "max-age=10",
+}
 #: By name: what each of them says of an answer.
 _HEADERS: Final[dict[str, tuple[Schema, str]]] = {
     "ETag": (_ETAG, "Changes with each change of the object."),
     "Location": (_TEXT, "The path of what was made or begun."),
     "Link": (_TEXT, 'The path of the next page: <PATH>; rel="next".'),
     "Total-Count": ({"type": "integer"}, "Rows on all pages."),
+    "Age": ({"type": "integer"}, "Seconds since the list was made, for who said Cache-Control."),
     "Retry-After": ({"type": "integer"}, "Come again after so many seconds."),
     "WWW-Authenticate": (_TEXT, "How to log in."),
 }
@@ -95,7 +103,7 @@ _SHAPE_HEADERS: Final = {
     Shape.OBJECT: ("ETag",),
     Shape.MADE: ("ETag", "Location"),
     Shape.JOBS: ("Location",),
-    Shape.ROWS: ("Total-Count", "Link"),
+    Shape.ROWS: ("Total-Count", "Link", "Age"),
 }
 _STATUS: Final = {Shape.MADE: 201, Shape.JOBS: 202, Shape.NOTHING: 204}
 
@@ -154,6 +162,7 @@ class _Document:
                 "headers": {name: _described(*about) for name, about in _HEADERS.items()},
                 "parameters": {
                     "Prefer": _PREFER,
+                    "Cache-Control": _CACHE_CONTROL,
                     **{name: _query(name, *about) for name, about in _PAGING.items()},
                 },
                 "securitySchemes": {
@@ -246,6 +255,8 @@ class _Document:
             }
         if route.shape is Shape.OBJECT and route.method == "GET":
             yield {"name": "If-None-Match", "in": "header", "description": "An ETag.", "schema": _TEXT}
+        if route.shape is Shape.ROWS:
+            yield {"$ref": "#/components/parameters/Cache-Control"}
         if route.streams:
             about = "Of a stream: the id of the last event that its client had."
             yield {"name": "Last-Event-ID", "in": "header", "description": about, "schema": _TEXT}

@@ -19,9 +19,11 @@ from cluster.management.api.routes import COMPARING, Found, Route, Shape, Target
 from cluster.objects import version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from aiohttp.web import BaseRequest
+
+    Ask = Callable[[str, dict[str, Any]], Coroutine[Any, Any, Any]]
 
 
 async def answer(
@@ -29,9 +31,10 @@ async def answer(
     target: Target,
     found: tuple[Found, Route],
     body: dict[str, Any],
-    ask: Callable[[str, dict[str, Any]], Awaitable[Any]],
+    ask: Ask,
+    page: Callable[[str, dict[str, Any], pages.Wanted], Awaitable[pages.Page]],
 ) -> web.Response:
-    """Do what a route says, and answer in its form.
+    """Do what a route says, and answer in its form; `page` gives pages of lists.
 
     Raises:
         AngariumError: it is refused.
@@ -43,14 +46,21 @@ async def answer(
         arguments["version"] = _version_in(request.headers["If-Match"], route)
     if wanted is None:
         return _shaped(request, route, await ask(route.operation, arguments))
-    if wanted.fields and route.operation == "endpoints.list":
-        return _rows(request, target, await page_of_endpoints(arguments, wanted, ask))
-    return _rows(request, target, pages.page_of(await ask(route.operation, arguments), wanted))
+    return _rows(request, target, await page(route.operation, arguments, wanted))
 
 
-async def page_of_endpoints(
-    arguments: dict[str, Any], wanted: pages.Wanted, ask: Callable[[str, dict[str, Any]], Awaitable[Any]]
-) -> pages.Page:
+async def page_of(operation: str, arguments: dict[str, Any], wanted: pages.Wanted, ask: Ask) -> pages.Page:
+    """Give a page of what an operation lists.
+
+    Raises:
+        AngariumError: it is refused.
+    """
+    if wanted.fields and operation == "endpoints.list":
+        return await _page_of_endpoints(arguments, wanted, ask)
+    return pages.page_of(await ask(operation, arguments), wanted)
+
+
+async def _page_of_endpoints(arguments: dict[str, Any], wanted: pages.Wanted, ask: Ask) -> pages.Page:
     """Give a page of endpoints: of all of them only what decides is asked for, and the rest of those on the page.
 
     Of ten thousand queues a dozen columns take the node three times as long.

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from angarium import errors
 from cluster import objects
-from cluster.admin.operations import OPERATIONS
+from cluster.admin.operations import CHANGES, OPERATIONS
 from cluster.controller.access import audit_log as module
 from cluster.controller.access.audit_log import (
-    CHANGES,
     DISTINCT_MAX,
     LOGIN,
     RELIEVING,

@@ -72,7 +72,7 @@ def test_a_page_of_endpoints_asks_for_the_rest_of_its_own_rows_alone() -> None:
         return found
 
     query = {"sort": ["-messages_spooled"], "limit": ["3"], "fields": ["name,owner,none"]}
-    page = asyncio.run(resources.page_of_endpoints({"vpn": None}, wanted_of(query), ask))
+    page = asyncio.run(resources.page_of("endpoints.list", {"vpn": None}, wanted_of(query), ask))
     assert page.rows == [{"name": f"q{n}", "owner": "me", "none": None} for n in (8, 6)]
     assert (page.total, page.cursor != "") == (9, True)
     assert asked == [

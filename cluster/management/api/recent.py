@@ -1,0 +1,187 @@
+"""Lists of a moment ago: what many open consoles ask for every few seconds, the node makes once for all of them.
+
+Who takes one says how old it may be (`Cache-Control: max-age=10`, RFC 9111, section 5.2.1.1); everybody else gets a new
+one. It is kept for `PAUSE_PER_WORK` times as long as it took to make, so consoles together have the node work on a list
+for a fiftieth of the time, however many they are, and a list that costs little is as good as new. Kept are the rows, of
+which others want another page, and the pages.
+
+They are for all operators of the same scope, and of the same role where not every role may see the list: the controller
+judges by nothing else, and is asked for both each time. After a change over the management API nobody gets anything of
+before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from angarium import errors, wire
+from cluster.admin.operations import CHANGES, OPERATIONS, VIEWER
+from cluster.management.api.resources import page_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+    from cluster.management.api.pages import Page, Row, Wanted
+    from cluster.management.api.resources import Ask
+
+#: A list is kept for so many times as long as it took to make.
+PAUSE_PER_WORK: Final = 50
+#: The oldest one that anybody gets.
+AGE_MAX_S: Final = 30.0
+#: Lists and pages that are kept, or being made; of one more nothing is kept.
+LISTS_MAX: Final = 64
+#: Values in all that is kept, of 100 bytes or so; what would be more is for those who wait for it alone.
+VALUES_MAX: Final = 500_000
+
+_MAX_AGE: Final = re.compile(r"max-age=([0-9]{1,9})")
+
+
+class _Key(NamedTuple):
+    """What makes two lists the same; without `wanted` it is about rows, and not about a page of them."""
+
+    #: Empty: every role may see it.
+    role: str
+    vpn: str
+    operation: str
+    arguments: bytes
+    wanted: Wanted | None = None
+
+
+class _Made(NamedTuple):
+    """Rows, or a page of them, and how old they were when they were asked for."""
+
+    value: Any
+    rows: Sequence[Row]
+    age_s: float
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """What is made, or was."""
+
+    #: As old as this is what is in it, on the clock of who keeps it.
+    since: float
+    task: asyncio.Task[_Made]
+    #: In its rows; none while it is made.
+    values: int = 0
+
+
+def oldest_s_of(header: str) -> float:
+    """Give how old an answer may be by a header Cache-Control; 0: it is to be a new one."""
+    for directive in header.lower().split(","):
+        if match := _MAX_AGE.fullmatch(directive.strip()):
+            return min(float(match[1]), AGE_MAX_S)
+    return 0.0
+
+
+class Recent:
+    """The lists that were made last."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: dict[_Key, _Kept] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def noting(self, ask: Ask) -> Ask:
+        """Give the same questions, after which nothing of before a change is known."""
+
+        async def asked(operation: str, arguments: dict[str, Any]) -> Any:
+            try:
+                return await ask(operation, arguments)
+            finally:
+                if operation in CHANGES:
+                    self._kept.clear()
+
+        return asked
+
+    async def take(self, key: _Key, oldest_s: float, make: Callable[[], Coroutine[Any, Any, _Made]]) -> _Made:
+        """Give what is no older, or make it.
+
+        Raises:
+            AngariumError: it is refused.
+        """
+        now = self._clock()
+        known = self._kept.get(key)
+        if known is not None and now - known.since <= oldest_s:
+            try:
+                made = await asyncio.shield(known.task)
+                return made._replace(age_s=now - known.since)
+            except errors.AngariumError:
+                return await make()  # the refusal is that of somebody else
+        if known is None and len(self._kept) >= LISTS_MAX:
+            return await make()
+        # Who asked first may go away, while others wait for it.
+        begun = self._kept[key] = _Kept(now, asyncio.create_task(make()))
+        begun.task.add_done_callback(lambda _: self._keep(key, begun))
+        return await asyncio.shield(begun.task)
+
+    def _keep(self, key: _Key, kept: _Kept) -> None:
+        if kept.task.cancelled() or kept.task.exception() is not None:
+            self._drop(key, kept)
+            return
+        made = kept.task.result()
+        kept.values = sum(map(len, made.rows))
+        if sum(one.values for one in self._kept.values()) > VALUES_MAX:
+            self._drop(key, kept)
+            return
+        life_s = min(PAUSE_PER_WORK * (self._clock() - kept.since), AGE_MAX_S)
+        kept.since -= made.age_s
+        asyncio.get_running_loop().call_later(life_s, self._drop, key, kept)
+
+    def _drop(self, key: _Key, kept: _Kept) -> None:
+        if self._kept.get(key) is kept:
+            del self._kept[key]
+
+
+class Shared:
+    """Pages for one operator, made of what others like him have asked for a moment ago."""
+
+    def __init__(self, recent: Recent, ask: Ask, me: Mapping[str, str], oldest_s: float) -> None:
+        self._recent = recent
+        self._ask = ask
+        self._me = me
+        self._oldest_s = oldest_s
+        #: Of the page that was given.
+        self.age_s = 0.0
+
+    async def page(self, operation: str, arguments: dict[str, Any], wanted: Wanted) -> Page:
+        """Give a page of what an operation lists.
+
+        Raises:
+            AngariumError: it is refused.
+        """
+
+        async def make() -> _Made:
+            ages = [0.0]
+
+            async def rows(asked: str, its_arguments: dict[str, Any]) -> Any:
+                made = await self._rows(asked, its_arguments)
+                ages.append(made.age_s)
+                return made.value
+
+            page = await page_of(operation, arguments, wanted, rows)
+            return _Made(page, page.rows, max(ages))
+
+        found = await self._recent.take(self._key(operation, arguments, wanted), self._oldest_s, make)
+        self.age_s = found.age_s
+        page: Page = found.value
+        return page
+
+    async def _rows(self, operation: str, arguments: dict[str, Any]) -> _Made:
+        async def make() -> _Made:
+            rows = await self._ask(operation, arguments)
+            return _Made(rows, rows, 0.0)
+
+        return await self._recent.take(self._key(operation, arguments), self._oldest_s, make)
+
+    def _key(self, operation: str, arguments: dict[str, Any], wanted: Wanted | None = None) -> _Key:
+        role, scope, *_ = OPERATIONS[operation]
+        is_for_all = role == VIEWER and scope in ("node", "vpn", "vpns")
+        its_role = "" if is_for_all else self._me["role"]
+        return _Key(its_role, self._me["vpn"], operation, wire.pack(arguments), wanted)

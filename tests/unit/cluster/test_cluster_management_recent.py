@@ -1,0 +1,241 @@
+"""Lists of a moment ago: made once for many who look, given to nobody who may not see them, gone after a change."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from angarium import errors
+from cluster.management.api import recent as module
+from cluster.management.api.pages import Wanted
+from cluster.management.api.recent import AGE_MAX_S, LISTS_MAX, Recent, Shared, oldest_s_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+ANNA = {"name": "anna", "role": "viewer", "vpn": ""}
+BERT = {"name": "bert", "role": "viewer", "vpn": ""}
+OF_VPN = {"name": "carl", "role": "viewer", "vpn": "v1"}
+ADMIN = {"name": "dora", "role": "administrator", "vpn": ""}
+FIRST, LAST = Wanted(column="name"), Wanted(column="name", is_descending=True)
+
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(test(**fixtures))
+
+    return run
+
+
+class Node:
+    """Answers each question with its number, when it is told to; each takes so many seconds of its clock."""
+
+    def __init__(self, took_s: float = 1.0) -> None:
+        self.now = 100.0
+        self.took_s = took_s
+        self.asked: list[str] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.refuses = False
+        self.recent = Recent(lambda: self.now)
+
+    async def ask(self, operation: str, _arguments: dict[str, Any]) -> Any:
+        self.asked.append(operation)
+        number = len(self.asked)
+        await self.may_answer.wait()
+        self.now += self.took_s
+        if self.refuses:
+            raise errors.error_for(errors.OPERATOR_DENIED, f"number {number}")
+        return [{"name": letter, "number": number} for letter in "abc"]
+
+    async def look(
+        self,
+        me: dict[str, str] = ANNA,
+        oldest_s: float = 10.0,
+        wanted: Wanted = FIRST,
+        operation: str = "clients.list",
+        **arguments: Any,
+    ) -> int:
+        """Give the number of the question that a page was made of."""
+        page = await self.shared(me, oldest_s).page(operation, arguments, wanted)
+        number: int = page.rows[0]["number"]
+        return number
+
+    def shared(self, me: dict[str, str] = ANNA, oldest_s: float = 10.0) -> Shared:
+        return Shared(self.recent, self.ask, me, oldest_s)
+
+    async def change(self, operation: str = "objects.create") -> Any:
+        return await self.recent.noting(self.ask)(operation, {})
+
+
+@pytest.mark.parametrize(
+    ("header", "oldest_s"),
+    [
+        ("", 0),
+        ("no-cache", 0),
+        ("max-age=0", 0),
+        ("max-age=10", 10),
+        ("No-Transform, Max-Age=3 ", 3),
+        ("max-age=999999999", AGE_MAX_S),
+        ("max-age=-1", 0),
+        ("max-age=1e9", 0),
+        ("s-max-age=5", 0),
+        ("max-age=" + "9" * 5_000, 0),
+    ],
+)
+def test_how_old_a_list_may_be_is_said_in_a_header(header: str, oldest_s: float) -> None:
+    assert oldest_s_of(header) == oldest_s
+
+
+@in_a_loop
+async def test_those_who_look_at_once_get_one_list() -> None:
+    node = Node()
+    node.may_answer.clear()
+    looks = [asyncio.create_task(node.look(me)) for me in (ANNA, BERT, ANNA)]
+    await asyncio.sleep(0)
+    node.may_answer.set()
+    assert await asyncio.gather(*looks) == [1, 1, 1]
+    assert await node.look() == 1
+    assert len(node.asked) == 1
+
+
+@in_a_loop
+async def test_who_goes_away_takes_the_list_from_nobody() -> None:
+    node = Node()
+    node.may_answer.clear()
+    first, other = asyncio.create_task(node.look()), asyncio.create_task(node.look(BERT))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.sleep(0)
+    node.may_answer.set()
+    assert await other == 1
+    assert first.cancelled()
+
+
+@in_a_loop
+async def test_others_look_at_lists_of_their_own() -> None:
+    node = Node()
+    looks = [node.look(), node.look(OF_VPN), node.look(vpn="v1"), node.look(name="a*")]
+    assert [await one for one in looks] == [1, 2, 3, 4]
+    assert await node.look(OF_VPN) == 2
+
+
+@in_a_loop
+async def test_a_list_that_not_every_role_may_see_is_for_one_role() -> None:
+    """Operators are objects that administrators alone see, by the same operation as others."""
+    node = Node()
+    assert await node.look(ADMIN, operation="objects.list", kind="operator") == 1
+    node.refuses = True
+    for one in (ANNA, OF_VPN):
+        with pytest.raises(errors.ForbiddenError):
+            await node.look(one, operation="objects.list", kind="operator")
+    node.refuses = False
+    assert await node.look(ADMIN, operation="objects.list", kind="operator") == 1
+    assert await node.look(ADMIN) == await node.look(ANNA) == 4
+
+
+@in_a_loop
+async def test_a_list_is_no_older_than_who_looks_wants_it() -> None:
+    node = Node()
+    assert await node.look() == 1
+    node.now += 5
+    assert await node.look(oldest_s=5.9) == 2
+    shared = node.shared(oldest_s=5.9)
+    node.now += 2
+    page = await shared.page("clients.list", {}, FIRST)
+    assert (page.rows[0]["number"], shared.age_s) == (2, 3.0)
+
+
+@in_a_loop
+async def test_another_page_is_made_of_the_same_rows_and_is_as_old_as_they_are() -> None:
+    node = Node()
+    assert await node.look() == 1
+    node.now += 4
+    other = node.shared()
+    assert (await other.page("clients.list", {}, LAST)).rows[0] == {"name": "c", "number": 1}
+    assert (len(node.asked), other.age_s) == (1, 5.0)
+    node.now += 4
+    again = node.shared()
+    await again.page("clients.list", {}, LAST)
+    assert (len(node.asked), again.age_s) == (1, 9.0)
+    node.now += 2
+    assert await node.look(wanted=LAST) == 2
+
+
+@in_a_loop
+async def test_a_list_is_kept_for_many_times_as_long_as_it_took() -> None:
+    node = Node(took_s=0.0)
+    assert await node.look() == 1
+    await asyncio.sleep(0)  # it is dropped by the loop
+    await asyncio.sleep(0)
+    assert await node.look() == 2
+
+
+@in_a_loop
+async def test_who_changes_something_sees_it_and_everybody_else_too() -> None:
+    node = Node()
+    assert await node.look() == 1
+    await node.change()
+    assert await node.look() == 3
+    await node.change("audit")  # reads
+    assert await node.look(BERT) == 3
+    node.refuses = True
+    with pytest.raises(errors.ForbiddenError):
+        await node.change()  # whether it was done may be unknown
+    node.refuses = False
+    assert await node.look() == 6
+
+
+@in_a_loop
+async def test_a_list_that_was_begun_before_a_change_is_for_those_who_wait_for_it_alone() -> None:
+    node = Node()
+    node.may_answer.clear()
+    before, change = asyncio.create_task(node.look()), asyncio.create_task(node.change())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    node.may_answer.set()
+    await change
+    after = await node.look()
+    assert (await before, after) == (node.asked.index("clients.list") + 1, 3)
+
+
+@in_a_loop
+async def test_a_refusal_is_for_who_was_refused() -> None:
+    node = Node()
+    node.refuses = True
+    node.may_answer.clear()
+    looks = [asyncio.create_task(node.look(me)) for me in (ANNA, BERT)]
+    await asyncio.sleep(0)
+    node.may_answer.set()
+    refused = await asyncio.gather(*looks, return_exceptions=True)
+    assert [one.detail for one in refused if isinstance(one, errors.ForbiddenError)] == [
+        "number 1",
+        "number 2",
+    ]
+    node.refuses = False
+    assert await node.look() == 3
+
+
+@in_a_loop
+async def test_no_more_lists_are_kept_than_there_may_be() -> None:
+    node = Node()
+    most = LISTS_MAX // 2  # the rows and a page of each
+    for number in range(most + 3):
+        assert await node.look(name=str(number)) == number + 1
+    assert len(node.recent) == LISTS_MAX
+    assert await node.look(name=str(most)) == most + 4
+    assert await node.look(name="0", oldest_s=1_000) == 1
+
+
+@in_a_loop
+async def test_no_more_values_are_kept_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node()
+    monkeypatch.setattr(module, "VALUES_MAX", 24)  # rows and page of two lists
+    assert [await node.look(name=name) for name in "abc"] == [1, 2, 3]
+    assert [await node.look(name=name) for name in "abc"] == [1, 2, 4]
+    node.now += 100
+    assert [await node.look(name=name) for name in "abc"] == [5, 6, 7]
