@@ -55,15 +55,15 @@ function OfNode() {
     <${Alarms} ...${{ status, health, cluster }} />
     <dl class="figures">
       <${Figure} label="Messages in" value=${rate(rates.messages_in_per_s)} note=${sizeRate(rates.bytes_in_per_s)} />
-      <${Figure} label="Messages out" value=${rate(rates.messages_out_per_s)} note=${sizeRate(rates.bytes_out_per_s)} />
+      <${Figure} label="Messages out" value=${rate(rates.messages_out_per_s)} note=${`${sizeRate(rates.bytes_out_per_s)} to subscribers`} />
       <${Figure} label="Clients" value=${html`<${Link} path=${["clients"]}>${count(status.sessions)}<//>`} note=${`${count(status.subscriptions)} subscriptions`} />
       <${Figure} label="Messages stored" value=${count(spool.messages)} note=${`${size(spool.usage_bytes)} of ${size(spool.quota_bytes)}`} />
       <${Figure} label="Unacknowledged" value=${count(spool.delivered_unacked)} note=${`of ${count(spool.delivered_unacked_max)}`} />
       <${Figure} label="Endpoints" value=${count(spool.endpoints)} note=${`${count(spool.producers)} open producers`} />
     </dl>
     <div class="columns">
-      <${Panel} id="rates" title="Messages each second"><${Chart} label="Messages each second" series=${["In", "Out"]} data=${messages} show=${rate} /><//>
-      <${Panel} id="bytes" title="Bytes each second"><${Chart} label="Bytes each second" series=${["In", "Out"]} data=${bytes} show=${sizeRate} /><//>
+      <${Panel} id="rates" title="Messages each second"><${Chart} label="Messages each second" series=${["In", "To subscribers"]} data=${messages} show=${rate} /><//>
+      <${Panel} id="bytes" title="Bytes each second"><${Chart} label="Bytes each second" series=${["In", "To subscribers"]} data=${bytes} show=${sizeRate} /><//>
     </div>
     <div class="columns">
       <${Panel} id="deepest" title="Fullest queues" actions=${html`<${Link} path=${["queues"]}>All queues<//>`}><${Deepest} rows=${deepest} /><//>
