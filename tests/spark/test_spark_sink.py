@@ -106,10 +106,10 @@ def test_a_null_topic_fails_the_batch_and_names_its_row(spark: SparkSession, nod
 
 
 def test_a_long_topic_is_named(spark: SparkSession, node: Node) -> None:
-    frame = numbers(spark, 3, 1).selectExpr("repeat('x', 250 + int(id)) as topic")
+    frame = numbers(spark, 20, 1).selectExpr("repeat('x', 240 + int(id)) as topic")
     text = failure(lambda: save(frame, node))
     assert "error 40004" in text
-    assert "row 2 of task 0 (topic 'xxx" in text
+    assert "row 12 of task 0 (topic 'xxx" in text, "the first one of many"
 
 
 def test_a_queue_that_is_not_there_is_named(spark: SparkSession, node: Node) -> None:

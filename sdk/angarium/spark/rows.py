@@ -194,7 +194,7 @@ def _topics(view: _Batch) -> list[str]:
     topics = view.values("topic") or [None] * view.rows
     if None in topics:
         raise view.error(topics.index(None), "its topic is NULL", errors.INVALID_TOPIC)
-    for topic in set(topics):
+    for topic in dict.fromkeys(topics):  # in order: the first one that is wrong is named
         try:
             check_topic(topic)
         except errors.AngariumError as error:
