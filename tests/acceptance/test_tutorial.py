@@ -12,8 +12,11 @@ import pytest
 from tests.acceptance.document import blocks
 from tests.acceptance.installation import ROOT
 from tests.share import short
+from tests.spark.warm_python import warm_python
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.acceptance.document import Desk
     from tests.acceptance.installation import Installation
 
@@ -21,7 +24,6 @@ TUTORIAL = ROOT / "docs" / "tutorial"
 SPARK = "A stream into Spark"
 REPORT = "A report"
 CLEAN_UP = "Clean up"
-COMPILED_FIRST = ROOT / "tests" / "spark" / "compiled_first"
 
 IN_A_HURRY = (
     "spark.ui.enabled false",
@@ -50,14 +52,18 @@ def test_a_part_works_as_printed(
 
 
 @pytest.fixture
-def spark_in_a_hurry(request: pytest.FixtureRequest, desk: Desk, tmp_path: Path) -> None:
-    """Have Spark interpret queries, as there are few rows, and not compile PySpark in each of its processes.
+def spark_in_a_hurry(request: pytest.FixtureRequest, desk: Desk, tmp_path: Path) -> Iterator[None]:
+    """Have Spark interpret queries, as there are few rows, and not import PySpark in each of its processes.
 
     With --long it does what it always does.
     """
-    if not request.config.getoption("--long"):
-        (tmp_path / "spark-defaults.conf").write_text("\n".join(IN_A_HURRY), encoding="ascii")
-        desk.environment |= {"SPARK_CONF_DIR": str(tmp_path), "PYTHONPATH": str(COMPILED_FIRST)}
+    if request.config.getoption("--long"):
+        yield
+        return
+    (tmp_path / "spark-defaults.conf").write_text("\n".join(IN_A_HURRY), encoding="ascii")
+    with warm_python(tmp_path) as python:
+        desk.environment |= {"SPARK_CONF_DIR": str(tmp_path), "PYSPARK_PYTHON": str(python)}
+        yield
 
 
 @pytest.mark.usefixtures("spark_in_a_hurry")

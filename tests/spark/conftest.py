@@ -6,13 +6,13 @@ Starting Spark takes seconds, so all modules share a session (tests/conftest.py 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from angarium_server.testing import Node
+from tests.spark.warm_python import warm_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,6 @@ FAULTS = int(os.environ.get("ANGARIUM_SPARK_FAULTS", "1"))
 #: Java starts slowly on a machine that is busy.
 TIMEOUT_S = 480
 _HERE = Path(__file__).resolve().parent
-_REPOSITORY = str(_HERE.parents[1])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,16 +55,23 @@ def java() -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Give what Spark is told is its Python."""
+    with warm_python(tmp_path_factory.mktemp("python")) as program:
+        yield str(program)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, python: str) -> Iterator[SparkSession]:
     """Give a session of `local[2]` that knows the format `angarium`."""
     from pyspark.sql import SparkSession
 
-    _let_workers_import()
     folder = tmp_path_factory.mktemp("spark")
     settings = {
         "spark.driver.memory": "1g",
         # Half of the CPU time of a short session goes into compiling code that is hardly used again.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        # Most of what a query makes is garbage at its end; a heap that begins small is looked through all the time.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Xms600m -Xmn400m",
         "spark.ui.enabled": "false",
         # Queries here see few rows once: Java that is made and compiled for each takes longer than to interpret it. The
         # jobs of the tutorial run with what Spark does by default.
@@ -87,21 +93,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").appName("angarium-tests")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    # For Java alone: nodes that are to import from elsewhere are started cold.
+    # For this session alone.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(_HERE / "compiled_first"), os.environ["PYTHONPATH"]]))
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("PYSPARK_PYTHON", python)
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
-
-
-def _let_workers_import() -> None:
-    """Have Spark's Python workers run this interpreter, with the code under test."""
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    paths = [_REPOSITORY, f"{_REPOSITORY}/sdk", *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from angarium.spark.sink import Written
 
 NAME = "angarium_faulty"
+#: Has the id of this process, for all that Spark starts.
+DRIVER = "ANGARIUM_SINK_DRIVER"
 
 
 def is_time(what: str, batch: object) -> bool:
@@ -66,13 +67,14 @@ class FaultySource(AngariumDataSource):
 
 def kill_driver() -> None:
     """Kill the JVM of the driver and the program that started it, as a power cut does."""
-    for process in psutil.Process().parents():
-        if process.name() == "java" or __file__ in process.cmdline():
-            process.send_signal(signal.SIGKILL)
+    driver = psutil.Process(int(os.environ[DRIVER]))
+    for process in (*driver.children(recursive=True), driver):
+        process.kill()
     os._exit(9)
 
 
 def main(url: str, files: str, checkpoint: str, queue: str) -> None:
+    os.environ[DRIVER] = str(os.getpid())
     builder = SparkSession.builder.master("local[2,4]").appName("sink-driver")
     for name, value in {
         "spark.driver.memory": "1g",

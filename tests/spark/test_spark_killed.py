@@ -134,14 +134,13 @@ def write_files(folder: Path) -> None:
         os.utime(path, (number + 1, number + 1))  # Spark takes files by their age, and these are equally old
 
 
-def run_driver(arguments: list[str], faults: str) -> int:
+def run_driver(arguments: list[str], faults: str, python: str) -> int:
     """Run the driver until it ends, or dies of its fault; give its status."""
     environment = {
         **os.environ,
         "ANGARIUM_SINK_FAULTS": faults,
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": os.pathsep.join(map(str, (DRIVER.with_name("compiled_first"), DRIVER.parents[2]))),
     }
     done = subprocess.run(
         [sys.executable, str(DRIVER), *arguments],
@@ -160,7 +159,7 @@ def published(client: blocking.Client, queue: str) -> list[int]:
 
 
 def test_every_row_arrives_once_whatever_dies(
-    spark: SparkSession, node: Node, tmp_path: Path, faults: int
+    spark: SparkSession, python: str, node: Node, tmp_path: Path, faults: int
 ) -> None:
     """A task dies with its rows staged, another one is run twice, the driver dies behind a commit, and before one.
 
@@ -171,10 +170,10 @@ def test_every_row_arrives_once_whatever_dies(
     with blocking.connect(node.url) as client:
         client.create_queue("faults")
         arguments = [node.url, str(files), str(checkpoint), "faults"]
-        assert run_driver(arguments, "task:0 twin:1 after:2") != 0
+        assert run_driver(arguments, "task:0 twin:1 after:2", python) != 0
         assert published(client, "faults") == list(range(3 * ROWS))
         if faults > 1:
-            assert run_driver(arguments, "before:3") != 0
+            assert run_driver(arguments, "before:3", python) != 0
             assert published(client, "faults") == []
         deliver(spark, "angarium", *arguments)
         assert published(client, "faults") == list(range(3 * ROWS, FILES * ROWS))

@@ -1,1 +1,0 @@
-"""What Python imports at its start where tests on Spark have put it on the path."""
