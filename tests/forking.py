@@ -2,7 +2,8 @@
 
 xdist starts an interpreter for each, and each imports and collects all tests again, for seven seconds of CPU time. Here
 the controller collects, and what xdist takes for new interpreters are forks of it, which say at once what they have.
-The rest is xdist's own. Of a process that dies the place is taken by one that is started as usual.
+The rest is xdist's own, but that two messages tell of a test, not six. Of a process that dies the place is taken by one
+that is started as usual.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def work(channel: Any) -> None:
     temporary = config._tmp_path_factory  # type: ignore[attr-defined]
     temporary._given_basetemp, temporary._basetemp = Path(options["basetemp"]), None
     _capturing(config).start_global_capturing()
-    worker = xdist.remote.WorkerInteractor(config, channel)
+    worker = _Terse(config, channel) if _is_terse(config) else xdist.remote.WorkerInteractor(config, channel)
     worker.pytest_sessionstart(session)
     worker.pytest_collection_finish(session)
     status = 2
@@ -151,6 +152,27 @@ def work(channel: Any) -> None:
     finally:
         config.hook.pytest_sessionfinish(session=session, exitstatus=status)
         config._ensure_unconfigure()
+
+
+class _Terse(xdist.remote.WorkerInteractor):  # type: ignore[misc]
+    """Tells the controller what it shows of a test: not that it begins, was prepared well, and was tidied up."""
+
+    def pytest_runtest_logstart(self) -> None:
+        pass
+
+    def pytest_runtest_logfinish(self) -> None:
+        pass
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.passed:
+            report.keywords = {}
+        if report.when == "call" or not report.passed:
+            super().pytest_runtest_logreport(report)
+
+
+def _is_terse(config: pytest.Config) -> bool:
+    """Tell whether nobody asked for times or for a file of results, which have all parts of a test."""
+    return not config.option.xmlpath and config.option.durations is None
 
 
 def _leave_to_the_controller(config: pytest.Config) -> None:
