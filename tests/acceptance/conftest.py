@@ -29,9 +29,9 @@ def installation(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> It
     command_shell.SERVERS[0].close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def node(tmp_path_factory: pytest.TempPathFactory, installation: Installation) -> Iterator[Shell]:
-    """Give a shell with a running node of two workers."""
+    """Give a shell with a running node of two workers; it ends with these tests, since a node is never quite idle."""
     shell = Shell(tmp_path_factory.mktemp("node"))
     shell.run("up", "--detach", "--workers", "2", "--listen", "tcp://127.0.0.1:0")
     try:
