@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 
 import angarium
-from angarium import blocking
+from angarium import blocking, errors
 from angarium_server import launch, testing
+from cluster.admin.client import Admin
 from cluster.security.authority import create_certificate
 from tests.integration.etcd_servers import Etcd
 from tests.ports import free_port
@@ -63,6 +64,15 @@ class Host:
             return dict(msgspec.json.decode((self.data / "standby-status.json").read_bytes()))
         except OSError:
             return {"role": "", "in_sync": [], "acts": False}
+
+    def answers(self) -> bool:
+        """Tell whether commands are answered here: a primary starts its node once it is one."""
+        try:
+            with Admin(self.data) as admin:
+                admin.call("status")
+        except errors.AngariumError:
+            return False
+        return True
 
     def output(self) -> str:
         return self._log.read_text(errors="replace")[-6_000:] if self._log.exists() else ""
@@ -157,6 +167,10 @@ password_file = "password"
             LIMIT_S,
             host.output,
         )
+        self._wait_node(host)
+
+    def _wait_node(self, host: Host) -> None:
+        wait_for(host.answers, bool, f"an answer of the node on {host.name}", LIMIT_S, host.output)
 
     def wait_in_sync(self) -> None:
         wait_for(
@@ -173,7 +187,7 @@ password_file = "password"
         return next(host for host in self.hosts.values() if host.status["role"] == "primary")
 
     def fail_over(self) -> tuple[Host, Host]:
-        """Kill the primary, and give it with the host that has taken over.
+        """Kill the primary, and give it with the host that has taken over, whose node answers.
 
         On a busy machine the standby may have been let go just before, and nobody takes over: then it is tried again.
         """
@@ -190,12 +204,13 @@ password_file = "password"
                 after.output,
             )
             if _acts(found):
+                self._wait_node(after)
                 return before, after
             before.up()
         raise AssertionError("the standby was let go each time before the primary was killed")
 
     def hand_over(self) -> None:
-        """Have the primary hand over, and wait until one begins."""
+        """Have the primary hand over, and wait until the node of one answers."""
         self.wait_in_sync()
         before = self.primary
         epoch = before.status["epoch"]
@@ -207,6 +222,7 @@ password_file = "password"
             LIMIT_S,
             before.output,
         )
+        self._wait_node(self.primary)
 
     def client(self, **options: Any) -> blocking.Client:
         """Connect a client that has both addresses."""

@@ -413,8 +413,12 @@ def _open_here(data: str, timeout_s: float) -> Admin:
         from cluster.standby.pair.settings import read_status
 
         status = read_status(Path(data))
-        if status is None or status.primary in ("", status.host):
+        if status is None:
             raise
+    if status.primary in ("", status.host):
+        detail = f"no node runs on {data} yet: host {status.host} of its pair is about to start it, or to end"
+        advice = "try again in a moment; 'angarium standby status' shows both hosts"
+        raise errors.error_for(errors.NODE_UNREACHABLE, detail, advice)
     detail = f"host {status.host} is the standby, the node runs on host {status.primary}"
     advice = "'angarium standby status' shows both; all else is asked there"
     raise errors.error_for(errors.NODE_UNREACHABLE, detail, advice)

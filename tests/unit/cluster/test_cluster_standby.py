@@ -323,6 +323,14 @@ def test_who_asks_at_the_standby_is_told_where_the_node_runs(
     err = capsys.readouterr().err
     assert "host beta is the standby, the node runs on host alpha" in err
     assert "'angarium standby status'" in err
+    for primary in ("beta", ""):
+        (tmp_path / STATUS_FILE).write_bytes(
+            msgspec.json.encode(msgspec.structs.replace(here, role="primary", primary=primary))
+        )
+        assert cli.run(["status", "--data", str(tmp_path)]) == 1
+        err = capsys.readouterr().err
+        assert "host beta of its pair is about to start it, or to end" in err
+        assert "try again in a moment" in err
     (tmp_path / STATUS_FILE).write_bytes(msgspec.json.encode(msgspec.structs.replace(here, pid_start=1)))
     assert cli.run(["status", "--data", str(tmp_path)]) == 1
     assert "no node was started" in capsys.readouterr().err
