@@ -318,7 +318,7 @@ class ControllerServer:
                 _log.warning("a malformed frame came to the admin API: %s", error)
                 continue
             number, operation, given, caller = request
-            claim = LOCAL if caller is None else Claim("management", caller.operator, caller.address)
+            claim = LOCAL if caller is None else Claim("management", *msgspec.structs.astuple(caller))
             self._do(self._controller.admin(identity, number, operation, given, time.monotonic(), claim))
         return True
 

@@ -251,7 +251,11 @@ class ManagementServer:
         if not oldest_s or route.shape is not Shape.ROWS:
             new = partial(resources.page_of, ask=ask)
             return await resources.answer(request, target, (found, route), body, ask, new)
-        shared = Shared(self._recent, ask, await ask("operators.me", {}), oldest_s)
+
+        def asking(rights: tuple[str, str]) -> Ask:
+            return self._asking(caller._replace(rights=rights), wait_of(request))
+
+        shared = Shared(self._recent, asking, await ask("operators.me", {}), oldest_s)
         made = await resources.answer(request, target, (found, route), body, ask, shared.page)
         made.headers["Age"] = str(int(shared.age_s))
         return made

@@ -34,6 +34,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     operator: _Text
     address: _Text
+    #: Role and Message VPN that it is to be judged by, for an answer that others with the same get too; None: any.
+    rights: tuple[_Text, _Text] | None = None
 
 
 class Claim(NamedTuple):
@@ -43,6 +45,8 @@ class Claim(NamedTuple):
     #: The operator; at `remote` the common name of the certificate; nothing at `local`.
     name: str = ""
     address: str = ""
+    #: Role and Message VPN that he has to have; None: any.
+    rights: tuple[str, str] | None = None
 
 
 class Who(NamedTuple):
@@ -81,8 +85,9 @@ class Callers:
 
         Raises:
             UnauthorizedError: nobody who may ask for anything (40101).
+            ForbiddenError: he has other rights than those of the claim (40327).
         """
-        door, name, address = claim
+        door, name, address, rights = claim
         if door == "local":
             return Who(self._owner, ADMINISTRATOR, "", door, address)
         if door == "remote":
@@ -91,6 +96,9 @@ class Callers:
         if operator is None or not operator["enabled"]:
             detail = f"operator {name!r}, who does not exist or is disabled"
             raise errors.error_for(errors.UNAUTHORIZED, detail)
+        if rights not in (None, (operator["role"], operator["vpn"])):
+            detail = f"the role or the Message VPN of operator {name!r} was changed just now: ask again"
+            raise errors.error_for(errors.OPERATOR_DENIED, detail)
         return Who(name, operator["role"], operator["vpn"], door, address)
 
     def _of_certificate(self, common_name: str, address: str) -> Who:

@@ -23,6 +23,8 @@ class Caller(NamedTuple):
 
     operator: str
     address: str
+    #: His role and Message VPN, if the answer is to be refused should he have others by now; None: any.
+    rights: tuple[str, str] | None = None
 
 
 class Login(NamedTuple):

@@ -6,8 +6,9 @@ for a fiftieth of the time, however many they are, and a list that costs little 
 which others want another page, and the pages.
 
 They are for all operators of the same scope, and of the same role where not every role may see the list: the controller
-judges by nothing else, and is asked for both each time. After a change over the management API nobody gets anything of
-before.
+judges by nothing else, and is asked for both each time. It makes a list by these rights or refuses: should those of who
+asks change before it comes to that, it would be one for others. After a change over the management API nobody gets
+anything of before.
 """
 
 from __future__ import annotations
@@ -142,10 +143,24 @@ class Recent:
 class Shared:
     """Pages for one operator, made of what others like him have asked for a moment ago."""
 
-    def __init__(self, recent: Recent, ask: Ask, me: Mapping[str, str], oldest_s: float) -> None:
+    def __init__(
+        self,
+        recent: Recent,
+        asking: Callable[[tuple[str, str]], Ask],
+        me: Mapping[str, str],
+        oldest_s: float,
+    ) -> None:
+        """Take from what is kept.
+
+        Args:
+            recent: keeps it.
+            asking: gives how he asks by this role and Message VPN, and by no others.
+            me: the operator.
+            oldest_s: how old a page may be.
+        """
         self._recent = recent
-        self._ask = ask
         self._me = me
+        self._ask = asking((me["role"], me["vpn"]))
         self._oldest_s = oldest_s
         #: Of the page that was given.
         self.age_s = 0.0

@@ -43,6 +43,17 @@ def test_the_command_on_the_host_is_the_owner_of_the_node(callers: Callers) -> N
     assert callers.who(LOCAL) == Who("broker", "administrator", "", "local", "")
 
 
+@pytest.mark.requirement("R257")
+def test_who_has_other_rights_than_his_claim_says_is_refused(callers: Callers) -> None:
+    """An answer that others get too is made by the rights that they have."""
+    claim = Claim("management", "carl", "10.0.0.7")
+    carl = Who("carl", "operator", "default", "management", "10.0.0.7")
+    assert callers.who(claim) == callers.who(claim._replace(rights=("operator", "default"))) == carl
+    for rights in (("operator", ""), ("operator", "other"), ("viewer", "default"), ("", "")):
+        with pytest.raises(errors.ForbiddenError):
+            callers.who(claim._replace(rights=rights))
+
+
 @pytest.mark.requirement("R258")
 def test_a_listed_certificate_administers_the_node(callers: Callers) -> None:
     assert callers.who(remote("anna")) == Who("anna", "administrator", "", "remote", "10.0.0.7")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -41,14 +42,16 @@ class Node:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.refuses = False
+        #: Role and Message VPN of all who ask, if they are no longer those that they were known by.
+        self.rights: tuple[str, str] | None = None
         self.recent = Recent(lambda: self.now)
 
-    async def ask(self, operation: str, _arguments: dict[str, Any]) -> Any:
+    async def ask_by(self, rights: tuple[str, str] | None, operation: str, _arguments: dict[str, Any]) -> Any:
         self.asked.append(operation)
         number = len(self.asked)
         await self.may_answer.wait()
         self.now += self.took_s
-        if self.refuses:
+        if self.refuses or rights not in (None, self.rights or rights):
             raise errors.error_for(errors.OPERATOR_DENIED, f"number {number}")
         return [{"name": letter, "number": number} for letter in "abc"]
 
@@ -66,10 +69,10 @@ class Node:
         return number
 
     def shared(self, me: dict[str, str] = ANNA, oldest_s: float = 10.0) -> Shared:
-        return Shared(self.recent, self.ask, me, oldest_s)
+        return Shared(self.recent, lambda rights: partial(self.ask_by, rights), me, oldest_s)
 
     async def change(self, operation: str = "objects.create") -> Any:
-        return await self.recent.noting(self.ask)(operation, {})
+        return await self.recent.noting(partial(self.ask_by, None))(operation, {})
 
 
 @pytest.mark.parametrize(
@@ -136,6 +139,19 @@ async def test_a_list_that_not_every_role_may_see_is_for_one_role() -> None:
     node.refuses = False
     assert await node.look(ADMIN, operation="objects.list", kind="operator") == 1
     assert await node.look(ADMIN) == await node.look(ANNA) == 4
+
+
+@in_a_loop
+async def test_who_gets_other_rights_while_he_asks_leaves_no_list_to_those_with_the_ones_of_before() -> None:
+    """The command on the host changes an operator; the management process hears of it by his next question."""
+    node = Node()
+    for now in (("viewer", ""), ("viewer", "v2"), ("administrator", "v1")):
+        node.rights = now
+        with pytest.raises(errors.ForbiddenError):
+            await node.look(OF_VPN)
+        assert len(node.recent) == 0
+    node.rights = ("viewer", "v1")
+    assert await node.look(OF_VPN) == 4
 
 
 @in_a_loop
