@@ -69,6 +69,8 @@ class _Kept:
     task: asyncio.Task[_Made]
     #: In its rows; none while it is made.
     values: int = 0
+    #: Drops it; none while it is made. It holds it until then, so it goes with it.
+    timer: asyncio.TimerHandle | None = None
 
 
 def oldest_s_of(header: str) -> float:
@@ -97,7 +99,8 @@ class Recent:
                 return await ask(operation, arguments)
             finally:
                 if operation in CHANGES:
-                    self._kept.clear()
+                    for key in list(self._kept):
+                        self._forget(key)
 
         return asked
 
@@ -117,27 +120,32 @@ class Recent:
                 return await make()  # the refusal is that of somebody else
         if known is None and len(self._kept) >= LISTS_MAX:
             return await make()
+        self._forget(key)
         # Who asked first may go away, while others wait for it.
         begun = self._kept[key] = _Kept(now, asyncio.create_task(make()))
         begun.task.add_done_callback(lambda _: self._keep(key, begun))
         return await asyncio.shield(begun.task)
 
     def _keep(self, key: _Key, kept: _Kept) -> None:
-        if kept.task.cancelled() or kept.task.exception() is not None:
-            self._drop(key, kept)
+        is_refused = kept.task.cancelled() or kept.task.exception() is not None
+        if self._kept.get(key) is not kept:
+            return
+        if is_refused:
+            self._forget(key)
             return
         made = kept.task.result()
         kept.values = sum(map(len, made.rows))
         if sum(one.values for one in self._kept.values()) > VALUES_MAX:
-            self._drop(key, kept)
+            self._forget(key)
             return
         life_s = min(PAUSE_PER_WORK * (self._clock() - kept.since), AGE_MAX_S)
         kept.since -= made.age_s
-        asyncio.get_running_loop().call_later(life_s, self._drop, key, kept)
+        kept.timer = asyncio.get_running_loop().call_later(life_s, self._forget, key)
 
-    def _drop(self, key: _Key, kept: _Kept) -> None:
-        if self._kept.get(key) is kept:
-            del self._kept[key]
+    def _forget(self, key: _Key) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None and kept.timer is not None:
+            kept.timer.cancel()
 
 
 class Shared:

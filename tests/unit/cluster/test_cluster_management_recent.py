@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,10 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
     return run
 
 
+class Rows(list[dict[str, Any]]):
+    """A list that can be watched."""
+
+
 class Node:
     """Answers each question with its number, when it is told to; each takes so many seconds of its clock."""
 
@@ -44,6 +50,8 @@ class Node:
         self.refuses = False
         #: Role and Message VPN of all who ask, if they are no longer those that they were known by.
         self.rights: tuple[str, str] | None = None
+        #: Each answer, as long as somebody has it.
+        self.alive: list[weakref.ref[Rows]] = []
         self.recent = Recent(lambda: self.now)
 
     async def ask_by(self, rights: tuple[str, str] | None, operation: str, _arguments: dict[str, Any]) -> Any:
@@ -53,7 +61,9 @@ class Node:
         self.now += self.took_s
         if self.refuses or rights not in (None, self.rights or rights):
             raise errors.error_for(errors.OPERATOR_DENIED, f"number {number}")
-        return [{"name": letter, "number": number} for letter in "abc"]
+        rows = Rows({"name": letter, "number": number} for letter in "abc")
+        self.alive.append(weakref.ref(rows))
+        return rows
 
     async def look(
         self,
@@ -204,6 +214,23 @@ async def test_who_changes_something_sees_it_and_everybody_else_too() -> None:
         await node.change()  # whether it was done may be unknown
     node.refuses = False
     assert await node.look() == 6
+
+
+@in_a_loop
+async def test_a_list_that_nobody_can_get_any_more_is_in_no_memory() -> None:
+    """A new one each second, of what is kept for 50, would be 50 lists; so would one after each change."""
+    node = Node()
+
+    def alive() -> int:
+        gc.collect()
+        return sum(one() is not None for one in node.alive)
+
+    for number in range(5):
+        assert await node.look(oldest_s=0.5) == number + 1
+        node.now += 1
+    assert alive() == 1
+    await node.change()
+    assert alive() == 0
 
 
 @in_a_loop
