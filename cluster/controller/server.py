@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-import psutil
 import zmq
 
 from angarium import __version__, errors, wire
@@ -48,6 +47,7 @@ from cluster.controller.health.pages import page
 from cluster.controller.health.server import HealthServer
 from cluster.controller.issuers.downloads import Downloads
 from cluster.controller.mesh.cluster_view import Identity
+from cluster.controller.meter import Meter
 from cluster.controller.remote.server import FRAME_BYTES_MAX, AdminRequest, RemoteServer
 from cluster.controller.shipped_store import ShippedStore
 from cluster.controller.switchboard.effects import (
@@ -96,8 +96,12 @@ if TYPE_CHECKING:
 ROLE: Final = "controller"
 #: Frames taken from one socket before the others get their turn.
 FRAMES_PER_ROUND: Final = 100
-#: How often memory and CPU of the processes are measured.
-MEASURE_INTERVAL_S: Final = 1.0
+#: Between two looks at the audit log and at the disk.
+LOOK_INTERVAL_S: Final = 1.0
+#: Memory and CPU of the processes are measured for who asks, not more often than this: about once a second.
+MEASURE_MIN_S: Final = 0.9
+#: While nobody asks they are measured from time to time, so that a share of a core is not one of hours.
+MEASURE_MAX_S: Final = 10.0
 #: A gathering that waits for a paused process ends this much late at most.
 TICK_S: Final = 0.1
 #: Of the number of the first request; far fewer than what an integer of MessagePack has.
@@ -183,7 +187,7 @@ class ControllerServer:
         self._vault = self._open_vault(runtime, data_dir)
         self._meter = Meter()
         self._memory = FreedMemory()
-        self._measure_due = 0.0
+        self._measured_at = self._look_due = 0.0
         self._confirmed_events = 0
         self._admin = self._bind("admin")
         #: Where operators of other hosts come in, from when the local ones do.
@@ -319,10 +323,12 @@ class ControllerServer:
                 continue
             number, operation, given, caller = request
             claim = LOCAL if caller is None else Claim("management", *msgspec.structs.astuple(caller))
+            self._measure(MEASURE_MIN_S)
             self._do(self._controller.admin(identity, number, operation, given, time.monotonic(), claim))
         return True
 
     def _remote_request(self, identity: bytes, request: AdminRequest, claim: Claim) -> None:
+        self._measure(MEASURE_MIN_S)
         self._do(self._controller.admin(identity, *request, time.monotonic(), claim))
 
     def _operator_refused(self, reason: str, now: float) -> None:
@@ -346,8 +352,9 @@ class ControllerServer:
             self._admin_opens = None
             self._process.add(self._admin, self._read_admin)
             self._remote.listen(self._admin_listen)
-        if now >= self._measure_due:
-            self._measure()
+        self._measure(MEASURE_MAX_S)
+        if now >= self._look_due:
+            self._look_due = now + LOOK_INTERVAL_S
             self._audit_file.look()
             self._do(self._look_at_audit_log())
             is_written = self._audit_file.room == "plenty"
@@ -370,11 +377,18 @@ class ControllerServer:
 
     def _page(self, asked: http.Request) -> http.Answer:
         now = time.monotonic()
-        return page(asked, self._controller.health(now), lambda: self._controller.metrics(now))
+        return page(asked, self._controller.health(now), lambda: self._metrics(now))
 
-    def _measure(self) -> None:
-        self._measure_due = time.monotonic() + MEASURE_INTERVAL_S
-        self._controller.measured(self._meter.measure(self._controller.pids()))
+    def _metrics(self, now: float) -> str:
+        self._measure(MEASURE_MIN_S)
+        return self._controller.metrics(now)
+
+    def _measure(self, age_s: float = 0.0) -> None:
+        """Measure the processes, if that was so long ago."""
+        now = time.monotonic()
+        if now >= self._measured_at + age_s:
+            self._measured_at = now
+            self._controller.measured(self._meter.measure(self._controller.pids()))
 
     # -- effects ---------------------------------------------------------------------------------------------
 
@@ -537,32 +551,6 @@ class ControllerServer:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
             _log.info("who asked the admin API has gone before the answer")
-
-
-class Meter:
-    """Measures what processes use; a CPU percentage is over the time since the last measurement."""
-
-    def __init__(self) -> None:
-        #: Exactly the pids of the last measurement that were alive.
-        self._known: dict[int, psutil.Process] = {}
-
-    def measure(self, pids: list[int]) -> dict[int, dict[str, Any]]:
-        """Give rss_bytes, cpu_percent and uptime_s of each process that lives."""
-        usage: dict[int, dict[str, Any]] = {}
-        known: dict[int, psutil.Process] = {}
-        for pid in pids:
-            try:
-                process = self._known.get(pid) or psutil.Process(pid)
-                usage[pid] = {
-                    "rss_bytes": process.memory_info().rss,
-                    "cpu_percent": process.cpu_percent(None),
-                    "uptime_s": round(max(0.0, time.time() - process.create_time()), 3),
-                }
-                known[pid] = process
-            except psutil.Error:
-                continue
-        self._known = known
-        return usage
 
 
 def open_store(directory: Path, data_id: str) -> ConfigStore:

@@ -89,6 +89,16 @@ def test_a_node_is_supervisor_controller_router_and_workers(lasting: Node) -> No
     assert not node.url.endswith(":0")
 
 
+def test_what_processes_use_is_measured_for_who_asks(shared: Node) -> None:
+    """Not longer than a second before, also if nobody has asked for a while."""
+    with Admin(shared.data) as admin:
+        first, answered = admin.call("status")["processes"][0]["uptime_s"], time.monotonic()
+        wait_until(lambda: time.monotonic() > answered + 1.5, "a while")
+        asked = time.monotonic()
+        last = admin.call("status")["processes"][0]["uptime_s"]
+    assert last - first >= asked - answered - 1
+
+
 def test_sockets_and_secrets_are_for_this_user_only(lasting: Node) -> None:
     runtime = runtime_directory(lasting)
     assert runtime.stat().st_mode & 0o777 == 0o700

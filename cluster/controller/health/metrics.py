@@ -45,7 +45,7 @@ PROCESS: Final = Metrics(
     progress | | | what a start is busy with; not for the supervisor
     rss_bytes | gauge | bytes | resident memory; the interpreter keeps 16 KiB around a small object that outlived
      many others, for the next ones
-    cpu_percent | gauge | % of one core | since the last measurement, a second ago
+    cpu_percent | gauge | % of one core | since the last measurement, 1 to 10 s before
     uptime_s | gauge | s | since this start of the process
     """,
 )
