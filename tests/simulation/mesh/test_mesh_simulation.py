@@ -31,7 +31,7 @@ SEEDS_DEFAULT = short(2, long=8)
 #: Seeds of one test, so that a failure is found, and named, soon.
 SEEDS_PER_TEST = 2
 #: Runs in which is counted what the rules had to judge: much of everything for little time.
-COUNTED = (3, 4, 8, 15)
+COUNTED = (0, 1, 18, 24)
 
 
 @functools.cache
@@ -58,7 +58,7 @@ def test_every_run_keeps_the_promises_of_the_mesh(first_seed: int) -> None:
 
 @pytest.mark.slow
 def test_a_seed_gives_the_same_history_in_another_process_with_other_hashes() -> None:
-    numbers = [short(1, long=3)]  # the first ones are played anyway
+    numbers = [short(18, long=3)]  # they are played anyway
     told = said_elsewhere(__name__, "t.fingerprint(t.play(int(one)))", numbers)
     assert told == [fingerprint(play(number)) for number in numbers]
 
