@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from storage.config_file import COMMITS_KEY, Section
-from storage.spool import Table
+from storage.spool import Table, nothing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from storage.config_file import ConfigFile, Row
     from storage.spool import Change
@@ -55,9 +55,10 @@ class ConfigSpool:
         found = self._file.scan(section, start, end, limit)
         return [row for row in found if (section, row[0]) != (Section.META, COMMITS_KEY)]
 
-    def commit(self, changes: Sequence[Change]) -> None:
-        """See `Spool.commit`."""
+    def commit(self, changes: Sequence[Change], handed_over: Callable[[], None] = nothing) -> None:
+        """See `Spool.commit`; the file takes all at once."""
         self._file.write(rows_of(changes))
+        handed_over()
 
     def count(self, table: Table) -> int:
         """See `Spool.count`."""

@@ -38,7 +38,7 @@ from storage.headroom import NoRoomError, SpaceGuard, Usage
 from storage.sync import sync_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from storage.pages import Tell
@@ -104,6 +104,10 @@ class SpoolFailedError(Exception):
     """A write or a sync failed: nobody knows what is on disk, so the process has to end and read again."""
 
 
+def nothing() -> None:
+    """Nobody wants to know."""
+
+
 class Spool(Protocol):
     """What a home needs of a disk."""
 
@@ -111,8 +115,10 @@ class Spool(Protocol):
     def room_bytes(self) -> int:
         """How many bytes of messages may be under way; 0 if there is no room but for these."""
 
-    def commit(self, changes: Sequence[Change]) -> None:
+    def commit(self, changes: Sequence[Change], handed_over: Callable[[], None] = nothing) -> None:
         """Make all changes durable, in their order, or none; to be called by one thread only.
+
+        `handed_over` is called when only the disk is left to wait for, unless something is wrong before that.
 
         Raises:
             SpoolFullError: there is no room; nothing was changed.
@@ -176,7 +182,7 @@ class LmdbSpool:
         """See `Spool.room_bytes`; any thread may ask."""
         return self._space.room_bytes
 
-    def commit(self, changes: Sequence[Change]) -> None:
+    def commit(self, changes: Sequence[Change], handed_over: Callable[[], None] = nothing) -> None:
         """See `Spool.commit`."""
         assert self._owner == os.getpid(), "the spool is used across a fork"
         assert self._lock is not None, "the spool is open for reading only, or closed"
@@ -185,7 +191,7 @@ class LmdbSpool:
         except NoRoomError as error:
             raise SpoolFullError(f"{self.directory}: {error}") from None
         try:
-            self._write(changes)
+            self._write(changes, handed_over)
         except (lmdb.MapFullError, lmdb.DiskError) as error:
             # LMDB writes its head last, after a sync of all else: on disk is what was there before. Should the
             # disk have had no room for the head itself LMDB panics at the next call, and the process ends.
@@ -194,7 +200,7 @@ class LmdbSpool:
         except lmdb.Error as error:
             raise SpoolFailedError(f"a commit to {self.directory / DATA_FILE} failed: {error}") from error
 
-    def _write(self, changes: Sequence[Change]) -> None:
+    def _write(self, changes: Sequence[Change], handed_over: Callable[[], None]) -> None:
         """Write changes in one transaction; each call to LMDB gives the interpreter's lock away, so few are made."""
         tables, tails, blocks = self._tables, self._tails, Table.BLOCKS
         with self._environment.begin(write=True) as transaction:
@@ -208,6 +214,7 @@ class LmdbSpool:
                     tails[table][:] = key
                 else:
                     transaction.put(key, stored, db=tables[table])
+            handed_over()
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         """See `Spool.get`.

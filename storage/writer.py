@@ -1,9 +1,12 @@
 """The thread that writes a spool: one group of changes at a time, so that the loop beside it goes on.
 
 LMDB demands that the thread which begins a write transaction also ends it; here one thread does all of it.
-The caller hands over a ready list and is woken when the group is on disk. A thread that waits for the
-interpreter's lock beside a busy loop waits for a whole switch interval, so the process has set a short one
-(`sys.setswitchinterval`), and everything here is done in few steps.
+The caller hands over a ready list and is woken when the group is on disk.
+
+A thread that waits for the interpreter's lock beside a busy loop waits for a whole switch interval, and then for a
+core, so the process has set a short one (`sys.setswitchinterval`). Each call to LMDB gives the lock away and takes it
+back: a group of a hundred changes would wait a hundred times. So the caller waits while a group is handed to LMDB,
+which takes as long in either thread, and goes on when only the disk is left to wait for.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
     from storage.spool import Change, Spool
 
+#: Should LMDB have to read pages from the disk first, the loop goes on meanwhile.
+HAND_OVER_MAX_S: Final = 0.005
 #: A disk that takes longer for what was submitted will not be waited for when the process ends.
 CLOSE_TIMEOUT_S: Final = 30.0
 
@@ -42,6 +47,8 @@ class Writer:
         """Start the thread, which alone commits; `wake` is called in it after each group, and must not raise."""
         self._spool = spool
         self._wake = wake
+        #: Set when nothing but the disk is waited for.
+        self._is_handed_over = threading.Event()
         #: The caller has one group out at a time, so it needs no limit.
         self._submitted: SimpleQueue[tuple[int, Sequence[Change]] | None] = SimpleQueue()
         #: A deque is safe between two threads.
@@ -53,7 +60,9 @@ class Writer:
 
     def submit(self, number: int, changes: Sequence[Change]) -> None:
         """Have a group written; the caller leaves the list alone from here on."""
+        self._is_handed_over.clear()
         self._submitted.put((number, changes))
+        self._is_handed_over.wait(HAND_OVER_MAX_S)
 
     def take_written(self) -> list[Written]:
         """Give what was written since the last call.
@@ -96,7 +105,9 @@ class Writer:
 
     def _write(self, number: int, changes: Sequence[Change]) -> Written:
         try:
-            self._spool.commit(changes)
+            self._spool.commit(changes, self._is_handed_over.set)
         except SpoolFullError as error:
             return Written(number, error)
+        finally:
+            self._is_handed_over.set()
         return Written(number, None)

@@ -16,11 +16,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from storage.spool import SpoolFailedError, SpoolFullError, Table
+from storage.spool import SpoolFailedError, SpoolFullError, Table, nothing
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from storage.spool import Change
 
@@ -57,9 +57,10 @@ class SimulatedDisk:
 
     # -- the port --------------------------------------------------------------------------------------------
 
-    def commit(self, changes: Sequence[Change]) -> None:
+    def commit(self, changes: Sequence[Change], handed_over: Callable[[], None] = nothing) -> None:
         """See `Spool.commit`."""
         self.begin(changes)
+        handed_over()
         self.finish()
 
     def get(self, table: Table, key: bytes) -> bytes | None:

@@ -12,7 +12,7 @@ from angarium import errors, wire
 from node.home.home import HomeLimits
 from node.home.spool import layout
 from node.home.spool.recovery import ROWS_PER_STEP
-from storage.spool import Table
+from storage.spool import Table, nothing
 from tests.share import short
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.unit.node.driven_home import (
@@ -28,7 +28,7 @@ from tests.unit.node.driven_home import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from storage.spool import Change
 
@@ -328,8 +328,8 @@ class RecordingDisk(SimulatedDisk):
         super().__init__()
         self.history: list[dict[Table, dict[bytes, bytes]]] = []
 
-    def commit(self, changes: Sequence[Change]) -> None:
-        super().commit(changes)
+    def commit(self, changes: Sequence[Change], handed_over: Callable[[], None] = nothing) -> None:
+        super().commit(changes, handed_over)
         self.history.append({table: dict(rows) for table, rows in self._tables.items()})
 
     def at(self, number: int) -> SimulatedDisk:

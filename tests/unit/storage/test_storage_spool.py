@@ -448,9 +448,9 @@ def _fill(spool: LmdbSpool) -> int:
     return stored
 
 
-def _only_if_allocated(write: Callable[[LmdbSpool, Any], None]) -> Callable[[LmdbSpool, Any], None]:
-    def checked(spool: LmdbSpool, changes: Any) -> None:
-        write(spool, changes)
+def _only_if_allocated(write: Callable[..., None]) -> Callable[..., None]:
+    def checked(spool: LmdbSpool, *arguments: Any) -> None:
+        write(spool, *arguments)
         end = (spool._environment.info()["last_pgno"] + 1) * 4096
         assert end <= spool._space._allocated, "LMDB wrote where the disk may have no room"
 

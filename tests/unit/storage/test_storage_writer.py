@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING
 
 import pytest
 
 from storage import writer as writer_module
-from storage.spool import SpoolFailedError, SpoolFullError, Table, open_spool
+from storage.spool import SpoolFailedError, SpoolFullError, Table, nothing, open_spool
 from storage.writer import Writer
 from tests.simulation.simulated_disk import SimulatedDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from storage.spool import Change
@@ -47,8 +48,9 @@ class SlowDisk(SimulatedDisk):
         self.release = threading.Event()
         self.threads: set[int] = set()
 
-    def commit(self, changes: Sequence[Change]) -> None:
+    def commit(self, changes: Sequence[Change], handed_over: Callable[[], None] = nothing) -> None:
         self.threads.add(threading.get_ident())
+        handed_over()
         assert self.release.wait(20)
         super().commit(changes)
 
@@ -93,6 +95,46 @@ def test_nothing_is_said_before_it_is_on_disk_and_the_caller_does_not_wait() -> 
     assert [done.number for done in writer.take_written()] == [1]
     assert disk.threads != {threading.get_ident()}
     assert len(disk.threads) == 1
+    writer.close()
+
+
+def test_the_caller_waits_while_a_group_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call to LMDB would wait for a caller that is busy."""
+    monkeypatch.setattr(writer_module, "HAND_OVER_MAX_S", 20)
+    disk, woken, seen = SlowDisk(), Woken(), list[str]()
+    commit = disk.commit
+
+    def note(changes: Sequence[Change], handed_over: Callable[[], None] = nothing) -> None:
+        time.sleep(0.1)
+        seen.append("handed over")
+        commit(changes, handed_over)
+
+    monkeypatch.setattr(disk, "commit", note)
+    writer = Writer(disk, woken)
+    writer.submit(1, [(Table.LANES, b"a", b"b")])
+    assert seen
+    assert writer.take_written() == []
+    disk.release.set()
+    woken.wait()
+    writer.close()
+
+
+def test_the_caller_does_not_wait_for_long_while_lmdb_reads_from_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk, woken, release = SimulatedDisk(), Woken(), threading.Event()
+    commit = disk.commit
+
+    def slow(changes: Sequence[Change], handed_over: Callable[[], None] = nothing) -> None:
+        assert release.wait(20)
+        commit(changes, handed_over)
+
+    monkeypatch.setattr(disk, "commit", slow)
+    writer = Writer(disk, woken)
+    writer.submit(1, [(Table.LANES, b"a", b"b")])
+    assert writer.take_written() == []
+    release.set()
+    woken.wait()
     writer.close()
 
 
