@@ -606,7 +606,7 @@ class Home:
     def _next_due(self, now: float) -> float | None:
         parts = self.parts
         if (
-            self.lanes.touched
+            parts.serving.has_more
             or self.lanes.short
             or self._flows.waiting
             or self._operations.is_busy

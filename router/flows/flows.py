@@ -269,8 +269,7 @@ class Flows:
 
     def tick(self, now: float) -> float:
         """Do what time demands; gives when to call again, infinite if nothing is planned."""
-        self.ends.step()
-        wake = now if self.ends.is_binding else float("inf")
+        wake = now if self.ends.step() else float("inf")
         while self._answering:
             flow = next(iter(self._answering))
             if flow.answer_by > now:

@@ -2,7 +2,8 @@
 
 Something happens in a lane when it gets messages, when a consumer binds, grants or settles, or when a time has
 come. Then it is *touched*, and asked once in the next tick, whatever happened how often. A tick has a budget;
-lanes that have more to give wait for the next one, behind the others.
+lanes that have more to give wait for the next one, behind the others. If more are touched than a tick has time for they
+wait in line, endpoints in turn: else a queue of a thousand partitions would come a thousand times before the next one.
 
 What a consumer may have seen must be known after an unclean stop. So a lane hands nothing out above its durable
 reservation; mostly the write that stored a message raised it, else one is written for that.
@@ -19,7 +20,7 @@ No I/O, no clock; `node.home.home` uses this.
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
@@ -27,7 +28,7 @@ from angarium_server.black_box import DELIVER
 from angarium_server.frames.homes import Bind, Credit, FlowEvent, Settle, Unbind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from angarium_server.black_box import BlackBox
     from angarium_server.frames.homes import FlowFrame, FlowVerb
@@ -164,6 +165,50 @@ class FlowVerbs:
                 self._lanes.touched[held] = None
 
 
+class _Line:
+    """Lanes that wait to be served, endpoints in turn."""
+
+    def __init__(self) -> None:
+        #: Endpoint id -> its lanes, longest waiting first; so are the endpoints.
+        self._waiting: dict[int, dict[HeldLane, None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def __iter__(self) -> Iterator[HeldLane]:
+        return chain.from_iterable(self._waiting.values())
+
+    def add(self, lanes: Iterable[HeldLane]) -> None:
+        """Put lanes behind the others of their endpoints; those that wait already keep their places."""
+        for held in lanes:
+            self._waiting.setdefault(held.lane_id >> wire.LANE_BITS, {})[held] = None
+
+    def take(self, count: int) -> list[HeldLane]:
+        """Give the next ones, so many at most."""
+        taken: list[HeldLane] = []
+        while self._waiting and len(taken) < count:
+            endpoint_id = next(iter(self._waiting))
+            lanes = self._waiting.pop(endpoint_id)
+            held = next(iter(lanes))
+            del lanes[held]
+            if lanes:
+                self._waiting[endpoint_id] = lanes
+            taken.append(held)
+        return taken
+
+    def forget(self, held: HeldLane) -> None:
+        """Leave a lane out that is deleted."""
+        endpoint_id = held.lane_id >> wire.LANE_BITS
+        lanes = self._waiting.get(endpoint_id, {})
+        lanes.pop(held, None)
+        if not lanes:
+            self._waiting.pop(endpoint_id, None)
+
+    def clear(self) -> None:
+        """Nobody waits any more."""
+        self._waiting.clear()
+
+
 class Serving:
     """Asks touched lanes what there is to do."""
 
@@ -191,6 +236,8 @@ class Serving:
         self.allowance = 0
         #: Lanes that have something to deliver when consumers settle something, anywhere (R196).
         self._starved: dict[HeldLane, None] = {}
+        #: Touched lanes for which there was no time.
+        self._line = _Line()
         self._now = 0.0
         #: Rows that could not be read.
         self.unreadable = 0
@@ -198,8 +245,14 @@ class Serving:
     def forget(self, held: HeldLane) -> None:
         """Forget a lane that is deleted."""
         self._starved.pop(held, None)
+        self._line.forget(held)
         if self._lanes.watch is not None:
             self._lanes.watch.forget(held.lane_id)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether lanes wait that could be served at once."""
+        return bool(self._lanes.touched or self._line)
 
     @property
     def lacks_allowance(self) -> bool:
@@ -223,15 +276,26 @@ class Serving:
         share = self._share_among_starved() if self._starved else self.allowance
         left = ROWS_PER_TICK
         again: list[HeldLane] = []
-        for held in list(islice(lanes.touched, max(LANES_PER_TICK - spent, LANES_PER_TICK_MIN))):
+        for held in self._next(max(LANES_PER_TICK - spent, LANES_PER_TICK_MIN)):
             if left <= 0:
-                break
-            del lanes.touched[held]
+                again.append(held)
+                continue
             rows, has_more = self._serve_lane(held, min(left, share), wall_ms)
             left -= rows
             if has_more:
                 again.append(held)
         lanes.touched.update(dict.fromkeys(again))
+
+    def _next(self, count: int) -> list[HeldLane]:
+        """Take the lanes that are served now, so many at most."""
+        touched = self._lanes.touched
+        if not self._line and len(touched) <= count:
+            found = list(touched)
+        else:
+            self._line.add(touched)
+            found = self._line.take(count)
+        touched.clear()
+        return found
 
     def serve_short(self, held: HeldLane, now: float, wall_ms: int) -> None:
         """Serve a lane that waited for effort; while others wait for allowance it takes none of that."""
@@ -274,6 +338,8 @@ class Serving:
         Else a consumer that settles much at once would have it again, each time, and the others never.
         """
         lanes = self._lanes
+        lanes.touched.update(dict.fromkeys(self._line))
+        self._line.clear()
         for held in lanes.touched:  # what was settled counts at once: nothing else may happen for long
             lanes.refresh(held)
         room = self.allowance - lanes.unacked

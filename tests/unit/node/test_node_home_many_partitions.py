@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,6 +11,9 @@ from angarium import errors, wire
 from node.home.lanes.serving import BINDS_PER_TICK, LANES_PER_TICK, LANES_PER_TICK_MIN
 from storage.spool import Table
 from tests.unit.node.driven_home import LANE, ROUTER, DrivenHome, rows_of, settings_of
+
+if TYPE_CHECKING:
+    from node.home.spool.held_lanes import HeldLane
 
 PARTITIONS = 3 * BINDS_PER_TICK
 SETTINGS = settings_of("parted", partitions=PARTITIONS)
@@ -116,19 +120,58 @@ def test_another_router_ends_what_waits(driven: DrivenHome) -> None:
     assert not driven.home.lanes.flows
 
 
+def served(driven: DrivenHome) -> list[int]:
+    """Note the lanes that are served from here on."""
+    serving, found = driven.home.parts.serving, []
+    collect = serving.collect
+
+    def note(held: HeldLane) -> None:
+        found.append(held.lane_id)
+        collect(held)
+
+    serving.collect = note  # type: ignore[method-assign]
+    return found
+
+
 def test_lanes_that_were_touched_are_served_some_at_a_time(driven: DrivenHome) -> None:
+    found = served(driven)
     for held in driven.home.lanes:
         driven.home.lanes.touched[held] = None
     driven.tick()
-    assert len(driven.home.lanes.touched) == len(LANES) + 1 - LANES_PER_TICK
+    assert len(found) == LANES_PER_TICK
+    for _ in range(5):
+        driven.tick()
+    assert sorted(found) == sorted([LANE, *LANES])
+    assert not driven.home.parts.serving.has_more
+
+
+def test_an_endpoint_of_many_lanes_has_one_turn_like_the_others(driven: DrivenHome) -> None:
+    found = served(driven)
+    small = driven.home.lanes.get(LANE)
+    assert small is not None
+    driven.home.lanes.touched.update({held: None for held in driven.home.lanes if held is not small})
+    driven.tick()
+    driven.home.lanes.touched[small] = None
+    before = len(found)
+    driven.tick()
+    assert found[before : before + 2].count(LANE) == 1
+
+
+def test_a_lane_that_waits_in_line_may_be_deleted(driven: DrivenHome) -> None:
+    driven.home.lanes.touched.update(dict.fromkeys(driven.home.lanes))
+    driven.tick()
+    driven.start(ROUTER, {LANE: settings_of("q")})
+    found = served(driven)
+    driven.settle_down(0.1)
+    assert set(found) <= {LANE}
 
 
 def served_of_all(driven: DrivenHome) -> int:
     """Have all lanes touched; give how many are served in the next turn."""
+    found = served(driven)
     driven.home.lanes.touched.update(dict.fromkeys(driven.home.lanes))
-    before = len(driven.home.lanes.touched)
     driven.tick()
-    return before - len(driven.home.lanes.touched)
+    return len(found)
 
 
 def test_the_more_consumers_came_or_went_in_a_turn_the_fewer_lanes_are_served_in_it(

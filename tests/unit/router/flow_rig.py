@@ -310,6 +310,8 @@ class Rig:
         self.taken: dict[tuple[int, int, int], None] = {}
         self._inbox: deque[tuple[int, int, list[bytes]]] = deque()
         self._settling = False
+        #: What homes said, in all.
+        self._said = 0
         self.clients: dict[bytes, FakeClient] = {}
         self.controller = FakeController(self)
         self.events: list[dict[str, Any]] = []
@@ -392,6 +394,7 @@ class Rig:
             for effect in effects:
                 self._carry(effect)
             if self._inbox:
+                self._said += 1
                 self._home_said(*self._inbox.popleft())
         self._settling = before
 
@@ -420,12 +423,15 @@ class Rig:
         self._work()
 
     def _work(self) -> float:
-        """Do what is due; gives when more is."""
-        wake = self.consumers.tick(self.now)
-        self.settle()
-        dues = [home.work() for home in self.homes.values()]
-        self.settle()
-        return min([wake, *[due for due in dues if due is not None]])
+        """Do what is due, and what that leads to; gives when more is."""
+        while True:
+            said = self._said
+            wake = self.consumers.tick(self.now)
+            self.settle()
+            dues = [home.work() for home in self.homes.values()]
+            self.settle()
+            if self._said == said:
+                return min([wake, *[due for due in dues if due is not None]])
 
     def validate(self) -> None:
         self.interest.validate()
