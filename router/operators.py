@@ -350,19 +350,19 @@ class Operators:
         )
         return describe_endpoints(fitting, now, columns)
 
-    def lane_loads(self, endpoint_ids: Iterable[int], now: float) -> list[tuple[int, int, int, float, float]]:
+    def lane_loads(
+        self, endpoint_ids: Iterable[int], now: float
+    ) -> Iterator[tuple[int, int, int, float, float]]:
         """Give of the lanes of some endpoints: id, messages, bytes, and each second messages and bytes in and out.
 
         Lanes of which there is nothing to say are left out.
         """
-        loads = []
         for endpoint in filter(None, map(self._endpoints.by_id.get, endpoint_ids)):
-            for lane in endpoint.all_lanes():
+            for lane in list(endpoint.all_lanes()):
                 messages_in, bytes_in, messages_out, bytes_out = lane.traffic.rates(now)
                 messages, size = messages_in + messages_out, bytes_in + bytes_out
                 if lane.held_messages or messages:
-                    loads.append((lane.lane_id, lane.held_messages, lane.held_bytes, messages, size))
-        return loads
+                    yield lane.lane_id, lane.held_messages, lane.held_bytes, messages, size
 
     def disconnect(self, vpn: str, name: str, now: float) -> None:
         """End a session.

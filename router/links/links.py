@@ -32,7 +32,7 @@ from router.links.imports import Imports, decode_imports
 from router.links.stored import StoredInterest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from router.asking.asks import Asks
     from router.delivery.egress import Egress
@@ -333,15 +333,15 @@ class Links:
                     totals["spooled_bytes"] += found.bytes if not suffix else 0
         return totals
 
-    def remote_subscriptions(self, vpn: str | None, limit: int) -> list[dict[str, Any]]:
-        """List what neighbours want, up to a limit."""
+    def remote_subscriptions(self, vpn: str | None, limit: int) -> Iterator[dict[str, Any]]:
+        """List what neighbours want, up to a limit, one by one while links come and go."""
         rows = (
             {"node": neighbour.node, "vpn": session.vpn.name, "filter": pattern, **_shown(wish)}
-            for session, neighbour in self.sessions.items()
+            for session, neighbour in list(self.sessions.items())
             if vpn in (None, session.vpn.name)
-            for pattern, wish in neighbour.imports.items()
+            for pattern, wish in list(neighbour.imports.items())
         )
-        return list(islice(rows, limit))
+        return islice(rows, limit)
 
     def _event(self, name: str, severity: str, text: str, session: Session, neighbour: Neighbour) -> None:
         self._outbox.event(name, text, severity=severity, link=neighbour.node, vpn=session.vpn.name)

@@ -7,7 +7,10 @@ than a step is cut by the indices of its rows; a piece is a round to whoever tak
 subscribers get the rows in their order, and endpoints take them in it. The publisher hears of the round when the last
 piece has left, and is charged for the work as for dear topics (`router.matching.effort`).
 
-A row is never cut: it leaves for all its receivers in one step.
+A round of direct messages for more sessions than a step has time for, be it one row, is cut by them instead: some get
+all of its rows, then the next ones do. That is no more work than it would be at once, so nobody is charged.
+
+A row that endpoints take, or that is for one of several, is never cut: it leaves for all its receivers in one step.
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ from msgspec.structs import replace
 
 from angarium import wire
 from router.matching.rows import decode_rows, indices, result_with
+from router.sessions.interest import Filter, FilterSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from router.delivery.eliding import Eliding
     from router.sessions.interest import Interest
@@ -44,6 +48,12 @@ PASSING_WORK: Final = 0.05
 MEMBER_WORK_MAX: Final = max(
     JOIN_WORK, COPY_WORK, JUDGING_WORK, CHOICE_WORK + PASSING_WORK, JOIN_WORK + ELIDING_WORK
 )
+#: A round goes as a whole to as many sessions as so many steps have time for: more pieces would only cost.
+_CROWD_STEPS: Final = 2
+#: Of more sets it takes too long to find out whom they have in common.
+_CROWD_SETS_MAX: Final = 16
+#: The key of a filter that only says which sessions are meant.
+_OF_NOBODY: Final = (0, "", wire.KIND_PLAIN, None)
 _ONE_ROW: Final = wire.array_head(1)
 _decode_raw = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
@@ -57,7 +67,10 @@ class FanOut:
     def __init__(self, interest: Interest[Session], eliding: Eliding, step_us: int) -> None:
         """Begin; what is done for one publisher before others have their turn takes about `step_us`."""
         self.step_us = step_us
+        #: A round of direct messages for more sessions is cut.
+        self.crowd_min = int(_CROWD_STEPS * step_us / SEND_WORK)
         self._count = interest.count
+        self._resolve = interest.resolve
         self._eliding = eliding
         #: Rounds that were cut.
         self.cut_rounds = 0
@@ -69,8 +82,35 @@ class FanOut:
             sessions += self._count(result.set)
         return SEND_WORK * sessions + a_round.rows / 100
 
-    def cut(self, a_round: Round[Session]) -> Pieces | None:
-        """Cut a round if its rows cost more than a step; None for nearly every one."""
+    def cut(self, a_round: Round[Session]) -> Pieces | Crowd | None:
+        """Cut a round if it costs more than a step; None for nearly every one."""
+        if a_round.broken:
+            return None
+        cut = self._crowd(a_round) or self._pieces(a_round)
+        self.cut_rounds += cut is not None
+        return cut
+
+    def _crowd(self, a_round: Round[Session]) -> Crowd | None:
+        """Cut a round by its sessions if there are very many, and one is not much work by itself."""
+        plain = a_round.plain
+        if (
+            a_round.choice
+            or a_round.endpoints
+            or a_round.producer is not None
+            or a_round.kept is not None
+            or len(plain) > _CROWD_SETS_MAX
+        ):
+            return None
+        count = sum([self._count(one.set) for one in plain])
+        if count <= self.crowd_min:
+            return None
+        work = SEND_WORK + sum([self.of_elided(one) * one.rows for one in plain]) / count
+        if work > self.step_us and a_round.rows > count:
+            return None
+        return Crowd(a_round, max(int(_CROWD_STEPS * self.step_us / work), 1), self._resolve)
+
+    def _pieces(self, a_round: Round[Session]) -> Pieces | None:
+        """Cut a round by its rows if these cost more than a step."""
         plain, taken = a_round.plain, a_round.endpoints
         if not (a_round.choice or taken) and (
             not plain or (len(plain) == 1 and not plain[0].classes & wire.CLASS_ELIDING)
@@ -84,17 +124,15 @@ class FanOut:
             ("endpoints", taken, of_endpoints),
         ]
         total = sum([weigh(one) * one.rows for _, results, weigh in kinds for one in results])
-        if total <= self.step_us or a_round.broken:
+        if total <= self.step_us:
             return None
         kinds[0] = ("plain", [one.packed() for one in plain], of_plain)
         if taken or a_round.producer is not None:
             kinds.append(("parts", a_round.parts, _of_nobody))
         try:
-            pieces = Pieces(a_round, kinds, self.step_us)
+            return Pieces(a_round, kinds, self.step_us)
         except (ValueError, RecursionError):
             return None  # a neighbour sent what is no batch, and it goes on as it came
-        self.cut_rounds += 1
-        return pieces
 
     def of_joined(self, result: PlainResult[Session]) -> float:
         """Give what a row costs of one of several sets of sessions."""
@@ -138,6 +176,9 @@ def _of_nobody(_part: object) -> float:
 
 class Pieces:
     """A round in pieces, from its first row to its last; true while some have not left."""
+
+    #: What a piece costs is charged to whoever published it.
+    is_charged = True
 
     def __init__(
         self,
@@ -215,6 +256,43 @@ class Pieces:
                     some.append(one._replace(indices=found))
         self._round.refused = later
         return now
+
+
+class Crowd:
+    """A round for very many sessions, of which some get it at a time; true while some have not got it."""
+
+    is_charged = False
+    work = 0
+
+    def __init__(
+        self,
+        a_round: Round[Session],
+        at_once: int,
+        resolve: Callable[[FilterSet[Session]], Mapping[Session, object]],
+    ) -> None:
+        """Cut a round, which stays as it is, into pieces for `at_once` sessions each."""
+        self._round, self._at_once, self._resolve = a_round, at_once, resolve
+        #: Those that have not got it; who comes later subscribed too late.
+        self._left = iter({session: None for one in a_round.plain for session in resolve(one.set)})
+        self._next = [*islice(self._left, at_once)]
+
+    def __bool__(self) -> bool:
+        return bool(self._next)
+
+    def take(self) -> Round[Session]:
+        """Give the round as it is for the next sessions. Its bytes, and its wish to be told, are in the last piece."""
+        sessions, self._next = self._next, [*islice(self._left, self._at_once)]
+        piece = copy(self._round)
+        piece.pieces = None
+        piece.plain = [replace(one, set=self._some_of(one.set, sessions)) for one in piece.plain]
+        if self:
+            piece.bytes, piece.flush = 0, False
+        return piece
+
+    def _some_of(self, a_set: FilterSet[Session], sessions: list[Session]) -> FilterSet[Session]:
+        """Give a set of those of some sessions that are in another: who has left it gets nothing any more."""
+        found = self._resolve(a_set)
+        return FilterSet((Filter(0, _OF_NOBODY, None, {one: () for one in sessions if one in found}),))
 
 
 def _with(kind: str, one: Any, rows: list[bytes]) -> Any:

@@ -456,7 +456,8 @@ class Rounds:
 
     def _retire(self, session: Session, now: float) -> None:
         rounds, work, step_us = session.open_rounds, 0.0, self._fan_out.step_us
-        row_us_max = MEMBER_WORK_MAX * self._shards.interest.memberships
+        members = self._shards.interest.memberships
+        row_us_max, may_be_crowd = MEMBER_WORK_MAX * members, members > self._fan_out.crowd_min
         while rounds and not rounds[0].waiting and not session.has_turns:
             a_round = rounds[0]
             if a_round.producer is not None and not self.may_admit(a_round):
@@ -468,7 +469,9 @@ class Rounds:
             leaving: Round[Session] | None = a_round
             if a_round.pieces is not None:
                 work, leaving = step_us, self._next_piece(session, a_round, now)
-            elif (a_round.rows - 1) * row_us_max >= step_us and self._cut(session, a_round, now):
+            elif (may_be_crowd or (a_round.rows - 1) * row_us_max >= step_us) and self._cut(
+                session, a_round, now
+            ):
                 work, leaving = step_us, None
             elif len(rounds) > 1:
                 work += self._fan_out.work(a_round)
@@ -494,6 +497,8 @@ class Rounds:
         a_round.pieces = self._fan_out.cut(a_round)
         if a_round.pieces is None:
             return False
+        if not a_round.pieces.is_charged:
+            return True
         self._effort.begin_slow(session, now)
         if session.kind.carries_clients:
             self._egress.answer(session, CostlyFrame(a_round.number).frames())
@@ -501,13 +506,16 @@ class Rounds:
 
     def _next_piece(self, session: Session, a_round: Round[Session], now: float) -> Round[Session] | None:
         """Send on a piece of a round that takes long; its last one is given back."""
-        piece: Round[Session] = a_round.pieces.take()
-        self._effort.charge(session, a_round.pieces.work, now)
-        if a_round.pieces:
+        pieces = a_round.pieces
+        piece: Round[Session] = pieces.take()
+        if pieces.is_charged:
+            self._effort.charge(session, pieces.work, now)
+        if pieces:
             self._on_retire(piece, now)
             return None
         a_round.pieces = None  # or both would wait for the garbage collector
-        self._effort.end_slow(session)
+        if pieces.is_charged:
+            self._effort.end_slow(session)
         return piece
 
     def under_way(self) -> dict[Session, int]:

@@ -243,7 +243,7 @@ class GuaranteedNode(SimulatedNode):
         if operation == "stages":
             return router.publishing.stages.told(arguments, now)
         if operation == "lane_loads":
-            return router.operators.lane_loads(arguments, now)
+            return list(router.operators.lane_loads(arguments, now))
         if operation == "stats":
             return router.stats()
         raise error_for(errors.UNKNOWN_OPERATION, operation)

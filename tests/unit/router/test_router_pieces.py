@@ -227,6 +227,69 @@ def test_topics_elided_for_many_are_cut(make_node: Any) -> None:
     assert [len(found) for found in _received(listeners)] == [17] * 10
 
 
+def _listeners(node: WiredNode, *filters: str, count: int = 100) -> list[FakeClient]:
+    listeners = [node.client() for _ in range(count)]
+    for client in listeners:
+        client.subscribe(*filters)
+    return listeners
+
+
+def _step(node: WiredNode) -> None:
+    node.router.tick(node.now)
+    node.settle()
+
+
+def test_a_row_for_very_many_sessions_leaves_for_some_at_a_time(node: WiredNode) -> None:
+    listeners, publisher, other = _listeners(node, "all"), node.client(), node.client()
+    other.subscribe("quick")
+    publisher.publish("all", "all", flush=True)
+    other.publish("quick")
+    assert other.topics() == ["quick"], "others have their turn"
+    got = []
+    while node.router.rounds.turns:
+        assert publisher.retired() == 0
+        node.validate()
+        _step(node)
+        got.append([len(found) for found in _received(listeners)])
+    assert got == [[2] * 62 + [0] * 38, [0] * 62 + [2] * 38]
+    assert publisher.retired() == 1
+    stats = node.router.stats()
+    assert (stats["rounds_cut"], stats["matching_work"], stats["messages_in"]) == (1, 0, 3)
+
+
+def test_a_crowd_gets_what_one_published_in_its_order(node: WiredNode) -> None:
+    listeners, publisher = _listeners(node, "a", "*"), node.client()
+    publisher.publish("a", "b")
+    publisher.publish("b", "a")
+    node.advance(1)
+    assert [client.topics() for client in listeners] == [["a", "b", "b", "a"]] * 100
+
+
+def test_who_leaves_or_comes_while_a_crowd_is_served_gets_nothing(node: WiredNode) -> None:
+    listeners, publisher, late = _listeners(node, "all", "al*"), node.client(), node.client()
+    publisher.publish("all")
+    _step(node)
+    listeners[98].unsubscribe("all", "al*")
+    listeners[97].unsubscribe("all")
+    node.router.unreachable(listeners[99].routing_id, 0, node.now, blocked=False)
+    late.subscribe("all")
+    node.advance(1)
+    assert [len(found) for found in _received([*listeners[96:99], late])] == [1, 1, 0, 0]
+    node.validate()
+
+
+def test_a_crowd_for_which_rows_are_elided_is_served_at_the_same_rate(make_node: Any) -> None:
+    rows = snapshot(("profile", "default", "default", {"eliding": True, "eliding_delay_ms": 1_000}))
+    node: WiredNode = make_node(1, rows, delivery_step_us=STEP_US)
+    listeners, publisher = _listeners(node, "price/>"), node.client()
+    publisher.publish(*[(f"price/{number}", b"x", wire.FLAG_ELIDING) for number in range(20)])
+    _step(node)
+    got = [len(found) for found in _received(listeners)]
+    assert got == [20] * 3 + [0] * 97, "3 cost 510 us, and 620 is what a piece may cost"
+    node.advance(1)
+    assert [len(found) for found in _received(listeners)] == [0] * 3 + [20] * 97
+
+
 def test_copies_for_endpoints_of_each_row_are_made_in_pieces(make_publish_node: Any) -> None:
     node: PublishNode = make_publish_node(delivery_step_us=STEP_US)
     for number in range(40):
@@ -262,7 +325,7 @@ def test_a_round_that_cannot_be_opened_is_not_cut(make_node: Any) -> None:
     sets = [FilterSet((one,)) for one in node.router.interest.filters.values()]
     batches = [wire.pack([[0, "a", 0, None, None, b""], [1, "a", 0, None, None, b""]]), b"\x92\xc1"]
     parts = [Part(0, 2, batch) for batch in batches]
-    a_round: Round[Any] = Round(session, 1, parts, 0, 4, 9, 0, flush=False)
+    a_round: Round[Any] = Round(session, 1, parts, 0, 4, 9, 0, flush=False, kept=frozenset())
     a_round.plain = [
         PlainResult(one, 2, wire.CLASS_COS1, batch) for one, batch in zip(sets, batches, strict=False)
     ]
