@@ -58,6 +58,16 @@ def candidates(a_set: FilterSet[Session], publisher: Session) -> list[Candidate]
     return levels[min(levels)] if levels else []
 
 
+def _groups(a_set: FilterSet[Session]) -> list[Candidate]:
+    """Give the members of each share group of a set, of those where there is anybody left."""
+    return [
+        group
+        for a_filter in a_set.filters
+        if a_filter.members
+        and (group := [member for member in a_filter.members.items() if not member[0].closed])
+    ]
+
+
 def _add_group(a_filter: Filter[Session], publisher: Session, levels: _Levels) -> None:
     members = [(session, texts) for session, texts in a_filter.members.items() if not session.closed]
     if members:
@@ -145,8 +155,9 @@ class Dispatcher:
                     indices.append(index)
         chosen: Chosen = {}
         opened: Opened = {}
+        groups: dict[FilterSet[Session], list[Candidate]] = {}
         for choice in a_round.choice:
-            self._choose(choice, a_round, chosen, opened)
+            self._choose(choice, a_round, chosen, opened, groups)
         joined: dict[tuple[int, ...], Delivery] = {}
         for session, indices in taken.items():
             extra = chosen.pop(session, None)
@@ -197,7 +208,12 @@ class Dispatcher:
         return left
 
     def _choose(
-        self, choice: ChoiceResult[Session], a_round: Round[Session], chosen: Chosen, opened: Opened
+        self,
+        choice: ChoiceResult[Session],
+        a_round: Round[Session],
+        chosen: Chosen,
+        opened: Opened,
+        known: dict[FilterSet[Session], list[Candidate]],
     ) -> None:
         publisher = a_round.session
         already: Mapping[Session, object] = (
@@ -213,12 +229,9 @@ class Dispatcher:
                 rows = [row for row in rows if wire.row_index(row) in a_round.open]
             self._give_to_one(choice.set, rows, publisher, already, chosen, opened)
             return
-        groups = [
-            group
-            for a_filter in choice.set.filters
-            if a_filter.members  # of hundreds there may be nobody left
-            and (group := [member for member in a_filter.members.items() if not member[0].closed])
-        ]
+        groups = known.get(choice.set)
+        if groups is None:  # hundreds of topics may be for the same hundreds of groups
+            groups = known[choice.set] = _groups(choice.set)
         for row in rows:
             for group in groups:
                 self._give(group, row, already, chosen)

@@ -16,7 +16,7 @@ A row that endpoints take, or that is for one of several, is never cut: it leave
 from __future__ import annotations
 
 from copy import copy
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -27,7 +27,7 @@ from router.matching.rows import decode_rows, indices, result_with
 from router.sessions.interest import Filter, FilterSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from router.delivery.eliding import Eliding
     from router.sessions.interest import Interest
@@ -48,6 +48,9 @@ PASSING_WORK: Final = 0.05
 MEMBER_WORK_MAX: Final = max(
     JOIN_WORK, COPY_WORK, JUDGING_WORK, CHOICE_WORK + PASSING_WORK, JOIN_WORK + ELIDING_WORK
 )
+#: And in us: a row is taken out of its batch, of which so many are in one step.
+OPENING_WORK: Final = 2
+_OPENED_PER_STEP: Final = 2_000
 #: A round goes as a whole to as many sessions as so many steps have time for: more pieces would only cost.
 _CROWD_STEPS: Final = 2
 #: Of more sets it takes too long to find out whom they have in common.
@@ -70,8 +73,12 @@ class FanOut:
         #: A round of direct messages for more sessions is cut.
         self.crowd_min = int(_CROWD_STEPS * step_us / SEND_WORK)
         self._count = interest.count
-        self._resolve = interest.resolve
         self._eliding = eliding
+        self._interest = interest
+        #: What a row costs for which some of a set are chosen, known since the newest change of any member: hundreds of
+        #: topics may have one set of hundreds of groups.
+        self._choice_works: dict[FilterSet[Session], float] = {}
+        self._choices_at = -1
         #: Rounds that were cut.
         self.cut_rounds = 0
 
@@ -86,6 +93,7 @@ class FanOut:
         """Cut a round if it costs more than a step; None for nearly every one."""
         if a_round.broken:
             return None
+        self._choice_works.clear()
         cut = self._crowd(a_round) or self._pieces(a_round)
         self.cut_rounds += cut is not None
         return cut
@@ -107,7 +115,7 @@ class FanOut:
         work = SEND_WORK + sum([self.of_elided(one) * one.rows for one in plain]) / count
         if work > self.step_us and a_round.rows > count:
             return None
-        return Crowd(a_round, max(int(_CROWD_STEPS * self.step_us / work), 1), self._resolve)
+        return Crowd(a_round, max(int(_CROWD_STEPS * self.step_us / work), 1), self._interest.resolve)
 
     def _pieces(self, a_round: Round[Session]) -> Pieces | None:
         """Cut a round by its rows if these cost more than a step."""
@@ -129,10 +137,7 @@ class FanOut:
         kinds[0] = ("plain", [one.packed() for one in plain], of_plain)
         if taken or a_round.producer is not None:
             kinds.append(("parts", a_round.parts, _of_nobody))
-        try:
-            return Pieces(a_round, kinds, self.step_us)
-        except (ValueError, RecursionError):
-            return None  # a neighbour sent what is no batch, and it goes on as it came
+        return Pieces(a_round, kinds, self.step_us)
 
     def of_joined(self, result: PlainResult[Session]) -> float:
         """Give what a row costs of one of several sets of sessions."""
@@ -148,8 +153,16 @@ class FanOut:
     def of_choice(self, choice: ChoiceResult[Session]) -> float:
         """Give what a row costs for which some are chosen."""
         filters = choice.set.filters
-        chosen = 1 if choice.dto else len([1 for one in filters if one.members])
-        return CHOICE_WORK * chosen + PASSING_WORK * len(filters)
+        if choice.dto:
+            return CHOICE_WORK + PASSING_WORK * len(filters)
+        if self._choices_at != self._interest.changes:
+            self._choices_at = self._interest.changes
+            self._choice_works.clear()
+        work = self._choice_works.get(choice.set)
+        if work is None:
+            groups = len([1 for one in filters if one.members])
+            work = self._choice_works[choice.set] = CHOICE_WORK * groups + PASSING_WORK * len(filters)
+        return work
 
     def of_copied(self, result: EndpointResult) -> float:
         """Give what a row costs that endpoints take with all others."""
@@ -195,21 +208,36 @@ class Pieces:
         """
         self._round, self._step_us = a_round, step_us
         self._places = [(kind, one, weigh) for kind, results, weigh in kinds for one in results]
+        #: Rows that are still in their batches.
+        self._unopened = chain.from_iterable(
+            _opened(place, one.batch, is_choice=kind == "choice")
+            for place, (kind, one, _) in enumerate(self._places)
+        )
+        self._is_open = False
         #: By index, and where they are in each place: (index, place, packed row).
         self._rows: list[tuple[int, int, bytes]] = []
-        for place, (kind, one, _) in enumerate(self._places):
-            self._rows += _opened(place, one.batch, is_choice=kind == "choice")
-        self._rows.sort()
         #: So many of them have left.
         self._taken = 0
         #: What the newest piece costs.
         self.work = 0
 
     def __bool__(self) -> bool:
-        return self._taken < len(self._rows)
+        return not self._is_open or self._taken < len(self._rows)
 
-    def take(self) -> Round[Session]:
-        """Give the next piece. The bytes of the round, and its wish to be told, are in the last."""
+    def take(self) -> Round[Session] | None:
+        """Give the next piece, or None while batches are opened for the first; the round itself if that cannot be done.
+
+        The bytes of the round, and its wish to be told, are in the last piece.
+        """
+        if not self._is_open:
+            try:
+                self._open()
+            except (ValueError, RecursionError):
+                # A neighbour sent what is no batch, and it goes on as it came.
+                self._is_open, self._taken = True, len(self._rows)
+                return self._round
+            if not self._is_open:
+                return None
         piece = copy(self._round)
         piece.whole = piece.span = piece.pieces = None
         piece.plain, piece.choice, piece.endpoints = [], [], []
@@ -225,6 +253,16 @@ class Pieces:
         if self:
             piece.bytes, piece.flush = 0, False
         return piece
+
+    def _open(self) -> None:
+        """Take some more rows out of their batches."""
+        some = [*islice(self._unopened, _OPENED_PER_STEP)]
+        self._rows += some
+        if len(some) == _OPENED_PER_STEP:
+            self.work = OPENING_WORK * _OPENED_PER_STEP
+        else:
+            self._is_open = True
+            self._rows.sort()
 
     def _next_rows(self) -> dict[int, list[bytes]]:
         """Take as many rows as a step has time for, one at least; all of one index are in one piece."""
@@ -303,12 +341,12 @@ def _with(kind: str, one: Any, rows: list[bytes]) -> Any:
     return replace(one, rows=len(rows), batch=batch)
 
 
-def _opened(place: int, batch: bytes, *, is_choice: bool) -> list[tuple[int, int, bytes]]:
+def _opened(place: int, batch: bytes, *, is_choice: bool) -> Iterator[tuple[int, int, bytes]]:
     """Give the rows of a batch, still packed; those for a choice are packed in it one by one."""
     if is_choice:
-        return [(wire.row_index(row), place, row) for row in wire.unpack(batch)]
+        return ((wire.row_index(row), place, row) for row in wire.unpack(batch))
     if batch[:1] == _ONE_ROW:
         row = batch[1:]
-        return [(wire.row_index(row), place, row)]
+        return iter([(wire.row_index(row), place, row)])
     rows = map(bytes, _decode_raw(batch))
-    return [(index, place, row) for index, row in zip(indices(batch), rows, strict=True)]
+    return ((index, place, row) for index, row in zip(indices(batch), rows, strict=True))

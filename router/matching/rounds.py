@@ -507,11 +507,12 @@ class Rounds:
     def _next_piece(self, session: Session, a_round: Round[Session], now: float) -> Round[Session] | None:
         """Send on a piece of a round that takes long; its last one is given back."""
         pieces = a_round.pieces
-        piece: Round[Session] = pieces.take()
+        piece: Round[Session] | None = pieces.take()
         if pieces.is_charged:
             self._effort.charge(session, pieces.work, now)
         if pieces:
-            self._on_retire(piece, now)
+            if piece is not None:
+                self._on_retire(piece, now)
             return None
         a_round.pieces = None  # or both would wait for the garbage collector
         if pieces.is_charged:

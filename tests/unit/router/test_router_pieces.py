@@ -329,9 +329,29 @@ def test_a_round_that_cannot_be_opened_is_not_cut(make_node: Any) -> None:
     a_round.plain = [
         PlainResult(one, 2, wire.CLASS_COS1, batch) for one, batch in zip(sets, batches, strict=False)
     ]
-    assert node.router.fan_out.cut(a_round) is None
+    pieces = node.router.fan_out.cut(a_round)
+    assert pieces is not None
+    assert pieces.take() is a_round
+    assert not pieces
     a_round.plain = a_round.plain[:1] * 2
-    assert node.router.fan_out.cut(a_round)
+    pieces = node.router.fan_out.cut(a_round)
+    assert pieces is not None
+    assert pieces.take() not in (None, a_round)
+
+
+def test_batches_of_very_many_rows_are_opened_some_at_a_time(node: WiredNode) -> None:
+    crowd, plain, publisher = _crowd(node, 1), node.client(), node.client()
+    plain.subscribe("*")
+    publisher.publish(*["dear", "other"] * 1_500)
+    before = []
+    while not (got := len(plain.rows())):
+        before.append(node.router.stats()["matching_work"])
+        _step(node)
+    assert before == [0, 4_000, 8_000]
+    assert got == 11, "5 for groups, at 61 us each, and those between and behind"
+    node.advance(10)
+    assert got + len(plain.rows()) == 3_000
+    assert len(crowd[0].rows()) == 1_500 * GROUPS
 
 
 def test_no_step_takes_long_with_a_thousand_rows_for_a_thousand_groups(make_node: Any) -> None:
