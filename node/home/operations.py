@@ -424,6 +424,8 @@ class Operations:
 
     def _delete_messages(self, request: _Positions) -> Answer:
         held = self._lane(request.lane_id)
+        if held.importing:  # those that are not here yet would come behind the answer
+            raise errors.error_for(errors.HOME_NOT_READY, "the queue is being taken over from another worker")
         before = held.lane.messages
         for position in request.positions:
             found = held.lane.find(position)

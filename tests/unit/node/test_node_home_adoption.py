@@ -84,6 +84,18 @@ def test_a_lane_is_here_before_there_is_room_to_delete_it_in_its_old_spool() -> 
     assert folder.claims == {}
 
 
+def test_messages_are_not_deleted_before_they_are_here() -> None:
+    """Those that come behind the answer would be delivered although they are deleted."""
+    driven, _ = new_home(left_behind())
+    driven.lanes(LANES)
+    assert driven.home.lanes.get(LANE).importing  # type: ignore[union-attr]
+    with pytest.raises(errors.AngariumError) as refused:
+        driven.ask("endpoint.delete_messages", lane_id=LANE, positions=[5, 6])
+    assert refused.value.code == errors.HOME_NOT_READY
+    driven.settle_down(1.0)
+    assert driven.ask("endpoint.delete_messages", lane_id=LANE, positions=[5, 6]) == 2
+
+
 def test_a_lane_is_done_with_when_another_worker_has_deleted_its_old_spool() -> None:
     """The worker that left deleted it itself; so the next one that looked deleted the last lane, and the spool."""
     disk = left_behind()
