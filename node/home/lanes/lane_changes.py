@@ -257,7 +257,8 @@ class LaneChanges:
 
     def delete_aside(self, lane_id: int, now: float, wall_ms: int) -> int:
         """Delete a lane that is kept aside, because somebody decided that; gives how many messages it had."""
-        held = self.aside.take_back(lane_id)
+        # What was under way in it is the next home's, or given up: it is not asked for again.
+        held = self.aside.take_back(lane_id, with_moves=False)
         assert held is not None
         messages = held.lane.messages
         self.delete(held, now, wall_ms)
@@ -384,8 +385,8 @@ class KeptAside:
         self._lanes.put_aside(held)
         self._aside[held.lane_id] = _Aside(held, staged)
 
-    def take_back(self, lane_id: int) -> HeldLane | None:
-        """Make a lane one like any other again; None if it is not kept aside.
+    def take_back(self, lane_id: int, *, with_moves: bool = True) -> HeldLane | None:
+        """Make a lane one like any other again, perhaps without its moves; None if it is not kept aside.
 
         Raises:
             UnavailableError: what the spool has of it is damaged (50322).
@@ -400,7 +401,7 @@ class KeptAside:
         start, end = layout.number_key(lane_id), layout.lane_end(lane_id)
         for key, value in self._spool.scan(Table.RECORDS, start, end):
             self._records.load(key, value)
-        moves = self._spool.get(Table.MOVES, start)
+        moves = self._spool.get(Table.MOVES, start) if with_moves else None
         if moves is not None:
             self._moves.load(lane_id, moves)
         self._lanes.refresh(held)

@@ -246,6 +246,22 @@ def test_a_home_that_parts_with_a_lane_does_nothing_with_it_any_more() -> None:
     assert pair.old.home.stats()["lanes_parting"] == 1
 
 
+def test_what_was_under_way_when_a_lane_left_is_asked_for_by_its_new_home_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The router takes what the old one asks for again for something new: it would be moved twice."""
+    monkeypatch.setitem(Q, LANE, settings_of("q", dead_message_queue="dead"))
+    pair = Pair()
+    pair.old.settle(pair.flow, (5, 7), outcome=wire.OUTCOME_REJECTED)
+    pair.old.settle_down(0.1)
+    assert len(pair.old.moves) == 1
+    pair.move()
+    pair.run()
+    assert pair.disks["0"].get(Table.LANES, layout.number_key(LANE)) is None
+    assert len(pair.old.moves) == 1, "also when it deletes what it has left"
+    assert [header[:2] for header, _ in pair.new.moves] == [[LANE, 1]]
+
+
 def test_a_home_that_has_its_lane_again_before_another_had_it_goes_on() -> None:
     pair = Pair()
     pair.old.store(producer=None, parts=(LANE,))
