@@ -89,6 +89,13 @@ class FanOut:
             sessions += self._count(result.set)
         return SEND_WORK * sessions + a_round.rows / 100
 
+    def is_for_many(self, a_round: Round[Session]) -> bool:
+        """Tell whether a round goes to more sessions than a step has time for: asked of most rounds, it is quick."""
+        count = 0
+        for result in a_round.plain:
+            count += self._count(result.set)
+        return count > self.crowd_min
+
     def cut(self, a_round: Round[Session]) -> Pieces | Crowd | None:
         """Cut a round if it costs more than a step; None for nearly every one."""
         if a_round.broken:
@@ -102,7 +109,8 @@ class FanOut:
         """Cut a round by its sessions if there are very many, and one is not much work by itself."""
         plain = a_round.plain
         if (
-            a_round.choice
+            not self.is_for_many(a_round)
+            or a_round.choice
             or a_round.endpoints
             or a_round.producer is not None
             or a_round.kept is not None
@@ -110,8 +118,6 @@ class FanOut:
         ):
             return None
         count = sum([self._count(one.set) for one in plain])
-        if count <= self.crowd_min:
-            return None
         work = SEND_WORK + sum([self.of_elided(one) * one.rows for one in plain]) / count
         if work > self.step_us and a_round.rows > count:
             return None

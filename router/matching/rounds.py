@@ -469,9 +469,10 @@ class Rounds:
             leaving: Round[Session] | None = a_round
             if a_round.pieces is not None:
                 work, leaving = step_us, self._next_piece(session, a_round, now)
-            elif (may_be_crowd or (a_round.rows - 1) * row_us_max >= step_us) and self._cut(
-                session, a_round, now
-            ):
+            elif (
+                (may_be_crowd and self._fan_out.is_for_many(a_round))
+                or (a_round.rows - 1) * row_us_max >= step_us
+            ) and self._cut(session, a_round, now):
                 work, leaving = step_us, None
             elif len(rounds) > 1:
                 work += self._fan_out.work(a_round)
