@@ -141,10 +141,10 @@ def chooses_again(patch: Patch) -> None:
     """A node chooses a client for every deliver-to-one message of a neighbour."""
     choose = Dispatcher._choose
 
-    def always(self: Dispatcher, choice: Any, a_round: Any, chosen: Any, opened: Any) -> None:
+    def always(self: Dispatcher, choice: Any, a_round: Any, *rest: Any) -> None:
         if a_round.session.link is not None:
             a_round.open = range(1 << 20)
-        choose(self, choice, a_round, chosen, opened)
+        choose(self, choice, a_round, *rest)
 
     patch.setattr(Dispatcher, "_choose", always)
 
