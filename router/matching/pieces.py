@@ -84,17 +84,18 @@ class FanOut:
 
     def work(self, a_round: Round[Session]) -> float:
         """Give about what a round costs that is not cut."""
-        sessions = 0
-        for result in a_round.plain:
-            sessions += self._count(result.set)
-        return SEND_WORK * sessions + a_round.rows / 100
+        return SEND_WORK * self._sessions(a_round) + a_round.rows / 100
 
     def is_for_many(self, a_round: Round[Session]) -> bool:
         """Tell whether a round goes to more sessions than a step has time for: asked of most rounds, it is quick."""
-        count = 0
+        return self._sessions(a_round) > self.crowd_min
+
+    def _sessions(self, a_round: Round[Session]) -> int:
+        """Give about how many sessions a round goes to, those of several sets for each."""
+        sessions = 0
         for result in a_round.plain:
-            count += self._count(result.set)
-        return count > self.crowd_min
+            sessions += self._count(result.set)
+        return sessions
 
     def cut(self, a_round: Round[Session]) -> Pieces | Crowd | None:
         """Cut a round if it costs more than a step; None for nearly every one."""
@@ -107,9 +108,9 @@ class FanOut:
 
     def _crowd(self, a_round: Round[Session]) -> Crowd | None:
         """Cut a round by its sessions if there are very many, and one is not much work by itself."""
-        plain = a_round.plain
+        plain, count = a_round.plain, self._sessions(a_round)
         if (
-            not self.is_for_many(a_round)
+            count <= self.crowd_min
             or a_round.choice
             or a_round.endpoints
             or a_round.producer is not None
@@ -117,7 +118,6 @@ class FanOut:
             or len(plain) > _CROWD_SETS_MAX
         ):
             return None
-        count = sum([self._count(one.set) for one in plain])
         work = SEND_WORK + sum([self.of_elided(one) * one.rows for one in plain]) / count
         if work > self.step_us and a_round.rows > count:
             return None

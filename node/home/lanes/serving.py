@@ -275,16 +275,17 @@ class Serving:
         self._now = now
         share = self._share_among_starved() if self._starved else self.allowance
         left = ROWS_PER_TICK
+        late: list[HeldLane] = []
         again: list[HeldLane] = []
         for held in self._next(max(LANES_PER_TICK - spent, LANES_PER_TICK_MIN)):
             if left <= 0:
-                again.append(held)
+                late.append(held)
                 continue
             rows, has_more = self._serve_lane(held, min(left, share), wall_ms)
             left -= rows
             if has_more:
                 again.append(held)
-        lanes.touched.update(dict.fromkeys(again))
+        lanes.touched.update(dict.fromkeys(late + again))
 
     def _next(self, count: int) -> list[HeldLane]:
         """Take the lanes that are served now, so many at most."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import errors, wire
+from node.home.lanes import serving
 from node.home.lanes.serving import BINDS_PER_TICK, LANES_PER_TICK, LANES_PER_TICK_MIN
 from storage.spool import Table
 from tests.unit.node.driven_home import LANE, ROUTER, DrivenHome, rows_of, settings_of
@@ -122,14 +123,14 @@ def test_another_router_ends_what_waits(driven: DrivenHome) -> None:
 
 def served(driven: DrivenHome) -> list[int]:
     """Note the lanes that are served from here on."""
-    serving, found = driven.home.parts.serving, []
-    collect = serving.collect
+    found: list[int] = []
+    collect = driven.home.parts.serving.collect
 
     def note(held: HeldLane) -> None:
         found.append(held.lane_id)
         collect(held)
 
-    serving.collect = note  # type: ignore[method-assign]
+    driven.home.parts.serving.collect = note  # type: ignore[method-assign]
     return found
 
 
@@ -155,6 +156,22 @@ def test_an_endpoint_of_many_lanes_has_one_turn_like_the_others(driven: DrivenHo
     before = len(found)
     driven.tick()
     assert found[before : before + 2].count(LANE) == 1
+
+
+def test_a_lane_without_end_leaves_the_others_their_turn(
+    driven: DrivenHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "ROWS_PER_TICK", 5)
+    small = driven.bind(LANE, messages=100)
+    orders_of = [[1, ["bind", LANES[0], False, None, 100, 1 << 40, {}]]]
+    driven.send(wire.FLOW, driven.router, orders_of)
+    driven.settle_down(0.1)
+    driven.store(([LANES[0]], rows_of(50)))
+    driven.store(([LANE], rows_of(5)))
+    driven.write()
+    for _ in range(6):
+        driven.tick()
+    assert small in driven.delivered
 
 
 def test_a_lane_that_waits_in_line_may_be_deleted(driven: DrivenHome) -> None:
