@@ -113,28 +113,39 @@ def compile_into(
     if found := refusals(folder, modules):
         raise SystemExit("\n".join(found))
     try:
-        import_module(
-            "setuptools"
-        )  # before mypyc, which takes distutils otherwise, as far as this Python has it
-        from mypyc.build import mypycify
+        # Before mypyc, which takes distutils otherwise, as far as this Python has it.
+        import_module("setuptools")
+        import_module("mypyc.build")
         from setuptools import Distribution
         from setuptools.command.build_ext import build_ext
     except ImportError as error:
         wanted = " ".join(f"'{one}'" for one in REQUIRES)
         raise SystemExit(f"{error.name} is needed to compile: python -m pip install {wanted}") from None
     with _inside(folder), tempfile.TemporaryDirectory(prefix="angarium-compile-") as work:
-        made = mypycify(
-            ["--config-file", str(_types(folder, Path(work))), *modules],
-            opt_level=optimize,
-            debug_level="0",
-            target_dir=f"{work}/c",
-            group_name=LIBRARY.removesuffix("__mypyc"),
-        )
+        made = to_c(folder, Path(work), modules, optimize=optimize)
         command: Any = build_ext(Distribution({"name": "angarium-server", "ext_modules": made}))
         command.build_lib, command.build_temp = str(target), f"{work}/objects"
         command.ensure_finalized()
         command.run()
         return [Path(one).relative_to(target) for one in command.get_outputs()]
+
+
+def to_c(folder: Path, work: Path, modules: Sequence[str] = MODULES, *, optimize: str = "2") -> list[Any]:
+    """Make C of modules of the folder that one is in; give the extensions that a compiler is to make of it.
+
+    Raises:
+        SystemExit: some cannot be compiled; what is wrong with them was printed.
+    """
+    from mypyc.build import mypycify
+
+    made: list[Any] = mypycify(
+        ["--config-file", str(_types(folder, work)), *modules],
+        opt_level=optimize,
+        debug_level="0",
+        target_dir=f"{work}/c",
+        group_name=LIBRARY.removesuffix("__mypyc"),
+    )
+    return made
 
 
 def _types(folder: Path, work: Path) -> Path:

@@ -67,9 +67,9 @@ class FanOut:
     #: Tells whether admission has to look at each row of a round. Admission sets it.
     judges_rows: Callable[[Round[Session]], bool]
 
-    def __init__(self, interest: Interest[Session], eliding: Eliding, step_us: int) -> None:
+    def __init__(self, interest: Interest[Session], eliding: Eliding, step_us: float) -> None:
         """Begin; what is done for one publisher before others have their turn takes about `step_us`."""
-        self.step_us = step_us
+        self.step_us = float(step_us)
         #: A round of direct messages for more sessions is cut.
         self.crowd_min = int(_CROWD_STEPS * step_us / SEND_WORK)
         self._count = interest.count
@@ -203,7 +203,7 @@ class Pieces:
         self,
         a_round: Round[Session],
         kinds: list[tuple[str, Sequence[Any], Callable[[Any], float]]],
-        step_us: int,
+        step_us: float,
     ) -> None:
         """Cut a round.
 

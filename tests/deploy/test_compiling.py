@@ -1,4 +1,4 @@
-"""The compiled build: what may be compiled, and a share of it, built without optimization, that passes its tests.
+"""The compiled build: what may be compiled, all of it made C, and a share that is built and passes its tests.
 
 `scripts/test --compiled` runs what is in tests/unit and tests/simulation on all of it.
 """
@@ -13,25 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.share import short
-
 if TYPE_CHECKING:
     from pathlib import Path
 
 #: The connections, and what leaves for them; and tests of them.
-SHARE = short(
-    ("angarium_server/connections/turns.py", "angarium_server/connections/zmtp.py"),
-    long=(
-        "angarium_server/connections/turns.py",
-        "angarium_server/connections/zmtp.py",
-        "router/ground/ground.py",
-        "router/delivery/egress.py",
-    ),
+SHARE = (
+    "angarium_server/connections/turns.py",
+    "angarium_server/connections/zmtp.py",
+    "router/ground/ground.py",
+    "router/delivery/egress.py",
 )
 TESTS = (
     "tests/unit/angarium_server/test_angarium_server_zmtp.py",
     "tests/unit/angarium_server/test_angarium_server_turns.py",
-    *short((), long=("tests/unit/router/test_router_egress.py", "tests/unit/router/test_router_joining.py")),
+    "tests/unit/router/test_router_egress.py",
+    "tests/unit/router/test_router_joining.py",
 )
 
 
@@ -70,6 +66,17 @@ def test_a_class_that_would_lose_something_is_refused(
 
 
 @pytest.mark.slow
+def test_all_of_it_becomes_c(
+    compiling: Any, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the interpreter and mypy take, mypyc may refuse: that a whole number is put where a float was."""
+    monkeypatch.chdir(root)
+    made = compiling.to_c(root, tmp_path)
+    assert len(made) == len(compiling.MODULES) + 1
+    assert all(os.path.getsize(source) for one in made for source in one.sources)
+
+
+@pytest.mark.long
 @pytest.mark.timeout(600)  # on a loaded machine: a compiler
 def test_a_share_of_it_passes_its_tests(compiling: Any, root: Path, tmp_path: Path) -> None:
     compiling.copy_project(root, tmp_path)
