@@ -160,6 +160,27 @@ def test_a_message_that_moved_from_a_closed_partition_is_no_duplicate(written: W
     assert written.rules() == []
 
 
+@pytest.mark.parametrize(("is_asked", "rules"), [(True, []), (False, ["duplicate"])])
+def test_a_message_of_another_queue_goes_on_from_a_closed_partition_once(
+    written: Written, *, is_asked: bool, rules: list[str]
+) -> None:
+    """It keeps what it came from."""
+    one = written.queue("one", "t/>")
+    two = written.queue("two", access_type="non-exclusive", partition_count=4)
+    message = written.publish("t/1", one)
+    written.operate(one, "move")
+    written.now += 0.1
+    old = written.store(message, two, partition=3, origin=("queue", "one", "moved"))
+    written.gone(place_of(one, 1))
+    written.change(two, partition_count=1)
+    if is_asked:
+        written.rehome(message, old)
+    new = written.store(message, two, origin=("queue", "one", "moved"))
+    written.gone(old)
+    written.consume(written.bind(two), new)
+    assert written.rules() == rules
+
+
 def test_a_message_that_is_stored_in_another_partition_without_a_move_is_a_duplicate(
     written: Written,
 ) -> None:
