@@ -163,7 +163,15 @@ def start_up(data: Path, ready: Path, log: Path) -> subprocess.Popen[bytes]:
     return started
 
 
-@pytest.mark.parametrize("way", ["terminal", "SIGTERM", "down"])
+@pytest.mark.parametrize(
+    "way",
+    # tests/integration/test_supervisor.py has the other ways lead to the same stop.
+    [
+        pytest.param("terminal", marks=pytest.mark.long),
+        "SIGTERM",
+        pytest.param("down", marks=pytest.mark.long),
+    ],
+)
 def test_an_ordered_stop_hands_on_what_was_accepted_and_says_goodbye(tmp_path: Path, way: str) -> None:
     data, ready, log = tmp_path / "data", tmp_path / "ready", tmp_path / "log"
     up = start_up(data, ready, log)

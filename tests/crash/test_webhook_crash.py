@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("R254")]
 
-MESSAGES = short(150, long=400)
+MESSAGES = short(80, long=400)
 #: Of requests: those that fail, and those that are taken and answered too late. So most of what a killed process holds
 #: waits for its next attempt.
 FAILS, SILENT = 0.3, 0.05
@@ -52,7 +52,15 @@ def make_webhook(node: Node, sink: Sink) -> None:
     node.run("webhook", "create", "q", *given)
 
 
-@pytest.mark.parametrize("roles", [("webhook",), ("router",), ("worker",), ("webhook", "router", "webhook")])
+@pytest.mark.parametrize(
+    "roles",
+    [
+        pytest.param(("webhook",), marks=pytest.mark.long),
+        pytest.param(("router",), marks=pytest.mark.long),
+        ("worker",),
+        ("webhook", "router", "webhook"),
+    ],
+)
 def test_a_stored_message_is_posted_until_it_is_accepted(tmp_path: Path, roles: tuple[str, ...]) -> None:
     chance = random.Random(f"webhooks {roles}")
     taken: set[bytes] = set()
