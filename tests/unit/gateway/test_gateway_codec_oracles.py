@@ -110,7 +110,7 @@ def test_mqtt5_reads_what_we_write_and_we_read_what_it_writes(sender: Sender, da
     if hasattr(packet, "properties"):
         assert_mqtt5_says(theirs, packet.properties)
     if isinstance(packet, Connect) and packet.will:
-        assert_mqtt5_says(theirs.will, packet.will.properties)  # type: ignore[union-attr]
+        assert_mqtt5_says(theirs.will, packet.will.properties)
     if isinstance(packet, Publish):
         assert isinstance(theirs, mqtt5.PublishPacket)
         assert (theirs.topic, theirs.payload, theirs.packet_id or 0) == (
