@@ -26,6 +26,8 @@ REPORT = "A report"
 CLEAN_UP = "Clean up"
 
 IN_A_HURRY = (
+    "spark.driver.extraJavaOptions -Xms600m -Xmn400m",
+    "spark.python.sql.dataFrameDebugging.enabled false",
     "spark.ui.enabled false",
     "spark.sql.adaptive.enabled false",
     "spark.sql.lightweightPlanChangeValidation false",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Set by scripts/test where there is no Java: the line that says what to install.
 JAVA_MISSING = os.environ.get("ANGARIUM_JAVA_MISSING", "")
-#: Faults of one run, each of which costs a start of Java; CI runs a short share.
+#: Faults of one run of --long, each of which costs a start of Java.
 FAULTS = int(os.environ.get("ANGARIUM_SPARK_FAULTS", "1"))
 #: Java starts slowly on a machine that is busy.
 TIMEOUT_S = 480
@@ -84,6 +84,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory, python: str) -> Iterator[Spa
         # after each rule.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.lightweightPlanChangeValidation": "false",
+        # Each query is described for a page that nobody has.
+        "spark.sql.ui.explainMode": "simple",
+        "spark.sql.debug.maxToStringFields": "1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),

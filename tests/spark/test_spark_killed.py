@@ -1,4 +1,7 @@
-"""Jobs in a Java of their own die: a whole archive job, drivers around the commit of a sink, tasks with rows staged."""
+"""Drivers die around the commit of a sink, and tasks with rows staged; with --long in a Java of their own.
+
+There a whole archive job dies too.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from angarium import blocking
 from angarium.pipeline.archive import JOBS
+from tests.share import short
 from tests.spark.queue_contents import archived, drained, left_in, publish
-from tests.spark.sink_driver import deliver
+from tests.spark.sink_driver import FAULTS, NAME, FaultySource, deliver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +54,7 @@ SPARK = (
 )
 LIMIT_S = 400.0
 DRIVER = Path(__file__).with_name("sink_driver.py")
-FILES, ROWS = 4, 1_000
+FILES, ROWS = 4, short(200, long=1_000)
 
 
 def command(node: Node, path: Path, *arguments: str) -> list[str]:
@@ -158,6 +163,28 @@ def published(client: blocking.Client, queue: str) -> list[int]:
     return sorted(int(one) for one in drained(client, queue))
 
 
+def test_every_row_arrives_once_whatever_fails(spark: SparkSession, node: Node, tmp_path: Path) -> None:
+    """The Python of a task dies with its rows staged; another task is run twice, and its query ends behind a commit.
+
+    Each time another query goes on from the checkpoint, as another driver does.
+    """
+    files, checkpoint = tmp_path / "files", tmp_path / "checkpoint"
+    write_files(files)
+    spark.dataSource.register(FaultySource)
+    arguments = (node.url, str(files), str(checkpoint), "fails")
+    with blocking.connect(node.url) as client:
+        client.create_queue("fails")
+        with pytest.raises(StreamingQueryException, match="Python worker exited unexpectedly"):
+            deliver(spark, NAME, *arguments, **{FAULTS: "task:0"})
+        assert published(client, "fails") == []
+        with pytest.raises(StreamingQueryException, match="the driver is dead"):
+            deliver(spark, NAME, *arguments, **{FAULTS: "twin:1 after:2"})
+        assert published(client, "fails") == list(range(3 * ROWS))
+        deliver(spark, "angarium", *arguments)
+        assert published(client, "fails") == list(range(3 * ROWS, FILES * ROWS))
+
+
+@pytest.mark.long
 def test_every_row_arrives_once_whatever_dies(
     spark: SparkSession, python: str, node: Node, tmp_path: Path, faults: int
 ) -> None:

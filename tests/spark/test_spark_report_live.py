@@ -47,14 +47,12 @@ def live_report(spark: SparkSession, tmp_path: Path, **values: Any) -> LiveRepor
     return LiveReport(spark, ReportOptions(window_s=60), LiveOptions(checkpoint=str(tmp_path), **values))
 
 
-class Found:
-    """What a report has, in three reads."""
+class Cells:
+    """What a report has counted, in one read."""
 
     def __init__(self, tables: Tables) -> None:
         cells = [name for name in tables.cells.columns if name not in ("sizes", "latencies")]
         self.cells = sorted((row.asDict() for row in tables.cells.select(*cells).collect()), key=str)
-        self.publishers = {row["client"]: row.asDict() for row in tables.publishers.collect()}
-        self.gaps = {tuple(row) for row in tables.gaps.collect()}
 
     @property
     def messages(self) -> int:
@@ -71,9 +69,18 @@ class Found:
         return dict(found)
 
 
-def step(live: LiveReport, messages: DataFrame, batch: int) -> tuple[Found, int]:
+class Found(Cells):
+    """What a report has, in three reads."""
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        self.publishers = {row["client"]: row.asDict() for row in tables.publishers.collect()}
+        self.gaps = {tuple(row) for row in tables.gaps.collect()}
+
+
+def step(live: LiveReport, messages: DataFrame, batch: int) -> tuple[Cells, int]:
     with live.step(messages, batch) as (tables, behind):
-        return Found(tables), behind
+        return Cells(tables), behind
 
 
 def test_batches_add_up_to_the_report_of_all_and_a_repeated_one_counts_once(
@@ -86,7 +93,8 @@ def test_batches_add_up_to_the_report_of_all_and_a_repeated_one_counts_once(
     with live.step(frame(spark, second), 1):
         pass
     # The driver died after the state was written and before Spark knew: another one runs the batch again.
-    found, behind = step(live_report(spark, tmp_path), frame(spark, second), 1)
+    with live_report(spark, tmp_path).step(frame(spark, second), 1) as (tables, behind):
+        found = Found(tables)
     with report_on(frame(spark, first + second), ReportOptions(window_s=60), read_once=False) as tables:
         expected = Found(tables)
     assert (found.cells, found.publishers, found.gaps) == (expected.cells, expected.publishers, expected.gaps)
