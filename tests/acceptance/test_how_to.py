@@ -9,11 +9,18 @@ import pytest
 
 from tests.acceptance.document import Block, Desk, blocks
 from tests.acceptance.installation import ROOT, lend
+from tests.share import is_long
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.acceptance.installation import Installation
 
 HOW_TO = ROOT / "docs" / "how-to"
+#: A plugin of pytest, with which the nodes of its tests are forks.
+QUICK_NODES = """from angarium_server import launch
+launch.command = lambda *arguments: [{program!r}, *arguments]
+"""
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("R274"), pytest.mark.timeout(300)]
 
@@ -23,8 +30,12 @@ def typed(*commands: str) -> Block:
     return Block("console", "", "".join(f"$ {command}\n" for command in commands), "this test")
 
 
-def test_a_service_is_tested_as_the_page_says(desk: Desk, installation: Installation) -> None:
+def test_a_service_is_tested_as_the_page_says(desk: Desk, installation: Installation, quick: Path) -> None:
+    """With --long the nodes are started as usual."""
     lend(installation.python, "pytest", "iniconfig", "packaging", "pluggy", "pygments")
+    if not is_long():
+        (quick / "quick_nodes.py").write_text(QUICK_NODES.format(program=str(quick / "angarium")))
+        desk.environment |= {"PYTHONPATH": str(quick), "PYTEST_ADDOPTS": "-p quick_nodes"}
     with desk.reader(listen=False) as reader:
         start = typed("source .venv/bin/activate", "mkdir service", "cd service", "touch pytest.ini")
         reader.read([start, *blocks(HOW_TO / "testing-your-service.md")])
