@@ -17,6 +17,7 @@ from cluster.data.node_file import read_node_file
 from tests.integration.certificates import Authority
 from tests.integration.mesh_messages import DEADLINE_S, has_one, publish_until, receive_all
 from tests.integration.mesh_nodes import Mesh
+from tests.share import short
 from tests.waiting import expect_value, wait_for, wait_until
 
 if TYPE_CHECKING:
@@ -257,7 +258,7 @@ def test_a_link_can_be_switched_off_and_on(three: Mesh) -> None:
         publish_until(there, "switch", has_one(subscription))
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [short(8_000, long=20_000), pytest.param(100_000, marks=pytest.mark.long)])
 def test_many_subscriptions_synchronise_in_seconds(tmp_path: Path, count: int) -> None:
     with Mesh(tmp_path, 2) as mesh, blocking.connect(mesh["a"].url, timeout_s=60.0) as here:
         texts = [f"bulk/{number}" for number in range(count)]
@@ -270,7 +271,7 @@ def test_many_subscriptions_synchronise_in_seconds(tmp_path: Path, count: int) -
         print(f"{count:,} subscriptions were synchronised {took:.1f} s after the links were created")
         assert took < 30.0
         with blocking.connect(mesh["b"].url) as there:
-            there.publish("bulk/17777", b"found")
+            there.publish(texts[7_777], b"found")
             there.flush()
             assert bulk.receive(DEADLINE_S).payload == b"found"
 

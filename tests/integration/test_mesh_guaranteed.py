@@ -168,7 +168,17 @@ def test_the_queue_of_a_link_goes_with_it_only(pair: Mesh) -> None:
         client.publish_many([persistent("#P2P/QUE/#link/b", b"not by its name")])
 
 
-@pytest.mark.parametrize("victim", ["link", "near router", "far router", "near worker", "far worker"])
+@pytest.mark.parametrize(
+    "victim",
+    # The others die at each step of a link in tests/simulation/mesh.
+    [
+        "link",
+        "near router",
+        pytest.param("far router", marks=pytest.mark.long),
+        pytest.param("near worker", marks=pytest.mark.long),
+        "far worker",
+    ],
+)
 def test_messages_cross_exactly_once_whatever_process_dies(pair: Mesh, victim: str) -> None:
     name = f"deaths/{victim.replace(' ', '-')}"
     add_queue(pair, "b", name, f"{name}/>")

@@ -19,6 +19,7 @@ from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw, place_of, properties_of
 from tests.integration.mqtt_node import mqtt_node
+from tests.share import short
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("R239")]
 
 #: More than one page of what is retained.
-MANY = 3_000
+MANY = short(2_100, long=3_000)
 PAYLOAD = bytes(200)
 
 

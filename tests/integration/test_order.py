@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("R3", "R210", "R211")]
 
-MESSAGES = short(6_000, long=20_000)
+MESSAGES = short(3_000, long=20_000)
+#: Numbers of workers, one after the other; it begins with two.
+SCALES = short(("1", "3"), long=("4", "1", "3"))
 TOPICS = 61
 #: Small rounds may be answered by the router itself, large ones go to all workers.
 ROUND_ROWS = (1, 2, 4, 30, 200, 500)
@@ -214,7 +216,7 @@ def test_order_holds_while_the_number_of_workers_changes(
         done = threading.Event()
 
         def scale() -> None:
-            for count in ("4", "1", "3"):
+            for count in SCALES:
                 node.run("worker", "scale", count, "--wait")
             done.set()
 

@@ -149,7 +149,16 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.requirement("R282")
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(
+    "damage",
+    # The others are the same to a store: tests/unit/storage/test_storage_config_files.py.
+    [
+        "flipped",
+        pytest.param("truncated", marks=pytest.mark.long),
+        pytest.param("empty", marks=pytest.mark.long),
+        "missing",
+    ],
+)
 def test_a_damaged_config_store_is_restored_with_an_event_and_loses_nothing(
     lone: LoneSpool, damage: str
 ) -> None:
@@ -195,7 +204,9 @@ def put_config_back(node: Path) -> None:
 
 
 @pytest.mark.requirement("R282")
-@pytest.mark.parametrize("lose", [lose_config, empty_config, another_config])
+@pytest.mark.parametrize(
+    "lose", [lose_config, pytest.param(empty_config, marks=pytest.mark.long), another_config]
+)
 def test_without_its_config_store_a_node_does_not_start_and_with_it_has_everything(
     lone: LoneSpool, lose: Callable[[Path], None]
 ) -> None:

@@ -82,7 +82,15 @@ def test_keys_are_fetched_and_renewed_by_the_first_token_that_needs_it(
 
 
 @pytest.mark.requirement("R224")
-@pytest.mark.parametrize("mood", ["slow", "drip", "wrong", "huge", "error", "redirect", "gone"])
+@pytest.mark.parametrize(
+    "mood",
+    [
+        "slow",
+        "huge",
+        "gone",
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("drip", "wrong", "error", "redirect")),
+    ],
+)
 def test_old_keys_go_on_when_the_address_does_not(tmp_path: Path, server: KeyServer, mood: str) -> None:
     maker, stranger = server.makers[0], TokenMaker("ES256", 31)
     with started(tmp_path, server) as node, Admin(node.data) as admin:
