@@ -166,11 +166,11 @@ class HoldsElidedForEver(Router):
         (MiscountsJoinedRows, "credit", 0),
         (JoinsPastOtherFrames, "order", 0),
         (DiscardsUncounted, "discards", 0),
-        (NeverForgetsTheFastPath, "lost", 66),
+        (NeverForgetsTheFastPath, "lost", 8),
         (KeepsSubscriptionsOfTheDead, "broken", 0),
         (GivesToTheWholeGroup, "shared", 2),
         (ForgetsWhoHasACopy, "duplicate", 0),
-        (HoldsElidedForEver, "broken", 42),
+        (HoldsElidedForEver, "broken", 16),
     ],
 )
 def test_a_router_with_a_fault_is_found_out(router_class: type[Router], rule: str, first: int) -> None:

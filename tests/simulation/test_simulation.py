@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.share import short
 from tests.simulation import delivery_rules, failure_story, scenario, simulate
 from tests.simulation.event_history import FOREVER
 from tests.simulation.history_index import Index, Violation
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 SERIES = 0
 #: Seconds on one core.
-SEEDS_DEFAULT = 20
+SEEDS_DEFAULT = short(10, long=20)
 #: Seeds of one test, so that a failure is found, and named, soon.
 SEEDS_PER_TEST = 10
 #: Runs in which is counted what the rules had to judge.
-COUNTED = 20
+COUNTED = SEEDS_DEFAULT
 
 
 @functools.cache

@@ -9,13 +9,14 @@ import pytest
 
 from router.access.login import Authenticator
 from router.gateways.wills import Wills
+from tests.share import short
 from tests.simulation.gateways.gateway_scenario import GatewayScenario
 from tests.simulation.gateways.simulated_gateway import SimulatedGateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SEEDS_DEFAULT = 20
+SEEDS_DEFAULT = short(10, long=20)
 SEEDS_PER_TEST = 10
 #: A fault that is planted shows within so many seeds.
 SEEDS_OF_FAULTS = 100

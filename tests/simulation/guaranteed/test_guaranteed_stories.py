@@ -21,7 +21,7 @@ from tests.simulation.simulated_worker import SimulatedWorker
 if TYPE_CHECKING:
     from tests.simulation.guaranteed.records import Publication
 
-SEEDS = [f"story {number}" for number in range(short(3, long=6))]
+SEEDS = [f"story {number}" for number in range(short(2, long=6))]
 FIFTY = ["t/1"] * 50
 
 

@@ -10,6 +10,7 @@ from gateway.mqtt.sessions.holding import Exchange, ExchangeState, Holding
 from gateway.mqtt.sessions.note import Note
 from node.endpoints.holdings import Holdings
 from router.guaranteed.holders import Holders
+from tests.share import short
 from tests.simulation.shared_once.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.requirement("R241"), pytest.mark.slow]
 
-SEEDS_DEFAULT = 20
-SEEDS_PER_TEST = 20
+SEEDS_DEFAULT = short(10, long=20)
+SEEDS_PER_TEST = 10
 #: A fault that is planted shows within so many seeds.
 SEEDS_OF_FAULTS = 200
 
