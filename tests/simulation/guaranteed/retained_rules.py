@@ -69,9 +69,14 @@ class _Topics:
                 yield found
 
     def may_be_over(self, one: Kept, by: float) -> bool:
-        """Tell whether a message may be retained no more, and nothing in its place."""
+        """Tell whether a message may be retained no more, and nothing in its place.
+
+        One whose sequence somebody else used may be stored once more when it is sent again, and is newer then.
+        """
         return any(
-            (other.is_empty or other.ttl_ms) and other.sent_at <= by and not self.is_older(other, one)
+            (other.is_empty or other.ttl_ms)
+            and other.sent_at <= by
+            and (self.is_ambiguous(other) or not self.is_older(other, one))
             for other in self.by_topic[one.vpn, one.topic]
         )
 
