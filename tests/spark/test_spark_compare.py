@@ -78,44 +78,32 @@ def test_missing_added_and_more_frequent_rows_are_counted_as_a_counter_does(spar
     assert json.loads(json.dumps(found.to_dict()))["verdict"] == "differs"
 
 
-def test_maps_with_other_entries_differ(spark: SparkSession) -> None:
-    """In one comparison, as each costs a second: every pair is of a message of its own."""
-    pairs: list[tuple[dict[str, str | None], dict[str, str | None] | None]] = [
+def compare(spark: SparkSession, column: str, *pairs: tuple[Any, Any]) -> job.Comparison:
+    """Compare pairs, each of a message of its own, in one comparison: it takes a second."""
+    sides = zip(*pairs, strict=True)
+    return job.compare(
+        *(frame(spark, [message(at, **{column: one}) for at, one in enumerate(side)]) for side in sides)
+    )
+
+
+def test_maps_with_other_entries_differ_and_have_no_order(spark: SparkSession) -> None:
+    pairs: list[tuple[Any, Any]] = [
         ({"a": "1", "b": None}, {"a": "1"}),
         ({"a": "1"}, {"a": "2"}),
         ({}, None),
         ({"a": "b"}, {"b": "a"}),
     ]
-    sides = [
-        frame(spark, [message(number, user_properties=side) for number, side in enumerate(maps)])
-        for maps in zip(*pairs, strict=True)
-    ]
-    found = job.compare(*sides)
+    in_another_order = ({"a": "1", "b": None}, {"b": None, "a": "1"})
+    found = compare(spark, "user_properties", *pairs, in_another_order)
     assert (found.only_left, found.only_right) == (len(pairs), len(pairs))
 
 
-def test_entries_of_a_map_have_no_order(spark: SparkSession) -> None:
-    sides = [
-        frame(spark, [message(1, user_properties=dict(entries))])
-        for entries in ([("a", "1"), ("b", None)], [("b", None), ("a", "1")])
-    ]
-    assert job.compare(*sides).equal
-
-
-def test_payloads_that_differ_in_the_last_byte_differ(spark: SparkSession) -> None:
-    lengths = [64, 65, 5000]
-    left, right, twin = (
-        frame(spark, [message(length, payload=b"x" * (length - 1) + end) for length in lengths])
-        for end in (b"a", b"b", b"a")
-    )
-    assert job.compare(left, twin).equal
-    found = job.compare(left, right)
-    assert (found.only_left, found.only_right) == (len(lengths), len(lengths))
-
-
-def test_null_is_no_empty_payload(spark: SparkSession) -> None:
-    left, right = (frame(spark, [message(1, payload=payload)]) for payload in (b"", None))
-    assert not job.compare(left, right).equal
+def test_payloads_that_differ_in_the_last_byte_differ_and_null_is_no_empty_one(spark: SparkSession) -> None:
+    start = [b"x" * (length - 1) for length in (64, 65, 5000)]
+    pairs: list[tuple[Any, Any]] = [(b"", None), *((one + b"a", one + b"b") for one in start)]
+    equal = [(one + b"a", one + b"a") for one in start]
+    found = compare(spark, "payload", *pairs, *equal)
+    assert (found.only_left, found.only_right) == (len(pairs), len(pairs))
 
 
 def test_a_column_that_one_side_lacks_differs_unless_it_is_taken_as_null(spark: SparkSession) -> None:
