@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 #: Sixteen patterns of which each walks the whole text: 2 ms for a message, and 200 with a loop for each character.
 SELECTOR = " OR ".join([f"p LIKE '%{'a_' * 49}b%'"] * 16)
 TEXT = "a" * 2_000
-MESSAGES = short(200, long=400)
+MESSAGES = short(100, long=400)
 #: What the innocent publisher may wait for an acknowledgement, nearly always and once, beyond what it waits on this
 #: machine anyway, of which nobody knows what else it does. Each attack would take the worker for twice as long as the
 #: publisher goes on.
@@ -33,7 +33,7 @@ NEARLY_ALWAYS_S = 0.3
 ONCE_S = 3.0
 USUALLY = 10
 #: How long it publishes before the attack, and beside it.
-BEFORE_S, BESIDE_S = short((0.5, 2.0), long=(1.0, 4.0))
+BEFORE_S, BESIDE_S = short((0.5, 1.0), long=(1.0, 4.0))
 LIMIT_S = 60.0
 
 

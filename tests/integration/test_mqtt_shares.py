@@ -61,7 +61,7 @@ def expect_all(members: list[Paho], count: int) -> None:
     )
 
 
-@pytest.mark.parametrize("version", [V3, V5])
+@pytest.mark.parametrize("version", [pytest.param(V3, marks=pytest.mark.long), V5])
 def test_each_message_comes_to_one_member_and_is_deleted_when_that_has_acknowledged(
     node: Node, version: int
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from angarium import AngariumError, blocking
+from tests.share import short
 from tests.spark.queue_contents import drained
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow, pytest.mark.timeout(480)]
 
 RUN_TIMEOUT_S = 150
+ROWS = short(30_000, long=60_000)
 
 
 def published(client: blocking.Client, queue: str) -> list[int]:
@@ -45,12 +47,12 @@ def staged(client: blocking.Client, queue: str) -> int:
 
 def test_processes_of_the_node_that_die_cost_no_row(spark: SparkSession, node: Node) -> None:
     """A worker and the router die while two tasks stage rows."""
-    frame = spark.range(0, 60_000, 1, 4).selectExpr("cast(cast(id as string) as binary) as payload")
+    frame = spark.range(0, ROWS, 1, 4).selectExpr("cast(cast(id as string) as binary) as payload")
     with blocking.connect(node.url) as client, ThreadPoolExecutor(1) as pool:
         client.create_queue("node-faults")
-        kills = [(2_000, "worker"), (20_000, "router"), (40_000, "worker")]
+        kills = [(ROWS // 30, "worker"), (ROWS // 3, "router"), (ROWS * 2 // 3, "worker")]
         killing = pool.submit(kill_when_staged, node, client, "node-faults", kills)
         frame.write.format("angarium").mode("append").options(url=node.url, queue="node-faults").save()
         killing.result()
     with blocking.connect(node.url, retry_for_s=RUN_TIMEOUT_S) as client:
-        assert published(client, "node-faults") == list(range(60_000))
+        assert published(client, "node-faults") == list(range(ROWS))
