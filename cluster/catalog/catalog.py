@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from angarium import errors, wire
 from cluster import objects
 from cluster.catalog import node_queues, passwordless
 from cluster.catalog.placement import Placement
 from cluster.security import passwords
+from gateway.http.webhooks.addresses import may_name
 from storage.config_store import Change, Counter, Entry
 
 if TYPE_CHECKING:
@@ -62,6 +65,7 @@ class Catalog:
         subscription_exceptions: bool = True,
         node: str = "",
         passwordless_state: int = passwordless.UNKNOWN,
+        webhook_networks: Iterable[str] = (),
     ) -> None:
         """Begin with what the store holds.
 
@@ -73,6 +77,7 @@ class Catalog:
             subscription_exceptions: whether a filter may be an exception (R125).
             node: what this node is called.
             passwordless_state: the counter of the store.
+            webhook_networks: that webhooks may reach beside public addresses.
 
         Raises:
             InvalidRequestError: a stored object does not fit its kind (40015).
@@ -82,6 +87,7 @@ class Catalog:
         #: What was decided about `default`, a state of `cluster.catalog.passwordless`.
         self.passwordless = passwordless_state
         self._subscription_exceptions = subscription_exceptions
+        self._webhook_networks = [ip_network(text, strict=False) for text in webhook_networks]
         #: Attributes are complete and checked. Who an object refers to exists; who it belongs to exists.
         self._objects: dict[Key, objects.Attributes] = {}
         #: The same by kind, so that a few templates are found among very many endpoints.
@@ -547,11 +553,13 @@ class Catalog:
         convert: Callable[[str, dict[str, Any]], objects.Attributes],
     ) -> objects.Attributes:
         """Give checked attributes, with a password as its hash: the stored one if it is the same password."""
-        attributes = convert(key[0], values)
+        attributes, before = convert(key[0], values), self._objects.get(key, {})
         self.check_exceptions(attributes.get("subscriptions", ()))
+        if key[0] == "webhook" and (url := attributes.get("url")) != before.get("url") and url:
+            self._check_target(url)
         password = attributes.get("password")
         if password and not passwords.is_hash(password):
-            stored = self._objects.get(key, {}).get("password", "")
+            stored = before.get("password", "")
             same = passwords.fits(stored, password)
             attributes["password"] = stored if same else self._hash_password(password)
         return attributes
@@ -565,6 +573,16 @@ class Catalog:
         for text in () if self._subscription_exceptions else filters:
             if text.startswith("!"):
                 raise errors.error_for(errors.EXCEPTIONS_NOT_SUPPORTED, repr(text))
+
+    def _check_target(self, url: str) -> None:
+        """Refuse a URL to which a webhook would never post; one of a node that allowed it stays.
+
+        Raises:
+            InvalidRequestError: so it is (40015).
+        """
+        if not may_name(urlsplit(url).hostname or "", self._webhook_networks):
+            detail = f"webhook: {url!r}: its address is not public: http.webhook_networks allows others"
+            raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
 
     def _check(self, key: Key, attributes: objects.Attributes) -> None:
         self._check_references(key, attributes)

@@ -593,6 +593,7 @@ def prepare_catalog(store: ConfigStore, config: NodeConfig, workers: int, node: 
         subscription_exceptions=config.spool.subscription_exceptions,
         node=node,
         passwordless_state=counters.get(passwordless.COUNTER, passwordless.UNKNOWN),
+        webhook_networks=config.http.webhook_networks,
     )
     _keep(store, catalog, catalog.missing_built_ins())
     # A backup may be of a node with more workers.

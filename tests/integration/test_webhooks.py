@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 
-from angarium import blocking
+from angarium import blocking, errors
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
 from tests.acceptance.document import FENCE
@@ -219,10 +219,24 @@ def test_it_has_the_rights_of_its_username_without_its_password(node: Node, sink
 
 
 def test_what_is_not_allowed_is_not_reached(tmp_path: Path, sink: Sink) -> None:
-    with Node(tmp_path / "data", workers=1) as closed:
+    """A node that allows it no more refuses such a URL, and does not post to one that it has."""
+    file = tmp_path / "node.toml"
+    file.write_text('[http]\nwebhook_networks = ["127.0.0.0/8"]\n')
+    with Node(tmp_path / "data", workers=1, config=file) as closed:
         make(closed, "inside", sink.url("ok"))
+        file.write_text("")
+        closed.restart()
         publish(closed, "q/inside", b"inside")
         wait_until(lambda: "not public" in show(closed, "inside")["error"], "it is refused")
+        closed.run("webhook", "update", "inside", "--set", "window=2")
+        wish: dict[str, Any] = {
+            "kind": "webhook",
+            "vpn": "default",
+            "name": "inside",
+            "attributes": {"url": sink.url("else")},
+        }
+        with Admin(closed.data) as admin, pytest.raises(errors.InvalidRequestError, match="not public"):
+            admin.call("objects.update", **wish)
     assert b"inside" not in sink.bodies("ok")
 
 

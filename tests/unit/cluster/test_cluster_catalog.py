@@ -282,3 +282,26 @@ def test_a_node_is_no_neighbour_of_itself() -> None:
     with pytest.raises(errors.AngariumError, match="'b' is this node") as refused:
         catalog.create("link", "", "b", {})
     assert refused.value.code == errors.LINK_TO_OWN_NODE
+
+
+@pytest.mark.requirement("R254")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8080", "[::1]"])
+def test_a_webhook_to_the_node_itself_is_refused_when_it_is_made(host: str) -> None:
+    """It would never be posted to. What a node has from when it allowed that may be changed otherwise."""
+    url = f"http://{host}/"
+    allowing = Catalog([], pretended_hash, webhook_networks=["127.0.0.0/8", "::1"])
+    create(allowing, "vpn", "", "default")
+    create(allowing, "webhook", "default", "here", queue="q", url=url)
+    catalog = Catalog([Change(*entry) for entry in allowing.snapshot()], pretended_hash)
+    do(catalog, catalog.update("webhook", "default", "here", {"url": url, "enabled": False}))
+    do(catalog, catalog.apply([["webhook", "default", "here", {"url": url, "window": 2}]]).changes)
+    wishes = (
+        lambda: catalog.create("webhook", "default", "new", {"queue": "q", "url": url}),
+        lambda: catalog.update("webhook", "default", "here", {"url": f"{url}more"}),
+        lambda: catalog.apply([["webhook", "default", "new", {"queue": "q", "url": url}]]),
+    )
+    for wish in wishes:
+        with pytest.raises(errors.InvalidRequestError, match="webhook_networks allows") as refused:
+            wish()
+        assert refused.value.code == errors.INVALID_ATTRIBUTE
+    create(catalog, "webhook", "default", "new", queue="q", url="https://example.com/")

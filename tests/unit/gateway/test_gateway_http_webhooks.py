@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.webhooks.addresses import may_reach
+from gateway.http.webhooks.addresses import may_name, may_reach
 from gateway.http.webhooks.attempts import Answer, Rules, Verdict, asked_for, delay_of, verdict_of
 from gateway.http.webhooks.signing import secrets_of, signed_headers
 
@@ -122,6 +122,19 @@ def test_public_addresses_are_reached_and_a_network_allows_no_other() -> None:
     assert may_reach("2606:4700::1111", [])
     assert may_reach("::ffff:127.0.0.1", [ip_network("127.0.0.0/8")])
     assert not may_reach("10.0.0.1", [ip_network("127.0.0.0/8")])
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST.", "127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1", "10.0.0.1"]
+)
+def test_a_url_names_no_address_that_is_not_reached(host: str) -> None:
+    assert not may_name(host, [])
+    assert may_name(host, [ip_network("127.0.0.0/8"), ip_network("10.0.0.1"), ip_network("::1")])
+
+
+@pytest.mark.parametrize("host", ["example.com", "localhost.example.com", "8.8.8.8", "2606:4700::1111"])
+def test_a_url_names_anything_else_for_a_name_is_judged_by_what_it_stands_for(host: str) -> None:
+    assert may_name(host, [])
 
 
 def test_two_secrets_sign_both_so_that_receivers_can_change_to_the_next_one() -> None:
