@@ -580,17 +580,17 @@ class Me(msgspec.Struct, kw_only=True):
     vpn: str
 
 
-class Credentials(Me, kw_only=True):
-    """What a login is compared with; the password is a hash."""
+class Found(Me, kw_only=True):
+    """The operator who has that certificate or token."""
 
     enabled: bool
+    #: Another number when a Message VPN was deleted: one of the same name is another one.
+    vpns: int
+
+
+class Credentials(Found, kw_only=True):
+    """What a login is compared with; the password is a hash."""
+
     password: str
     #: False: the hash is one that no password fits, and another one each time.
     password_set: bool
-
-
-class Found(msgspec.Struct, kw_only=True):
-    """The operator who has that certificate or token."""
-
-    name: str
-    enabled: bool

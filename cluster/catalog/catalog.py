@@ -98,6 +98,8 @@ class Catalog:
         self.placement = Placement(workers)
         #: Rises with every change.
         self.revision = 0
+        #: Message VPNs: one that is made again under its name is another one.
+        self.vpns_deleted = 0
         #: Above the id of every endpoint that ever was.
         self._next_endpoint_id = next_endpoint_id
         for kind, vpn, name, attributes in stored:
@@ -511,6 +513,7 @@ class Catalog:
             self.placement.remove(key[1], before)
         if attributes is None:
             self._of_kind[key[0]].pop(key[1:], None)
+            self.vpns_deleted += key[0] == "vpn"
             return
         self._objects[key] = self._of_kind[key[0]][key[1:]] = attributes
         if "homes" in attributes:

@@ -27,6 +27,7 @@ from angarium_server.http.turns import Turns
 from angarium_server.memory.memory import in_use_bytes
 from angarium_server.process import Process, at_work, load_config
 from cluster.configuration.listening import url_of
+from cluster.management.access.outcomes import Caller
 from cluster.management.access.ways import Offer, OidcOffer, Ways
 from cluster.management.api import declared, object_metrics, openapi, resources
 from cluster.management.api.recent import Recent, Shared, oldest_s_of
@@ -35,7 +36,6 @@ from cluster.management.api.routes import (
     ROUTES,
     Found,
     Route,
-    Shape,
     Target,
     arguments_of,
     find,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from angarium_server.connections.tls import Peer
     from angarium_server.http.door import Connection
-    from cluster.management.access.outcomes import Caller
+    from cluster.management.access.outcomes import Operator
     from cluster.management.api.resources import Ask
 
 ROLE: Final = "management"
@@ -169,7 +169,8 @@ class ManagementServer:
         if self._openid is not None and target.path in (PATH, CALLBACK):
             _allow(request, "GET")
             return await self._openid.answer(request, target.path, target.query, peer)
-        caller = await self._ways.caller(request, peer)
+        operator = await self._ways.caller(request, peer)
+        caller = Caller(operator.name, peer.address)
         if target.path[: len(ROOT)] == ROOT:
             match target.path[len(ROOT) :]:
                 case () | ("",):
@@ -195,7 +196,7 @@ class ManagementServer:
                     return await self._do(request, name, caller)
                 case path:
                     if found := find(path):
-                        return await self._resource(request, connection, target, found, caller)
+                        return await self._resource(request, connection, target, found, caller, operator)
         if target.path == ("metrics", "objects"):
             _allow(request, "GET", "HEAD")
             return await self._object_metrics(target, caller)
@@ -236,7 +237,13 @@ class ManagementServer:
         return self._recent.noting(ask)
 
     async def _resource(
-        self, request: BaseRequest, connection: Connection, target: Target, found: Found, caller: Caller
+        self,
+        request: BaseRequest,
+        connection: Connection,
+        target: Target,
+        found: Found,
+        caller: Caller,
+        operator: Operator,
     ) -> web.StreamResponse:
         """Do what the table says of a path and a method."""
         methods = [*found.routes, *(["HEAD"] if "GET" in found.routes else [])]
@@ -248,15 +255,16 @@ class ManagementServer:
             arguments = arguments_of(route, found.values, target.query, body)
             return await self._stream(request, connection, caller, route, arguments)
         oldest_s = oldest_s_of(request.headers.get("Cache-Control", ""))
-        if not oldest_s or route.shape is not Shape.ROWS:
+        # While a body was waited for, the operator may have lost the rights that he came in with.
+        if not (oldest_s and route.is_shared) or request.body_exists:
             new = partial(resources.page_of, ask=ask)
             return await resources.answer(request, target, (found, route), body, ask, new)
 
         def asking(rights: tuple[str, str]) -> Ask:
             return self._asking(caller._replace(rights=rights), wait_of(request))
 
-        shared = Shared(self._recent, asking, await ask("operators.me", {}), oldest_s)
-        made = await resources.answer(request, target, (found, route), body, ask, shared.page)
+        shared = Shared(self._recent, asking, operator, oldest_s)
+        made = await resources.answer(request, target, (found, route), body, shared.value, shared.page)
         made.headers["Age"] = str(int(shared.age_s))
         return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -10,6 +11,7 @@ import pytest
 
 from angarium import blocking, errors
 from angarium_server.http.exposition import CONTENT_TYPE
+from cluster.admin.client import Admin
 from cluster.management.api.routes import ROUTES
 from cluster.objects import KINDS
 from tests.integration.http_api import OBJECTS, PASSWORD, Api, managed_node
@@ -204,6 +206,46 @@ def test_a_list_of_a_moment_ago_is_for_who_may_see_it_and_over_after_a_change(no
     for vpn in ("moment", "other"):
         assert api.send("DELETE", f"/api/v1/operators/of-{vpn}").status == 204
         assert api.send("DELETE", f"/api/v1/vpns/{vpn}").status == 204
+
+
+@pytest.mark.requirement("R257", "R262")
+def test_what_all_look_at_is_shared_and_who_has_lost_a_right_gets_none_of_it(node: Node, api: Api) -> None:
+    """The command on the node's host takes it away, of which the management process hears with the next login alone."""
+    shared = {"Cache_Control": "max-age=30"}
+    with Admin(node.data) as admin, closing(Api(node.management_url, "looks-on")) as looker:
+
+        def change(**attributes: Any) -> None:
+            admin.call("objects.update", kind="operator", name="looks-on", attributes=attributes)
+
+        given = {"role": "viewer", "password": PASSWORD}
+        admin.call("objects.create", kind="operator", name="looks-on", attributes=given)
+        for path in ("/status", "/health", "/cluster", "/standby"):
+            assert "Age" not in looker.get(path).headers
+            assert int(api.get(path, **shared).headers["Age"]) <= 30
+            assert int(looker.get(path, **shared).headers["Age"]) <= 30
+        assert looker.send("GET", "/api/v1/status", {"a": 1}, **shared).code == errors.INVALID_ARGUMENT
+        change(vpn="default")
+        assert looker.get("/status", **shared).code == errors.OPERATOR_DENIED
+        assert looker.get("/health", **shared).status == 200
+        change(vpn="")
+        assert looker.get("/status", **shared).status == 200
+        change(enabled=False)
+        assert looker.get("/status", **shared).code == errors.UNAUTHORIZED
+        admin.call("objects.delete", kind="operator", name="looks-on")
+
+
+@pytest.mark.requirement("R257")
+def test_who_has_a_message_vpn_that_was_made_again_sees_nothing_of_the_old_one(node: Node) -> None:
+    with Admin(node.data) as admin, closing(Api(node.management_url, "of-again")) as looker:
+        for queue in ("before", "after"):
+            admin.call("objects.create", kind="vpn", name="again", attributes={})
+            admin.call("objects.create", kind="queue", vpn="again", name=queue, attributes={})
+            given = {"role": "viewer", "vpn": "again", "password": PASSWORD}
+            admin.call("objects.create", kind="operator", name="of-again", attributes=given)
+            found = looker.get("/queues?fields=name", Cache_Control="max-age=30")
+            assert [row["name"] for row in found.value if not row["name"].startswith("#")] == [queue]
+            admin.call("objects.delete", kind="operator", name="of-again")
+            admin.call("objects.delete", kind="vpn", name="again")
 
 
 @pytest.mark.requirement("R263")

@@ -122,6 +122,11 @@ class Callers:
                 return name
         return None
 
+    @property
+    def vpns_deleted(self) -> int:
+        """Give how many Message VPNs were deleted since the process began."""
+        return self._catalog.vpns_deleted
+
     def operator(self, name: str) -> Attributes | None:
         """Give what is known of an operator."""
         return self._catalog.get("operator", "", name)

@@ -1,9 +1,9 @@
 """The operations about who somebody is: for the management process, which lets operators log in, and for themselves.
 
     operation               arguments                           answer
-    operators.credentials   name                                {"name", "role", "vpn", "enabled", "password",
+    operators.credentials   name                                {"name", "role", "vpn", "enabled", "vpns", "password",
                                                                 "password_set"}: a hash
-    operators.find          certificate_name or token_subject   {"name", "enabled"}
+    operators.find          certificate_name or token_subject   {"name", "role", "vpn", "enabled", "vpns"}
     operators.logged_in     name, address, method, outcome,     None: how a login ended is written down
                             subject, reason
     operators.me                                                {"name", "role", "vpn"} of who asks
@@ -14,7 +14,7 @@ does not tell who exists.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from angarium import errors
 from cluster.controller.access.audit_log import DONE, LOGIN, Deed
@@ -33,6 +33,8 @@ class OperatorOperations:
     def __init__(self, board: Switchboard, callers: Callers) -> None:
         self._board = board
         self._callers = callers
+        #: Rises with Message VPNs that are deleted; no other controller has begun with it.
+        self._first_vpns = board.new_number()
         self.operations: Handlers = {
             "operators.credentials": self._credentials,
             "operators.find": self._find,
@@ -42,15 +44,20 @@ class OperatorOperations:
 
     def _credentials(self, request: arguments.OperatorArguments, asker: AdminAsker, _now: float) -> None:
         known = self._callers.operator(request.name) or {}
-        answer = {
-            "name": request.name,
+        password = known.get("password")
+        told = {"password": password or unfitting(), "password_set": bool(password)}
+        self._board.reply(asker, {**self._found(request.name), **told})
+
+    def _found(self, name: str) -> dict[str, Any]:
+        """Give what is told of an operator, whether he exists or not."""
+        known = self._callers.operator(name) or {}
+        return {
+            "name": name,
             "role": known.get("role", ""),
             "vpn": known.get("vpn", ""),
             "enabled": known.get("enabled", False),
-            "password": known.get("password") or unfitting(),
-            "password_set": bool(known.get("password")),
+            "vpns": self._first_vpns + self._callers.vpns_deleted,
         }
-        self._board.reply(asker, answer)
 
     def _find(self, request: arguments.FindOperatorArguments, asker: AdminAsker, _now: float) -> None:
         sought = [
@@ -64,8 +71,7 @@ class OperatorOperations:
         if name is None:
             detail = f"an operator with {given[0][0]} = {given[0][1]!r}"
             raise errors.error_for(errors.OBJECT_NOT_FOUND, detail)
-        known = self._callers.operator(name) or {}
-        self._board.reply(asker, {"name": name, "enabled": bool(known.get("enabled"))})
+        self._board.reply(asker, self._found(name))
 
     def _logged_in(self, request: arguments.LoggedInArguments, asker: AdminAsker, _now: float) -> None:
         if request.outcome != DONE:

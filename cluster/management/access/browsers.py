@@ -24,7 +24,7 @@ from angarium import errors
 from angarium_server.http import bodies
 from angarium_server.http.problems import RefusedError
 from cluster.management.access.logins import NAME_MAX, Given
-from cluster.management.access.outcomes import Caller, Login, Method
+from cluster.management.access.outcomes import Login, Method
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from angarium_server.connections.tls import Peer
     from cluster.management.access.logins import Logins
-    from cluster.management.access.outcomes import Method
+    from cluster.management.access.outcomes import Method, Operator
     from cluster.management.access.subjects import Attribute, Subjects
 
 #: A session ends when nothing was asked for so long, and at the latest so long after the login.
@@ -159,10 +159,10 @@ class Browsers:
             raise RefusedError(errors.error_for(errors.UNAUTHORIZED, detail, _NO_CERTIFICATE), CHALLENGE)
         login = Login("certificate", peer.address, subject=peer.certificate.common_name)
         try:
-            operator = (await self._subjects.log_in("certificate_name", login)).operator
+            operator = await self._subjects.log_in("certificate_name", login)
         except errors.UnauthorizedError as error:
             raise RefusedError(error, CHALLENGE) from None
-        session = self.sessions.begin(operator, login.subject, time.monotonic(), "certificate")
+        session = self.sessions.begin(operator.name, login.subject, time.monotonic(), "certificate")
         return self._answered(request, session, peer)
 
     def _answered(self, request: BaseRequest, session: tuple[str, Session], peer: Peer) -> web.Response:
@@ -178,7 +178,7 @@ class Browsers:
         self.sessions.end(request.cookies.get(cookie, ""))
         set_cookie(response, cookie, session[0], peer)
 
-    async def caller(self, request: BaseRequest, peer: Peer) -> Caller | None:
+    async def caller(self, request: BaseRequest, peer: Peer) -> Operator | None:
         """Give the operator whose page asks; None if the request has no session.
 
         Raises:
@@ -187,16 +187,16 @@ class Browsers:
         """
         if not self.has(request, peer):
             return None
-        session = await self.session(request, peer)
+        session, operator = await self._session(request, peer)
         if request.method not in ("GET", "HEAD") and not session.allows_change(
             request.headers.get(SAID_WITH_CHANGES, "")
         ):
             detail = f"a change by a session needs its token in the header {SAID_WITH_CHANGES}"
             raise errors.error_for(errors.CROSS_ORIGIN, detail)
-        return Caller(session.operator, peer.address)
+        return operator
 
-    async def session(self, request: BaseRequest, peer: Peer) -> Session:
-        """Give the session of a request.
+    async def _session(self, request: BaseRequest, peer: Peer) -> tuple[Session, Operator]:
+        """Give the session of a request, and whose it is.
 
         Raises:
             RefusedError: there is none, or it is over (40101).
@@ -205,10 +205,11 @@ class Browsers:
         session = self.sessions.use(name, time.monotonic())
         if session is None:
             raise _over()
-        if not await self._stands(session):
+        operator = await self._operator(session)
+        if operator is None:
             self.sessions.end(name)
             raise _over()
-        return session
+        return session, operator
 
     def has(self, request: BaseRequest, peer: Peer) -> bool:
         """Tell whether a request says that it is of a session."""
@@ -221,18 +222,20 @@ class Browsers:
             RefusedError: it is over (40101).
         """
         session = self.sessions.look(request.cookies[cookie_name(request, peer)], time.monotonic())
-        if session is None or not await self._stands(session):
+        if session is None or await self._operator(session) is None:
             raise _over()
 
-    async def _stands(self, session: Session) -> bool:
-        """Tell whether what the login rested on is so still."""
+    async def _operator(self, session: Session) -> Operator | None:
+        """Give the operator, if what the login rested on is so still."""
         if attribute := _ATTRIBUTES.get(session.method):
-            return await self._subjects.find(attribute, session.stored) == session.operator
-        return await self._logins.stands(session.operator, session.stored)
+            found = await self._subjects.find(attribute, session.stored)
+            return found if found is not None and found.name == session.operator else None
+        return await self._logins.find(session.operator, session.stored)
 
     async def show(self, request: BaseRequest, peer: Peer) -> web.Response:
         """Give the session, so that a page that was loaded again knows its token."""
-        return bodies.answer(request, _shown(await self.session(request, peer)))
+        session, _ = await self._session(request, peer)
+        return bodies.answer(request, _shown(session))
 
     def log_out(self, request: BaseRequest, peer: Peer) -> web.Response:
         """End the session."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from angarium import errors
 from angarium_server.access import network_of
 from cluster.management.access.attempts import Attempts
-from cluster.management.access.outcomes import Caller, Login
+from cluster.management.access.outcomes import Login, Operator
 from cluster.management.access.remembered import Remembered
 from cluster.security import passwords
 
@@ -80,7 +80,7 @@ class Logins:
         self._attempts = Attempts()
         self._outcomes = outcomes
 
-    async def caller(self, authorization: str | None, address: str) -> Caller:
+    async def caller(self, authorization: str | None, address: str) -> Operator:
         """Give the operator who asks from an address.
 
         Raises:
@@ -91,11 +91,14 @@ class Logins:
         known = await self._ask("operators.credentials", {"name": given.name})
         stored, is_enabled = str(known["password"]), bool(known["enabled"])
         shown = (stored, given.password, network_of(address))
+        operator = Operator.of(known) if is_enabled else None
         if not self._remembered.has(*shown, now=time.monotonic()):
             await self._log_in(given, address, stored, is_enabled=is_enabled)
-        elif not is_enabled:
+            # To compare takes a while, in which he may have lost the rights that he had.
+            operator = await self.find(given.name, stored)
+        if operator is None:
             raise errors.error_for(errors.UNAUTHORIZED, _FAILED, _ADVICE)
-        return Caller(given.name, address)
+        return operator
 
     async def log_in(self, given: Given, address: str) -> str:
         """Compare name and password, and give the hash that is stored.
@@ -109,10 +112,10 @@ class Logins:
         await self._log_in(given, address, stored, is_enabled=bool(known["enabled"]))
         return stored
 
-    async def stands(self, name: str, stored: str) -> bool:
-        """Tell whether a login of an operator still counts: enabled, and with the password of then."""
+    async def find(self, name: str, stored: str) -> Operator | None:
+        """Give the operator whose login still counts: he is enabled, and has the password of then."""
         known = await self._ask("operators.credentials", {"name": name})
-        return bool(known["enabled"]) and str(known["password"]) == stored
+        return Operator.of(known) if known["enabled"] and known["password"] == stored else None
 
     async def _log_in(self, given: Given, address: str, stored: str, *, is_enabled: bool) -> None:
         network = network_of(address)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 
 from angarium import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     Ask = Callable[[str, Any], Awaitable[Any]]
 
@@ -25,6 +25,22 @@ class Caller(NamedTuple):
     address: str
     #: His role and Message VPN, if the answer is to be refused should he have others by now; None: any.
     rights: tuple[str, str] | None = None
+
+
+class Operator(NamedTuple):
+    """An operator who has come in, as the controller has just told of him."""
+
+    name: str
+    role: str
+    #: Empty: the whole node.
+    vpn: str
+    #: Another number when a Message VPN was deleted: one of the same name is another one.
+    vpns: int
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """Take what the controller tells of a login."""
+        return cls(*(told[name] for name in cls._fields))
 
 
 class Login(NamedTuple):

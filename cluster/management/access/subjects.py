@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from angarium import errors
 from angarium_server.access import network_of
-from cluster.management.access.outcomes import TEXT_MAX, Caller
+from cluster.management.access.outcomes import TEXT_MAX, Operator
 from cluster.management.access.remembered import Remembered
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Subjects:
         self._outcomes = outcomes
         self._remembered = Remembered()
 
-    async def find(self, attribute: Attribute, value: str) -> str | None:
+    async def find(self, attribute: Attribute, value: str) -> Operator | None:
         """Give the operator of whom an attribute has this value; None if there is none, or he is disabled."""
         if not 0 < len(value) <= TEXT_MAX:
             return None
@@ -39,9 +39,9 @@ class Subjects:
             found = await self._ask("operators.find", {attribute: value})
         except errors.NotFoundError:
             return None
-        return str(found["name"]) if found["enabled"] else None
+        return Operator.of(found) if found["enabled"] else None
 
-    async def log_in(self, attribute: Attribute, login: Login, *shown: str) -> Caller:
+    async def log_in(self, attribute: Attribute, login: Login, *shown: str) -> Operator:
         """Give the operator, and have it written down, unless the same was shown a moment ago.
 
         Args:
@@ -52,13 +52,13 @@ class Subjects:
         Raises:
             UnauthorizedError: nobody who may come in has this subject (40101).
         """
-        name = await self.find(attribute, login.subject)
-        if name is None:
+        operator = await self.find(attribute, login.subject)
+        if operator is None:
             reason = f"no operator who is enabled has the {attribute} {login.subject[:64]!r}"
             await self._outcomes.refused(login, reason)
             raise errors.error_for(errors.UNAUTHORIZED, reason, _ADVICE.format(attribute=attribute))
-        what = (login.method, name, network_of(login.address), *shown)
+        what = (login.method, operator.name, network_of(login.address), *shown)
         if not (shown and self._remembered.has(*what, now=time.monotonic())):
-            await self._outcomes.good(login._replace(name=name))
+            await self._outcomes.good(login._replace(name=operator.name))
             self._remembered.add(*what, now=time.monotonic())
-        return Caller(name, login.address)
+        return operator

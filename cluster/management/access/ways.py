@@ -22,7 +22,7 @@ from angarium_server.http.problems import RefusedError
 from angarium_server.tokens.claims import text_claim
 from cluster.management.access.browsers import Browsers
 from cluster.management.access.logins import Logins
-from cluster.management.access.outcomes import Caller, Login, Outcomes
+from cluster.management.access.outcomes import Login, Outcomes
 from cluster.management.access.subjects import Subjects
 from cluster.management.access.verifier import Verifier
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from angarium_server.connections.tls import Peer
     from angarium_server.tokens.config import TokenIssuer
     from angarium_server.tokens.keys import KeyRow
-    from cluster.management.access.outcomes import Ask, Caller
+    from cluster.management.access.outcomes import Ask, Operator
 
 #: How long a token that was good is not verified again.
 GOOD_S: Final = 60.0
@@ -70,7 +70,7 @@ class Tokens:
     def __bool__(self) -> bool:
         return bool(self._verifier)
 
-    async def caller(self, token: str, address: str) -> Caller:
+    async def caller(self, token: str, address: str) -> Operator:
         """Give the operator who shows a token.
 
         Raises:
@@ -140,7 +140,7 @@ class Ways:
         self._tokens = Tokens(issuers, ask, self.outcomes, self.subjects)
         self.browsers = Browsers(self._logins, self.subjects)
 
-    async def caller(self, request: BaseRequest, peer: Peer) -> Caller:
+    async def caller(self, request: BaseRequest, peer: Peer) -> Operator:
         """Give who asks.
 
         Raises:
@@ -173,11 +173,12 @@ class Ways:
         found: str | None = operator
         if authorization is not None:
             if authorization.lower().startswith("bearer "):
-                found = (await self.caller(request, peer)).operator
+                found = (await self.caller(request, peer)).name
         elif self.browsers.has(request, peer):
             await self.browsers.check(request, peer)
         elif peer.certificate is not None:
-            found = await self.subjects.find("certificate_name", peer.certificate.common_name)
+            shown = await self.subjects.find("certificate_name", peer.certificate.common_name)
+            found = None if shown is None else shown.name
         if found != operator:
             detail = f"what it was asked for with is not of operator {operator!r} any more"
             raise errors.error_for(errors.UNAUTHORIZED, detail, "log in again")

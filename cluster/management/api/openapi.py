@@ -85,7 +85,7 @@ _PREFER: Final[Schema] = {
 _CACHE_CONTROL: Final[Schema] = {
     "name": "Cache-Control",
     "in": "header",
-    "description": "max-age=SECONDS: a list that was made for somebody else will do, if it is no older than so.",
+    "description": "max-age=SECONDS: an answer that was made for somebody else will do, if it is no older than so.",
     "schema": _TEXT,
     "example": "max-age=10",
 }
@@ -95,7 +95,7 @@ _HEADERS: Final[dict[str, tuple[Schema, str]]] = {
     "Location": (_TEXT, "The path of what was made or begun."),
     "Link": (_TEXT, 'The path of the next page: <PATH>; rel="next".'),
     "Total-Count": ({"type": "integer"}, "Rows on all pages."),
-    "Age": ({"type": "integer"}, "Seconds since the list was made, for who said Cache-Control."),
+    "Age": ({"type": "integer"}, "Seconds since it was made, for who said Cache-Control."),
     "Retry-After": ({"type": "integer"}, "Come again after so many seconds."),
     "WWW-Authenticate": (_TEXT, "How to log in."),
 }
@@ -103,7 +103,7 @@ _SHAPE_HEADERS: Final = {
     Shape.OBJECT: ("ETag",),
     Shape.MADE: ("ETag", "Location"),
     Shape.JOBS: ("Location",),
-    Shape.ROWS: ("Total-Count", "Link", "Age"),
+    Shape.ROWS: ("Total-Count", "Link"),
 }
 _STATUS: Final = {Shape.MADE: 201, Shape.JOBS: 202, Shape.NOTHING: 204}
 
@@ -255,7 +255,7 @@ class _Document:
             }
         if route.shape is Shape.OBJECT and route.method == "GET":
             yield {"name": "If-None-Match", "in": "header", "description": "An ETag.", "schema": _TEXT}
-        if route.shape is Shape.ROWS:
+        if route.is_shared:
             yield {"$ref": "#/components/parameters/Cache-Control"}
         if route.streams:
             about = "Of a stream: the id of the last event that its client had."
@@ -289,7 +289,8 @@ class _Document:
             problems |= _SELECTING
         if route.operation in COMPARING:
             problems |= _COMPARED
-        done: Schema = {"description": "Done.", "headers": _headers(*_SHAPE_HEADERS.get(route.shape, ()))}
+        headers = (*_SHAPE_HEADERS.get(route.shape, ()), *(["Age"] if route.is_shared else []))
+        done: Schema = {"description": "Done.", "headers": _headers(*headers)}
         if route.shape is not Shape.NOTHING:
             shown = self._shown(route)
             done["content"] = _content(self._rows(shown) if route.shape is Shape.ROWS else shown)

@@ -1,13 +1,13 @@
-"""Lists of a moment ago: what many open consoles ask for every few seconds, the node makes once for all of them.
+"""Answers of a moment ago: what many open consoles ask for every few seconds, the node makes once for all of them.
 
 Who takes one says how old it may be (`Cache-Control: max-age=10`, RFC 9111, section 5.2.1.1); everybody else gets a new
-one. It is kept for `PAUSE_PER_WORK` times as long as it took to make, so consoles together have the node work on a list
-for a fiftieth of the time, however many they are, and a list that costs little is as good as new. Kept are the rows, of
-which others want another page, and the pages.
+one. It is kept for `PAUSE_PER_WORK` times as long as it took to make, so consoles together have the node work on it for
+a fiftieth of the time, however many they are; and for `KEPT_MIN_S`, within which the node measures nothing anew. Of
+lists the rows are kept, of which others want another page, and the pages.
 
-They are for all operators of the same scope, and of the same role where not every role may see the list: the controller
-judges by nothing else, and is asked for both each time. It makes a list by these rights or refuses: should those of who
-asks change before it comes to that, it would be one for others. After a change over the management API nobody gets
+They are for all operators of the same scope, and of the same role where not every role may see it: the controller
+judges by nothing else, and tells both with each login. It makes an answer by these rights or refuses: should those of
+who asks change before it comes to that, it would be one for others. After a change over the management API nobody gets
 anything of before.
 """
 
@@ -24,16 +24,19 @@ from cluster.admin.operations import CHANGES, OPERATIONS, VIEWER
 from cluster.management.api.resources import page_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
+    from cluster.management.access.outcomes import Operator
     from cluster.management.api.pages import Page, Row, Wanted
     from cluster.management.api.resources import Ask
 
-#: A list is kept for so many times as long as it took to make.
+#: An answer is kept for so many times as long as it took to make.
 PAUSE_PER_WORK: Final = 50
+#: ... and for so long: rates and processes are measured once a second, and a page asks every three.
+KEPT_MIN_S: Final = 2.0
 #: The oldest one that anybody gets.
 AGE_MAX_S: Final = 30.0
-#: Lists and pages that are kept, or being made; of one more nothing is kept.
+#: Answers, rows and pages that are kept, or being made; of one more nothing is kept.
 LISTS_MAX: Final = 64
 #: Values in all that is kept, of 100 bytes or so; what would be more is for those who wait for it alone.
 VALUES_MAX: Final = 500_000
@@ -42,18 +45,20 @@ _MAX_AGE: Final = re.compile(r"max-age=([0-9]{1,9})")
 
 
 class _Key(NamedTuple):
-    """What makes two lists the same; without `wanted` it is about rows, and not about a page of them."""
+    """What makes two answers the same; without `wanted` it is about all rows, and not about a page of them."""
 
     #: Empty: every role may see it.
     role: str
     vpn: str
+    #: As of `Operator`.
+    vpns: int
     operation: str
     arguments: bytes
     wanted: Wanted | None = None
 
 
 class _Made(NamedTuple):
-    """Rows, or a page of them, and how old they were when they were asked for."""
+    """What an operation has answered, or a page of that, and how old it was when it was asked for."""
 
     value: Any
     rows: Sequence[Row]
@@ -82,7 +87,7 @@ def oldest_s_of(header: str) -> float:
 
 
 class Recent:
-    """The lists that were made last."""
+    """The answers that were made last."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -138,7 +143,7 @@ class Recent:
         if sum(one.values for one in self._kept.values()) > VALUES_MAX:
             self._forget(key)
             return
-        life_s = min(PAUSE_PER_WORK * (self._clock() - kept.since), AGE_MAX_S)
+        life_s = min(max(PAUSE_PER_WORK * (self._clock() - kept.since), KEPT_MIN_S), AGE_MAX_S)
         kept.since -= made.age_s
         kept.timer = asyncio.get_running_loop().call_later(life_s, self._forget, key)
 
@@ -149,13 +154,13 @@ class Recent:
 
 
 class Shared:
-    """Pages for one operator, made of what others like him have asked for a moment ago."""
+    """Answers for one operator, made of what others like him have asked for a moment ago."""
 
     def __init__(
         self,
         recent: Recent,
         asking: Callable[[tuple[str, str]], Ask],
-        me: Mapping[str, str],
+        me: Operator,
         oldest_s: float,
     ) -> None:
         """Take from what is kept.
@@ -164,14 +169,24 @@ class Shared:
             recent: keeps it.
             asking: gives how he asks by this role and Message VPN, and by no others.
             me: the operator.
-            oldest_s: how old a page may be.
+            oldest_s: how old an answer may be.
         """
         self._recent = recent
         self._me = me
-        self._ask = asking((me["role"], me["vpn"]))
+        self._ask = asking((me.role, me.vpn))
         self._oldest_s = oldest_s
-        #: Of the page that was given.
+        #: Of the answer that was given.
         self.age_s = 0.0
+
+    async def value(self, operation: str, arguments: dict[str, Any]) -> Any:
+        """Give what an operation answers.
+
+        Raises:
+            AngariumError: it is refused.
+        """
+        found = await self._whole(operation, arguments)
+        self.age_s = found.age_s
+        return found.value
 
     async def page(self, operation: str, arguments: dict[str, Any], wanted: Wanted) -> Page:
         """Give a page of what an operation lists.
@@ -184,7 +199,7 @@ class Shared:
             ages = [0.0]
 
             async def rows(asked: str, its_arguments: dict[str, Any]) -> Any:
-                made = await self._rows(asked, its_arguments)
+                made = await self._whole(asked, its_arguments)
                 ages.append(made.age_s)
                 return made.value
 
@@ -196,15 +211,15 @@ class Shared:
         page: Page = found.value
         return page
 
-    async def _rows(self, operation: str, arguments: dict[str, Any]) -> _Made:
+    async def _whole(self, operation: str, arguments: dict[str, Any]) -> _Made:
         async def make() -> _Made:
-            rows = await self._ask(operation, arguments)
-            return _Made(rows, rows, 0.0)
+            value = await self._ask(operation, arguments)
+            return _Made(value, value if isinstance(value, list) else [value], 0.0)
 
         return await self._recent.take(self._key(operation, arguments), self._oldest_s, make)
 
     def _key(self, operation: str, arguments: dict[str, Any], wanted: Wanted | None = None) -> _Key:
         role, scope, *_ = OPERATIONS[operation]
         is_for_all = role == VIEWER and scope in ("node", "vpn", "vpns")
-        its_role = "" if is_for_all else self._me["role"]
-        return _Key(its_role, self._me["vpn"], operation, wire.pack(arguments), wanted)
+        its_role = "" if is_for_all else self._me.role
+        return _Key(its_role, self._me.vpn, self._me.vpns, operation, wire.pack(arguments), wanted)

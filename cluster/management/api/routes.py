@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 ROOT: Final = ("api", "v1")
 #: Operations that compare the ETag of If-Match.
 COMPARING: Final = ("objects.update", "objects.delete")
+#: Operations beside lists whose answers are the same for everybody who gets one, and asked for again and again.
+LOOKED_AT: Final = ("status", "health", "cluster.status", "standby.status")
 #: Jobs as they are named in a path: 0-12,1-3 is job 12 of worker 0, and job 3 of worker 1.
 JOBS_PATTERN: Final = "^[0-9]+-[0-9]+(,[0-9]+-[0-9]+)*$"
 #: Digits of a number in a path, or behind the question mark: what fits 64 bits has fewer.
@@ -110,6 +112,11 @@ class Route(NamedTuple):
     query: Mapping[str, type] = {}
     #: Whether it is a stream of events for who accepts one.
     streams: bool = False
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether who says so gets what was made for others a moment ago: lists, and what all consoles look at."""
+        return self.shape is Shape.ROWS or self.operation in LOOKED_AT
 
 
 class Found(NamedTuple):

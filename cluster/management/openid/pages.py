@@ -129,10 +129,10 @@ class Pages:
             await self._outcomes.refused(Login("oidc", peer.address), error.detail, error.code)
             raise
         login = Login("oidc", peer.address, subject=subject)
-        caller = await self._subjects.log_in("token_subject", login)
+        operator = await self._subjects.log_in("token_subject", login)
         self._failures.give_back(network)
-        response = _page("You are logged in", f"as {caller.operator}", _ONWARD)
-        session = self._browsers.sessions.begin(caller.operator, subject, time.monotonic(), "oidc")
+        response = _page("You are logged in", f"as {operator.name}", _ONWARD)
+        session = self._browsers.sessions.begin(operator.name, subject, time.monotonic(), "oidc")
         self._browsers.keep(request, response, session, peer)
         set_cookie(response, name, "", peer, 0, "Lax")
         return response

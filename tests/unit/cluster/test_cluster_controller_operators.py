@@ -121,6 +121,7 @@ def test_the_credentials_of_an_operator_are_for_who_compares_passwords(world: Wo
     found = world.ask("operators.credentials", name="anna")
     assert found.pop("password") == world.catalog.get("operator", "", "anna")["password"]  # type: ignore[index]
     assert found.pop("password_set") is True
+    found.pop("vpns")
     assert found == {"name": "anna", "role": "operator", "vpn": "default", "enabled": True}
 
 
@@ -138,13 +139,30 @@ def test_who_does_not_exist_has_a_hash_of_the_same_cost_that_fits_nothing(world:
 
 def test_an_operator_is_found_by_what_is_shown_at_a_login(world: World) -> None:
     create(world, "anna", certificate_name="Anna A", token_subject="a@b")
-    assert world.ask("operators.find", certificate_name="Anna A") == {"name": "anna", "enabled": True}
+    found = world.ask("operators.find", certificate_name="Anna A")
+    assert found == {"name": "anna", "role": "viewer", "vpn": "", "enabled": True, "vpns": found["vpns"]}
     world.ask("objects.update", kind="operator", name="anna", attributes={"enabled": False})
-    assert world.ask("operators.find", token_subject="a@b") == {"name": "anna", "enabled": False}
+    assert world.ask("operators.find", token_subject="a@b") == {**found, "enabled": False}
     missing = refusal(world, "operators.find", token_subject="Anna A")
     assert missing.code == errors.OBJECT_NOT_FOUND
     for asked in ({}, {"token_subject": "a", "certificate_name": "b"}, {"token_subject": ""}):
         assert refusal(world, "operators.find", **asked).code == errors.INVALID_ARGUMENT
+
+
+def test_with_each_login_it_is_told_whether_a_message_vpn_was_deleted(world: World) -> None:
+    """Lists of one are kept under its name, and one that is made again is another one."""
+    world.ask("objects.create", kind="vpn", name="v1", attributes={})
+    create(world, "anna", role="operator", vpn="v1", token_subject="a@b")
+    before = world.ask("operators.credentials", name="anna")["vpns"]
+    world.ask("objects.create", kind="queue", vpn="v1", name="q", attributes={})
+    world.ask("objects.delete", kind="queue", vpn="v1", name="q")
+    assert world.ask("operators.credentials", name="anna")["vpns"] == before
+    world.ask("objects.delete", kind="operator", name="anna")
+    world.ask("objects.delete", kind="vpn", name="v1")
+    world.ask("objects.create", kind="vpn", name="v1", attributes={})
+    create(world, "anna", role="operator", vpn="v1", token_subject="a@b")
+    found = {world.ask("operators.find", token_subject="a@b")["vpns"]}
+    assert found == {world.ask("operators.credentials", name="anna")["vpns"]} != {before}
 
 
 def test_who_asks_is_looked_up_for_each_request(world: World) -> None:

@@ -36,6 +36,7 @@ class Node:
 
     def __init__(self) -> None:
         self.stored = STORED
+        self.role = "operator"
         self.is_enabled = True
         self.told: list[dict[str, Any]] = []
 
@@ -45,7 +46,8 @@ class Node:
             return None
         is_known = arguments["name"] == "anna"
         password = self.stored if is_known else passwords.unfitting()
-        return {"password": password, "enabled": is_known and self.is_enabled}
+        told = {"name": arguments["name"], "role": self.role, "vpn": "", "vpns": 1}
+        return {**told, "password": password, "enabled": is_known and self.is_enabled}
 
 
 class Logins(ByPassword):
@@ -63,7 +65,7 @@ def code_of(call: Any) -> int:
 
 
 def login(known: Logins, text: str, address: str = "10.0.0.7") -> str:
-    return asyncio.run(known.caller(header(text), address)).operator
+    return asyncio.run(known.caller(header(text), address)).name
 
 
 @pytest.mark.parametrize(
@@ -200,6 +202,27 @@ def test_who_is_disabled_is_refused_with_the_next_request() -> None:
     login(known, "anna:right")
     node.is_enabled = False
     assert code_of(lambda: login(known, "anna:right")) == errors.UNAUTHORIZED
+
+
+def test_what_is_taken_from_an_operator_while_his_password_is_compared_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """He gets answers that are kept by what is told of him at his login."""
+    node = Node()
+    known = Logins(node.ask)
+
+    def taken(_stored: str, _password: str) -> bool:
+        node.role = "viewer"
+        return True
+
+    def disabled(_stored: str, _password: str) -> bool:
+        node.is_enabled = False
+        return True
+
+    monkeypatch.setattr(passwords, "fits", taken)
+    assert asyncio.run(known.caller(header("anna:right"), "10.0.0.7")).role == "viewer"
+    monkeypatch.setattr(passwords, "fits", disabled)
+    assert code_of(lambda: login(known, "anna:right", "10.0.1.7")) == errors.UNAUTHORIZED
 
 
 def test_who_fails_too_often_is_put_off_and_who_is_known_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

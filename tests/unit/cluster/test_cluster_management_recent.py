@@ -1,4 +1,4 @@
-"""Lists of a moment ago: made once for many who look, given to nobody who may not see them, gone after a change."""
+"""Answers of a moment ago: made once for many who look, given to nobody who may not see them, gone after a change."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors
+from cluster.management.access.outcomes import Operator
 from cluster.management.api import recent as module
 from cluster.management.api.pages import Wanted
-from cluster.management.api.recent import AGE_MAX_S, LISTS_MAX, Recent, Shared, oldest_s_of
+from cluster.management.api.recent import AGE_MAX_S, KEPT_MIN_S, LISTS_MAX, Recent, Shared, oldest_s_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-ANNA = {"name": "anna", "role": "viewer", "vpn": ""}
-BERT = {"name": "bert", "role": "viewer", "vpn": ""}
-OF_VPN = {"name": "carl", "role": "viewer", "vpn": "v1"}
-ADMIN = {"name": "dora", "role": "administrator", "vpn": ""}
+ANNA = Operator("anna", "viewer", "", 1)
+BERT = ANNA._replace(name="bert")
+OF_VPN = Operator("carl", "viewer", "v1", 1)
+ADMIN = Operator("dora", "administrator", "", 1)
 FIRST, LAST = Wanted(column="name"), Wanted(column="name", is_descending=True)
 
 
@@ -67,7 +68,7 @@ class Node:
 
     async def look(
         self,
-        me: dict[str, str] = ANNA,
+        me: Operator = ANNA,
         oldest_s: float = 10.0,
         wanted: Wanted = FIRST,
         operation: str = "clients.list",
@@ -78,7 +79,13 @@ class Node:
         number: int = page.rows[0]["number"]
         return number
 
-    def shared(self, me: dict[str, str] = ANNA, oldest_s: float = 10.0) -> Shared:
+    async def glance(self, me: Operator = ANNA, operation: str = "status", oldest_s: float = 10.0) -> int:
+        """Give the number of the question that an answer was made of."""
+        told = await self.shared(me, oldest_s).value(operation, {})
+        number: int = told[0]["number"]
+        return number
+
+    def shared(self, me: Operator = ANNA, oldest_s: float = 10.0) -> Shared:
         return Shared(self.recent, lambda rights: partial(self.ask_by, rights), me, oldest_s)
 
     async def change(self, operation: str = "objects.create") -> Any:
@@ -165,6 +172,31 @@ async def test_who_gets_other_rights_while_he_asks_leaves_no_list_to_those_with_
 
 
 @in_a_loop
+async def test_what_everybody_looks_at_is_made_once_for_those_who_may_see_it() -> None:
+    node = Node()
+    assert await node.glance() == await node.glance(BERT) == await node.glance(ADMIN) == 1
+    node.refuses = True
+    with pytest.raises(errors.ForbiddenError):
+        await node.glance(OF_VPN)
+    node.refuses = False
+    assert await node.glance() == 1
+    assert await node.glance(operation="cluster.status") == 3
+    assert await node.glance(operation="health") == await node.glance(BERT, "health") == 4
+    assert await node.glance(ADMIN, "health") == 5, "nothing says of whom such an answer is"
+    await node.change()
+    assert await node.glance() == 7
+
+
+@in_a_loop
+async def test_a_message_vpn_that_is_made_again_is_another_one() -> None:
+    """The command on the host deletes it, and who has a new one of its name may not see what was in the old one."""
+    node = Node()
+    assert await node.look(OF_VPN) == 1
+    again = OF_VPN._replace(name="emil", vpns=2)
+    assert await node.look(again) == await node.look(again) == 2
+
+
+@in_a_loop
 async def test_a_list_is_no_older_than_who_looks_wants_it() -> None:
     node = Node()
     assert await node.look() == 1
@@ -193,12 +225,24 @@ async def test_another_page_is_made_of_the_same_rows_and_is_as_old_as_they_are()
 
 
 @in_a_loop
-async def test_a_list_is_kept_for_many_times_as_long_as_it_took() -> None:
-    node = Node(took_s=0.0)
-    assert await node.look() == 1
-    await asyncio.sleep(0)  # it is dropped by the loop
-    await asyncio.sleep(0)
-    assert await node.look() == 2
+async def test_a_list_is_kept_for_many_times_as_long_as_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives: list[float] = []
+    loop = asyncio.get_running_loop()
+    later = loop.call_later
+
+    def call_later(life_s: float, *what: Any) -> asyncio.TimerHandle:
+        lives.append(life_s)
+        return later(0.0, *what)
+
+    monkeypatch.setattr(loop, "call_later", call_later)
+    for took_s, life_s in ((0.0, KEPT_MIN_S), (0.01, KEPT_MIN_S), (0.1, 5.0), (1.0, AGE_MAX_S)):
+        node = Node(took_s)
+        assert await node.glance() == 1
+        assert lives.pop() == pytest.approx(life_s)
+        await asyncio.sleep(0)  # it is dropped by the loop
+        await asyncio.sleep(0)
+        assert await node.glance() == 2
+        lives.clear()
 
 
 @in_a_loop

@@ -4,8 +4,8 @@
 export const ROOT = "/api/v1";
 /** How long an answer is waited for, beyond what the node waits itself. */
 const TIMEOUT_MS = 20_000;
-/** The oldest list that a page shows. */
-const RECENT_S = 10;
+/** What took the node long to make for another console is good for this one too; after a change it is made anew. */
+const RECENT = { "Cache-Control": "max-age=10" };
 
 let token = "";
 /** Called when the session is over. */
@@ -72,6 +72,11 @@ export async function get(pieces, query, options) {
   return valueOf(await send("GET", at(pieces, query), options));
 }
 
+/** Give what every console looks at; it may be of a moment ago. */
+export function recent(pieces, options) {
+  return get(pieces, {}, { headers: RECENT, ...options });
+}
+
 export async function change(method, pieces, body, options) {
   return valueOf(await send(method, at(pieces), { body, ...options }));
 }
@@ -81,13 +86,9 @@ export async function run(operation, args = {}, options) {
   return valueOf(await send("POST", at(["operations", operation]), { body: args, ...options }));
 }
 
-/**
- * Give a page of a list: its rows, how many there are on all pages, and the cursor of the next page ("" on the last).
- *
- * What took the node long to make for another console is good for this one too; after a change it is made anew.
- */
+/** Give a page of a list: its rows, how many there are on all pages, and the cursor of the next page ("" on the last). */
 export async function page(pieces, query, options) {
-  const response = await send("GET", at(pieces, query), { headers: { "Cache-Control": `max-age=${RECENT_S}` }, ...options });
+  const response = await send("GET", at(pieces, query), { headers: RECENT, ...options });
   const next = /<([^>]*)>; rel="next"/.exec(response.headers.get("Link") ?? "");
   const after = next ? new URL(next[1], location.origin).searchParams.get("after") ?? "" : "";
   const rows = await response.json();

@@ -1,7 +1,7 @@
 // The mesh: its nodes and links as a graph, its issues, and the links of this node with what waits for them.
 
 import { html } from "../vendor/preact-htm.js";
-import { get, run } from "../node/api.js";
+import { recent, run } from "../node/api.js";
 import { usePolling } from "../node/polling.js";
 import { Badge, Head, Panel } from "../parts/controls.js";
 import { count, size, span } from "../parts/format.js";
@@ -18,7 +18,7 @@ const MOODS = { up: "good", this: "good", connecting: "warn", disabled: "quiet",
 const moodOf = (state) => MOODS[state] ?? "bad";
 
 async function ask(signal) {
-  const [cluster, links] = await Promise.all([get(["cluster"], {}, { signal }), run("links.list", {}, { signal })]);
+  const [cluster, links] = await Promise.all([recent(["cluster"], { signal }), run("links.list", {}, { signal })]);
   return { cluster, links };
 }
 

@@ -1,7 +1,7 @@
 // The node at a glance: what is wrong, what comes in and goes out, who is there, what is stored, which processes run.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact-htm.js";
-import { get, page } from "../node/api.js";
+import { get, page, recent } from "../node/api.js";
 import { pauseAfter, usePolling } from "../node/polling.js";
 import { sample } from "../node/rings.js";
 import { Chart } from "../parts/chart.js";
@@ -15,27 +15,37 @@ const RATES = ["messages_in_per_s", "messages_out_per_s"];
 const BYTES = ["bytes_in_per_s", "bytes_out_per_s"];
 const DEEPEST = { fields: "vpn,name,messages_spooled,spool_usage_bytes,bind_count", sort: "-messages_spooled", filter: "messages_spooled>0", limit: 8 };
 
-/** What changes less than rates do is asked for less often. */
+/** What changes less than rates do is asked for less often; what is wrong least often, while nothing is. */
 const SELDOM_MS = 6_000;
+const RARELY_MS = 15_000;
 
-/** Give what the page shows; `seldom` keeps what is not asked for each time. */
-async function ask(signal, seldom) {
+/** Call `ask()` unless that was done, as `name`, less than a pause ago. */
+async function whenDue(asked, name, pauseMs, ask) {
   const began = performance.now();
-  const isDue = began >= (seldom.due ?? 0);
-  const [status, ...fresh] = await Promise.all([
-    get(["status"], {}, { signal }),
-    ...(isDue
-      ? [get(["health"], {}, { signal }), get(["cluster"], {}, { signal }), page(["queues"], DEEPEST, { signal }), get(["standby"], {}, { signal })]
-      : []),
-  ]);
-  if (isDue) {
-    const [health, cluster, deepest, pair] = fresh;
-    const now = performance.now();
-    Object.assign(seldom, { health, cluster, deepest: deepest.rows, pair, due: now + pauseAfter(now - began, SELDOM_MS) });
-  }
-  const messages = sample("node messages", RATES, status.rates);
-  const bytes = sample("node bytes", BYTES, status.rates);
-  return { status, ...seldom, messages, bytes };
+  const { at, tookMs } = asked[name] ?? { at: -Infinity, tookMs: 0 };
+  if (began - at < pauseAfter(tookMs, pauseMs)) return;
+  await ask();
+  asked[name] = { at: performance.now(), tookMs: performance.now() - began };
+}
+
+/** Give what the page shows: one answer after the other, over one connection. `kept` has what is not asked for each time. */
+async function ask(signal, kept) {
+  kept.status = await recent(["status"], { signal });
+  await whenDue(kept.asked, "deepest", SELDOM_MS, async () => {
+    kept.deepest = (await page(["queues"], DEEPEST, { signal })).rows;
+  });
+  await whenDue(kept.asked, "alarms", isWell(kept) ? RARELY_MS : SELDOM_MS, async () => {
+    for (const name of ["health", "cluster", "standby"]) kept[name] = await recent([name], { signal });
+  });
+  const messages = sample("node messages", RATES, kept.status.rates);
+  const bytes = sample("node bytes", BYTES, kept.status.rates);
+  return { ...kept, messages, bytes };
+}
+
+/** Tell whether nothing is wrong: neither by what was asked for last, nor by the newest figures. */
+function isWell({ status, health, cluster }) {
+  const isSound = !status.topology_issues && status.processes.every((one) => one.state === "ready");
+  return isSound && Boolean(cluster) && !alarmsOf({ status, health, cluster }).length;
 }
 
 export function Overview({ me }) {
@@ -43,10 +53,10 @@ export function Overview({ me }) {
 }
 
 function OfNode() {
-  const seldom = useRef({});
-  const { value, problem } = usePolling("overview", (signal) => ask(signal, seldom.current));
+  const kept = useRef({ asked: {} });
+  const { value, problem } = usePolling("overview", (signal) => ask(signal, kept.current));
   if (!value) return problem ? html`<${Refusal} problem=${problem} />` : html`<${Loading} />`;
-  const { status, health, cluster, deepest, pair, messages, bytes } = value;
+  const { status, health, cluster, deepest, standby: pair, messages, bytes } = value;
   const { spool, rates } = status;
   const note = `Cluster ${cluster.cluster} · up for ${span(status.uptime_s)}`;
   return html`
@@ -92,18 +102,23 @@ function hosts(pair) {
   ];
 }
 
-/** What is wrong, or that nothing is; and who comes in without a password. */
-function Alarms({ status, health, cluster }) {
-  const alarms = [
+/** Give what is wrong: the mood, a name, and a sentence of each. */
+function alarmsOf({ status, health, cluster }) {
+  const more = status.spool.lanes_kept_aside;
+  return [
     ...health.checks.filter((one) => !one.ok).map((one) => ["bad", one.name, one.text]),
     ...status.disk_full.map((one) => ["bad", "Disk full", `${one}: free space; consumers make room`]),
     ...cluster.issues.map((one) => ["warn", one.kind, `${one.text}${one.advice ? ` – ${one.advice}` : ""}`]),
     ...health.links.filter((one) => !one.ok).map((one) => ["warn", one.name, one.text]),
     ...status.certificates.map((one) => ["warn", "Certificate", typeof one === "string" ? one : Object.values(one).join(" ")]),
+    ...(more ? [["warn", "Kept aside", `${count(more)} lanes that no object claims: angarium spool show`]] : []),
   ];
-  const open = status.passwordless;
-  const more = status.spool.lanes_kept_aside;
-  if (more) alarms.push(["warn", "Kept aside", `${count(more)} lanes that no object claims: angarium spool show`]);
+}
+
+/** What is wrong, or that nothing is; and who comes in without a password. */
+function Alarms(of) {
+  const alarms = alarmsOf(of);
+  const open = of.status.passwordless;
   return html`<div class="alarms" aria-live="polite">
     ${!alarms.length && html`<p class="good"><${Badge} mood="good">Well<//> Every check passes, no issue of the cluster.</p>`}
     ${alarms.map(([mood, name, text]) => html`<p key=${`${name}${text}`} class=${mood}><${Badge} mood=${mood}>${name}<//> ${text}</p>`)}
