@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
@@ -24,14 +24,17 @@ if TYPE_CHECKING:
     from angarium_server.process import Process
 
 
-class Idle(Watch):
+class Idle:
     """The process, as far as a gateway to which nobody comes needs it."""
 
     index, incarnation, stopping = 0, 1, False
 
     def __init__(self, runtime_dir: Path) -> None:
-        super().__init__()
         self.runtime_dir = runtime_dir
+        self._watch = Watch()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._watch, name)
 
     def on_request(self, handler: object) -> None:
         pass
