@@ -93,7 +93,8 @@ def disagreements(node: GuaranteedNode, history: GuaranteedHistory) -> Iterator[
         if on_disk != in_home:
             yield f"worker {index} has {in_home} in memory, and {on_disk} on disk"
         for held in simulated.home.parts.changes.aside:
-            yield f"worker {index} keeps lane {held.lane_id} aside, although its deletion was decided"
+            why = "it has another home" if held.is_parting else "its deletion was decided"
+            yield f"worker {index} keeps lane {held.lane_id} aside, although {why}"
         yield from _orphans(node, index)
     yield from _router(node)
 

@@ -490,6 +490,8 @@ class GuaranteedScenario:
     def _look(self) -> None:
         if self.history.broken:
             return
+        # New workers get lanes in batches, of which the last may come long after all that was disturbed.
+        self._await("the last move", scenario.DRAIN_MAX_S, self._moving)
         self.loop.run_until(self.loop.now + 1.0)
         if self._retaining is not None:
             self._retaining.look()
@@ -499,6 +501,9 @@ class GuaranteedScenario:
         compare_credit(self.node.router, self.clients)
         for text in guaranteed_end.disagreements(self.node, self.guaranteed):
             self.history.break_rule(f"at the end: {text}")
+
+    def _moving(self) -> list[str]:
+        return ["lanes are moved"] if self.node.controller.is_balancing else []
 
     def _await(self, what: str, limit_s: float, missing: Callable[[], list[str]]) -> None:
         end = self.loop.now + limit_s

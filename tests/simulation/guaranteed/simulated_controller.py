@@ -150,6 +150,11 @@ class SimulatedController:
         """Tell whether it runs and is not paused."""
         return self.is_up and self._backlog is None
 
+    @property
+    def is_balancing(self) -> bool:
+        """Tell whether its store says that lanes are to be moved, one batch after the other."""
+        return self.store.counters.get(BALANCE, 0) % 2 == 1
+
     def start(self) -> None:
         """Start the process: it reads its store, and asks for the workers that were wished last."""
         wanted = self.store.counters.get(WORKERS, self._workers)

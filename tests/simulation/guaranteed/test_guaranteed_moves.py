@@ -198,3 +198,34 @@ def test_a_home_that_dies_between_the_store_that_names_a_lane_and_the_mark_parts
     assert all(one.is_acked for one in sent)
     assert stage.on_disk("orders") == stage.on_disk("other") == names(sent)
     assert stage.finish() == []
+
+
+def looked_at_while_a_lane_moves() -> list[str]:
+    """The node is looked at for the last time when a lane has just got its new home, whose disk is slow."""
+    taking = {"subscriptions": ["t/>"]}
+    stage = Stage("look", workers=1, orders=taking, other=taking)
+    stage.publish(stage.producer(), *["t/1"] * 20)
+    stage.wait()
+    stage.scale(2)
+    for _ in range(LOOKS_MAX):
+        if has_moved(stage):
+            break
+        stage.wait(0.02)
+    assert has_moved(stage)
+    stage.slow_disk(5.0, index=1)
+    stage.scenario._look()
+    return stage.scenario.history.broken
+
+
+def test_the_node_is_looked_at_for_the_last_time_when_nothing_moves() -> None:
+    """What a home parts with, and its new home has not taken over yet, is aside for a good reason."""
+    assert looked_at_while_a_lane_moves() == []
+
+
+@pytest.mark.slow
+def test_a_home_that_never_lets_go_of_a_lane_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(self: Parting, now: float, _wall_ms: int) -> None:
+        self._next_look = now + parting.LOOK_S
+
+    monkeypatch.setattr(parting.Parting, "work", look)
+    assert any("the last move: not within" in text for text in looked_at_while_a_lane_moves())
