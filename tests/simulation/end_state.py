@@ -32,7 +32,9 @@ def unrest(node: SimulatedNode) -> list[str]:
     if router.rounds.held or router.rounds.held_sessions:
         found.append("dispatching is held")
     # Among them may be some that have ended: what they sent goes on as their Message VPN may.
-    found += [f"{one.client_name} is held back with {len(one.pending)} rounds" for one in router.effort.waiting]
+    found += [
+        f"{one.client_name} is held back with {len(one.pending)} rounds" for one in router.effort.waiting
+    ]
     if router.handshake._tickets:
         found.append(f"{len(router.handshake._tickets)} logins wait for their passwords")
     return found
