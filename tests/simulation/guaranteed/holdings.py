@@ -3,6 +3,7 @@
 A home that runs has its messages in memory, also those that a relaxed endpoint has accepted and not written; of one
 that does not run, and of lanes that it does not serve any more, the disk tells. A message that moves to another
 endpoint counts where it goes to as soon as it is there: that it is deleted where it was is certain then.
+Nor does a lane count where it was when its new home has all of it.
 """
 
 from __future__ import annotations
@@ -46,8 +47,10 @@ def holdings(node: GuaranteedNode) -> tuple[dict[int, int], dict[int, None]]:
         files |= dict.fromkeys(segment.file for segment in found)
     moved = dict(_moved(node))
     held: dict[int, int] = {}
-    for lanes in places:
+    for lanes, left in zip(places, _left(node), strict=True):
         for lane, segments in lanes.items():
+            if lane in left:
+                continue
             size = sum(_size(segment, moved.get(lane, {})) for segment in segments)
             held[endpoint_of(lane)] = held.get(endpoint_of(lane), 0) + size
     return held, files
@@ -66,18 +69,30 @@ def _in_memory(home: SimulatedHome) -> Lanes:
     return {held.lane_id: [*held.lane.segments, *held.waiting] for held in home.home.lanes}
 
 
+def _rows(disk: SimulatedDisk) -> dict[int, layout.LaneRow]:
+    rows = disk.scan(Table.LANES)
+    return {int.from_bytes(key, "big"): layout.unpack_lane(value) for key, value in rows if len(key) == 8}
+
+
 def _on_disk(disk: SimulatedDisk) -> Lanes:
     lanes: Lanes = {}
-    for key, value in disk.scan(Table.LANES):
-        if len(key) != 8:
-            continue
-        row, lane = layout.unpack_lane(value), int.from_bytes(key, "big")
+    for lane, row in _rows(disk).items():
         found = [
             Segment.unpack(at, packed, disk.get(Table.STATES, at))
-            for at, packed in disk.scan(Table.SEGMENTS, key, layout.lane_end(lane))
+            for at, packed in disk.scan(Table.SEGMENTS, layout.number_key(lane), layout.lane_end(lane))
         ]
         lanes[lane] = [one for one in found if one.first >= max(row.floor, row.importing)]
     return lanes
+
+
+def _left(node: GuaranteedNode) -> list[list[int]]:
+    """Give for each disk the lanes that are on another one by now, with all they have."""
+    disks = [_rows(place.disk) for place in node.disks.values()]
+    newest: dict[int, int] = {}
+    for lane, row in (one for rows in disks for one in rows.items()):
+        if row.importing in (0, layout.COPIED):
+            newest[lane] = max(row.handovers, newest.get(lane, 0))
+    return [[lane for lane, row in rows.items() if row.handovers < newest.get(lane, 0)] for rows in disks]
 
 
 def _moved(node: GuaranteedNode) -> Iterator[tuple[int, dict[int, None]]]:

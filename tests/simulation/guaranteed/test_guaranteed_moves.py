@@ -12,6 +12,7 @@ from node.home.lanes import copies, parting
 from node.home.spool.writing import Task
 from storage.spool import Table
 from tests.share import short
+from tests.simulation.guaranteed.holdings import holdings
 from tests.simulation.guaranteed.stage import Stage, names
 
 if TYPE_CHECKING:
@@ -200,10 +201,10 @@ def test_a_home_that_dies_between_the_store_that_names_a_lane_and_the_mark_parts
     assert stage.finish() == []
 
 
-def looked_at_while_a_lane_moves() -> list[str]:
-    """The node is looked at for the last time when a lane has just got its new home, whose disk is slow."""
+def moving() -> Stage:
+    """A lane with twenty messages has just got its new home, whose disk is slow."""
     taking = {"subscriptions": ["t/>"]}
-    stage = Stage("look", workers=1, orders=taking, other=taking)
+    stage = Stage("moving", workers=1, orders=taking, other=taking)
     stage.publish(stage.producer(), *["t/1"] * 20)
     stage.wait()
     stage.scale(2)
@@ -213,19 +214,41 @@ def looked_at_while_a_lane_moves() -> list[str]:
         stage.wait(0.02)
     assert has_moved(stage)
     stage.slow_disk(5.0, index=1)
-    stage.scenario._look()
-    return stage.scenario.history.broken
+    return stage
 
 
 def test_the_node_is_looked_at_for_the_last_time_when_nothing_moves() -> None:
     """What a home parts with, and its new home has not taken over yet, is aside for a good reason."""
-    assert looked_at_while_a_lane_moves() == []
+    stage = moving()
+    stage.scenario._look()
+    assert stage.scenario.history.broken == []
 
 
-@pytest.mark.slow
-def test_a_home_that_never_lets_go_of_a_lane_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def nobody_lets_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home keeps what its new home has taken over."""
+
     def look(self: Parting, now: float, _wall_ms: int) -> None:
         self._next_look = now + parting.LOOK_S
 
     monkeypatch.setattr(parting.Parting, "work", look)
-    assert any("the last move: not within" in text for text in looked_at_while_a_lane_moves())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nobody_lets_go")
+def test_a_home_that_never_lets_go_of_a_lane_is_found_out() -> None:
+    stage = moving()
+    stage.scenario._look()
+    assert any("the last move: not within" in text for text in stage.scenario.history.broken)
+
+
+@pytest.mark.usefixtures("nobody_lets_go")
+def test_what_two_homes_have_counts_once() -> None:
+    stage = moving()
+    (lane,) = [one for one in ("orders", "other") if stage.homes(one) == [1]]
+    held = []
+    for _ in range(40):
+        held.append(holdings(stage.scenario.node)[0][stage.endpoint(lane).id])
+        stage.wait(0.2)
+    assert len(stage.on_disk(lane)) == 40
+    assert held == held[:1] * 40
