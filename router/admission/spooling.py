@@ -146,8 +146,6 @@ class Spooling:
         self._lines: dict[Producer[Session], deque[Round[Session]]] = {}
         #: Those of them that wait because a home has no room on its disk for what is on its way to it.
         self._waits_for: dict[Producer[Session], int] = {}
-        #: Sessions whose next round waits until all homes have reported.
-        self.held: dict[Session, None] = {}
         #: `usage.freed` when the lines were tried last.
         self._tried_at = 0
         #: Direct rows so far that were promoted; those without a key are spread over partitions by it.
@@ -156,12 +154,9 @@ class Spooling:
     # -- guaranteed rounds -----------------------------------------------------------------------------------
 
     def may_admit(self, a_round: Round[Session]) -> bool:
-        """Tell whether a round can be judged now; if not, its session waits in `held`."""
+        """Tell whether a round can be judged now: as soon as all homes have reported."""
         producer = a_round.producer
-        if self._streams.all_reported or a_round.broken or (producer is not None and producer.is_over):
-            return True
-        self.held[a_round.session] = None
-        return False
+        return self._streams.all_reported or a_round.broken or (producer is not None and producer.is_over)
 
     def take(self, a_round: Round[Session], producer: Producer[Session], now: float) -> None:
         """Take a guaranteed round whose turn has come."""

@@ -94,7 +94,7 @@ _FOUR_FIELDS: Final = wire.array_head(4)
 class Rounds:
     """Hands rounds to workers, gathers their answers and retires them in order."""
 
-    #: Tells whether a guaranteed round can be judged now; its session waits until `retry`. Admission sets it.
+    #: Tells whether a guaranteed round can be judged now; its session is `unjudged` until `retry`. Admission sets it.
     may_admit: Callable[[Round[Session]], bool]
 
     def __init__(
@@ -136,6 +136,8 @@ class Rounds:
         self.held_sessions: list[Session] = []
         #: Sessions with rounds that are answered and have not left, because that takes long.
         self.turns = FairQueue()
+        #: Sessions with rounds that are answered and have not left, because the first of them cannot be judged yet.
+        self.unjudged: dict[Session, None] = {}
 
     def accept(self, a_round: Round[Session], now: float) -> None:
         """Take a round that was checked, and dispatch it if its turn has come."""
@@ -450,9 +452,11 @@ class Rounds:
         if not a_round.waiting:
             self._retire(a_round.session, now)
 
-    def retry(self, session: Session, now: float) -> None:
-        """What kept a guaranteed round of this session from being judged is over."""
-        self._retire(session, now)
+    def retry(self, now: float) -> None:
+        """What kept guaranteed rounds from being judged is over."""
+        unjudged, self.unjudged = self.unjudged, {}
+        for session in unjudged:
+            self._retire(session, now)
 
     def _retire(self, session: Session, now: float) -> None:
         rounds, work, step_us = session.open_rounds, 0.0, self._fan_out.step_us
@@ -461,6 +465,7 @@ class Rounds:
         while rounds and not rounds[0].waiting and not session.has_turns:
             a_round = rounds[0]
             if a_round.producer is not None and not self.may_admit(a_round):
+                self.unjudged[session] = None
                 return
             if work >= step_us:
                 session.has_turns = True
@@ -527,7 +532,7 @@ class Rounds:
             rounds = [one for one, _ in shard.outstanding.values()]
             rounds += [replay.round for replay in shard.replays]
             found.update((one.session, 0) for one in rounds)
-        found.update((session, 0) for session in self.turns)
+        found.update((session, 0) for session in (*self.turns, *self.unjudged))
         for session in found:
             pending = session.pending
             found[session] = pending[0].number - 1 if pending else session.round_number

@@ -130,9 +130,9 @@ class GuaranteedPublishing:
         dispatcher: Dispatcher,
         requests: Requests,
         *,
-        retry: Callable[[Session, float], None],
+        retry: Callable[[float], None],
     ) -> None:
-        """Begin with no producer and no home; `retry` lets rounds of a session retire that waited for homes."""
+        """Begin with no producer and no home; `retry` lets rounds retire that waited for homes."""
         self._counters, self._sessions, self._retry = ground.counters, sessions, retry
         asks, limits, wall_ms = requests.asks, ground.spool, ground.wall_ms
         self._endpoints = endpoints
@@ -184,9 +184,7 @@ class GuaranteedPublishing:
         """Go on with what waited until all homes have reported, if they have."""
         if not self.streams.all_reported:
             return
-        held, self.spooling.held = self.spooling.held, {}
-        for session in held:
-            self._retry(session, now)
+        self._retry(now)
         self.moves.homes_reported(now)
         self.settling.go_on(now)
 

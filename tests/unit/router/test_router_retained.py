@@ -186,6 +186,26 @@ class TestSplice:
         came = client.payloads()
         assert (answer[2], came) == ({FREE: b"2"}, [b"2"])
 
+    def test_it_waits_for_rounds_that_cannot_be_judged_before_all_homes_have_counted(
+        self, retaining: PublishNode, publisher: Publisher
+    ) -> None:
+        """No worker has them any more, and what is behind a guaranteed one has been matched, too."""
+        keep(publisher, **{FREE: b"1"})
+        client, rounds = retaining.client(), retaining.router.rounds
+        rounds.may_admit, may_admit = lambda _: False, rounds.may_admit
+        keep(publisher, b=b"cannot be judged")
+        publisher.client.publish((FREE, b"2", wire.FLAG_RETAIN))
+        client.subscribe(FREE)
+        number = ask(client, "retained.read", filter=FREE, live=1)
+        assert page(client, number) is None
+        rounds.may_admit = may_admit
+        rounds.retry(retaining.now)
+        retaining.settle()
+        retaining.advance(0.01)
+        answer = page(client, number)
+        assert answer is not None
+        assert (answer[2], client.payloads()) == ({FREE: b"2"}, [b"2"])
+
     @pytest.mark.parametrize("before", [(), (HELD,), ("*",), (FREE,)])
     def test_a_newer_round_does_not_hide_one_that_was_matched_without_the_subscription(
         self, retaining: PublishNode, publisher: Publisher, before: tuple[str, ...]
