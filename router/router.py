@@ -215,6 +215,7 @@ class Router:
             self.publishing.homes_left,
         )
         self.scaling.on_begin = self.lanes.keep_workers
+        self.lanes.on_handed_over = self.publishing.gathering.handed_over
 
     def _build_access(self, token_key: bytes, now: float) -> None:
         """Build what judges clients, neighbours and bridges that wish to come in."""

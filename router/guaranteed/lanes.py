@@ -76,6 +76,8 @@ class Lanes:
         #: Workers from this index on are leaving, or None: what they hold has other homes already, which take it
         #: over, so they must not take it for orphans.
         self._leaving_from: int | None = None
+        #: Called with a home that was told of lanes that another one had.
+        self.on_handed_over: Callable[[int], None] = lambda _: None
 
     def open(self) -> None:
         """The directory is complete: tell every worker that is there all its lanes."""
@@ -146,6 +148,7 @@ class Lanes:
         for index, (put, delete) in frames.items():
             if index in handed_over:
                 self._tell(index, [(put, delete)], Confirmation(_nothing))
+                self.on_handed_over(index)
             else:
                 self._tell(index, _pieces(put, delete), confirmation)
         self._await_pending(puts, frames, confirmation)

@@ -208,6 +208,27 @@ def test_a_new_home_that_begins_anew_is_waited_for(handover: Handover) -> None:
     assert codes(handover.publisher) == [errors.SPOOL_OVER_QUOTA]
 
 
+@pytest.mark.requirement("R190")
+def test_what_a_producer_stored_is_asked_again_of_who_took_the_lane_over_meanwhile(
+    handover: Handover,
+) -> None:
+    """The new home has answered before it had the lane, and the old one has parted with it when it answers."""
+    node = handover.node
+    handover.publisher.publish("a")
+    client = handover.publisher.client
+    node.kill_worker(1)
+    number = ask(client, "producer.open", name="p", window=255, resume=False)
+    handover.begin()
+    node.start_worker(1)
+    assert answer_to(client, number) is None
+    handover.take_over()
+    again = handover.publisher.reopen()
+    assert again.last == 1
+    again.publish("a", first=1)
+    assert again.acked() == (1, [])
+    assert len(node.stored("q")) == 1
+
+
 def test_a_lane_that_is_deleted_meanwhile_holds_nobody_up(handover: Handover) -> None:
     handover.begin()
     handover.end_old()
