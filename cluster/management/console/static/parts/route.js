@@ -1,7 +1,7 @@
 // Where one is: #/queues/default/orders?sort=-bind_count has a path of pieces and a query. Pieces are percent-encoded, so a
 // name may have anything in it.
 
-import { html, useEffect, useState } from "../vendor/preact-htm.js";
+import { html, useLayoutEffect, useState } from "../vendor/preact-htm.js";
 
 function decoded(piece) {
   try {
@@ -31,7 +31,8 @@ export function go(path, query) {
 
 export function useRoute() {
   const [route, setRoute] = useState(here);
-  useEffect(() => {
+  // Not an effect after the first picture: who clicks as soon as he sees something would not be heard.
+  useLayoutEffect(() => {
     const changed = () => setRoute(here());
     addEventListener("hashchange", changed);
     return () => removeEventListener("hashchange", changed);
