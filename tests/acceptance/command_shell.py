@@ -1,7 +1,7 @@
 """Runs `angarium` commands as a shell would: real processes, of which none is left behind.
 
-Those that are waited for, and the processes of a node that `run` starts, are forked by a process of the installation,
-which has imported them already; what goes on in the background is started as a shell does.
+Those that are waited for, those that subscribe, and the processes of a node that `run` starts are forked by a process
+of the installation, which has imported them already; what else goes on in the background is started as a shell does.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: The command that is tried: that of the installation, which conftest.py fills in.
 COMMAND: list[str] = []
+#: The same as a program that has them forked, which conftest.py fills in.
+QUICK: list[str] = []
 #: What forks commands of the installation, which conftest.py fills in.
 SERVERS: list[CommandServer] = []
 #: Generous: a loaded machine is slow, a hang is not the machine's fault.
@@ -36,8 +38,11 @@ class Shell:
         self.environment = {**clean_environment(), "ANGARIUM_DATA": str(self.data), "ANGARIUM_YES": "1"}
 
     def start(self, *arguments: str, stdin: int | None = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        return self._start([*COMMAND, *arguments], stdin)
+
+    def _start(self, command: list[str], stdin: int | None = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            command,
             cwd=self.folder,
             env=self.environment,
             stdin=stdin,
@@ -65,7 +70,7 @@ class Shell:
         """Start a `sub` and give it when its subscriptions are in effect."""
         ready = self.folder / f"ready-{len(self._started)}"
         ready.unlink(missing_ok=True)
-        process = self.start("sub", *arguments, "--ready-file", str(ready))
+        process = self._start([*QUICK, "sub", *arguments, "--ready-file", str(ready)])
         self.wait_for_file(ready, process)
         return process
 

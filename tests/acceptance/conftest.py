@@ -29,6 +29,14 @@ def installation(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> It
     command_shell.SERVERS[0].close()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give a folder with an `angarium` that has the installation fork, as elsewhere in these tests."""
+    with QuickCommands(tmp_path_factory.mktemp("q"), command_shell.SERVERS[0]) as commands:
+        command_shell.QUICK[:] = [str(commands.folder / "angarium")]
+        yield commands.folder
+
+
 @pytest.fixture(scope="package")
 def node(tmp_path_factory: pytest.TempPathFactory, installation: Installation) -> Iterator[Shell]:
     """Give a shell with a running node of two workers; it ends with these tests, since a node is never quite idle."""
@@ -54,13 +62,6 @@ def desk(tmp_path: Path, installation: Installation) -> Iterator[Desk]:
     desk = Desk(tmp_path, installation.folder / "bin")
     yield desk
     desk.clear()
-
-
-@pytest.fixture
-def quick(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Give a folder with an `angarium` that has the installation fork, as elsewhere in these tests."""
-    with QuickCommands(tmp_path_factory.mktemp("q"), command_shell.SERVERS[0]) as commands:
-        yield commands.folder
 
 
 @pytest.fixture

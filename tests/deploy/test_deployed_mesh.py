@@ -11,7 +11,6 @@ import shlex
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from angarium_server import launch
 from angarium_server.testing import Node, NodeFailedError
 from cluster.configuration.config import check_config
 from cluster.security.certificates import names_of, read_certificates
@@ -29,12 +29,14 @@ from cluster.security.certificates import names_of, read_certificates
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.command_server import CommandServer
+
 DEADLINE_S = 40.0
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 pytestmark = pytest.mark.slow
 
 
-def make_keys(section: str, folder: Path) -> Path:
+def make_keys(section: str, folder: Path, server: CommandServer) -> Path:
     """Run the `angarium keys` commands of a section of the README, and give the directory of the keys."""
     text = (
         (DEPLOY / "README.md")
@@ -47,33 +49,23 @@ def make_keys(section: str, folder: Path) -> Path:
     folder.mkdir()
     for command in commands:
         program, *arguments = shlex.split(command)
-        subprocess.run(
-            [
-                *([sys.executable, "-P", "-m", "angarium_server"] if program == "angarium" else [program]),
-                *arguments,
-            ],
-            cwd=folder,
-            env=environment(),
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
+        if program == "angarium":
+            done = server.run(arguments, environment=launch.environment(), timeout_s=60, cwd=folder)
+            assert done.returncode == 0, done.stderr
+        else:
+            subprocess.run([program, *arguments], cwd=folder, check=True)
     return folder / "keys"
 
 
-def environment() -> dict[str, str]:
-    return {"PYTHONPATH": str(DEPLOY.parent), "PATH": "/usr/bin:/bin"}
-
-
-def hosts(folder: Path) -> dict[str, str]:
+def hosts(folder: Path, server: CommandServer) -> dict[str, str]:
     """Give the files of the worked example by node."""
-    make_keys("Three hosts", folder / "etc")
+    make_keys("Three hosts", folder / "etc", server)
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted((DEPLOY / "hosts").glob("*.toml"))}
 
 
-def compose(folder: Path) -> dict[str, str]:
+def compose(folder: Path, server: CommandServer) -> dict[str, str]:
     """Give the file of each service, with the secrets that the service has where it has them."""
-    keys = make_keys("Containers", folder / "made")
+    keys = make_keys("Containers", folder / "made", server)
     project = yaml.safe_load((DEPLOY / "container" / "compose.yaml").read_text(encoding="utf-8"))
     text = (DEPLOY / "container" / project["configs"]["node.toml"]["file"]).read_text(encoding="utf-8")
     found = {}
@@ -87,9 +79,9 @@ def compose(folder: Path) -> dict[str, str]:
     return found
 
 
-def kubernetes(folder: Path) -> dict[str, str]:
+def kubernetes(folder: Path, server: CommandServer) -> dict[str, str]:
     """Give the file of each pod; all have the same secrets."""
-    keys = make_keys("Kubernetes", folder / "made")
+    keys = make_keys("Kubernetes", folder / "made", server)
     text = (DEPLOY / "kubernetes" / "angarium.yaml").read_text(encoding="utf-8")
     manifests = {one["kind"]: one for one in yaml.safe_load_all(text)}
     config = manifests["ConfigMap"]["data"]["node.toml"].replace("/etc/angarium/secrets", str(keys))
@@ -118,8 +110,10 @@ def on_loopback(texts: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.fixture
-def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Node]]:
-    files = on_loopback(request.param(tmp_path))
+def nodes(
+    request: pytest.FixtureRequest, tmp_path: Path, commands: CommandServer
+) -> Iterator[dict[str, Node]]:
+    files = on_loopback(request.param(tmp_path, commands))
     found = {}
     for name, text in files.items():
         config = tmp_path / "etc" / f"{name}.toml"
@@ -157,9 +151,9 @@ def test_three_nodes_start_with_the_files_and_are_joined(nodes: dict[str, Node])
 
 @pytest.mark.parametrize("made", [hosts, compose, kubernetes])
 def test_each_certificate_is_good_for_the_address_of_its_node(
-    made: Callable[[Path], dict[str, str]], tmp_path: Path
+    made: Callable[[Path, CommandServer], dict[str, str]], tmp_path: Path, commands: CommandServer
 ) -> None:
-    files = made(tmp_path)
+    files = made(tmp_path, commands)
     for name, text in files.items():
         config = tomllib.loads(text)
         (address,) = [url for link in config["links"] if link["node"] == name for url in link["addresses"]]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from angarium_server import launch, testing
 from tests.ports import free_port
 from tests.waiting import wait_for
 
@@ -20,7 +17,6 @@ if TYPE_CHECKING:
 
 LEASE_S: Final = 2
 LIMIT_S: Final = 90.0
-COMMAND: Final = (sys.executable, "-P", "-m", "angarium_server")
 
 
 class Host:
@@ -31,7 +27,7 @@ class Host:
         self.data = folder / name
         self._config = folder / f"{name}.toml"
         self._log = folder / f"{name}.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: testing.Started | None = None
         self._config.write_text(f"""
 [node]
 name = "orders"
@@ -47,37 +43,21 @@ lease_seconds = {LEASE_S}
 """)
 
     def up(self) -> None:
+        where = ("--config", str(self._config), "--data", str(self.data))
         with self._log.open("ab") as log:
-            command = [
-                *COMMAND,
-                "up",
-                "--config",
-                str(self._config),
-                "--data",
-                str(self.data),
-                "--workers",
-                "1",
-            ]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            command = launch.command("up", *where, "--workers", "1")
+            self._process = testing._start_process(command, log, launch.environment())
         self.wait(lambda status: status["store"] == "manual", "up")
 
     def kill(self) -> None:
         """Kill the host; all that it started dies with it."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
+            self._process.kill()
             self._process.wait(LIMIT_S)
             self._process = None
 
     def run(self, *arguments: str, is_done: bool = True) -> str:
-        environment = {**os.environ, "ANGARIUM_DATA": str(self.data)}
-        ran = subprocess.run(
-            [*COMMAND, *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        ran = testing._run_command(list(arguments), {**launch.environment(), "ANGARIUM_DATA": str(self.data)})
         assert (ran.returncode == 0) == is_done, ran.stdout + ran.stderr
         return ran.stdout + ran.stderr
 

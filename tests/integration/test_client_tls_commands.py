@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,19 +9,21 @@ import pytest
 from angarium import errors
 from angarium.spark.connecting import open_client
 from angarium.spark.options import BATCH, settings
+from angarium_server import launch
 from angarium_server.testing import Node
 from cluster.commands.connecting.connection import ConnectOptions
 from cluster.commands.pipeline.options import check_target, node_settings
 from tests.integration.tls_front import tls_front
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
+    from pathlib import Path
 
+    from tests.command_server import CommandServer
     from tests.integration.certificates import Authority, Pair
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -45,41 +43,44 @@ def files(authority: Authority) -> dict[str, str]:
     return {"ca_file": str(authority.cert), "cert_file": str(pair.cert), "key_file": str(pair.key)}
 
 
-def angarium(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    own = {"PYTHONPATH": path, "XDG_CONFIG_HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "angarium_server", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, **own, **variables},
-        check=False,
-    )
+class Command:
+    """`angarium` of somebody whose contexts are in a folder."""
+
+    def __init__(self, server: CommandServer, folder: Path) -> None:
+        self._server = server
+        self._own = {"XDG_CONFIG_HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
+
+    def __call__(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return self._server.run_text([*arguments], launch.environment() | self._own | variables)
+
+
+@pytest.fixture
+def angarium(commands: CommandServer, tmp_path: Path) -> Command:
+    return Command(commands, tmp_path)
 
 
 def test_options_variables_and_contexts_lead_to_a_node(
-    url: str, files: dict[str, str], tmp_path: Path
+    url: str, files: dict[str, str], angarium: Command
 ) -> None:
     keys = [*("--ca-file", files["ca_file"]), *("--cert-file", files["cert_file"])]
     keys += ["--key-file", files["key_file"]]
-    published = angarium(tmp_path, "pub", "a/b", "x", "--url", url, *keys)
+    published = angarium("pub", "a/b", "x", "--url", url, *keys)
     assert (published.returncode, published.stderr) == (0, "")
     names = {"ca_file": "CA_FILE", "cert_file": "CERT_FILE", "key_file": "KEY_FILE"}
     variables = {f"ANGARIUM_{names[name]}": file for name, file in files.items()}
-    assert angarium(tmp_path, "pub", "a/b", "x", "--url", url, **variables).returncode == 0
-    assert angarium(tmp_path, "context", "add", "far", "--url", url, *keys).returncode == 0
-    assert angarium(tmp_path, "pub", "a/b", "x", "--context", "far").returncode == 0
-    shown = angarium(tmp_path, "context", "show", "far", "--json").stdout
+    assert angarium("pub", "a/b", "x", "--url", url, **variables).returncode == 0
+    assert angarium("context", "add", "far", "--url", url, *keys).returncode == 0
+    assert angarium("pub", "a/b", "x", "--context", "far").returncode == 0
+    shown = angarium("context", "show", "far", "--json").stdout
     assert files["key_file"] in shown
 
 
-def test_a_command_says_what_is_missing(url: str, tmp_path: Path) -> None:
-    failed = angarium(tmp_path, "pub", "a/b", "x", "--url", url)
+def test_a_command_says_what_is_missing(url: str, tmp_path: Path, angarium: Command) -> None:
+    failed = angarium("pub", "a/b", "x", "--url", url)
     assert failed.returncode == 1
     assert f"error {errors.TLS_FAILED}" in failed.stderr
     assert "ca_file" in failed.stderr
-    failed = angarium(tmp_path, "pub", "a/b", "x", "--url", url, "--ca-file", str(tmp_path / "missing"))
+    failed = angarium("pub", "a/b", "x", "--url", url, "--ca-file", str(tmp_path / "missing"))
     assert failed.returncode == 2
     assert "does not exist" in failed.stderr
 

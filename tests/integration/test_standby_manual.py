@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.manual_pair import Host, acts_with, pair_of
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +34,12 @@ def test_the_host_that_the_operator_names_has_every_message_and_the_other_one_fo
     alpha.run("queue", "create", "q")
     for number in range(5):
         alpha.run("pub", "q", f"m{number}", "--queue")
-    assert "promote" in alpha.run("standby", "switch", is_done=False)
+    # The standby is a moment behind, and would lack something until then.
+    wait_for(
+        lambda: alpha.run("standby", "switch", is_done=False), lambda said: "promote" in said, "what is to do"
+    )
 
+    beta.wait(lambda status: status["in_sync"] == ["alpha", "beta"], "a standby that knows that it has all")
     alpha.kill()
     beta.run("standby", "promote")
     beta.wait(acts_with(["beta"]), "the primary, alone")

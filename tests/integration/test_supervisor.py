@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import pty
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import termios
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +27,11 @@ from cluster.supervisor.server import run_supervisor
 from cluster.supervisor.starting import UpOptions, run_detached
 from tests.integration.machine import back_within_s
 from tests.waiting import wait_until
-from tests.warm_start import cold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.command_server import CommandServer
 
 pytestmark = pytest.mark.slow
 
@@ -55,9 +54,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node for tests that kill a process of it, and leave it with all of them ready."""
-    with contextlib.ExitStack() as stack:
-        with cold():
-            node = stack.enter_context(Node(tmp_path_factory.mktemp("lasting") / "data"))
+    with Node(tmp_path_factory.mktemp("lasting") / "data") as node:
         yield node
 
 
@@ -110,7 +107,10 @@ def test_sockets_and_secrets_are_for_this_user_only(lasting: Node) -> None:
 def test_nobody_else_reads_what_is_in_a_data_directory(
     *, detach: bool, tmp_path: Path, cold_start: None
 ) -> None:
-    """Whatever the umask is: messages, events, log and secrets are in it."""
+    """Whatever the umask is: messages, events, log and secrets are in it.
+
+    A worker that is killed here begins as a new interpreter, and is back as soon as in the tests below.
+    """
     data, earlier = tmp_path / "data", os.umask(0)
     try:
         node = Node(data)
@@ -118,9 +118,10 @@ def test_nobody_else_reads_what_is_in_a_data_directory(
             run_detached(UpOptions(data_dir=str(data), listen=(ANY_PORT,), workers=2))
         else:
             node.start()
-        node.kill("worker")
+        pid, killed = node.kill("worker"), time.monotonic()
         wait_until((data / "events.jsonl").exists, "an event is written")
-        node.wait_for("everything is ready", all_ready)
+        node.wait_for("a new worker", lambda status: all_ready(status) and _pid(status, "worker") != pid)
+        assert time.monotonic() - killed < back_within_s()
         node.run("spool", "backup", str(tmp_path / "backup"))
         found = {str(path.relative_to(tmp_path)): path.stat().st_mode for path in (data, *data.rglob("*"))}
         assert {"data/spool", "data/spool/1/data.mdb", "data/events.jsonl", "data/config/data.mdb"} <= set(
@@ -351,19 +352,18 @@ def test_a_node_stops_when_its_terminal_is_closed(tmp_path: Path) -> None:
     assert status == 0
 
 
-def test_a_detached_node_that_fails_says_why_in_one_line(tmp_path: Path) -> None:
+def test_a_detached_node_that_fails_says_why_in_one_line(tmp_path: Path, commands: CommandServer) -> None:
     """Somebody listens where its controller has to: that is known only when the node runs."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         config = tmp_path / "node.toml"
         config.write_text(f'[health]\nlisten = ["{url}"]\n')
-        options = UpOptions(
-            data_dir=str(tmp_path / "data"), config_file=str(config), listen=(ANY_PORT,), workers=1
-        )
-        with pytest.raises(errors.InvalidRequestError, match="already in use") as caught:
-            run_detached(options)
-    shown = str(caught.value)
+        places = ["--data", str(tmp_path / "data"), "--config", str(config), "--listen", ANY_PORT]
+        failed = commands.run_text(["up", "--detach", *places, "--workers", "1"], launch.environment())
+    assert failed.returncode == 1
+    shown = failed.stderr.rstrip("\n")
     assert shown.startswith("error 40017: Invalid Configuration: health.listen: ")
+    assert "already in use" in shown
     assert (shown.count("error"), shown.count(url), shown.count("\n")) == (1, 1, 0)
 
 
@@ -485,35 +485,6 @@ def test_signals_of_the_terminal_stop_the_node_in_order(tmp_path: Path) -> None:
     text = (tmp_path / "log").read_text(encoding="utf-8")
     assert "received SIGINT: the node stops in order" in text
     assert "Traceback" not in text
-
-
-def test_tests_of_other_projects_get_a_node_by_naming_a_fixture(tmp_path: Path) -> None:
-    """Also where somebody set variables for a node of their own, which is none of the tests' business."""
-    theirs = {
-        "ANGARIUM_CONFIG": "missing.toml",
-        "ANGARIUM_CONTEXT": "prod",
-        "ANGARIUM_ADMIN_URL": "tcp://prod:1",
-    }
-    (tmp_path / "test_theirs.py").write_text(
-        "def test_theirs(angarium_node):\n"
-        "    assert angarium_node.url.startswith('tcp://127.0.0.1:')\n"
-        "    assert angarium_node.status()['sessions'] == 0\n",
-        encoding="utf-8",
-    )
-    installed = any(
-        point.value == "angarium_server.pytest_plugin" for point in metadata.entry_points(group="pytest11")
-    )
-    plugin = [] if installed else ["-p", "angarium_server.pytest_plugin"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, str(tmp_path)],
-        cwd=tmp_path,
-        env={**os.environ, **theirs, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
 def _events(node: Node) -> list[dict[str, Any]]:
