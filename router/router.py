@@ -212,7 +212,7 @@ class Router:
             self.sessions,
             self.out,
             self.publishing.may_leave,
-            self.publishing.homes_left,
+            self._homes_left,
         )
         self.scaling.on_begin = self.lanes.keep_workers
         self.lanes.on_handed_over = self.publishing.gathering.handed_over
@@ -355,6 +355,10 @@ class Router:
         if self.shards.confirm(shard, confirm.sequence):
             self.rounds.release(shard, now)
             self.scaling.step(now)
+
+    def _homes_left(self, count: int, now: float) -> None:
+        self.lanes.left(count)
+        self.publishing.homes_left(count, now)
 
     def _spool_failed(self, _frame: SpoolFailed, shard: Shard, _body: list[bytes], now: float) -> None:
         shard.spool_failed = True

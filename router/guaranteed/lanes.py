@@ -106,6 +106,15 @@ class Lanes:
             for shard in self._shards.shards:
                 self.shard_started(shard)
 
+    def left(self, count: int) -> None:
+        """Only the workers below this index are homes now; one that comes back is told all its lanes, and says HOME.
+
+        It may be the same process: one that was not stopped yet when more workers were wanted again.
+        """
+        for index, home in self._homes.items():
+            if index >= count:
+                home.complete_for = home.ready_for = 0
+
     def is_ready(self, lane_id: int, index: int) -> bool:
         """Tell whether a home can take STORE and FLOW for a lane: it has what it is to have of it."""
         home = self._homes.get(index)

@@ -300,3 +300,20 @@ def test_a_home_is_settled_when_it_has_confirmed_its_lanes(make_publish_node: An
     assert settled() == [0, 1]
     node.kill_worker(1)
     assert settled() == [0]
+
+
+def test_a_worker_that_was_to_leave_and_is_wanted_again_is_a_home_again(make_publish_node: Any) -> None:
+    """Its process has not been stopped by then, so it does not announce itself anew."""
+    node = make_publish_node(2)
+    node.queue("q", "a", home=1)
+    publisher = node.publisher()
+    publisher.publish("a")
+    node.put("queue", "q", homes=[0])
+    for workers in (1, 2):
+        node.router.scaling.begin(workers, node.now)
+        node.settle()
+    node.hand_over()
+    node.queue("r", "b", home=1)
+    publisher.publish("a", "b", "b")
+    assert publisher.acked() == (4, [])
+    assert (len(node.stored("q")), len(node.stored("r"))) == (2, 2)
