@@ -21,8 +21,9 @@ from tests.share import short
 ATTACK_S, QUIET_S = short((1.0, 0.5), long=(2.0, 1.0))
 #: A machine that others use delays everybody; how much is for scripts/attack to say.
 P99_RATIO = 30.0
-#: What makes most work; what others do is in tests of its own, as dear selectors and what memory may be taken.
-SHARE = short(("filters", "mqtt"), long=("filters", "selectors", "memory", "mqtt"))
+#: What makes most work; what others do is in tests of its own, as dear filters and selectors and what memory may be
+#: taken.
+SHARE = short(("mqtt",), long=("filters", "selectors", "memory", "mqtt"))
 
 
 @pytest.fixture

@@ -51,6 +51,7 @@ def test_each_message_comes_exactly_once_whoever_is_killed(tmp_path: Path) -> No
         print(f"{len(first)} messages, connections {[device.connections for device in devices]}")
 
 
+@pytest.mark.long  # the rule is simulated (shared_once), and tests/integration/test_mqtt_shares.py kills
 @pytest.mark.requirement("R241")
 @pytest.mark.timeout(240)
 def test_each_message_comes_to_a_group_exactly_once_whoever_is_killed(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import blocking, errors
+from angarium_server import launch, testing
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
 from cluster.data.node_file import process_runs, read_node_file
@@ -131,14 +132,7 @@ def test_a_node_whose_supervisor_died_is_told_apart_from_one_that_runs(mortal: N
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "angarium_server", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=ROOT,
-        check=False,
-    )
+    return testing._run_command([*arguments], launch.environment())
 
 
 def start_up(data: Path, ready: Path, log: Path) -> subprocess.Popen[bytes]:

@@ -113,7 +113,9 @@ def check(node: Node, winners: dict[int, list[int]]) -> None:
             assert mine == [one for one in expected if one[2] % 7 == key], (queue, key)
 
 
-@pytest.mark.parametrize("role", ["worker", "router", "controller", "everything"])
+@pytest.mark.parametrize(
+    "role", ["worker", "router", pytest.param("controller", marks=pytest.mark.long), "everything"]
+)
 def test_a_batch_is_published_once_whoever_is_killed_while_it_is_committed(node: Node, role: str) -> None:
     rng = random.Random(f"{SEED} {role}")
     make_queues(node)

@@ -57,7 +57,7 @@ def make_webhook(node: Node, sink: Sink) -> None:
     [
         pytest.param(("webhook",), marks=pytest.mark.long),
         pytest.param(("router",), marks=pytest.mark.long),
-        ("worker",),
+        pytest.param(("worker",), marks=pytest.mark.long),
         ("webhook", "router", "webhook"),
     ],
 )

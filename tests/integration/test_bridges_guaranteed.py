@@ -223,7 +223,9 @@ def test_opposite_bridges_with_queues_make_no_loop_and_no_duplicate(pair: Pair) 
         operator.wait_for(vpn, "opposite", lambda row: row["dropped"] == {"visited": 500, "max_hops": 0})
 
 
-@pytest.mark.parametrize("victim", ["bridge", "near router", "far router"])
+@pytest.mark.parametrize(
+    "victim", ["bridge", pytest.param("near router", marks=pytest.mark.long), "far router"]
+)
 def test_messages_come_over_exactly_once_whatever_process_dies(pair: Pair, victim: str) -> None:
     name = f"deaths/{victim.replace(' ', '-')}"
     pair.there.make("queue", "sales", name, subscriptions=[f"{name}/>"], permission="consume")

@@ -313,7 +313,7 @@ def test_tokens_that_are_expired_foreign_unsigned_too_large_or_of_somebody_else(
     besieged.judge(attack)
 
 
-@pytest.mark.parametrize("moods", [("slow", "wrong"), ("gone",)])
+@pytest.mark.parametrize("moods", [("slow", "wrong"), pytest.param(("gone",), marks=pytest.mark.long)])
 def test_a_server_of_keys_that_is_no_help(besieged: Besieged, moods: tuple[str, ...]) -> None:
     keys, token = besieged.keys, TokenMaker("ES256", 90).token(iss="https://slow.example")
     held: deque[socket.socket] = deque()

@@ -159,7 +159,9 @@ def four_queues(lone: LoneSpool) -> list[str]:
     return [lone.queue(f"load/{number}") for number in range(4)]
 
 
-@pytest.mark.parametrize("end", [end_in_order, end_by_force], ids=["in-order", "by-force"])
+@pytest.mark.parametrize(
+    "end", [pytest.param(end_in_order, marks=pytest.mark.long), end_by_force], ids=["in-order", "by-force"]
+)
 def test_a_node_that_ends_under_load_loses_nothing(lone: LoneSpool, end: Callable[[LoneSpool], None]) -> None:
     def disturb() -> None:
         end(lone)
@@ -168,7 +170,7 @@ def test_a_node_that_ends_under_load_loses_nothing(lone: LoneSpool, end: Callabl
     assert under_load(lone, four_queues(lone), disturb) == {}
 
 
-@pytest.mark.parametrize("role", ["worker", "router", "controller"])
+@pytest.mark.parametrize("role", ["worker", "router", pytest.param("controller", marks=pytest.mark.long)])
 def test_a_process_that_dies_under_load_loses_nothing(lone: LoneSpool, role: str) -> None:
     def disturb() -> None:
         lone.node.kill(role)

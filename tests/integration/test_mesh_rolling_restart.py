@@ -13,6 +13,7 @@ import pytest
 from angarium import Message, blocking, errors
 from cluster.admin.client import Admin
 from tests.integration.mesh_nodes import Mesh
+from tests.share import short
 from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 CLIENT_TIMEOUT_S = 60.0
 DEADLINE_S = 40.0
 ROUND = 10
-PAUSE_S = 0.02
+PAUSE_S = short(0.1, long=0.02)
 pytestmark = pytest.mark.slow
 
 

@@ -59,7 +59,7 @@ def test_a_message_comes_with_qos_1_and_is_acknowledged_once(node: Node, version
 
 
 @pytest.mark.requirement("R237")
-@BOTH
+@pytest.mark.parametrize("version", [pytest.param(V3, marks=pytest.mark.long), V5])
 def test_what_comes_while_a_client_is_away_waits_in_order(node: Node, version: int) -> None:
     name = f"away{version}"
     with Raw(url(node), version) as raw:

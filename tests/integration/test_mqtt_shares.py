@@ -196,7 +196,7 @@ def test_the_rights_of_the_member_count(node: Node) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("qos", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_those_who_share_get_all_that_was_stored_whoever_dies(tmp_path: Path, qos: int) -> None:
     """Members are clients of paho in two processes that come back by themselves; some messages may come twice."""
     fifth = short(50, long=100)

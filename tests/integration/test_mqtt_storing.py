@@ -68,7 +68,7 @@ def message(number: int, topic: str, payload: bytes = b"x") -> Publish:
 
 
 @pytest.mark.requirement("R235")
-@BOTH
+@pytest.mark.parametrize("version", [pytest.param(V3, marks=pytest.mark.long), V5])
 def test_what_is_acknowledged_is_in_the_queue_in_order(node: Node, version: int) -> None:
     queue = f"orders-{version}"
     create(node, queue, f"{queue}/>")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("R238")]
 
 TOPICS = 4
-MESSAGES = short(600, long=1_500)
+MESSAGES = short(300, long=1_500)
 KEPT = Properties(session_expiry_interval=300)
 
 

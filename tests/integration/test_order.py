@@ -26,13 +26,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.requirement("R3", "R210", "R211")]
 MESSAGES = short(3_000, long=20_000)
 #: Numbers of workers, one after the other; it begins with two.
 SCALES = short(("1", "3"), long=("4", "1", "3"))
+#: Between rounds while the number of workers changes.
+PAUSE_S = short(0.5, long=0.0)
 TOPICS = 61
 #: Small rounds may be answered by the router itself, large ones go to all workers.
 ROUND_ROWS = (1, 2, 4, 30, 200, 500)
 LIMIT_S = 60.0
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4], ids=lambda count: f"{count}-workers")
+@pytest.fixture(
+    scope="module",
+    params=[1, 2, pytest.param(4, marks=pytest.mark.long)],
+    ids=lambda count: f"{count}-workers",
+)
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with Node(tmp_path_factory.mktemp("order") / "data", workers=request.param) as node:
         yield node
@@ -226,6 +232,7 @@ def test_order_holds_while_the_number_of_workers_changes(
         while not done.is_set() or rounds < 2:
             publish_both_ways(context, node.url, rounds * 2)
             rounds += 1
+            done.wait(PAUSE_S)
         scaling.join(LIMIT_S)
         expect_everything(reader, range(rounds * 2))
         status = node.status()

@@ -85,10 +85,12 @@ def test_keys_are_fetched_and_renewed_by_the_first_token_that_needs_it(
 @pytest.mark.parametrize(
     "mood",
     [
-        "slow",
         "huge",
         "gone",
-        *(pytest.param(one, marks=pytest.mark.long) for one in ("drip", "wrong", "error", "redirect")),
+        *(
+            pytest.param(one, marks=pytest.mark.long)
+            for one in ("slow", "drip", "wrong", "error", "redirect")
+        ),
     ],
 )
 def test_old_keys_go_on_when_the_address_does_not(tmp_path: Path, server: KeyServer, mood: str) -> None:

@@ -57,6 +57,7 @@ def test_every_run_keeps_the_promises_of_the_mesh(first_seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # the other worlds do so by default
 def test_a_seed_gives_the_same_history_in_another_process_with_other_hashes() -> None:
     numbers = [short(18, long=3)]  # they are played anyway
     told = said_elsewhere(__name__, "t.fingerprint(t.play(int(one)))", numbers)
