@@ -311,9 +311,13 @@ class Scenario:
             self.loop.run_until(self.loop.now + STEP_S)
 
     def _look(self, when: str) -> None:
-        if self.node.router is not None and not self.history.broken:
-            for text in disagreements(self.node):
-                self.history.break_rule(f"{when}: {text}")
+        """Note what router and workers know differently, unless a worker has just told of it."""
+        if self.node.router is None or self.history.broken:
+            return
+        if disagreements(self.node):  # it tidies up unasked; what it says of that may be on its way
+            self.loop.run_until(self.loop.now + STEP_S)
+        for text in disagreements(self.node):
+            self.history.break_rule(f"{when}: {text}")
 
     def _validate(self) -> None:
         """Let everything check itself, now and from time to time."""
