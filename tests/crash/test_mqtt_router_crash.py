@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 #: Besides those with QoS 1 and with QoS 2.
 CLIENTS_DIRECT: Final = short(4, long=10)
-KILLS: Final = 3
+KILLS: Final = short(2, long=3)
 
 
 class Direct:

@@ -14,6 +14,7 @@ import pytest
 from angarium import Message, blocking, errors
 from angarium_server.testing import Node
 from tests.integration.bridged import DEADLINE_S, Operator, receive
+from tests.share import short
 from tests.waiting import expect_value
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PASSWORD = "a word that nobody says"
+#: Messages of one call while processes die.
+ROUND = short(20, long=100)
 pytestmark = pytest.mark.slow
 
 
@@ -232,14 +235,14 @@ def test_messages_come_over_exactly_once_whatever_process_dies(pair: Pair, victi
     pair.here.make("queue", "default", name, subscriptions=[f"{name}/>"])
     bridge = victim.replace(" ", "-")
     pair.here.bridge("default", bridge, **pair.far(remote_queue=name))
-    total = 3_000
+    total = 30 * ROUND
     done = threading.Event()
 
     def publish() -> None:
         with blocking.connect(pair.nodes["there"].url, vpn="sales", timeout_s=60.0) as client:
             producer = client.producer(f"p-{victim}")
-            for start in range(0, total, 100):
-                rows = [persistent(f"{name}/{n % 5}", b"%d" % n) for n in range(start, start + 100)]
+            for start in range(0, total, ROUND):
+                rows = [persistent(f"{name}/{n % 5}", b"%d" % n) for n in range(start, start + ROUND)]
                 producer.publish_many(rows)
                 time.sleep(0.01)
         done.set()

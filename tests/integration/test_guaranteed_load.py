@@ -14,6 +14,7 @@ import pytest
 import angarium
 from angarium import errors
 from tests.integration.attacked_spool import LoneSpool
+from tests.share import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ LIMIT_S = 30.0
 #: Of each queue, before and after the disturbance: enough that it has something to disturb.
 SOME = 60
 #: Between so many messages and the next ones.
-PAUSE_S = 0.05
+PAUSE_S = short(0.15, long=0.05)
 
 
 @pytest.fixture

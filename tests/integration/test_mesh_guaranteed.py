@@ -16,6 +16,7 @@ from angarium import blocking, errors
 from tests.integration.mesh_messages import has_one, publish_until, receive_all
 from tests.integration.mesh_nodes import Mesh
 from tests.integration.mesh_queues import add_queue, drain, numbers, persistent, queue
+from tests.share import short
 from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from angarium.message import Mode
 
 pytestmark = pytest.mark.slow
+
+#: Messages of one call while processes die.
+ROUND = short(20, long=100)
 
 
 @pytest.fixture(scope="module")
@@ -182,15 +186,15 @@ def test_the_queue_of_a_link_goes_with_it_only(pair: Mesh) -> None:
 def test_messages_cross_exactly_once_whatever_process_dies(pair: Mesh, victim: str) -> None:
     name = f"deaths/{victim.replace(' ', '-')}"
     add_queue(pair, "b", name, f"{name}/>")
-    total = 6_000
+    total = 60 * ROUND
     done = threading.Event()
     ends = len(ends_of_links(pair))
 
     def publish() -> None:
         with blocking.connect(pair["a"].url, timeout_s=60.0) as client:
             producer = client.producer(f"p-{victim}")
-            for start in range(0, total, 100):
-                rows = [persistent(f"{name}/{n % 5}", b"%d" % n) for n in range(start, start + 100)]
+            for start in range(0, total, ROUND):
+                rows = [persistent(f"{name}/{n % 5}", b"%d" % n) for n in range(start, start + ROUND)]
                 producer.publish_many(rows)
                 time.sleep(0.01)
         done.set()

@@ -42,7 +42,7 @@ SILENCE_S: Final = 0.3
 #: Two queues that are used all the time, and what is in them before they are moved.
 BUSY: Final = ("busy-1", "busy-2")
 BACKLOG: Final = short(300, long=3_000)
-PAUSE_S: Final = short(0.2, long=0.1)
+PAUSE_S: Final = short(0.5, long=0.1)
 #: Of a hand-over, on a machine that others use.
 SWITCH_MAX_S: Final = 30.0
 KEPT: Final = Properties(session_expiry_interval=600)
