@@ -109,11 +109,13 @@ class Lanes:
     def left(self, count: int) -> None:
         """Only the workers below this index are homes now; one that comes back is told all its lanes, and says HOME.
 
-        It may be the same process: one that was not stopped yet when more workers were wanted again.
+        It may be the same process: one that was not stopped yet when more workers were wanted again. What waits for
+        one that left waits no longer: others take its lanes over, which nothing waits for.
         """
-        for index, home in self._homes.items():
+        for index, home in list(self._homes.items()):
             if index >= count:
                 home.complete_for = home.ready_for = 0
+                self.confirm(index, home.number + 1)
 
     def is_ready(self, lane_id: int, index: int) -> bool:
         """Tell whether a home can take STORE and FLOW for a lane: it has what it is to have of it."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
+from cluster import objects
 from router.ground.config import SpoolLimits
 from router.operators import describe_endpoints
 from tests.unit.router.limited_publishing import codes, rows
@@ -317,3 +318,19 @@ def test_a_worker_that_was_to_leave_and_is_wanted_again_is_a_home_again(make_pub
     publisher.publish("a", "b", "b")
     assert publisher.acked() == (4, [])
     assert (len(node.stored("q")), len(node.stored("r"))) == (2, 2)
+
+
+def test_who_waits_for_a_home_that_leaves_before_it_has_confirmed_is_answered(make_publish_node: Any) -> None:
+    """It was down when the queue was made, and its lanes have another home when it would come back."""
+    node = make_publish_node(2)
+    node.kill_worker(1)
+    attributes = objects.complete("queue", {"id": 1, "homes": [1], "subscriptions": ["a"]})
+    answers: list[str] = []
+    put = node.router.operators.put_object
+    put("queue", "default", "q", attributes, node.now, lambda: answers.append("made"))
+    put("queue", "default", "q", {**attributes, "homes": [0]}, node.now)
+    node.settle()
+    assert answers == []
+    node.router.scaling.begin(1, node.now)
+    node.settle()
+    assert answers == ["made"]
