@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - the name that every reader of Spark code expects
@@ -122,7 +122,7 @@ _COUNTS: Final = (
     "highest",
 )
 _META: Final = "spooled_max_ms bigint, behind bigint"
-_PARTS: Final = ("cells", "causes", "ledgers", "meta")
+_PARTS: Final = ("cells", "causes", "ledgers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +137,16 @@ class LiveOptions:
     windows_kept: int = WINDOWS_SHOWN
 
 
+class _State(NamedTuple):
+    """What a batch left."""
+
+    batch: int
+    #: As written, by name.
+    parts: dict[str, DataFrame]
+    spooled_max_ms: int | None
+    behind: int
+
+
 class LiveReport:
     """The state of a report between batches."""
 
@@ -144,6 +154,8 @@ class LiveReport:
         self._spark = spark
         self._options = replace(options, window_s=options.window_s or WINDOW_S)
         self._live = live
+        #: Of the newest batch; after a start it is read.
+        self._state = _State(-1, {}, None, 0)
         #: Whether a batch is being taken in or shown: a query that is stopped then does that batch again.
         self.is_busy = False
 
@@ -157,18 +169,16 @@ class LiveReport:
         """
         found = facts(messages).persist()
         try:
-            self._write(found, batch)
+            self._state = self._write(found, self._before(batch), batch)
         finally:
             found.unpersist()
         self._forget(batch - 2)
-        state = {part: self._read(batch, part).persist() for part in _PARTS}
+        parts = {name: part.persist() for name, part in self._state.parts.items()}
         try:
-            meta = state["meta"].first()
-            assert meta is not None, "each state has one row of this"
-            yield self._tables(state), meta["behind"]
+            yield self._tables(parts), self._state.behind
         finally:
-            for frame in state.values():
-                frame.unpersist()
+            for part in parts.values():
+                part.unpersist()
 
     def _tables(self, state: dict[str, DataFrame]) -> Tables:
         assert self._options.window_s is not None, "it has a default"
@@ -180,26 +190,43 @@ class LiveReport:
             window_s=self._options.window_s,
         )
 
-    def _write(self, found: DataFrame, batch: int) -> None:
-        before = {part: self._read(batch - 1, part) for part in _PARTS} if batch > 0 else {}
-        meta = before["meta"].first() if before else None
-        past_ms = meta["spooled_max_ms"] if meta is not None else None
+    def _before(self, batch: int) -> _State:
+        """Give the state that a batch starts from."""
+        if batch == 0:
+            return _State(-1, {}, None, 0)
+        if self._state.batch == batch - 1:
+            return self._state
+        meta = self._spark.read.schema(_META).parquet(self._place(batch - 1, "meta")).first()
+        assert meta is not None, "each state has one row of this"
+        parts = {name: self._spark.read.parquet(self._place(batch - 1, name)) for name in _PARTS}
+        return _State(batch - 1, parts, meta["spooled_max_ms"], meta["behind"])
+
+    def _write(self, found: DataFrame, before: _State, batch: int) -> _State:
+        past_ms = before.spooled_max_ms
         counted = found.agg(
             F.unix_millis(F.max("spooled")).alias("latest"), self._behind(past_ms).alias("behind")
         ).first()
         assert counted is not None, "an aggregation without keys has a row"
         latest_ms = max((one for one in (past_ms, counted["latest"]) if one is not None), default=None)
-        behind = (counted["behind"] or 0) + (meta["behind"] if meta is not None else 0)
+        behind = (counted["behind"] or 0) + before.behind
         parts = {
-            "cells": self._cells(found, before.get("cells"), past_ms, latest_ms),
-            "causes": _summed(causes_of(found), before.get("causes")),
+            "cells": self._cells(found, before.parts.get("cells"), past_ms, latest_ms),
+            "causes": _summed(causes_of(found), before.parts.get("causes")),
             "ledgers": ledgers(
-                numbers(found, by_topic=self._options.by_topic), before.get("ledgers"), self._options.reorder
+                numbers(found, by_topic=self._options.by_topic),
+                before.parts.get("ledgers"),
+                self._options.reorder,
             ),
-            "meta": self._spark.createDataFrame([(latest_ms, behind)], _META),
         }
-        for name, part in parts.items():
-            part.write.mode("overwrite").parquet(self._place(batch, name))
+        meta = self._spark.createDataFrame([(latest_ms, behind)], _META)
+        written = {name: self._written(part, batch, name) for name, part in (parts | {"meta": meta}).items()}
+        return _State(batch, written, latest_ms, behind)
+
+    def _written(self, part: DataFrame, batch: int, name: str) -> DataFrame:
+        """Write a part, and give it as it is read; Spark, which would look for its columns, is told them."""
+        place = self._place(batch, name)
+        part.write.mode("overwrite").parquet(place)
+        return self._spark.read.schema(part.schema).parquet(place)
 
     def _behind(self, past_ms: int | None) -> Any:
         return F.count_if(F.col("spooled") < self._watermark(past_ms)) if past_ms is not None else F.lit(0)
@@ -223,9 +250,6 @@ class LiveReport:
 
     def _place(self, batch: int, part: str) -> str:
         return f"{self._live.checkpoint.rstrip('/')}/report/{batch}/{part}"
-
-    def _read(self, batch: int, part: str) -> DataFrame:
-        return self._spark.read.parquet(self._place(batch, part))
 
     def _forget(self, batch: int) -> None:
         """Remove a state that no batch can start from any more."""
