@@ -74,6 +74,20 @@ def messages(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> s
     return str(folder)
 
 
+@pytest.fixture(scope="module")
+def whole(spark: SparkSession, messages: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give an archive of all messages in two batches, which is copied by those who change it."""
+    path = tmp_path_factory.mktemp("whole") / "a"
+    archive(spark, ArchiveJob(path=str(path), queues=("q",), levels=0), source=FileSource(messages, 3))
+    return path
+
+
+@pytest.fixture
+def copied(whole: Path, tmp_path: Path) -> Path:
+    """Give a copy of it, checkpoint and all."""
+    return shutil.copytree(whole, tmp_path / "a")
+
+
 def positions(path: Path) -> list[int]:
     """Give what a reader that knows nothing of us finds."""
     files = [str(path / entry.path) for entry in walk(LocalFiles(path))]
@@ -103,41 +117,33 @@ def test_every_message_is_in_the_archive_once_by_day_and_topic(
     assert {row.topic for row in read.select("topic").distinct().collect()} == set(TOPICS)
 
 
-def test_a_second_run_goes_on_where_the_first_ended(
-    spark: SparkSession, messages: str, tmp_path: Path
-) -> None:
-    job = ArchiveJob(path=str(tmp_path / "a"), queues=("q",))
-    archive(spark, job, source=FileSource(messages, FILES))
+def test_a_second_run_goes_on_where_the_first_ended(spark: SparkSession, messages: str, copied: Path) -> None:
     source = FileSource(messages, FILES)
-    done = archive(spark, job, source=source)
+    done = archive(spark, ArchiveJob(path=str(copied), queues=("q",)), source=source)
     assert done.messages == 0
     assert source.acknowledged, "what an earlier run left unacknowledged is acknowledged at the start"
-    assert positions(tmp_path / "a") == ALL
+    assert positions(copied) == ALL
 
 
-def test_a_batch_that_is_run_again_changes_nothing(
-    spark: SparkSession, messages: str, tmp_path: Path
-) -> None:
+def test_a_batch_that_is_run_again_changes_nothing(spark: SparkSession, messages: str, copied: Path) -> None:
     """Spark lost its note that the last batch is done, as when it is killed just before it writes it."""
-    job = ArchiveJob(path=str(tmp_path / "a"), queues=("q",))
-    archive(spark, job, source=FileSource(messages, 3))
-    before = sorted(entry.path for entry in walk(LocalFiles(tmp_path / "a")))
+    before = sorted(entry.path for entry in walk(LocalFiles(copied)))
     for name in ("1", ".1.crc"):
-        (tmp_path / "a" / job_module.JOBS / "q" / "checkpoint" / "commits" / name).unlink()
-    archive(spark, job, source=FileSource(messages, 3))
-    assert sorted(entry.path for entry in walk(LocalFiles(tmp_path / "a"))) == before
+        (copied / job_module.JOBS / "q" / "checkpoint" / "commits" / name).unlink()
+    archive(spark, ArchiveJob(path=str(copied), queues=("q",), levels=0), source=FileSource(messages, 3))
+    assert sorted(entry.path for entry in walk(LocalFiles(copied))) == before
 
 
 def test_small_files_are_merged_and_every_message_stays(
-    spark: SparkSession, messages: str, tmp_path: Path
+    spark: SparkSession, messages: str, copied: Path
 ) -> None:
-    job = ArchiveJob(path=str(tmp_path / "a"), queues=("q",), levels=1, compact=True)
+    job = ArchiveJob(path=str(copied), queues=("q",), levels=0, compact=True)
     done = archive(spark, job, source=FileSource(messages, 3))
-    after = [entry.path for entry in walk(LocalFiles(tmp_path / "a"))]
+    after = [entry.path for entry in walk(LocalFiles(copied))]
     assert done.files_before_compaction > done.files_after_compaction > 0
-    assert len(after) == len({path.rpartition("/")[0] for path in after})
-    assert positions(tmp_path / "a") == ALL
-    assert read_archive(spark, str(tmp_path / "a")).columns == list(NAMES)
+    assert len(after) == len({path.rpartition("/")[0] for path in after}) > 1
+    assert positions(copied) == ALL
+    assert read_archive(spark, str(copied)).columns == list(NAMES)
     assert archive(spark, job, source=FileSource(messages, 3)).files_before_compaction == 0
 
 
@@ -163,11 +169,9 @@ class DyingFiles(LocalFiles):
 
 
 def test_a_merge_that_was_killed_is_finished_and_readers_are_right_meanwhile(
-    spark: SparkSession, messages: str, tmp_path: Path
+    spark: SparkSession, whole: Path, tmp_path: Path
 ) -> None:
     """The job dies after each number of steps of a change that was decided."""
-    whole = tmp_path / "whole"
-    archive(spark, ArchiveJob(path=str(whole), queues=("q",), levels=0), source=FileSource(messages, 3))
     for steps in short((0, 3), long=(0, 1, 3, 5)):
         path = tmp_path / str(steps)
         shutil.copytree(whole, path)
@@ -181,11 +185,10 @@ def test_a_merge_that_was_killed_is_finished_and_readers_are_right_meanwhile(
         assert len(list(walk(files))) < len(list(walk(LocalFiles(whole))))
 
 
-def test_a_checkpoint_of_other_queues_is_refused(spark: SparkSession, messages: str, tmp_path: Path) -> None:
-    path = str(tmp_path / "a")
-    archive(spark, ArchiveJob(path=path, queues=("q",), name="x"), source=FileSource(messages, FILES))
+def test_a_checkpoint_of_other_queues_is_refused(spark: SparkSession, messages: str, whole: Path) -> None:
+    job = ArchiveJob(path=str(whole), queues=("other",), name="q")
     with pytest.raises(errors.ConflictError, match=r"is that of q.*--name"):
-        archive(spark, ArchiveJob(path=path, queues=("other",), name="x"), source=FileSource(messages, FILES))
+        archive(spark, job, source=FileSource(messages, FILES))
 
 
 def test_a_stream_that_is_told_to_stop_ends_with_nothing_half_done(
