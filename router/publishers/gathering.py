@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class _Question:
     """One question to all homes."""
 
-    __slots__ = ("answers", "asked", "done", "forget", "missing", "producer_id")
+    __slots__ = ("again", "answers", "done", "forget", "missing", "producer_id")
 
     def __init__(
         self, producer_id: int, done: Callable[[dict[int, Record], float], None], *, forget: bool
@@ -38,8 +38,8 @@ class _Question:
         #: Homes that did not answer, in the order of their numbers.
         self.missing: dict[int, None] = {}
         self.answers: list[Sequence[LaneRecord]] = []
-        #: Home -> how often it had got lanes from others when it was asked.
-        self.asked: dict[int, int] = {}
+        #: Homes that got lanes of others since they were asked.
+        self.again: dict[int, None] = {}
 
 
 class Gathering:
@@ -52,8 +52,6 @@ class Gathering:
         #: Reference -> question, oldest first: one for each producer that is being opened or forgotten, and for each
         #: lane that moves.
         self._questions: dict[int, _Question] = {}
-        #: Home -> how often it was told of lanes that others had; none for 0.
-        self._handed_over: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._questions)
@@ -71,13 +69,14 @@ class Gathering:
     def _send(self, reference: int, index: int) -> None:
         if self._streams.is_up(index):
             question = self._questions[reference]
-            question.asked[index] = self._handed_over.get(index, 0)
+            question.again.pop(index, None)
             frame = GatherFrame(self._shards.incarnation, reference, question.producer_id, question.forget)
             self._streams.send(index, frame.frames())
 
     def handed_over(self, index: int) -> None:
         """A home was told of lanes that another one had."""
-        self._handed_over[index] = self._handed_over.get(index, 0) + 1
+        for question in self._questions.values():
+            question.again[index] = None
 
     def home_ready(self, index: int) -> None:
         """A home is back: ask it again what it did not answer."""
@@ -97,7 +96,7 @@ class Gathering:
     def _finish(self, reference: int, now: float) -> None:
         question = self._questions[reference]
         for shard in self._shards.shards if not question.missing else ():
-            if question.asked.get(shard.index, 0) != self._handed_over.get(shard.index, 0):
+            if shard.index in question.again:
                 question.missing[shard.index] = None
                 self._send(reference, shard.index)
         if not question.missing:
