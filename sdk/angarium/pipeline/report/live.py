@@ -147,6 +147,9 @@ class _State(NamedTuple):
     behind: int
 
 
+_NOTHING: Final = _State(-1, {}, None, 0)
+
+
 class LiveReport:
     """The state of a report between batches."""
 
@@ -155,7 +158,7 @@ class LiveReport:
         self._options = replace(options, window_s=options.window_s or WINDOW_S)
         self._live = live
         #: Of the newest batch; after a start it is read.
-        self._state = _State(-1, {}, None, 0)
+        self._state = _NOTHING
         #: Whether a batch is being taken in or shown: a query that is stopped then does that batch again.
         self.is_busy = False
 
@@ -193,7 +196,7 @@ class LiveReport:
     def _before(self, batch: int) -> _State:
         """Give the state that a batch starts from."""
         if batch == 0:
-            return _State(-1, {}, None, 0)
+            return _NOTHING
         if self._state.batch == batch - 1:
             return self._state
         meta = self._spark.read.schema(_META).parquet(self._place(batch - 1, "meta")).first()
@@ -218,8 +221,8 @@ class LiveReport:
                 self._options.reorder,
             ),
         }
-        meta = self._spark.createDataFrame([(latest_ms, behind)], _META)
-        written = {name: self._written(part, batch, name) for name, part in (parts | {"meta": meta}).items()}
+        written = {name: self._written(part, batch, name) for name, part in parts.items()}
+        self._written(self._spark.createDataFrame([(latest_ms, behind)], _META), batch, "meta")
         return _State(batch, written, latest_ms, behind)
 
     def _written(self, part: DataFrame, batch: int, name: str) -> DataFrame:
