@@ -53,7 +53,7 @@ def make_keys(section: str, folder: Path, server: CommandServer) -> Path:
             done = server.run(arguments, environment=launch.environment(), timeout_s=60, cwd=folder)
             assert done.returncode == 0, done.stderr
         else:
-            subprocess.run([program, *arguments], cwd=folder, check=True)
+            subprocess.run([program, *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
     return folder / "keys"
 
 
