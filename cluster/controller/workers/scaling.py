@@ -16,6 +16,7 @@ from cluster.controller.switchboard.effects import ScaleNode
 from cluster.controller.switchboard.switchboard import ROUTER
 from cluster.controller.workers.balancing import WORKERS
 from cluster.roster.table import WORKER
+from cluster.supervisor.supervisor import STOPPED
 from storage.config_store import Counter
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ class Scaling:
         One change at a time: a worker that is wanted back before its lanes were taken over would keep them from those
         who have them now, so another change is refused until all of the last one is done. So is one while a worker has
         not confirmed its lanes: one that stays may not have begun to take some over; and of one that would leave the
-        new home of a lane looks for it on the disk, and makes a new lane if it is not there yet.
+        new home of a lane looks for it on the disk, and makes a new lane if it is not there yet. One that is down and
+        comes back may have died in the middle of taking lanes over: what there is of these is on two disks then, and
+        only it finishes that.
         """
         if request.workers == self._balancing.staying:
             self._board.reply(asker, {"workers": request.workers})  # the others are about to leave
@@ -95,9 +98,10 @@ class Scaling:
                 detail = "a worker that would leave keeps lanes aside; 'angarium spool aside list' shows them"
                 board.refuse(asker, errors.OBJECT_IN_USE, detail)
                 return
-            # One that is down may be taking over lanes when it is back.
-            wanted = min(board.node.get("workers") or 0, request.workers)
-            is_down = any(index not in numbers for index in range(wanted))
+            is_down = any(
+                index not in numbers and (index < request.workers or self._comes_back(index))
+                for index in range(board.node.get("workers") or 0)
+            )
             settled = (answers.get(told) or {}).get("spool", {}).get("homes_settled", ())
             is_behind = any(index not in settled for index in has_lanes)
             is_behind = (
@@ -132,6 +136,13 @@ class Scaling:
         if rows is None:
             return [index for role, index in self._board.peers if role == WORKER.name]
         return [row["index"] for row in rows if row["role"] == WORKER.name and row["pid"]]
+
+    def _comes_back(self, index: int) -> bool:
+        """Tell whether a worker that is down is started again: the supervisor has not given it up."""
+        rows = self._board.node.get("processes") or ()
+        return not any(
+            row["role"] == WORKER.name and row["index"] == index and row["state"] == STOPPED for row in rows
+        )
 
     def _is_scaling(self) -> bool:
         """Tell whether the supervisor has not heard of the last change, or a worker runs that is not wanted."""

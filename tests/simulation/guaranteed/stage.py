@@ -29,6 +29,8 @@ from tests.simulation.simulated_client import ClientPlan
 from tests.simulation.simulated_node import NodeSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.simulation.guaranteed.guaranteed_client import GuaranteedClient
     from tests.simulation.guaranteed.records import EndpointRecord, Publication
     from tests.simulation.guaranteed.simulated_producer import SimulatedProducer
@@ -93,6 +95,13 @@ class Stage:
     def wait(self, seconds: float = SOON_S) -> None:
         """Let time pass."""
         self.scenario.loop.run_until(self.scenario.loop.now + seconds)
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        """Let time pass until something is so, ten seconds at most."""
+        end = self.now + 10.0
+        while not is_so():
+            assert self.now < end
+            self.wait(0.002)
 
     @property
     def now(self) -> float:

@@ -12,8 +12,10 @@ import pytest
 
 from angarium import errors, wire
 from node.home.home import Home, HomeLimits
+from node.home.spool import layout
 from router.admission.spooling import Rearranging
 from router.sessions.producer import Memory
+from storage.spool import Table
 from tests.share import short
 from tests.simulation.guaranteed.stage import Stage, names
 from tests.simulation.simulated_worker import SimulatedWorker
@@ -265,6 +267,43 @@ def test_a_worker_leaves_when_the_lane_that_it_got_last_is_on_its_disk(
     assert stage.homes("new") == [0]
     assert all(one.is_acked for one in sent)
     assert stage.on_disk("new") == names(sent)
+    assert stage.finish() == []
+
+
+@pytest.mark.requirement("R163", "R190")
+def test_a_worker_that_died_while_it_took_queues_over_finishes_that_before_it_leaves(seed: str) -> None:
+    """Its next home would find it to be the last that had them, with what it had got so far."""
+    queues: dict[str, Any] = {
+        name: {"subscriptions": ["t/>"]} for name in ("one", "two", "three", "four", "five")
+    }
+    stage = Stage(seed, workers=3, **queues)
+    node = stage.scenario.node
+    producer = stage.producer()
+    sent = stage.publish(producer, *FIFTY)
+    stage.wait()
+    stage.scale(2)
+    key = layout.number_key(stage.endpoint("five").id << wire.LANE_BITS)
+
+    def takes_over() -> bool:
+        row = node.disks[1].disk.get(Table.LANES, key)
+        return row is not None and layout.unpack_lane(row).importing > 0
+
+    stage.until(takes_over)
+    stage.kill_worker(1)
+
+    def ask() -> bool:
+        stage.scale(1)
+        return 1 in node.supervisor.workers or node.supervisor.target == 1
+
+    stage.until(ask)
+    stage.kill_worker(1)
+    stage.wait(5.0)
+    stage.scale(1)
+    stage.wait(5.0)
+    for name in queues:
+        assert stage.homes(name) == [0]
+        assert stage.on_disk(name) == names(sent)
+    assert all(one.is_acked for one in sent)
     assert stage.finish() == []
 
 

@@ -547,13 +547,18 @@ def test_a_second_change_waits_until_the_supervisor_has_heard_of_the_first(serve
     assert [effect for effect in scale(served, 3) if isinstance(effect, c.ScaleNode)]
 
 
-def test_a_change_waits_for_a_worker_that_is_down_and_stays(served: World) -> None:
-    """It may be taking lanes over, from a worker that must not come back before."""
+@pytest.mark.parametrize(("state", "may_leave"), [("restarting", False), ("stopped", True)])
+def test_a_change_waits_for_a_worker_that_is_down_unless_it_leaves_and_was_given_up(
+    served: World, state: str, may_leave: bool
+) -> None:
+    """It may be taking lanes over, from a worker that must not come back before; nobody else would finish that."""
     row = {"role": "worker", "incarnation": 7, "pid": 1, "state": "ready"}
-    rows = [{**row, "role": "router", "index": 0}, {**row, "index": 0}, {**row, "index": 1, "pid": None}]
+    down = {**row, "index": 1, "pid": None, "state": state}
+    rows = [{**row, "role": "router", "index": 0}, {**row, "index": 0}, down]
     served.do(served.controller.node_news({"workers": 2, "processes": rows, "events": []}, served.now))
     assert code_of(scale(served, 3)) == errors.OBJECT_IN_USE
-    assert [effect for effect in scale(served, 1) if isinstance(effect, c.ScaleNode)], "that one leaves"
+    begun = [effect for effect in scale(served, 1) if isinstance(effect, c.ScaleNode)]
+    assert bool(begun) == may_leave
 
 
 def test_homes_that_cannot_be_kept_keep_the_workers(served: World) -> None:
