@@ -190,12 +190,12 @@ class WorkerServer:
         self._box.turn(now)
         if self._worker.found_faulty:
             raise MalformedFrameError(self._worker.found_faulty)
+        # First, so that what is stored and delivered does not wait in each turn for dear lookups of others.
+        waits = [None if self._home is None else self._home.tick(now)]
         if not (self._worker.has_work and self._worker.is_untidy(now)):
             for answer in self._worker.work():
                 self._send(answer)
-        waits = [0.0 if self._worker.has_work else None, self._announce(now), self._tidy(now)]
-        if self._home is not None:
-            waits.append(self._home.tick(now))
+        waits += [0.0 if self._worker.has_work else None, self._announce(now), self._tidy(now)]
         return min((one for one in waits if one is not None), default=None)
 
     def _tidy(self, now: float) -> float:
