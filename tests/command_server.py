@@ -35,6 +35,8 @@ _REQUEST_BYTES_MAX = 1 << 18
 COMMAND_TIMEOUT_S = 90.0
 #: Of the hash of a password that a command or a node makes.
 PASSWORD_COST = 1 << 4
+#: Before the path of a program, and its arguments, which is run in place of a command.
+PROGRAM = "program"
 #: Commands that need more than the server has, as Spark; they are imported when they are called.
 _NOT_IMPORTED = ("cluster.commands.pipeline",)
 
@@ -240,7 +242,7 @@ def _run(cli: Any, command: list[Any], fds: list[int], warm_start: Any) -> None:
     os.write(told, b"%d " % os.getpid())
     status = 1
     try:
-        status = cli.run(arguments)
+        status = _be_a_program(arguments) if arguments[:1] == [PROGRAM] else cli.run(arguments)
     except Exception:  # noqa: BLE001 - told as by the interpreter, which is not left in the usual way
         traceback.print_exc()
     finally:
@@ -249,6 +251,16 @@ def _run(cli: Any, command: list[Any], fds: list[int], warm_start: Any) -> None:
         os.write(told, b"%d" % status)
         # Taking down every module of the server that is not ours alone would cost more than the command.
         os._exit(status)
+
+
+def _be_a_program(arguments: list[str]) -> int:
+    """Be a program of our tests, which has its client imported."""
+    from runpy import run_path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    _, script, *sys.argv[1:] = arguments
+    run_path(script, run_name="__main__")
+    return 0
 
 
 if __name__ == "__main__":

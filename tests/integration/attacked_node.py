@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 #: What a machine that others use may make a healthy client wait.
 PAUSE_MS = 2_500
-#: Of the 200 messages a second that the pair publishes.
-RATE_MIN = 25
+#: Of the 80 messages a second that the pair publishes.
+RATE_MIN = 10
 #: What a router may keep after any attack, above what it had before: caches, and what the allocator holds.
 RSS_GROWTH_MAX = 96 << 20
 #: What a busy machine may make an operator wait for the router.

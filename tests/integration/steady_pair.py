@@ -8,9 +8,12 @@ A process of its own, because an attack in the same interpreter would make pause
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
-import subprocess
+import select
+import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 #: Batches larger than this go to the workers; smaller ones the router may answer by itself.
 BATCH = 8
-#: It runs beside whole modules of tests: as often as it takes to see a pause of a tenth of a second.
-INTERVAL_S = 0.04
+#: It runs beside whole modules of tests: as seldom as shows pauses of the seconds that tests allow.
+INTERVAL_S = 0.1
 #: Longer than the longest pause that any test allows.
 ANSWER_S = 20.0
 DRAIN_S = 5.0
@@ -44,23 +47,23 @@ class SteadyPair:
 
     def __init__(self, url: str, topics: Sequence[str], *, script: str = __file__) -> None:
         """Start it; it has received its first messages when this returns. `script` is the program of the pair."""
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        self._process = subprocess.Popen(
-            [sys.executable, script, url, *topics],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-        )
+        from tests.command_server import PROGRAM  # not in the process of a pair, which has no tests
+        from tests.conftest import COMMANDS
+
+        (asked, asks), (tells, tell) = os.pipe(), os.pipe()
+        self._asks, self._tells = os.fdopen(asks, "wb"), os.fdopen(tells, "rb")
+        self._told, theirs = socket.socketpair()
+        with theirs:
+            command = [PROGRAM, script, url, *topics]
+            COMMANDS.run_for(theirs, command, dict(os.environ), str(ROOT), [asked, tell, os.dup(2)])
+        #: Its process.
+        self.pid = int(self._told.recv(100).split()[0])
+        self._process = os.pidfd_open(self.pid)
         try:
             assert self._read() == "ready"
         except BaseException:
             self._end()
             raise
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        return self._process.pid
 
     def look(self) -> Noticed:
         """Give what was noticed since the last look."""
@@ -77,19 +80,21 @@ class SteadyPair:
         self._end()
 
     def _end(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+        select.select([self._process], [], [])
+        os.close(self._process)
+        for one in (self._asks, self._tells, self._told):
+            one.close()
 
     def _ask(self, command: str) -> Any:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{command}\n".encode())
-        self._process.stdin.flush()
+        self._asks.write(f"{command}\n".encode())
+        self._asks.flush()
         return self._read()
 
     def _read(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, f"the pair has ended with status {self._process.wait()}"
+        line = self._tells.readline()
+        assert line, "the pair has ended"
         return json.loads(line)
 
 
@@ -152,7 +157,7 @@ async def _run(url: str, topics: list[str]) -> None:
                 rows = [(topics[n % len(topics)], n.to_bytes(8, "big")) for n in range(start, start + BATCH)]
                 watch.published += BATCH
                 await source.publish_many(rows)
-                due = max(due + INTERVAL_S, time.monotonic() - 0.1)
+                due = max(due + INTERVAL_S, time.monotonic() - INTERVAL_S)
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
 
         def reconnects() -> int:

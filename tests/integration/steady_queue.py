@@ -14,7 +14,7 @@ from tests.integration.steady_pair import Watch, answer
 
 QUEUE = "steady/queue"
 BATCH = 4
-INTERVAL_S = 0.1
+INTERVAL_S = 0.25
 
 
 async def _run(url: str) -> None:
@@ -41,7 +41,7 @@ async def _run(url: str) -> None:
                 report = await producer.publish_many(rows)
                 # What was refused never comes, so it shows as missing in the end.
                 assert report.acknowledged == BATCH, report
-                due = max(due + INTERVAL_S, time.monotonic() - 0.1)
+                due = max(due + INTERVAL_S, time.monotonic() - INTERVAL_S)
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
 
         def reconnects() -> int:
