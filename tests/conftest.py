@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import functools
 import gc
+import json
 import logging
 import signal
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from angarium.errors import AngariumError
 from angarium_server import testing
+from cluster.admin.client import Admin
 from tests import forking, share
 from tests.command_server import CommandServer
 from tests.warm_start import cold, start_warm
@@ -23,18 +27,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TESTS: Final = Path(__file__).resolve().parent
-#: Modules here take up to a minute each; processes that share the tests take one module at a time.
+#: Modules here take up to a minute each; processes that share the tests take one module at a time. Folders that stand
+#: together are mixed: simulations compute while integration tests wait.
 LONG: Final = (
-    "spark",
-    "failover",
-    "acceptance",
-    "deploy",
-    "mesh",
-    "crash",
-    "attack",
-    "integration",
-    "simulation",
+    ("spark",),
+    ("failover",),
+    ("acceptance",),
+    ("deploy",),
+    ("mesh",),
+    ("crash",),
+    ("attack",),
+    ("integration", "simulation"),
 )
+#: How the names of modules begin that stay together: a session of Spark, and what runs commands of the installation,
+#: with the node that they go to.
+TOGETHER: Final = ("tests/spark/", "tests/acceptance/test_command_line", "tests/acceptance/test_")
 #: Objects that are made before garbage is looked for: of the CPU time of a simulation a fifth went into looking.
 GC_THRESHOLDS: Final = (20_000, 10, 10)
 #: Runs the commands of all processes that share the tests.
@@ -46,11 +53,25 @@ def commands() -> Iterator[CommandServer]:
     """Give what runs the commands of `testing.Node`, whose polling would cost an interpreter for each look."""
     server = COMMANDS if forking.has_collected() else CommandServer()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(testing, "_run_command", server.run_text)
+        patch.setattr(testing, "_run_command", functools.partial(_run_command, server))
         patch.setattr(testing, "_start_process", functools.partial(start_warm, server))
         yield server
     if server is not COMMANDS:
         server.close()
+
+
+def _run_command(
+    server: CommandServer, arguments: list[str], environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of `testing.Node`; `angarium status --json`, of which most are, is a question asked from here."""
+    *command, data = arguments
+    if command != ["status", "--json", "--data"]:
+        return server.run_text(arguments, environment)
+    try:
+        with Admin(data) as admin:
+            return subprocess.CompletedProcess(arguments, 0, json.dumps(admin.call("status")), "")
+    except AngariumError as error:
+        return subprocess.CompletedProcess(arguments, 1, "", f"{error}\n")
 
 
 @pytest.fixture
@@ -116,8 +137,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort the tests by folder, long ones first, and leave marathons out; within a folder the order stays."""
-    items.sort(key=_rank)
+    """Sort the tests by folder, long ones first, and leave marathons out."""
+    _sort(items)
     if not config.getoption("--long"):
         marathons = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=marathons)
@@ -126,18 +147,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each process whole modules, and one of them all that share a session of Spark, whose start is dear."""
+    """Give each process whole modules, and one of them all modules that share what is dear to start."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             module = super()._split_scope(nodeid)
-            folder, _, _ = module.rpartition("/")
-            return str(folder if folder.endswith("tests/spark") else module)
+            return next((start for start in TOGETHER if start in module), str(module))
 
     return Scheduling(config, log)
 
 
-def _rank(item: pytest.Item) -> int:
-    folder = item.path.relative_to(TESTS).parts[0]
-    return LONG.index(folder) if folder in LONG else len(LONG)
+def _sort(items: list[pytest.Item]) -> None:
+    """Sort by folder; within one, or several that are mixed, the modules of each keep their order."""
+    modules: dict[str, list[Path]] = {}
+    for path in dict.fromkeys(item.path for item in items):
+        modules.setdefault(path.relative_to(TESTS).parts[0], []).append(path)
+    ranks = {folder: rank for rank, folders in enumerate(LONG) for folder in folders}
+    places = {
+        path: (ranks.get(folder, len(LONG)), at / len(paths))
+        for folder, paths in modules.items()
+        for at, path in enumerate(paths)
+    }
+    items.sort(key=lambda item: places[item.path])

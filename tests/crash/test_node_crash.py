@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from angarium import ClientEvent
+    from tests.command_server import CommandServer
 
 pytestmark = pytest.mark.slow
 
@@ -120,11 +121,13 @@ def test_a_killed_supervisor_takes_everything_with_it_and_the_next_start_tidies_
             assert subscription.receive(LIMIT_S).payload == b"after"
 
 
-def test_a_node_whose_supervisor_died_is_told_apart_from_one_that_runs(mortal: Node) -> None:
+def test_a_node_whose_supervisor_died_is_told_apart_from_one_that_runs(
+    mortal: Node, commands: CommandServer
+) -> None:
     mortal.kill_all()
     with pytest.raises(errors.UnavailableError, match=r"error 50308.*angarium up"):
         Admin(mortal.data)
-    status = command("status", "--json", "--data", str(mortal.data))
+    status = commands.run_text(["status", "--json", "--data", str(mortal.data)], launch.environment())
     assert (status.returncode, status.stderr.count("\n")) == (1, 1)
     assert status.stderr.startswith("error 50308: ")
     down = command("down", "--data", str(mortal.data))
