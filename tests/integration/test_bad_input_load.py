@@ -16,6 +16,7 @@ from angarium import blocking, errors, wire
 from tests.integration.attacked_node import RSS_GROWTH_MAX, AttackedNode
 from tests.integration.numbered import Tally, payload
 from tests.integration.raw_client import RawClient, hello_header, row
+from tests.share import short
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ ENDS_OF_A_FLOOD = (errors.CONTROL_RATE_EXCEEDED, errors.EGRESS_BLOCKED, errors.N
 #: A rate of control frames that a busy machine exceeds too.
 LOADED = "[router]\ncontrol_frames_per_second = 1000\n[worker]\ntopic_cache_max = 20000\n"
 #: Enough to see growth, little enough to be quick.
-FLOOD_BYTES = 200 * MIB
+FLOOD_BYTES = short(150, long=200) * MIB
 FLOOD_MESSAGE_BYTES = 50_000
 STORM_CONNECTS = 200
 STORM_CONNECTS_MIN = 1_000
@@ -90,7 +91,7 @@ def test_an_overdraft_of_ingress_credit_ends_the_session(attacked: AttackedNode)
 def test_a_flood_of_control_frames_ends_the_session(attacked: AttackedNode) -> None:
     with attacked.client() as client:
         packed = wire.pack([1])
-        for _ in range(40_000):
+        for _ in range(short(10_000, long=40_000)):
             client.socket.send_multipart([wire.PING, packed])
         assert client.ended(LIMIT_S) in ENDS_OF_A_FLOOD
 
@@ -98,7 +99,7 @@ def test_a_flood_of_control_frames_ends_the_session(attacked: AttackedNode) -> N
 def test_a_flood_of_filters_is_a_flood_of_control_frames(attacked: AttackedNode) -> None:
     body = wire.pack([1, [["", 0]] * wire.MAX_FILTERS_PER_REQUEST, None])
     with attacked.client() as client:
-        for _ in range(2_000):
+        for _ in range(short(500, long=2_000)):
             client.socket.send_multipart([wire.SUBSCRIBE, body])
         assert client.ended(LIMIT_S) in ENDS_OF_A_FLOOD
 
@@ -107,7 +108,7 @@ def test_topics_that_nobody_uses_twice_fill_no_memory(attacked: AttackedNode) ->
     with blocking.connect(attacked.url) as client:
         for start in range(0, 200_000, 10_000):
             client.publish_many([(f"once/{n}/" + "x" * 200, b"") for n in range(start, start + 10_000)])
-        for n in range(30_000):
+        for n in range(short(5_000, long=30_000)):
             client.publish(f"once/alone/{n}/" + "x" * 200, b"")
         client.flush(LIMIT_S)
 

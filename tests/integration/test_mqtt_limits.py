@@ -29,6 +29,7 @@ from tests.integration.mqtt_node import (
     counted,
     mqtt_node,
 )
+from tests.share import short
 from tests.unit.gateway.websocket_client import frame, request
 from tests.waiting import wait_for
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 #: More than waits for a client of the default profile, which has 20,000 work units of 2 KiB, and for its socket.
-FLOOD, PAYLOAD_BYTES = 3_000, 30_000
+FLOOD, PAYLOAD_BYTES = short(1_500, long=3_000), 30_000
 #: Of 40 MB that waited, when a minute is over.
 KEPT_BYTES_MAX, GIVE_BACK_S = 16 << 20, 60.0
 
