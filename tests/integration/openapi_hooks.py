@@ -11,8 +11,11 @@ from typing import Any
 import schemathesis
 
 from angarium import wire
+from tests import characters
 
 MSGPACK = "application/vnd.msgpack"
+
+characters.tell()
 
 
 def _packed(_context: Any, value: Any) -> bytes:

@@ -10,6 +10,7 @@ from hypothesis.internal.conjecture import providers
 
 from cluster.security import passwords
 from router.access import handshake
+from tests import characters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     is_long = config.getoption("--long")
     settings.load_profile("long" if is_long else "short")
+    characters.tell()
     if not is_long:
         none = providers._local_constants
         pytest.MonkeyPatch().setattr(providers, "_get_local_constants", lambda: none)
