@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 T = TypeVar("T")
 
@@ -23,3 +26,8 @@ def is_long() -> bool:
 def short(value: T, *, long: T) -> T:
     """Give a number of rounds, seeds, messages or seconds: a short share, or that of a run with --long."""
     return long if _is_long else value
+
+
+def some(values: Iterable[T], *, of: int) -> list[T]:
+    """Give every so many-th of the values that a test is tried with, from the first on; a run with --long has all."""
+    return list(values)[:: 1 if _is_long else of]

@@ -18,6 +18,7 @@ from gateway.mqtt.sessions.outgoing import Outgoing
 from gateway.mqtt.sessions.received import ExchangeState, Received
 from gateway.mqtt.sessions.storing import Own
 from gateway.producing import Producing
+from tests.share import some
 from tests.simulation.exactly_once.modelled_node import Disk, Keep, Settle
 from tests.simulation.exactly_once.scenario import Scenario
 
@@ -182,7 +183,7 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize("plant", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("plant", some(FAULTS, of=3), ids=lambda fault: fault.__name__)
 def test_a_fault_that_is_planted_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

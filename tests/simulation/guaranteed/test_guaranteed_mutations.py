@@ -21,6 +21,7 @@ from router.admission import allowances
 from router.admission.usage import Account
 from router.guaranteed.endpoints import Endpoints
 from storage.spool import Table
+from tests.share import some
 from tests.simulation.guaranteed.mutations import is_found
 
 if TYPE_CHECKING:
@@ -156,17 +157,20 @@ class ForgetsPublishers(Home):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("home_class", "rules", "first"),
-    [
-        (AcknowledgesBeforeTheCommit, ["lost"], 0),
-        (ForgetsProducers, ["duplicate", "sequence"], 1),
-        (KnowsPartitionsOfTodayOnly, ["duplicate"], 85),
-        (NeverMarksRedeliveries, ["unmarked"], 1),
-        (LosesTheTail, ["lost"], 16),
-        (LosesStates, ["broken: in memory, and", "resurrected"], 35),
-        (LosesPurges, ["vanished", "resurrected", "position", "unmarked"], 7),
-        (ThrowsTheDeadAway, ["dmq"], 10),
-        (ForgetsPublishers, ["leak"], 9),
-    ],
+    some(
+        [
+            (AcknowledgesBeforeTheCommit, ["lost"], 0),
+            (ForgetsProducers, ["duplicate", "sequence"], 1),
+            (KnowsPartitionsOfTodayOnly, ["duplicate"], 85),
+            (NeverMarksRedeliveries, ["unmarked"], 1),
+            (LosesTheTail, ["lost"], 16),
+            (LosesStates, ["broken: in memory, and", "resurrected"], 35),
+            (LosesPurges, ["vanished", "resurrected", "position", "unmarked"], 7),
+            (ThrowsTheDeadAway, ["dmq"], 10),
+            (ForgetsPublishers, ["leak"], 9),
+        ],
+        of=3,
+    ),
 )
 def test_a_home_with_a_fault_is_found_out(home_class: type[Home], rules: list[str], first: int) -> None:
     assert is_found(*rules, home_class=home_class, first=first)

@@ -22,6 +22,7 @@ from router.delivery.dispatcher import Dispatcher
 from router.links.imports import Imports
 from router.links.stored import StoredInterest
 from router.router import Router
+from tests.share import some
 from tests.simulation import scenario
 from tests.simulation.mesh import mesh_scenario
 from tests.simulation.mesh.mesh_stage import VPN, MeshStage
@@ -260,7 +261,7 @@ FAULTS: dict[Callable[[Patch], None], tuple[str, ...]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", some(FAULTS, of=3), ids=lambda fault: fault.__name__)
 def test_a_mesh_with_a_fault_is_found_out(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
     monkeypatch.setattr(scenario, "VALIDATE_S", VALIDATE_S)
     fault(monkeypatch)

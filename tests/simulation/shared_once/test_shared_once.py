@@ -10,7 +10,7 @@ from gateway.mqtt.sessions.holding import Exchange, ExchangeState, Holding
 from gateway.mqtt.sessions.note import Note
 from node.endpoints.holdings import Holdings
 from router.guaranteed.holders import Holders
-from tests.share import short
+from tests.share import short, some
 from tests.simulation.shared_once.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ SHOWN: dict[Callable[[pytest.MonkeyPatch], None], int] = {
 }
 
 
-@pytest.mark.parametrize("plant", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("plant", some(FAULTS, of=3), ids=lambda fault: fault.__name__)
 def test_a_fault_that_is_planted_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from cluster.standby.pair.member import ActUntil, Member, Release
 from cluster.standby.pair.outside import Take
 from storage.groups import GroupLog
 from storage.shipping.shipping import Shipping
+from tests.share import some
 from tests.simulation import simulate
 from tests.simulation.standby.scenario import PRODUCERS, Scenario
 from tests.simulation.standby.simulated_host import HOMES, SimulatedHost
@@ -296,7 +297,7 @@ FAULTS_OF_DISKS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
 }
 
 
-@pytest.mark.parametrize("plant", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("plant", some(FAULTS, of=3), ids=lambda fault: fault.__name__)
 def test_a_fault_that_is_planted_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,7 +305,7 @@ def test_a_fault_that_is_planted_is_found(
     assert any(_is_broken(number) for number in (FAULTS[plant], *range(SEEDS_OF_FAULTS)))
 
 
-@pytest.mark.parametrize("plant", FAULTS_OF_DISKS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("plant", some(FAULTS_OF_DISKS, of=2), ids=lambda fault: fault.__name__)
 def test_a_fault_of_disks_that_is_planted_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
