@@ -24,6 +24,7 @@ import difflib
 import hashlib
 import ipaddress
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_type_hints
 
 import msgspec
@@ -353,7 +354,7 @@ def built_in(vpn: str) -> list[tuple[str, str, Attributes]]:
     return objects
 
 
-def attributes_of(kind_name: str) -> list[Attribute]:
+def attributes_of(kind_name: str) -> tuple[Attribute, ...]:
     """Give every attribute of a kind, for help texts and documentation."""
     return _described(kind_of(kind_name).struct)
 
@@ -363,13 +364,14 @@ def names_of(kind_name: str) -> frozenset[str]:
     return _NAMES[kind_name]
 
 
-def identity_of(kind_name: str) -> list[Attribute]:
+def identity_of(kind_name: str) -> tuple[Attribute, ...]:
     """Give what the node sets beside the attributes of a kind; nothing for most kinds."""
     identity = kind_of(kind_name).identity
-    return [] if identity is None else _described(identity)
+    return () if identity is None else _described(identity)
 
 
-def _described(struct: type[msgspec.Struct]) -> list[Attribute]:
+@cache
+def _described(struct: type[msgspec.Struct]) -> tuple[Attribute, ...]:
     described = []
     for field in msgspec.inspect.type_info(struct).fields:  # type: ignore[attr-defined]
         metadata = field.type
@@ -378,7 +380,7 @@ def _described(struct: type[msgspec.Struct]) -> list[Attribute]:
         reference = reference_name(field.name) if reference is None else reference
         sentence = metadata.extra_json_schema["description"]
         described.append(Attribute(field.name, *_type_texts(metadata.type), default, sentence, reference))
-    return described
+    return tuple(described)
 
 
 def _filled(struct: type[msgspec.Struct], attributes: Attributes) -> Attributes:

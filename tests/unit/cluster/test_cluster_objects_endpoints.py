@@ -219,7 +219,7 @@ def test_every_identity_is_described() -> None:
     for kind in KINDS:
         assert {one.name for one in objects.identity_of(kind)} <= objects.complete(kind, {}).keys()
         assert all(one.sentence.endswith(".") for one in objects.identity_of(kind))
-    assert objects.identity_of("vpn") == []
+    assert objects.identity_of("vpn") == ()
 
 
 @pytest.mark.requirement("R127")
