@@ -72,6 +72,7 @@ def flood(attacked: AttackedNode, topic: str, total: int = FLOOD_BYTES) -> int:
 # Ingress.
 
 
+@pytest.mark.long
 def test_an_overdraft_of_ingress_credit_ends_the_session(attacked: AttackedNode) -> None:
     """Topics that nobody used before take a worker ten times as long as they take the router to read."""
     counted = attacked.errors(errors.INGRESS_CREDIT_EXCEEDED)
@@ -96,19 +97,21 @@ def test_a_flood_of_control_frames_ends_the_session(attacked: AttackedNode) -> N
         assert client.ended(LIMIT_S) in ENDS_OF_A_FLOOD
 
 
+@pytest.mark.long
 def test_a_flood_of_filters_is_a_flood_of_control_frames(attacked: AttackedNode) -> None:
     body = wire.pack([1, [["", 0]] * wire.MAX_FILTERS_PER_REQUEST, None])
     with attacked.client() as client:
-        for _ in range(short(500, long=2_000)):
+        for _ in range(2_000):
             client.socket.send_multipart([wire.SUBSCRIBE, body])
         assert client.ended(LIMIT_S) in ENDS_OF_A_FLOOD
 
 
+@pytest.mark.long
 def test_topics_that_nobody_uses_twice_fill_no_memory(attacked: AttackedNode) -> None:
     with blocking.connect(attacked.url) as client:
         for start in range(0, 200_000, 10_000):
             client.publish_many([(f"once/{n}/" + "x" * 200, b"") for n in range(start, start + 10_000)])
-        for n in range(short(5_000, long=30_000)):
+        for n in range(30_000):
             client.publish(f"once/alone/{n}/" + "x" * 200, b"")
         client.flush(LIMIT_S)
 
@@ -190,7 +193,11 @@ def _congestion(status: dict[str, Any]) -> int:
     return int(status["discards"].get("transmit-congestion", 0))
 
 
-@pytest.mark.parametrize("credit", [[1 << 40, 1 << 50], [1_000_000, 16 * MIB]], ids=["endless", "usual"])
+@pytest.mark.parametrize(
+    "credit",
+    [pytest.param([1 << 40, 1 << 50], marks=pytest.mark.long), [1_000_000, 16 * MIB]],
+    ids=["endless", "usual"],
+)
 def test_a_client_that_never_reads_keeps_only_a_bounded_part_in_memory(
     attacked: AttackedNode, credit: list[int]
 ) -> None:

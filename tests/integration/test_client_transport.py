@@ -19,6 +19,7 @@ from angarium.client.transport.stream import StreamTransport
 from tests.integration.scripted_router import LIMIT_S, run
 from tests.integration.tls_front import tls_front
 from tests.integration.transport_line import Line
+from tests.share import short
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def test_messages_go_both_ways_in_order_whatever_their_size(peer: Peer) -> None:
 
 
 def test_many_small_messages_that_leave_together_come_in_order(peer: Peer) -> None:
-    count = 5_000
+    count = short(1_000, long=5_000)
 
     async def test() -> None:
         line = peer.line()

@@ -106,6 +106,7 @@ def test_browsers_with_dear_selectors_disturb_nobody(lone: LoneSpool) -> None:
     run(attack())
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R278")
 def test_a_topic_endpoint_with_a_dear_selector_disturbs_nobody_also_after_a_start(lone: LoneSpool) -> None:
     async def attack() -> None:

@@ -58,7 +58,7 @@ def publish_dear(client: RawClient, levels: int, frames: int) -> None:
 @pytest.mark.parametrize(
     ("levels", "frames"),
     [
-        (10, short(8, long=20)),
+        pytest.param(10, 20, marks=pytest.mark.long),
         pytest.param(13, 8, marks=pytest.mark.long),
         (BEYOND, 1),
         pytest.param(15, 8, marks=pytest.mark.long),

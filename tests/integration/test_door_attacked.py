@@ -37,7 +37,6 @@ from tests.integration.certificates import Authority
 from tests.integration.raw_client import HANDSHAKE, RawClient, hello_header
 from tests.integration.timed_router.sitecustomize import VARIABLE
 from tests.integration.token_keys import KeyServer
-from tests.share import short
 from tests.token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks
 from tests.waiting import wait_until
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
     from tests.integration.certificates import Pair
 
-pytestmark = [pytest.mark.slow, pytest.mark.requirement("R228", "R231")]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.requirement("R228", "R231")]
 
 #: How much later; and what nobody notices, some turns of the scheduler: a router under attack is busy, and where others
 #: wait for the core too it no longer gets it at once.
@@ -55,11 +54,11 @@ P99_RATIO, P99_NOISE_MS = 1.5, 25.0
 #: take the caches away.
 TURN_MAX_MS = 15.0
 #: Pairs of a calm and an attacked window, and how often a busy machine is given as many again.
-PAIRS, WINDOW_S, ATTEMPTS = 2, short(0.25, long=0.5), 6
+PAIRS, WINDOW_S, ATTEMPTS = 2, 0.5, 6
 TIMED_ROUTER = Path(__file__).with_name("timed_router")
 #: The large attack that is asked for.
-CONNECTIONS = short(2_000, long=5_000)
-FLOOD_BYTES, FLOOD_STEP, FLOOD_MESSAGE = short(1 << 28, long=1 << 30), 20, 100_000
+CONNECTIONS = 5_000
+FLOOD_BYTES, FLOOD_STEP, FLOOD_MESSAGE = 1 << 30, 20, 100_000
 #: What the router may keep of that: what a client may have unread, and its queue.
 KEPT_BYTES = 160 << 20
 LIMIT_S = 20.0
@@ -313,7 +312,7 @@ def test_tokens_that_are_expired_foreign_unsigned_too_large_or_of_somebody_else(
     besieged.judge(attack)
 
 
-@pytest.mark.parametrize("moods", [("slow", "wrong"), pytest.param(("gone",), marks=pytest.mark.long)])
+@pytest.mark.parametrize("moods", [("slow", "wrong"), ("gone",)])
 def test_a_server_of_keys_that_is_no_help(besieged: Besieged, moods: tuple[str, ...]) -> None:
     keys, token = besieged.keys, TokenMaker("ES256", 90).token(iss="https://slow.example")
     held: deque[socket.socket] = deque()

@@ -14,20 +14,20 @@ import pytest
 import angarium
 from angarium import errors
 from tests.integration.attacked_spool import LoneSpool
-from tests.share import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
+# What tests/crash shows in short.
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 #: Longer than a node needs to come back, also on a machine that others use.
 LIMIT_S = 30.0
 #: Of each queue, before and after the disturbance: enough that it has something to disturb.
 SOME = 60
 #: Between so many messages and the next ones.
-PAUSE_S = short(0.15, long=0.05)
+PAUSE_S = 0.05
 
 
 @pytest.fixture
@@ -160,9 +160,7 @@ def four_queues(lone: LoneSpool) -> list[str]:
     return [lone.queue(f"load/{number}") for number in range(4)]
 
 
-@pytest.mark.parametrize(
-    "end", [pytest.param(end_in_order, marks=pytest.mark.long), end_by_force], ids=["in-order", "by-force"]
-)
+@pytest.mark.parametrize("end", [end_in_order, end_by_force], ids=["in-order", "by-force"])
 def test_a_node_that_ends_under_load_loses_nothing(lone: LoneSpool, end: Callable[[LoneSpool], None]) -> None:
     def disturb() -> None:
         end(lone)
@@ -171,7 +169,7 @@ def test_a_node_that_ends_under_load_loses_nothing(lone: LoneSpool, end: Callabl
     assert under_load(lone, four_queues(lone), disturb) == {}
 
 
-@pytest.mark.parametrize("role", ["worker", "router", pytest.param("controller", marks=pytest.mark.long)])
+@pytest.mark.parametrize("role", ["worker", "router", "controller"])
 def test_a_process_that_dies_under_load_loses_nothing(lone: LoneSpool, role: str) -> None:
     def disturb() -> None:
         lone.node.kill(role)

@@ -10,7 +10,6 @@ import pytest
 from angarium import errors, wire
 from tests.integration.attacked_node import AttackedNode
 from tests.integration.raw_client import row
-from tests.share import short
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ topic_cache_bytes = 1048576
 """
 #: Filters that all match the topics below, and topics that each match one filter more: as many distinct large sets.
 LEVELS = 12
-TOPICS = short(300, long=600)
+TOPICS = 600
 #: What the sets of these would take: one place in a tuple for each filter, in the router and one worker.
 UNBOUNDED_BYTES = TOPICS * 2 * 8 << LEVELS
 #: The routers and workers of a node, after a minute, as a part of what they had before the client came.
@@ -110,6 +109,7 @@ def test_dear_filters_are_refused_beyond_a_limit_and_go_with_their_client(attack
     attacked.expect_unharmed()
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R279")
 def test_large_sets_of_filters_are_bounded_and_go_with_their_client(attacked: AttackedNode) -> None:
     attacked.begin()

@@ -294,6 +294,7 @@ def test_a_packet_that_is_bad_in_5_0_ends_its_client_with_the_reason(node: Node,
         assert ending(bad) == reason
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R243")
 @pytest.mark.usefixtures("others")
 def test_all_65_535_packet_identifiers_may_be_under_way_in_3_1_1_and_are_answered_in_order(
@@ -309,6 +310,7 @@ def test_all_65_535_packet_identifiers_may_be_under_way_in_3_1_1_and_are_answere
             assert hasty.next() == PubAck(one)
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R242")
 @pytest.mark.usefixtures("others")
 def test_who_goes_on_to_subscribe_beyond_the_limit_is_refused_each_time_and_disturbs_nobody(
@@ -322,6 +324,7 @@ def test_who_goes_on_to_subscribe_beyond_the_limit_is_refused_each_time_and_dist
             assert set(codes) == {0 if packet < 5 else ReasonCode.QUOTA_EXCEEDED}
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R247")
 def test_a_websocket_of_frames_of_one_byte_is_read_and_others_have_their_turn(tmp_path: Path) -> None:
     payload = bytes(range(256)) * 40

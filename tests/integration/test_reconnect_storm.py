@@ -101,6 +101,7 @@ def router_of(admin: Admin) -> dict[str, Any]:
     return dict(metrics)
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R230")
 def test_a_crowd_is_back_after_the_death_of_the_router_without_its_passwords(tmp_path: Path) -> None:
     with Node(tmp_path / "data", workers=1) as node, Admin(node.data) as admin:
