@@ -90,7 +90,7 @@ def _limit(pid: int, size: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-@pytest.fixture(params=["mounted", "limited"])
+@pytest.fixture(params=[pytest.param("mounted", marks=pytest.mark.long), "limited"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     if request.param == "limited":
         yield Limited(tmp_path)

@@ -47,7 +47,9 @@ def end_by_force(lone: LoneSpool) -> None:
 
 
 @pytest.mark.requirement("R95", "R96", "R163", "R168", "R190")
-@pytest.mark.parametrize("end", [end_in_order, end_by_force], ids=["in-order", "by-force"])
+@pytest.mark.parametrize(
+    "end", [pytest.param(end_in_order, marks=pytest.mark.long), end_by_force], ids=["in-order", "by-force"]
+)
 def test_a_node_that_comes_back_has_all_that_it_had(
     lone: LoneSpool, end: Callable[[LoneSpool], None]
 ) -> None:
@@ -155,6 +157,7 @@ def test_what_a_lower_limit_finds_above_it_stays_and_can_be_taken(tmp_path: Path
 # Other numbers of workers.
 
 
+@pytest.mark.long
 def test_a_backlog_goes_with_its_queue_when_its_worker_leaves(lone: LoneSpool) -> None:
     lone.scale(4)
     queues = [lone.queue() for _ in range(8)]
@@ -180,6 +183,7 @@ def test_a_backlog_goes_with_its_queue_when_its_worker_leaves(lone: LoneSpool) -
         assert again.fill(queues[0], b"next") == [0]
 
 
+@pytest.mark.long
 def test_a_change_of_workers_that_was_waited_for_is_complete(lone: LoneSpool) -> None:
     for number in range(4):
         lone.queue(f"waited/{number}")
@@ -187,6 +191,7 @@ def test_a_change_of_workers_that_was_waited_for_is_complete(lone: LoneSpool) ->
         lone.node.run("worker", "scale", str(count), "--wait")
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R89")
 def test_an_endpoint_is_on_its_own_node_only(
     lone: LoneSpool, tmp_path_factory: pytest.TempPathFactory

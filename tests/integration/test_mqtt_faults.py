@@ -159,6 +159,7 @@ def let_in(url: str, numbers: Iterable[int], stack: ExitStack) -> dict[int, Raw]
     return here
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R230")
 def test_many_clients_are_back_within_seconds_of_a_killed_router_and_their_sessions_go_on(
     tmp_path: Path,
@@ -199,6 +200,7 @@ def test_an_orderly_stop_is_told_and_what_was_published_before_arrives(tmp_path:
         assert not stopping.is_alive()
 
 
+@pytest.mark.long
 def test_many_clients_hear_of_a_stop_and_none_holds_it_up(tmp_path: Path) -> None:
     with mqtt_node(tmp_path) as node:
         clients = [Raw(node.mqtt_url) for _ in range(300)]
@@ -213,6 +215,7 @@ def test_many_clients_hear_of_a_stop_and_none_holds_it_up(tmp_path: Path) -> Non
                 client.socket.close()
 
 
+@pytest.mark.long
 def test_a_gateway_replaced_under_load_loses_nobody_but_its_own(tmp_path: Path) -> None:
     """Our own clients go on while gateways die again and again; the last one works."""
     with mqtt_node(tmp_path) as node, blocking.connect(node.url) as ours:
@@ -244,6 +247,7 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.long
 def test_who_finds_no_room_waits_without_cost_and_goes_on(tmp_path: Path) -> None:
     """A router that stands still takes nothing; what waits for it is bounded, so its clients are not read."""
     payload, most, sent = bytes(60_000), 3_000, 0

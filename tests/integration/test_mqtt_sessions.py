@@ -230,6 +230,7 @@ def test_what_waits_outlives_the_gateway_a_worker_and_the_node(tmp_path: Path) -
             assert [(one.payload, one.dup) for one in raw.come(2)] == [(b"y", True), (b"z", True)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_was_acknowledged_to_its_publisher_comes_to_its_subscriber_whoever_dies(tmp_path: Path) -> None:
     """Both are clients of paho that come back by themselves; neither knows of the other or of us."""

@@ -203,6 +203,7 @@ def test_a_session_goes_from_process_to_process_under_load(pair: Node) -> None:
     check(client)
 
 
+@pytest.mark.long
 def test_a_session_survives_the_deaths_of_gateways_under_load(pair: Node) -> None:
     client = Restless(pair.mqtt_url, seed=239)
     client.subscribe()

@@ -91,6 +91,7 @@ async def expect_shut_down(client: angarium.Client, queue: str) -> None:
     assert refused.value.code == errors.ENDPOINT_SHUTDOWN
 
 
+@pytest.mark.long
 def test_a_client_whose_direct_messages_kill_workers_is_disconnected(lone: LoneSpool) -> None:
     async def attack() -> None:
         ends: list[angarium.ClientEvent] = []
@@ -112,6 +113,7 @@ def test_a_client_whose_direct_messages_kill_workers_is_disconnected(lone: LoneS
     run(attack())
 
 
+@pytest.mark.long
 def test_a_guaranteed_message_that_kills_workers_fails_its_producer(lone: LoneSpool) -> None:
     async def attack() -> None:
         async with (

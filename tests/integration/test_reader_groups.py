@@ -238,6 +238,7 @@ def test_a_partitioned_queue_is_leased_whole_and_limits_are_shared_out(node: Nod
 # --- what breaks ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_what_is_planned_is_read_whole_whatever_is_killed_in_the_middle(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         async with connected(node) as client:

@@ -246,6 +246,7 @@ def test_a_stage_that_is_committed_while_it_is_open_takes_nothing_more(
     assert read(client, queue, 1) == [b"before"]
 
 
+@pytest.mark.long
 def test_thousands_of_stages_are_one_commit(lone: LoneSpool, client: blocking.Client) -> None:
     queue = lone.queue()
     made = [client.stage() for _ in range(300)]
@@ -301,6 +302,7 @@ def test_a_change_of_the_number_of_workers_takes_stages_along(
     lone.scale(2)
 
 
+@pytest.mark.long
 def test_a_node_that_starts_again_has_what_was_staged(lone: LoneSpool) -> None:
     queue = lone.queue()
     with blocking.connect(lone.node.url, timeout_s=20.0) as client:
@@ -334,6 +336,7 @@ def test_a_backup_has_what_is_staged_and_what_was_committed(tmp_path: Path) -> N
                 assert read(client, queue, 2) == [b"done", b"waits"]
 
 
+@pytest.mark.long
 def test_commits_while_the_number_of_workers_changes_are_whole(lone: LoneSpool) -> None:
     def scale() -> None:
         for number in (1, 2, 1):

@@ -81,6 +81,7 @@ def test_a_queue_that_the_config_store_does_not_know_is_kept_aside_and_adopted(
     assert lone.ask("spool.aside") == []
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R282")
 def test_what_is_kept_aside_is_deleted_by_an_operator_only(lone: LoneSpool) -> None:
     fill(lone, "q")
@@ -118,6 +119,7 @@ def test_a_deletion_that_the_homes_did_not_hear_of_is_completed_at_the_next_star
     assert lone.ask("spool.aside") == []
 
 
+@pytest.mark.long
 def test_a_queue_that_is_deleted_leaves_nothing_aside(lone: LoneSpool) -> None:
     fill(lone, "q")
     lone.ask("objects.delete", kind="queue", name="q")
@@ -156,7 +158,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
         "flipped",
         pytest.param("truncated", marks=pytest.mark.long),
         pytest.param("empty", marks=pytest.mark.long),
-        "missing",
+        pytest.param("missing", marks=pytest.mark.long),
     ],
 )
 def test_a_damaged_config_store_is_restored_with_an_event_and_loses_nothing(
@@ -205,7 +207,12 @@ def put_config_back(node: Path) -> None:
 
 @pytest.mark.requirement("R282")
 @pytest.mark.parametrize(
-    "lose", [lose_config, pytest.param(empty_config, marks=pytest.mark.long), another_config]
+    "lose",
+    [
+        lose_config,
+        pytest.param(empty_config, marks=pytest.mark.long),
+        pytest.param(another_config, marks=pytest.mark.long),
+    ],
 )
 def test_without_its_config_store_a_node_does_not_start_and_with_it_has_everything(
     lone: LoneSpool, lose: Callable[[Path], None]
@@ -240,7 +247,9 @@ def test_whoever_accepts_the_loss_of_the_config_store_has_the_lanes_kept_aside(l
 
 
 @pytest.mark.requirement("R282")
-@pytest.mark.parametrize("other", [False, True], ids=["missing", "of another"])
+@pytest.mark.parametrize(
+    "other", [False, pytest.param(True, marks=pytest.mark.long)], ids=["missing", "of another"]
+)
 def test_without_one_of_its_spools_a_node_does_not_start_and_with_it_has_everything(
     lone: LoneSpool, other: bool
 ) -> None:
@@ -280,6 +289,7 @@ def test_a_data_directory_of_an_earlier_version_is_taken_over_once(lone: LoneSpo
     assert lone.node.output().count("the spool of an earlier version is taken over") == 2
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R282")
 def test_workers_that_come_and_go_leave_stores_that_belong_together(lone: LoneSpool) -> None:
     fill(lone, "q", "r", "s")

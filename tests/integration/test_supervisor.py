@@ -103,7 +103,7 @@ def test_sockets_and_secrets_are_for_this_user_only(lasting: Node) -> None:
     assert (runtime / "router.json").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("detach", [False, True])
+@pytest.mark.parametrize("detach", [pytest.param(False, marks=pytest.mark.long), True])
 def test_nobody_else_reads_what_is_in_a_data_directory(
     *, detach: bool, tmp_path: Path, cold_start: None
 ) -> None:
@@ -154,7 +154,15 @@ def test_a_stopped_node_leaves_nothing_behind(tmp_path: Path) -> None:
     assert shut_down(tmp_path / "data") is False
 
 
-@pytest.mark.parametrize(("role", "index"), [("worker", 0), ("router", 0), ("controller", 0)])
+@pytest.mark.parametrize(
+    ("role", "index"),
+    # tests/crash/test_worker_crash.py and test_router_crash.py kill the others.
+    [
+        pytest.param("worker", 0, marks=pytest.mark.long),
+        pytest.param("router", 0, marks=pytest.mark.long),
+        ("controller", 0),
+    ],
+)
 def test_a_killed_process_is_back_soon(lasting: Node, role: str, index: int) -> None:
     node, told = lasting, _events(lasting)
     restarts = node.process(role, index)["restarts"]
@@ -216,6 +224,7 @@ def test_objects_events_and_the_port_survive_a_restart(tmp_path: Path) -> None:
             assert last in admin.call("events", since=last["id"] - 1)
 
 
+@pytest.mark.long
 def test_a_change_is_durable_when_it_is_answered(node: Node) -> None:
     with Admin(node.data) as admin:
         admin.call("objects.create", kind="acl", name="kept")
@@ -224,12 +233,14 @@ def test_a_change_is_durable_when_it_is_answered(node: Node) -> None:
         assert admin.call("objects.show", kind="acl", name="kept")["name"] == "kept"
 
 
+@pytest.mark.long
 def test_the_children_of_a_killed_supervisor_die_with_it(node: Node) -> None:
     pids = [row["pid"] for row in node.ready["processes"]]
     node.kill_all()
     wait_until(lambda: not any(process_runs(pid) for pid in pids), "every process is gone")
 
 
+@pytest.mark.long
 def test_a_node_starts_again_after_its_supervisor_was_killed(node: Node) -> None:
     left = runtime_directory(node)
     node.kill_all()
@@ -239,6 +250,7 @@ def test_a_node_starts_again_after_its_supervisor_was_killed(node: Node) -> None
         assert not left.exists()
 
 
+@pytest.mark.long
 def test_a_paused_worker_is_hung_and_is_replaced(lasting: Node) -> None:
     node, told = lasting, _events(lasting)
     other = _pid(node.wait_for("everything is ready", all_ready), "worker", 0)
@@ -309,6 +321,7 @@ def test_the_number_of_workers_is_kept_from_the_first_start(tmp_path: Path) -> N
         assert "keeps the 1 it began with" in node.output()
 
 
+@pytest.mark.long
 def test_a_detached_node_is_ready_when_the_call_returns(tmp_path: Path) -> None:
     node = run_detached(UpOptions(data_dir=str(tmp_path / "data"), listen=(ANY_PORT,), workers=1))
     try:
