@@ -227,7 +227,12 @@ def test_opposite_bridges_with_queues_make_no_loop_and_no_duplicate(pair: Pair) 
 
 
 @pytest.mark.parametrize(
-    "victim", ["bridge", pytest.param("near router", marks=pytest.mark.long), "far router"]
+    "victim",
+    [
+        "bridge",
+        pytest.param("near router", marks=pytest.mark.long),
+        pytest.param("far router", marks=pytest.mark.long),
+    ],
 )
 def test_messages_come_over_exactly_once_whatever_process_dies(pair: Pair, victim: str) -> None:
     name = f"deaths/{victim.replace(' ', '-')}"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_opposite_bridges_on_two_linked_nodes_make_no_loop(tmp_path: Path) -> None:
     """A link joins Message VPNs of one name: what was in one of them on a node was in it on both."""
     with Mesh(tmp_path, 2) as mesh, ExitStack() as stack:

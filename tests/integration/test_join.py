@@ -225,6 +225,7 @@ def keys_create(hosts: Hosts, name: str, days: int) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R222", "R285")
 def test_the_certificate_of_a_host_that_joined_is_renewed_as_the_guide_says(hosts: Hosts) -> None:
     hosts.first()
@@ -307,6 +308,7 @@ def test_a_token_admits_nobody_twice_nor_late_nor_by_guess(hosts: Hosts) -> None
     assert os.stat(hosts.nodes["a"].data / "join-tokens.json").st_mode & 0o777 == 0o600
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R285")
 def test_a_host_without_certificate_needs_a_node_with_the_key_of_the_authority(hosts: Hosts) -> None:
     hosts.first(with_key=False)
@@ -327,6 +329,7 @@ def test_a_host_without_certificate_needs_a_node_with_the_key_of_the_authority(h
     hosts.wait_links("a", "b")
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R285")
 def test_a_join_that_breaks_is_repeated_and_a_node_that_is_away_is_named(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,6 @@ from cluster.data.node_file import read_node_file
 from tests.integration.certificates import Authority
 from tests.integration.mesh_messages import DEADLINE_S, has_one, publish_until, receive_all
 from tests.integration.mesh_nodes import Mesh
-from tests.share import short
 from tests.waiting import expect_value, wait_for, wait_until
 
 if TYPE_CHECKING:
@@ -258,7 +257,8 @@ def test_a_link_can_be_switched_off_and_on(three: Mesh) -> None:
         publish_until(there, "switch", has_one(subscription))
 
 
-@pytest.mark.parametrize("count", [short(8_000, long=20_000), pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("count", [20_000, 100_000])
 def test_many_subscriptions_synchronise_in_seconds(tmp_path: Path, count: int) -> None:
     with Mesh(tmp_path, 2) as mesh, blocking.connect(mesh["a"].url, timeout_s=60.0) as here:
         texts = [f"bulk/{number}" for number in range(count)]
@@ -349,6 +349,7 @@ class TestRefusals:
             mesh.nodes["b"].run("link", "delete", "x")
             mesh.wait_up("b", "a")
 
+    @pytest.mark.long
     def test_two_nodes_of_one_name_and_more_than_the_limit_are_refused_on_both_sides(
         self, tmp_path: Path
     ) -> None:

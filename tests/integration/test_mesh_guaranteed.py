@@ -152,6 +152,7 @@ def test_time_to_live_goes_on_while_a_message_waits_for_the_link(pair: Mesh) -> 
     pair.wait_up("b", "a")
 
 
+@pytest.mark.long
 def test_what_the_neighbour_refuses_goes_aside_and_the_rest_goes_on(pair: Mesh) -> None:
     add_queue(pair, "b", "small", "small/>", "max_message_bytes=100")
     add_queue(pair, "b", "behind", "behind/>")
@@ -177,10 +178,10 @@ def test_the_queue_of_a_link_goes_with_it_only(pair: Mesh) -> None:
     # The others die at each step of a link in tests/simulation/mesh.
     [
         "link",
-        "near router",
+        pytest.param("near router", marks=pytest.mark.long),
         pytest.param("far router", marks=pytest.mark.long),
         pytest.param("near worker", marks=pytest.mark.long),
-        "far worker",
+        pytest.param("far worker", marks=pytest.mark.long),
     ],
 )
 def test_messages_cross_exactly_once_whatever_process_dies(pair: Mesh, victim: str) -> None:

@@ -214,6 +214,7 @@ def is_down(node: NodeElsewhere) -> bool:
     return node.link_state().startswith("down")
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R218")
 def test_a_pulled_cable_loses_and_doubles_nothing(hosts: Hosts, nodes: dict[str, NodeElsewhere]) -> None:
     a, b = nodes["a"], nodes["b"]

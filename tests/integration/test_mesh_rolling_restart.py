@@ -13,7 +13,6 @@ import pytest
 from angarium import Message, blocking, errors
 from cluster.admin.client import Admin
 from tests.integration.mesh_nodes import Mesh
-from tests.share import short
 from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 CLIENT_TIMEOUT_S = 60.0
 DEADLINE_S = 40.0
 ROUND = 10
-PAUSE_S = short(0.1, long=0.02)
-pytestmark = pytest.mark.slow
+PAUSE_S = 0.02
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 class Publisher(threading.Thread):

@@ -46,6 +46,7 @@ def wait_for_event(mesh: Mesh, here: str, event: str, kind: str, nodes: list[str
     )
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R220")
 def test_a_line_lacks_a_link_and_a_node_that_died_is_stale(tmp_path: Path) -> None:
     """What is missing is seen from every node, told once, and over once the link is there; then a node is killed."""

@@ -22,6 +22,7 @@ def test_topologies() -> None:
     assert pairs_of("ring", 2) == [(0, 1)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_it_starts_nodes_joins_them_and_does_so_again_on_their_data(tmp_path: Path) -> None:
     command = [

@@ -28,7 +28,6 @@ from tests.integration.bridged import Operator
 from tests.integration.etcd_servers import needs_etcd
 from tests.integration.mqtt_clients import Raw
 from tests.integration.pair_hosts import CLUSTER, NAME, Host, Pair
-from tests.share import short
 from tests.waiting import expect_value, wait_for, wait_until
 
 if TYPE_CHECKING:
@@ -41,8 +40,8 @@ LIMIT_S: Final = 60.0
 SILENCE_S: Final = 0.3
 #: Two queues that are used all the time, and what is in them before they are moved.
 BUSY: Final = ("busy-1", "busy-2")
-BACKLOG: Final = short(300, long=3_000)
-PAUSE_S: Final = short(0.5, long=0.1)
+BACKLOG: Final = 3_000
+PAUSE_S: Final = 0.1
 #: Of a hand-over, on a machine that others use.
 SWITCH_MAX_S: Final = 30.0
 KEPT: Final = Properties(session_expiry_interval=600)
@@ -352,6 +351,7 @@ def test_what_is_retained_stays_and_a_will_is_that_of_the_next_connection(world:
         assert gone.payload == b"gone again"
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R268")
 def test_the_host_that_was_killed_comes_back_as_the_standby(world: World) -> None:
     left = Path((world.killed.data / LOCK_FILE).read_text())
@@ -406,6 +406,7 @@ def homes_of(pair: Pair) -> set[int]:
     return {lane["home"] for one in shown for lane in one["lanes"]}
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R96", "R190", "R268")
 def test_workers_come_and_go_on_a_pair_and_what_was_acknowledged_is_there_after_a_fail_over(
     world: World,

@@ -171,6 +171,7 @@ def test_a_host_that_is_killed_is_taken_over_from_and_comes_back_as_the_standby(
     pair.expect_one_at_a_time()
 
 
+@pytest.mark.long
 def test_a_lease_of_kubernetes_is_taken_over_as_well(tmp_path: Path) -> None:
     with LeaseServer() as server:
         section = StandbySection(
@@ -183,6 +184,7 @@ def test_a_lease_of_kubernetes_is_taken_over_as_well(tmp_path: Path) -> None:
             pair.expect_one_at_a_time()
 
 
+@pytest.mark.long
 def test_the_operator_decides_and_nothing_fails_over_by_itself(tmp_path: Path) -> None:
     files = [tmp_path / host / MANUAL_FILE for host in ("a", "b")]
     pair = Pair(StandbySection(store="manual", lease_seconds=LEASE), tmp_path)
