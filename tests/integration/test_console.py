@@ -195,6 +195,7 @@ def move_the_bad_one_there_and_back(browser: Browser, api: Api) -> None:
     browser.sees("2 messages on this page")
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R262")
 def test_no_page_of_messages_is_empty_and_all_that_a_selector_selects_are_moved(
     node: Node, browser: Browser, api: Api
@@ -257,6 +258,7 @@ def test_events_are_there_after_a_refusal(browser: Browser) -> None:
     assert "and not again" not in browser.value("document.body.innerText")
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R262")
 def test_who_fills_a_queue_and_what_a_message_says_of_itself_is_seen(node: Node, browser: Browser) -> None:
     log_in(browser)
@@ -298,6 +300,7 @@ def test_a_viewer_sees_no_button_that_the_node_would_refuse(browser: Browser) ->
     assert buttons == ["Previous", "Next"]
 
 
+@pytest.mark.long
 def test_an_operator_sees_and_ends_a_client_and_what_is_written_of_it(
     node: Node, browser: Browser, api: Api
 ) -> None:
@@ -321,6 +324,7 @@ def test_an_operator_sees_and_ends_a_client_and_what_is_written_of_it(
     assert browser.value("document.title").startswith("Events")
 
 
+@pytest.mark.long
 def test_a_right_is_taken_away_and_written_down(browser: Browser, api: Api) -> None:
     acl = {"name": "team", "publish_topic_default": "allow"}
     assert api.send("POST", "/api/v1/vpns/default/acls", acl).status == 201
@@ -372,6 +376,7 @@ def check_access(browser: Browser, name: str, topic: str, answer: str) -> None:
     browser.until(f"document.querySelector('#answer h2')?.innerText.startsWith('{answer}')")
 
 
+@pytest.mark.long
 def test_an_operator_tries_what_a_client_may(node: Node, browser: Browser, api: Api) -> None:
     log_in(browser, "operator")
     browser.click("Try it", "nav")
@@ -409,10 +414,16 @@ def test_a_viewer_may_not_try(api: Api) -> None:
     assert api.send("POST", "/api/v1/vpns/default/try/publish", wrong).code == errors.INVALID_ARGUMENT
     assert api.send("POST", "/api/v1/vpns/default/try/publish", {"topic": "a", "queue": "b"}).status == 400
     assert api.send("POST", "/api/v1/vpns/none/try/publish", {"topic": "a"}).status == 404
-    denied = {"topic": "orders/1", "username": "ann"}
+    for plural, made in (
+        ("acls", {"name": "mute", "publish_topic_default": "disallow"}),
+        ("usernames", {"name": "bob", "acl_profile": "mute"}),
+    ):
+        assert api.send("POST", f"/api/v1/vpns/default/{plural}", made).status == 201
+    denied = {"topic": "orders/1", "username": "bob"}
     assert api.send("POST", "/api/v1/vpns/default/try/publish", denied).code == errors.PUBLISH_DENIED
 
 
+@pytest.mark.long
 def test_a_file_is_planned_and_applied(browser: Browser, api: Api) -> None:
     log_in(browser)
     browser.click("Configuration plan", "nav")
@@ -484,6 +495,7 @@ def test_each_page_of_the_menu_shows_what_it_is_for(browser: Browser, api: Api) 
         assert browser.value("document.documentElement.scrollWidth <= innerWidth"), title
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R262")
 def test_each_page_fits_a_phone_in_light_and_dark(browser: Browser) -> None:
     """Nothing reaches beyond the edge but tables, which scroll by themselves; the menu opens and closes."""
@@ -554,6 +566,7 @@ def test_the_keyboard_leads_through_all_of_it(node: Node, browser: Browser, api:
     assert browser.value("person.unnamed()") == []
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R258")
 def test_who_comes_back_from_an_identity_provider_is_logged_in(tmp_path: Path, chromium: Browser) -> None:
     """To a browser, localhost and 127.0.0.1 are two sites: cookies go as they do between a node and its provider."""

@@ -109,6 +109,7 @@ def test_what_the_page_adds_is_there_when_a_node_of_it_runs(node: Node) -> None:
     assert not node.output().count("Traceback"), node.output()
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R217")
 def test_a_kind_of_process_is_watched_replaced_and_stopped_at_its_turn(node: Node) -> None:
     def wait_for_metronome(killed: int) -> None:
