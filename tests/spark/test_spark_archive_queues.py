@@ -39,6 +39,7 @@ def test_what_comes_later_is_archived_by_the_next_run_and_consumers_get_the_queu
             assert flow.receive(timeout_s=LIMIT_S).payload == b"130"
 
 
+@pytest.mark.long  # test_spark_stream.py has a queue that is made for filters
 def test_topic_filters_are_archived_from_a_queue_that_is_made_and_kept_for_them(
     spark: SparkSession, node: Node, tmp_path: Path
 ) -> None:

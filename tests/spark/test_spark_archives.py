@@ -11,6 +11,7 @@ from angarium.pipeline.archives import read_archive
 from angarium.pipeline.dataset import layout
 from angarium.pipeline.dataset.files import ClusterFiles, files_of, walk
 from angarium.spark.schema import NAMES
+from tests.share import short
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow]
 
 
+@pytest.mark.long  # test_spark_archive_job.py reads what it writes
 def test_directories_add_no_column_and_private_files_no_row(spark: SparkSession, tmp_path: Path) -> None:
     columns = "topic string, queue string, partition int, position bigint"
     rows = spark.createDataFrame([("a/b", "q", 0, 1), ("a/c", "q", 0, 2)], columns)
@@ -64,7 +66,7 @@ ODD_TOPICS = (
 )
 
 
-@pytest.mark.parametrize("levels", [0, 1, 3])
+@pytest.mark.parametrize("levels", short([3], long=[0, 1, 3]))
 def test_spark_puts_topics_where_the_rule_says(spark: SparkSession, levels: int) -> None:
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 

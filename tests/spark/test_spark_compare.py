@@ -49,6 +49,7 @@ def frame(spark: SparkSession, rows: list[dict[str, Any]], leave_out: tuple[str,
     return spark.createDataFrame([tuple(row[name] for name in names) for row in rows], schema(names))
 
 
+@pytest.mark.long  # the command does so with what arrived elsewhere
 def test_what_differs_in_arrival_and_order_only_is_equal(spark: SparkSession) -> None:
     left = [message(number) for number in range(50)] * 2
     right = [
@@ -86,6 +87,7 @@ def compare(spark: SparkSession, column: str, *pairs: tuple[Any, Any]) -> job.Co
     )
 
 
+@pytest.mark.long  # one comparison counts rows as all do
 def test_maps_with_other_entries_differ_and_have_no_order(spark: SparkSession) -> None:
     pairs: list[tuple[Any, Any]] = [
         ({"a": "1", "b": None}, {"a": "1"}),
@@ -98,6 +100,7 @@ def test_maps_with_other_entries_differ_and_have_no_order(spark: SparkSession) -
     assert (found.only_left, found.only_right) == (len(pairs), len(pairs))
 
 
+@pytest.mark.long  # one comparison counts rows as all do
 def test_payloads_that_differ_in_the_last_byte_differ_and_null_is_no_empty_one(spark: SparkSession) -> None:
     start = [b"x" * (length - 1) for length in (64, 65, 5000)]
     pairs: list[tuple[Any, Any]] = [(b"", None), *((one + b"a", one + b"b") for one in start)]
@@ -106,6 +109,7 @@ def test_payloads_that_differ_in_the_last_byte_differ_and_null_is_no_empty_one(s
     assert (found.only_left, found.only_right) == (len(pairs), len(pairs))
 
 
+@pytest.mark.long  # unit tests have the columns that are compared
 def test_a_column_that_one_side_lacks_differs_unless_it_is_taken_as_null(spark: SparkSession) -> None:
     without = [message(1, user_properties=None, user_property_types=None)]
     left, right = frame(spark, without), frame(spark, without, leave_out=PROPERTIES)
@@ -118,6 +122,7 @@ def test_a_column_that_one_side_lacks_differs_unless_it_is_taken_as_null(spark: 
     assert not job.compare(with_some, job.fill_missing(right, with_some.schema)).equal
 
 
+@pytest.mark.long  # test_spark_archive_job.py reads one
 def test_an_archive_is_read_with_the_columns_that_its_files_have(spark: SparkSession, tmp_path: Path) -> None:
     rows = frame(spark, [message(1)])
     rows.write.parquet(str(tmp_path / "archive" / "date=2025-10-09" / "topic_1=a"))

@@ -65,6 +65,7 @@ def test_a_partition_keeps_its_order_whatever_the_clock_did_and_queues_are_merge
     ]
 
 
+@pytest.mark.long  # the order of a replay in files shows it
 def test_the_latest_time_so_far_is_known_across_the_pieces_of_a_partition(spark: SparkSession) -> None:
     """Positions that far apart are walked by different tasks."""
     positions = [1, 2, 9_999, 10_001, 25_000, 40_000]
@@ -167,6 +168,7 @@ def test_a_replay_that_is_cut_off_goes_on_and_sends_nothing_twice(
         assert consumed(client, "by topic", MESSAGES) == list(range(1, MESSAGES + 1))
 
 
+@pytest.mark.long  # unit tests have slices, and when each may leave
 def test_a_replay_that_keeps_time_takes_as_long_as_it_did(
     spark: SparkSession, node: Node, archive_path: str
 ) -> None:
@@ -188,6 +190,7 @@ def test_a_replay_that_keeps_time_takes_as_long_as_it_did(
         assert consumed(client, "timed", len(expected)) == expected
 
 
+@pytest.mark.long  # the archive is stopped, and the command asks for the target
 def test_a_stop_ends_after_a_batch_and_a_wrong_target_is_named(
     spark: SparkSession, node: Node, archive_path: str
 ) -> None:

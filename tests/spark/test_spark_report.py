@@ -266,6 +266,7 @@ def test_messages_without_numbers_say_nothing_about_numbering(figures: dict[str,
     assert not any("numbering" in line for line in summary(figures))
 
 
+@pytest.mark.long  # one numbering for all topics is counted the same way
 def test_publishers_that_number_each_topic_on_its_own(spark: SparkSession) -> None:
     messages = [
         numbered("p", number, place, topic=topic)
@@ -275,9 +276,13 @@ def test_publishers_that_number_each_topic_on_its_own(spark: SparkSession) -> No
     assert [(row["topic"], row["missing"], row["restarts"]) for row in found] == [("a", 0, 0), ("b", 1, 0)]
 
 
-def test_nothing_to_report_and_nothing_to_report_on(spark: SparkSession) -> None:
+@pytest.mark.long  # unit tests have what is told of nothing
+def test_nothing_to_report(spark: SparkSession) -> None:
     with report_on(frame(spark, []), ReportOptions(), read_once=True) as tables:
         assert collect_figures(tables)["totals"] == {"messages": 0}
+
+
+def test_nothing_to_report_on(spark: SparkSession) -> None:
     with (
         pytest.raises(errors.InvalidRequestError, match="has no column topic, spooled_timestamp, only id"),
         report_on(spark.range(1), ReportOptions(), read_once=False),

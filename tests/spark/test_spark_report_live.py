@@ -83,6 +83,7 @@ def step(live: LiveReport, messages: DataFrame, batch: int) -> tuple[Cells, int]
         return Cells(tables), behind
 
 
+@pytest.mark.long  # what comes from a queue is counted below, and once if its batch is repeated
 def test_batches_add_up_to_the_report_of_all_and_a_repeated_one_counts_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_batches_add_up_to_the_report_of_all_and_a_repeated_one_counts_once(
     assert (figures["missing"], figures["duplicates"], figures["out_of_order"]) == (3, 1, 1)
 
 
+@pytest.mark.long  # what comes from a queue is counted below, and nothing of it is late
 def test_old_windows_and_what_is_behind_the_watermark_are_in_the_totals_only(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -137,32 +139,49 @@ def test_a_stream_of_parquet_is_followed(spark: SparkSession, tmp_path: Path) ->
     assert seen == [(3, 0), (4, 0)]
 
 
-def test_a_queue_of_a_node_is_looked_through_and_a_stream_of_it_is_taken(
-    spark: SparkSession, node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    angarium.spark.register(spark)
+def fill(node: Node, queue: str) -> None:
+    """Make a queue with 99 messages of a publisher, who numbered 100."""
     with blocking.connect(node.url) as client:
-        client.create_queue("seen", subscriptions=["seen/>"])
+        client.create_queue(queue, subscriptions=[f"{queue}/>"])
         producer = client.producer()
         producer.publish_many(
-            Message(f"seen/{at % 2}", b"x" * at, mode="persistent", sender_id="p", sequence_number=at)
+            Message(f"{queue}/{at % 2}", b"x" * at, mode="persistent", sender_id="p", sequence_number=at)
             for at in range(100)
             if at != 7
         )
         producer.close()
-        assert run(["pipeline", "report", "--queue", "seen", "--url", node.url, "--json"]) == 0
-        told = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert (told["totals"]["messages"], told["totals"]["bytes"]) == (99, sum(range(100)) - 7)
-        assert {row["topic"]: row["messages"] for row in told["topics"]["rows"]} == {
-            "seen/0": 50,
-            "seen/1": 49,
-        }
-        assert told["sequences"]["totals"]["missing"] == 1
-        options, seen = LiveOptions(checkpoint=str(tmp_path), trigger_s=None), []
-        stream = spark.readStream.format("angarium").option("url", node.url).option("queue", "seen").load()
-        live = LiveReport(spark, ReportOptions(), options)
-        query = follow(stream, live, options, lambda tables, _: seen.append(Found(tables)))
-        assert query.awaitTermination(200)
-        assert query.exception() is None
-        assert seen[-1].messages == 99
-        assert seen[-1].publishers["p"]["missing"] == 1
+
+
+@pytest.mark.long  # test_spark_report.py has the command, and test_spark_snapshot.py such a queue
+def test_a_queue_of_a_node_is_looked_through(
+    spark: SparkSession, node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    angarium.spark.register(spark)
+    fill(node, "looked")
+    assert run(["pipeline", "report", "--queue", "looked", "--url", node.url, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (told["totals"]["messages"], told["totals"]["bytes"]) == (99, sum(range(100)) - 7)
+    topics = {row["topic"]: row["messages"] for row in told["topics"]["rows"]}
+    assert topics == {"looked/0": 50, "looked/1": 49}
+    assert told["sequences"]["totals"]["missing"] == 1
+
+
+def test_the_stream_of_a_queue_is_taken_and_a_repeated_batch_counts_once(
+    spark: SparkSession, node: Node, tmp_path: Path
+) -> None:
+    angarium.spark.register(spark)
+    fill(node, "taken")
+    options, seen = LiveOptions(checkpoint=str(tmp_path), trigger_s=None), []
+    given = {"url": node.url, "queue": "taken"}
+    messages = spark.read.format("angarium").options(**given).load()
+    once = spark.createDataFrame(messages.collect(), messages.schema)
+    stream = spark.readStream.format("angarium").options(**given).load()
+    live = LiveReport(spark, ReportOptions(), options)
+    query = follow(stream, live, options, lambda tables, _: seen.append(Found(tables)))
+    assert query.awaitTermination(200)
+    assert query.exception() is None
+    assert seen[-1].messages == 99
+    assert seen[-1].publishers["p"]["missing"] == 1
+    # The driver died after the state was written and before Spark knew: another one runs the batch again.
+    again, _ = step(LiveReport(spark, ReportOptions(), options), once, 0)
+    assert again.cells == seen[-1].cells

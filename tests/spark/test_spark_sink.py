@@ -198,6 +198,7 @@ def test_a_data_frame_that_says_which_batch_it_is_is_published_once(
     assert len(drained(client, "batches")) == 200
 
 
+@pytest.mark.long  # the name of a sink is shown by unit tests
 def test_a_foreach_batch_that_begins_anew_is_another_sink(
     spark: SparkSession, node: Node, client: blocking.Client, tmp_path: Path
 ) -> None:

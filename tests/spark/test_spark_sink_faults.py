@@ -45,6 +45,7 @@ def staged(client: blocking.Client, queue: str) -> int:
     return 0
 
 
+@pytest.mark.long  # tests/crash/test_stage_crash.py kills each of them while rows are staged
 def test_processes_of_the_node_that_die_cost_no_row(spark: SparkSession, node: Node) -> None:
     """A worker and the router die while two tasks stage rows."""
     frame = spark.range(0, ROWS, 1, 4).selectExpr("cast(cast(id as string) as binary) as payload")

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.functions import col
 
 from angarium import Message, blocking
+from tests.share import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,8 +144,10 @@ def test_filters_that_are_pushed_down_choose_what_spark_would(
         col("priority").isNull(),
         (col("correlation_id") == "c1") | (col("sequence_number") == 2),
     )
-    verdicts = local.select("position", *conditions).collect()
-    for place, condition in enumerate(conditions, 1):
+    # A third has one of each kind; which go to the node, and as what, unit tests show of all.
+    tried = conditions[:: short(3, long=1)]
+    verdicts = local.select("position", *tried).collect()
+    for place, condition in enumerate(tried, 1):
         found = sorted(row.position for row in frame.where(condition).collect())
         assert found == sorted(row[0] for row in verdicts if row[place]), condition
     plan = frame.where("correlation_id = 'c1' AND position < 50")._jdf.queryExecution().toString()

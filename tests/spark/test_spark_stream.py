@@ -141,6 +141,7 @@ def test_a_batch_that_fails_is_read_again_exactly_and_nothing_is_deleted_before(
     has(node, client, "again", 0)
 
 
+@pytest.mark.long  # a snapshot reads partitions and queues
 def test_partitions_and_queues_are_read_side_by_side(
     spark: SparkSession, node: Node, client: blocking.Client, tmp_path: Path
 ) -> None:
@@ -191,6 +192,7 @@ def test_topic_filters_get_a_durable_queue_of_their_own(
     assert (shown["attributes"]["durable"], shown["attributes"]["owner"]) == (True, "default")
 
 
+@pytest.mark.long  # the queue of topic filters begins with the latest
 def test_a_new_query_begins_where_it_is_told_to(
     spark: SparkSession, node: Node, client: blocking.Client, tmp_path: Path
 ) -> None:
@@ -306,6 +308,7 @@ def test_partitions_that_come_and_go_while_a_query_runs_lose_and_double_nothing(
     has(node, client, "moving", 0)
 
 
+@pytest.mark.long  # one that ends does so with each batch
 def test_a_query_that_goes_on_deletes_a_batch_when_spark_commits_it(
     spark: SparkSession, node: Node, client: blocking.Client, tmp_path: Path
 ) -> None:
