@@ -1,7 +1,7 @@
 """Runs `angarium` commands as a shell would: real processes, of which none is left behind.
 
-Those that are waited for, those that subscribe, and the processes of a node that `run` starts are forked by a process
-of the installation, which has imported them already; what else goes on in the background is started as a shell does.
+They are forked by a process of the installation, which has imported them already, and so are the processes of a node
+that `run` starts. `up` in the background is started as a shell does, and with --long whatever goes on there but `sub`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 from tests.acceptance.installation import clean_environment
+from tests.share import is_long
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ SERVERS: list[CommandServer] = []
 TIMEOUT_S = 60.0
 
 
+def background(name: str) -> list[str]:
+    """Give how a command is started that is not waited for."""
+    return COMMAND if is_long() or name == "up" else QUICK
+
+
 class Shell:
     """Runs commands against one data directory, and owns the processes it starts."""
 
@@ -38,7 +44,7 @@ class Shell:
         self.environment = {**clean_environment(), "ANGARIUM_DATA": str(self.data), "ANGARIUM_YES": "1"}
 
     def start(self, *arguments: str, stdin: int | None = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-        return self._start([*COMMAND, *arguments], stdin)
+        return self._start([*background(arguments[0]), *arguments], stdin)
 
     def _start(self, command: list[str], stdin: int | None = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(

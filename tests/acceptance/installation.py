@@ -1,7 +1,8 @@
 """Builds the two wheels and installs them where nothing of the repository can be found, once for a test run.
 
 The client comes first and alone, so that what it brings is known; then the server beside it. Test processes that run at
-the same time share the result.
+the same time share the result. What the server requires is lent to it by our own environment, which pip takes as
+installed; with --long it is unpacked, most of the time of it all.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ import os
 import subprocess
 import sys
 import venv
+import zipfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from packaging.requirements import Requirement
+
+from tests.share import is_long
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Third-party packages may have to be downloaded.
@@ -73,8 +78,10 @@ def _install(folder: Path) -> dict[str, Any]:
     run(Path(sys.executable), "-m", "pip", *build, str(ROOT / "sdk"), str(ROOT))
     venv.create(folder / "installed")
     python = folder / "installed" / "bin" / "python"
-    found = {}
+    found: dict[str, Any] = {}
     for kind, name in (("client", "angarium"), ("server", "angarium-server")):
+        if kind == "server" and not is_long():
+            lend(python, *required(wheels) - found["client"]["distributions"].keys())
         install(python, "--find-links", str(wheels), name)
         found[kind] = json.loads(run(python, "-P", "-c", _LOOK))
     return found
@@ -84,6 +91,24 @@ def install(python: Path, *what: str) -> None:
     """Install something into the environment of an interpreter, which has no pip."""
     pip = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile"]
     run(Path(sys.executable), *pip, *what)
+
+
+def required(wheels: Path) -> set[str]:
+    """Give what the wheel of the server says that it requires, and what that does in turn."""
+    (wheel,) = wheels.glob("angarium_server-*.whl")
+    (place,) = (one for one in zipfile.Path(wheel).iterdir() if one.name.endswith(".dist-info"))
+    todo = [("", line) for line in metadata.PathDistribution(place).requires or ()]
+    found: set[str] = set()
+    while todo:
+        wanted, line = todo.pop()
+        one = Requirement(line)
+        left_out = one.marker is not None and not one.marker.evaluate({"extra": wanted})
+        if left_out or one.name in found or one.name.startswith("angarium"):
+            continue
+        found.add(one.name)
+        more = metadata.requires(one.name) or ()
+        todo += [(extra, line) for extra in one.extras or ("",) for line in more]
+    return found
 
 
 def lend(python: Path, *names: str) -> None:

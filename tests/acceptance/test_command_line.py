@@ -46,6 +46,7 @@ def test_a_node_starts_says_when_it_is_ready_and_stops_with_all_its_processes(tm
     assert [process for process in ready["processes"] if Path(f"/proc/{process['pid']}").exists()] == []
 
 
+@pytest.mark.long  # tests/integration/test_supervisor.py starts a node again
 def test_a_node_keeps_its_ports_and_its_objects_over_a_restart(tmp_path: Path) -> None:
     """Connections that the node ended first are remembered by the kernel for a minute; they keep no port from it."""
     shell = Shell(tmp_path)
@@ -339,6 +340,7 @@ def test_a_throughput_bench_counts_every_row(shell: Shell) -> None:
     assert figures["rows_per_s"] > 0
 
 
+@pytest.mark.long  # so does that of throughput
 @pytest.mark.requirement("R11")
 def test_a_fan_out_bench_counts_every_delivery(shell: Shell) -> None:
     figures = shell.run("bench", "fan-out", "--messages", "5000", "--subscribers", "3", "--json").object

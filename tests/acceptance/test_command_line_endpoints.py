@@ -154,6 +154,7 @@ def test_a_selector_chooses_and_a_wrong_one_is_refused(shell: Shell) -> None:
     shell.run("queue", "delete", "S")
 
 
+@pytest.mark.long  # tests/integration/test_guaranteed_lives.py does so
 def test_messages_are_copied_moved_and_sent_back(shell: Shell) -> None:
     fill(shell, "from", "a", "b", "c")
     shell.run("queue", "create", "to")
@@ -228,6 +229,7 @@ def own_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         shell.clear()
 
 
+@pytest.mark.long  # test_how_to.py does as the page on it says
 @pytest.mark.requirement("R96", "R97")
 def test_a_backup_brings_back_queues_and_messages(own_node: Shell) -> None:
     shell = own_node

@@ -125,6 +125,7 @@ def test_options_of_a_message_reach_its_consumer(shell: Shell, queue: str) -> No
     assert abs(first["stored_ms"] - time.time() * 1000) < 60_000
 
 
+@pytest.mark.long  # tests/integration/test_guaranteed_lives.py has delays
 def test_a_delayed_message_comes_later(shell: Shell, queue: str) -> None:
     consumer = bind(shell, queue, "--count", "2", "--raw")
     # Longer than a command takes on a busy machine.
@@ -269,6 +270,7 @@ def own_node(tmp_path: Path) -> Iterator[Shell]:
     shell.clear()
 
 
+@pytest.mark.long  # tests/crash publishes while each of them dies
 @pytest.mark.requirement("R96", "R190")
 @pytest.mark.timeout(240)
 def test_lines_go_on_over_the_death_of_every_process_and_of_the_node(own_node: Shell) -> None:

@@ -91,6 +91,7 @@ def test_wildcards_of_other_brokers_are_hinted_at(shell: Shell) -> None:
     shell.run("queue", "delete", "nats")
 
 
+@pytest.mark.long  # a subscriber and `top` say there how far they are
 def test_a_benchmark_shows_how_far_it_is_in_a_terminal(shell: Shell) -> None:
     arguments = ("bench", "latency", "--messages", "600", "--rate", "200")
     with terminal(shell, *arguments) as shown:

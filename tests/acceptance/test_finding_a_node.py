@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.command_shell import COMMAND, Shell
+from tests.acceptance.command_shell import Shell, background
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -225,6 +225,7 @@ def test_what_is_no_address_is_refused_at_once(
     assert advice in done.stderr
 
 
+@pytest.mark.long  # tests/unit/cluster/test_cluster_commands_receiving.py writes such files
 def test_a_script_that_waits_for_a_ready_file_runs_twice_in_a_row(home: Home) -> None:
     home.up("data")
     for word in ("first", "second"):
@@ -263,7 +264,7 @@ def test_a_shell_completes_the_names_of_the_node(home: Home) -> None:
     def complete(line: str) -> list[str]:
         words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
         done = subprocess.run(
-            COMMAND,
+            background("queue"),
             env={**home.environment, **words, "_ANGARIUM_COMPLETE": "bash_complete"},
             cwd=home.folder,
             capture_output=True,
@@ -288,14 +289,18 @@ def test_a_shell_completes_the_names_of_the_node(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "inserted"), [("\\\\#DE", "\\#DEAD_MSG_QUEUE"), ("\\'#DE", "#DEAD_MSG_QUEUE")]
+    ("typed", "inserted"),
+    [
+        ("\\\\#DE", "\\#DEAD_MSG_QUEUE"),
+        pytest.param("\\'#DE", "#DEAD_MSG_QUEUE", marks=pytest.mark.long),
+    ],
 )
 def test_bash_quotes_what_it_completes(home: Home, typed: str, inserted: str) -> None:
     home.up("data")
     script = home.run("completion", "bash").out.decode()
     bash = (
         f"{script}\nCOMP_WORDS=(angarium queue show {typed}); COMP_CWORD=3\n"
-        f'_angarium_completion {COMMAND[0]}; printf "%s\\n" "${{COMPREPLY[@]}}"'
+        f'_angarium_completion {background("queue")[0]}; printf "%s\\n" "${{COMPREPLY[@]}}"'
     )
     done = subprocess.run(
         ["bash", "-c", bash],

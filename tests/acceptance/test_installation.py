@@ -133,6 +133,7 @@ def run_pytest(installation: Installation, folder: Path, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long  # test_how_to.py uses it as its page says
 @pytest.mark.requirement("R273")
 def test_the_fixture_gives_a_node_in_such_a_directory(with_pytest: Installation, hostile: Path) -> None:
     """Also where somebody set variables for a node of their own, which is none of the tests' business."""

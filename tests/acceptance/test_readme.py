@@ -8,9 +8,13 @@ import pytest
 
 from tests.acceptance.document import blocks
 from tests.acceptance.installation import ROOT
+from tests.share import short
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.acceptance.document import Desk
+    from tests.acceptance.installation import Installation
 
 README = ROOT / "README.md"
 
@@ -19,7 +23,11 @@ README = ROOT / "README.md"
 @pytest.mark.timeout(300)  # on a busy machine
 @pytest.mark.requirement("R274")
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_everything_in_the_readme_works_as_printed(desk: Desk, times: int) -> None:
+def test_everything_in_the_readme_works_as_printed(
+    desk: Desk, installation: Installation, quick: Path, times: int
+) -> None:
+    """The node starts as usual; with --long so does each command."""
+    desk.use(installation.folder / "bin", instead=short(quick, long=None))
     page = blocks(README)
     assert [block for block in page if block.language == "console"], "README has no console block"
     for _ in range(times):

@@ -15,7 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 110
 
-pytestmark = pytest.mark.slow
+#: Unit tests follow links, and compare navigation and API reference with what there is.
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.requirement("R274"), pytest.mark.tim
 def test_a_part_works_as_printed(
     desk: Desk, installation: Installation, quick: Path, part: str, times: int
 ) -> None:
-    """With --long each command is started as usual; so are those of README at any time."""
+    """With --long each command is started as usual."""
     desk.use(installation.folder / "bin", instead=short(quick, long=None))
     page = blocks(TUTORIAL / f"{part}.md")
     for _ in range(times):

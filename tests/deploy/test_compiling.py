@@ -65,6 +65,7 @@ def test_a_class_that_would_lose_something_is_refused(
         compiling.compile_into(tmp_path, tmp_path, ["module.py"])
 
 
+@pytest.mark.long  # so it does for scripts/test --compiled
 @pytest.mark.slow
 def test_all_of_it_becomes_c(
     compiling: Any, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,14 +6,12 @@ import contextlib
 import io
 import json
 import os
-import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-import venv
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +21,7 @@ from dockerfile_parse import DockerfileParser
 
 from cluster.roster.table import STOP_ORDER
 from cluster.supervisor.supervisor import STOP_AFTER_S
-from tests.acceptance.installation import lend
+from tests.acceptance.installation import shared_installation
 from tests.share import is_long
 
 if TYPE_CHECKING:
@@ -33,8 +31,6 @@ DEADLINE_S = 60.0
 #: Packages may have to be downloaded, on a machine that is busy.
 INSTALL_S = 300.0
 PLACE = "/opt/angarium"
-#: A package in a lock.
-LOCKED = re.compile(r"^([\w.-]+)==", re.MULTILINE)
 Step = tuple[str, str]
 
 
@@ -95,8 +91,15 @@ def test_only_what_the_image_is_made_of_is_sent_to_the_engine(deploy: Path, stag
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Do the steps of the first stage in a folder instead of a container; gives what it would hand on."""
+def built(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Path]:
+    """Do the steps of the first stage in a folder instead of a container; gives what it would hand on.
+
+    They take as long as to install both wheels; without --long it is the installation that the acceptance tests try.
+    """
+    if not is_long():
+        own = tmp_path_factory.getbasetemp()
+        yield shared_installation(own if worker_id == "master" else own.parent).folder
+        return
     root = Path(__file__).resolve().parents[2]
     folder = tmp_path_factory.mktemp("image")
     source, place = folder / "src", folder / "opt"
@@ -110,28 +113,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if one["instruction"] == "COPY":
             copy(root, source, shlex.split(one["value"]))
         elif one["instruction"] == "RUN":
-            step = one["value"].replace(PLACE, str(place))
-            run(step if is_long() else with_our_packages(step, source), source)
+            run(one["value"].replace(PLACE, str(place)), source)
     yield place
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def with_our_packages(command: str, source: Path) -> str:
-    """Make the environment that a command begins with, of packages of ours, and give the rest of it.
-
-    Taking pip out of Python's own wheel, and installing what is locked, is most of the CPU time of the image.
-    """
-    make, install, rest = command.split(" && ", 2)
-    place = Path(make.removeprefix("python -m venv ").strip())
-    venv.create(place)
-    locked = source / install.split()[-1]
-    lend(place / "bin" / "python", "pip", *LOCKED.findall(locked.read_text(encoding="utf-8")))
-    program = place / "bin" / "pip"
-    program.write_text(
-        f"#!{place}/bin/python\nfrom pip._internal.cli.main import main\nraise SystemExit(main())\n"
-    )
-    program.chmod(0o755)
-    return rest
 
 
 def copy(root: Path, source: Path, names: list[str]) -> None:

@@ -25,6 +25,7 @@ from angarium_server import launch
 from angarium_server.testing import Node, NodeFailedError
 from cluster.configuration.config import check_config
 from cluster.security.certificates import names_of, read_certificates
+from tests.share import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -126,7 +127,7 @@ def nodes(
         yield found
 
 
-@pytest.mark.parametrize("nodes", [hosts, compose, kubernetes], indirect=True)
+@pytest.mark.parametrize("nodes", short([hosts], long=[hosts, compose, kubernetes]), indirect=True)
 def test_three_nodes_start_with_the_files_and_are_joined(nodes: dict[str, Node]) -> None:
     assert len(nodes) == 3
     deadline = time.monotonic() + DEADLINE_S
@@ -150,11 +151,14 @@ def test_three_nodes_start_with_the_files_and_are_joined(nodes: dict[str, Node])
 
 
 @pytest.mark.parametrize("made", [hosts, compose, kubernetes])
-def test_each_certificate_is_good_for_the_address_of_its_node(
+def test_each_file_is_valid_and_its_certificate_good_for_the_address_of_its_node(
     made: Callable[[Path, CommandServer], dict[str, str]], tmp_path: Path, commands: CommandServer
 ) -> None:
     files = made(tmp_path, commands)
     for name, text in files.items():
+        file = tmp_path / "etc" / f"{name}.toml"
+        file.write_text(text, encoding="utf-8")
+        assert check_config(file) == []
         config = tomllib.loads(text)
         (address,) = [url for link in config["links"] if link["node"] == name for url in link["addresses"]]
         cert = read_certificates(tmp_path / "etc" / config["router"]["tls_cert_file"])[0]
