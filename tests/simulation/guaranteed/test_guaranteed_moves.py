@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.requirement("R96", "R163", "R168", "R190")
 
-SEEDS = [f"moves {number}" for number in range(short(4, long=12))]
-LEAVING_SEEDS = [f"leaving {number}" for number in range(short(3, long=8))]
+SEEDS = [f"moves {number}" for number in range(short(2, long=12))]
+LEAVING_SEEDS = [f"leaving {number}" for number in range(short(2, long=8))]
 #: How often is looked whether a queue was moved, after the last death.
 LOOKS_MAX = 300
 #: Who dies; it is seen in a run that some die twice.

@@ -80,6 +80,7 @@ def test_every_run_keeps_the_promises_of_guaranteed_messaging(first_seed: int) -
 
 
 @pytest.mark.slow
+@pytest.mark.long  # that of direct messages does so by default
 def test_a_seed_gives_the_same_history_in_another_process_with_other_hashes() -> None:
     """Nothing in router, home, controller or SDK may depend on the order of a set, on the clock or on chance."""
     numbers = [3]
@@ -123,6 +124,7 @@ def material(outcome: Outcome) -> Counter[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # of what each seed plays, not of the product
 def test_the_runs_give_every_rule_something_to_judge() -> None:
     found: Counter[str] = Counter()
     for number in COUNTED:

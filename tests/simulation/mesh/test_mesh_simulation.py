@@ -57,7 +57,7 @@ def test_every_run_keeps_the_promises_of_the_mesh(first_seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long  # the other worlds do so by default
+@pytest.mark.long  # that of direct messages does so by default
 def test_a_seed_gives_the_same_history_in_another_process_with_other_hashes() -> None:
     numbers = [short(18, long=3)]  # they are played anyway
     told = said_elsewhere(__name__, "t.fingerprint(t.play(int(one)))", numbers)
@@ -97,6 +97,7 @@ def material(outcome: Outcome) -> Counter[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # of what each seed plays, not of the product
 def test_the_runs_give_every_rule_something_to_judge() -> None:
     found: Counter[str] = Counter()
     for number in COUNTED:

@@ -33,7 +33,7 @@ SEEDS_VARIABLE = "ANGARIUM_STANDBY_SEEDS"
 SEEDS_DEFAULT = 10
 SEEDS_PER_TEST = 10
 #: In the last one a primary that is one no more tells the next one of more workers.
-GROWING_SEEDS = (*(f"growing/{number}" for number in range(12)), "s77/35580")
+GROWING_SEEDS = [*some((f"growing/{number}" for number in range(12)), of=4), "s77/35580"]
 #: How long a fault is looked for if a change made it show elsewhere.
 SEEDS_OF_FAULTS = 2_000
 
