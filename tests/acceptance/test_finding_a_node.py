@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 DEFAULT_URL = "tcp://127.0.0.1:55555"
 ANY_PORT = "tcp://127.0.0.1:0"
 #: What is known to be wrong is said without trying; the rest is the start of Python on a busy machine.
-AT_ONCE_S = 15.0
+AT_ONCE_S = 6.0
 
 
 class Home(Shell):

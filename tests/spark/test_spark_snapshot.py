@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.functions import col
 
 from angarium import Message, blocking
-from tests.share import short
+from tests.share import some
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,7 +145,7 @@ def test_filters_that_are_pushed_down_choose_what_spark_would(
         (col("correlation_id") == "c1") | (col("sequence_number") == 2),
     )
     # A third has one of each kind; which go to the node, and as what, unit tests show of all.
-    tried = conditions[:: short(3, long=1)]
+    tried = some(conditions, of=3)
     verdicts = local.select("position", *tried).collect()
     for place, condition in enumerate(tried, 1):
         found = sorted(row.position for row in frame.where(condition).collect())

@@ -99,7 +99,7 @@ class Scaling:
                 board.refuse(asker, errors.OBJECT_IN_USE, detail)
                 return
             is_down = any(
-                index not in numbers and (index < request.workers or self._comes_back(index))
+                index not in numbers and (index < request.workers or not self._is_given_up(index))
                 for index in range(board.node.get("workers") or 0)
             )
             settled = (answers.get(told) or {}).get("spool", {}).get("homes_settled", ())
@@ -137,12 +137,10 @@ class Scaling:
             return [index for role, index in self._board.peers if role == WORKER.name]
         return [row["index"] for row in rows if row["role"] == WORKER.name and row["pid"]]
 
-    def _comes_back(self, index: int) -> bool:
-        """Tell whether a worker that is down is started again: the supervisor has not given it up."""
+    def _is_given_up(self, index: int) -> bool:
+        """Tell whether the supervisor starts a worker again no more."""
         rows = self._board.node.get("processes") or ()
-        return not any(
-            row["role"] == WORKER.name and row["index"] == index and row["state"] == STOPPED for row in rows
-        )
+        return (WORKER.name, index, STOPPED) in [(row["role"], row["index"], row["state"]) for row in rows]
 
     def _is_scaling(self) -> bool:
         """Tell whether the supervisor has not heard of the last change, or a worker runs that is not wanted."""
