@@ -25,6 +25,8 @@ def installation(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> It
     made = shared_installation(own if worker_id == "master" else own.parent)
     command_shell.COMMAND[:] = [str(made.command)]
     command_shell.SERVERS[:] = [CommandServer(str(made.python))]
+    # What it imports before the first commands and the first node is in no test's time.
+    Shell(tmp_path_factory.mktemp("first")).run("up", "--help")
     yield made
     command_shell.SERVERS[0].close()
 
