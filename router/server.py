@@ -33,6 +33,7 @@ from angarium_server.process import DeferredReply, Process, at_work, load_config
 from router.access.connect_rates import CONNECTION_FACTOR, ConnectRates
 from router.access.issuers import Issuers
 from router.access.password_checks import AT_ONCE
+from router.crowd import INTERVAL_S, CrowdPace
 from router.ground.config import RouterRuntime, tls_files
 from router.ground.effects import (
     AskController,
@@ -121,6 +122,8 @@ class RouterServer:
         self._is_stirred = True
         #: When the clock, deadlines of connections and freed memory are looked at next.
         self._look_at = now
+        #: Whether turns are kept apart.
+        self._pace = CrowdPace(now, time.thread_time())
         #: Lists that are being made: whose, what is still to come, and what there is.
         self._lists: deque[tuple[DeferredReply, Iterator[Any], list[Raw]]] = deque()
         self._urls: list[str] = []
@@ -132,15 +135,7 @@ class RouterServer:
         self._turn_began: float | None = None
         self._connects = ConnectRates(self._config, CONNECTION_FACTOR)
         self._workers = self._make_worker_socket(process.context)
-        self._door = Door(
-            process,
-            door_limits(self._config),
-            self._client_message,
-            self._client_lost,
-            self._malformed,
-            self._router.handshake.handshake_failed,
-            self._may_come,
-        )
+        self._door = self._make_door()
         process.add(self._workers, self._read_workers)
         process.add(self._wake_read, self._read_verdicts)
         process.on_request(self._request)
@@ -157,6 +152,17 @@ class RouterServer:
                 f" {given}: raise LimitNOFILE of the unit, or 'ulimit -Hn', or lower max_connections"
             )
             self._router.out.event("SYSTEM_DESCRIPTORS_LOW", text, severity="warning")
+
+    def _make_door(self) -> Door:
+        return Door(
+            self._process,
+            door_limits(self._config),
+            self._client_message,
+            self._client_lost,
+            self._malformed,
+            self._router.handshake.handshake_failed,
+            self._may_come,
+        )
 
     def _make_worker_socket(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
         """Inside the node there is no high-water mark: windows bound what is under way.
@@ -209,6 +215,7 @@ class RouterServer:
         except Exception:  # noqa: BLE001 - a fault of ours that one client can provoke costs that client only
             self._fault(_sender(connection.id, frames), now)
             is_taken = True
+        self._pace.heard(connection.id)
         if self._turn_began is None:
             self._turn_began = now
         elif time.monotonic() - self._turn_began > TURN_S:
@@ -497,6 +504,7 @@ class RouterServer:
             self._memory.update(self._router.freed_bytes, now)
             self._memory_wait_s = self._memory.wait_s
             self._look_at = now + min(LOOK_S, self._memory_wait_s)
+            self._pace.look(now, time.thread_time())
         wake = 0.0 if self._is_stirred else self._router.next_tick()
         if wake <= now:
             wake = self._tick_router(now)
@@ -511,7 +519,17 @@ class RouterServer:
                 self._open()
                 self._tell_ready()
             return 0.02
-        return 0.0 if has_more else min(wake - now, self._memory_wait_s)
+        if has_more:
+            return 0.0
+        wait_s = min(wake - now, self._memory_wait_s)
+        return self._rest(now, wait_s) if self._pace.is_resting else wait_s
+
+    def _rest(self, now: float, wait_s: float) -> float:
+        """Keep the next turn apart from this one, but for longer than it may wait; gives what is left of that."""
+        self._pace.rested()
+        until = now + min(INTERVAL_S, wait_s)
+        time.sleep(max(until - time.monotonic(), 0.0))
+        return now + wait_s - until
 
     def _tick_router(self, now: float) -> float:
         try:
