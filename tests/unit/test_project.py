@@ -80,9 +80,13 @@ def test_no_other_language_hides_in_a_string(folder: str) -> None:
 
 def long_texts(module: ast.Module) -> list[ast.Constant]:
     """Give the strings that are too long for a text, but for docstrings, which are expressions on their own."""
-    docstrings = {id(one.value) for one in ast.walk(module) if isinstance(one, ast.Expr)}
-    texts = [one for one in ast.walk(module) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-    return [one for one in texts if id(one) not in docstrings and str(one.value).count("\n") > TEXT_LINES_MAX]
+    docstrings, long = set(), []
+    for one in ast.walk(module):
+        if isinstance(one, ast.Expr):
+            docstrings.add(one.value)
+        elif isinstance(one, ast.Constant) and isinstance(one.value, str) and one not in docstrings:
+            long += [one] if one.value.count("\n") > TEXT_LINES_MAX else []
+    return long
 
 
 @pytest.mark.requirement("R207")
