@@ -5,22 +5,30 @@ And what every test begins with.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import io
 import json
 import logging
+import os
 import signal
 import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
 
 import pytest
 
 from angarium.errors import AngariumError
 from angarium_server import testing
 from cluster.admin.client import Admin
+from cluster.commands import cli
+from cluster.security import passwords
 from tests import forking, share
-from tests.command_server import CommandServer
+from tests.command_server import PASSWORD_COST, CommandServer
 from tests.warm_start import cold, start_warm
 
 if TYPE_CHECKING:
@@ -44,6 +52,8 @@ LONG: Final = (
 TOGETHER: Final = ("tests/spark/", "tests/acceptance/test_command_line", "tests/acceptance/test_")
 #: Objects that are made before garbage is looked for: of the CPU time of a simulation a fifth went into looking.
 GC_THRESHOLDS: Final = (20_000, 10, 10)
+#: Commands that ask a node once, which are about objects and clients.
+ASKING: Final = frozenset(name for section in ("Objects", "Clients") for name in cli.SECTIONS[section])
 #: Runs the commands of all processes that share the tests.
 COMMANDS: Final = CommandServer()
 
@@ -63,15 +73,35 @@ def commands() -> Iterator[CommandServer]:
 def _run_command(
     server: CommandServer, arguments: list[str], environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command of `testing.Node`; `angarium status --json`, of which most are, is a question asked from here."""
+    """Run a command of `testing.Node`; `angarium status --json`, of which most are, is a question asked from here.
+
+    So are others that ask the node once and print what it says, but where several threads would print at once.
+    """
     *command, data = arguments
     if command != ["status", "--json", "--data"]:
+        if command[0] in ASKING and threading.current_thread() is threading.main_thread():
+            return _run_here(arguments, environment)
         return server.run_text(arguments, environment)
     try:
         with Admin(data) as admin:
             return subprocess.CompletedProcess(arguments, 0, json.dumps(admin.call("status")), "")
     except AngariumError as error:
         return subprocess.CompletedProcess(arguments, 1, "", f"{error}\n")
+
+
+def _run_here(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, which costs a fifth of a fork and what it changes in its memory."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with (
+        mock.patch.dict(os.environ, environment, clear=True),
+        mock.patch.object(passwords, "COST", PASSWORD_COST),
+        mock.patch.object(sys, "stdin", io.StringIO()),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        status = cli.run(arguments)
+    printed, told = (one.buffer.getvalue().decode() for one in (out, err))
+    return subprocess.CompletedProcess(arguments, status, printed, told)
 
 
 @pytest.fixture
