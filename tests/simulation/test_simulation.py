@@ -115,6 +115,7 @@ def test_the_runs_give_every_rule_something_to_judge() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # guaranteed/test_guaranteed_simulation.py has it run all worlds
 def test_the_script_reports_what_it_ran_and_that_it_was_good(capsys: pytest.CaptureFixture[str]) -> None:
     status = simulate.main(["--seeds", "2", "--seed", "7", "--first", "3", "--processes", "1"])
     last = capsys.readouterr().out.splitlines()[-1]

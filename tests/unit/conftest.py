@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 settings.register_profile(
     "long", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=400
 )
-settings.register_profile("short", settings.get_profile("long"), max_examples=15)
+settings.register_profile("short", settings.get_profile("long"), max_examples=10)
 
 # A hash says what it cost, so a cheap one is compared as any other. Some are made when a module is imported.
 _USUAL_COST = passwords.COST

@@ -18,7 +18,7 @@ from gateway.mqtt.sessions.outgoing import Outgoing
 from gateway.mqtt.sessions.received import ExchangeState, Received
 from gateway.mqtt.sessions.storing import Own
 from gateway.producing import Producing
-from tests.share import some
+from tests.share import short, some
 from tests.simulation.exactly_once.modelled_node import Disk, Keep, Settle
 from tests.simulation.exactly_once.scenario import Scenario
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.requirement("R235"), pytest.mark.requirement("R236"), pytest.mark.slow]
 
-SEEDS_DEFAULT = 20
-SEEDS_PER_TEST = 20
+SEEDS_DEFAULT = short(10, long=20)
+SEEDS_PER_TEST = 10
 #: A fault that is planted shows within so many seeds.
 SEEDS_OF_FAULTS = 300
 

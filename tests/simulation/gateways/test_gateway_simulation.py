@@ -16,8 +16,8 @@ from tests.simulation.gateways.simulated_gateway import SimulatedGateway
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SEEDS_DEFAULT = short(10, long=20)
-SEEDS_PER_TEST = 10
+SEEDS_DEFAULT = short(5, long=20)
+SEEDS_PER_TEST = 5
 #: A fault that is planted shows within so many seeds.
 SEEDS_OF_FAULTS = 100
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.requirement("R96", "R163", "R168", "R190")
 
-SEEDS = [f"moves {number}" for number in range(short(2, long=12))]
-LEAVING_SEEDS = [f"leaving {number}" for number in range(short(2, long=8))]
+SEEDS = [f"moves {number}" for number in range(short(1, long=12))]
+LEAVING_SEEDS = [f"leaving {number}" for number in range(short(1, long=8))]
 #: How often is looked whether a queue was moved, after the last death.
 LOOKS_MAX = 300
 #: Who dies; it is seen in a run that some die twice.
@@ -167,7 +167,7 @@ def test_a_home_that_parts_with_a_lane_before_its_messages_are_on_disk_is_found_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [f"between {number}" for number in range(short(2, long=12))])
+@pytest.mark.parametrize("seed", [f"between {number}" for number in range(short(1, long=12))])
 def test_a_home_that_dies_between_the_store_that_names_a_lane_and_the_mark_parts_with_it(
     monkeypatch: pytest.MonkeyPatch, seed: str
 ) -> None:

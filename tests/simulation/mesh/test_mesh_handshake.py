@@ -26,7 +26,7 @@ OPENS, OTHER = "b", "a"
 #: More than the frames of a handshake and of what is carried after it.
 FRAMES: Final = 45
 #: By default every so many frames, beginning with another one for each victim; with more seeds after each.
-STEP: Final = 1 if "ANGARIUM_SIMULATION_SEEDS" in os.environ else short(22, long=5)
+STEP: Final = 1 if "ANGARIUM_SIMULATION_SEEDS" in os.environ else short(44, long=5)
 
 
 def kill_link(stage: MeshStage, process: SimulatedLink) -> None:

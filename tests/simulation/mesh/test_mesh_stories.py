@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from angarium import errors, wire
+from tests.share import some
 from tests.simulation.guaranteed.records import PUBLICATION_MARK, Stored
 from tests.simulation.mesh.mesh_stage import VPN, MeshStage
 
@@ -27,7 +28,7 @@ def crossed(stage: MeshStage, node: str, name: str) -> list[str]:
 
 
 @pytest.mark.requirement("R78", "R91", "R167", "R214")
-@pytest.mark.parametrize("topology", ["pair", "line", "ring", "triangle", "full"])
+@pytest.mark.parametrize("topology", some(("pair", "line", "ring", "triangle", "full"), of=2))
 def test_in_every_topology_each_neighbour_gets_everything_once(topology: str) -> None:
     stage = MeshStage(topology, topology)
     made = {name: stage.publish(name, "t/1/1", "t/2/2") for name in stage.scenario.plays}

@@ -73,7 +73,7 @@ def test_messages_are_packed_as_the_protocol_says() -> None:
     assert packed([b"x" * 256, b""])[:9] == b"\x03\x00\x00\x00\x00\x00\x00\x01\x00"
 
 
-@pytest.mark.parametrize("seed", range(short(7, long=20)))
+@pytest.mark.parametrize("seed", range(short(4, long=20)))
 def test_the_pieces_in_which_bytes_come_make_no_difference(seed: int) -> None:
     rng = random.Random(seed)
     sizes = [0, 1, 2, 255, 256, 1_000, zmtp.OWN_BYTES - 1, zmtp.OWN_BYTES, 70_000, 2 * zmtp.GROWTH_BYTES + 1]

@@ -101,6 +101,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(kind, "start", lambda self: names.append(self.name))
         monkeypatch.setattr(kind, "missing", lambda self: self.name if self.name == "rabbitmq" else "")
     monkeypatch.setattr(suite, "exchange", lambda *_: exchange_of())
+    monkeypatch.setattr(suite, "calibrate", lambda: 1.0)  # how fast this machine is
     return names
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +15,9 @@ from cluster.admin.client import shut_down
 from cluster.configuration.config import check_config, load_config, read_password_file
 from cluster.configuration.secret_files import exposed
 from cluster.security.certificates import read_certificates
+
+if TYPE_CHECKING:
+    from tests.command_server import CommandServer
 
 NUL = "a\\u0000b"
 
@@ -63,24 +66,19 @@ def test_a_file_with_a_secret_of_another_user_is_named(
 
 
 @pytest.mark.slow
-def test_a_start_in_the_background_warns_and_starts(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_start_in_the_background_warns_and_starts(tmp_path: Path, commands: CommandServer) -> None:
     node = Node(tmp_path / "data")
     try:
         config = str(configuration(tmp_path, 0o644))
-        assert cli_up(node, config) == 0
-        assert "warning: " in (told := capfd.readouterr().err)
+        more = ("--config", config, "--listen", "tcp://127.0.0.1:0", "--workers", "1")
+        up = ["up", "-d", "--data", str(node.data), *more]
+        done = commands.run(up, environment=launch.environment(), timeout_s=90)
+        assert done.returncode == 0
+        assert "warning: " in (told := done.stderr.decode())
         assert "mode 0644" in told
         assert "mode 0644" in (node.data / "log" / "node.log").read_text(encoding="utf-8")
     finally:
         shut_down(node.data)
-
-
-def cli_up(node: Node, config: str) -> int:
-    listen = "tcp://127.0.0.1:0"
-    up = launch.command("up", "-d", "--data", str(node.data), "--config", config, "--listen", listen)
-    return subprocess.run([*up, "--workers", "1"], check=False, timeout=90).returncode
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_request_is_bounded(said: bytes) -> None:
         receive_in_pieces(framing, said)
 
 
-@pytest.mark.parametrize("seed", range(short(8, long=30)))
+@pytest.mark.parametrize("seed", range(short(4, long=30)))
 @pytest.mark.parametrize("sizes", [[0, 1, 2], [1, 100, 126, 5_000], [10_000]])
 def test_the_frames_are_one_stream_however_they_are_cut(seed: int, sizes: list[int]) -> None:
     rng = random.Random(seed)
@@ -268,7 +268,7 @@ def test_another_library_understands_what_is_said(size: int) -> None:
 
 
 @pytest.mark.requirement("R228")
-@pytest.mark.parametrize("seed", range(short(12, long=40)))
+@pytest.mark.parametrize("seed", range(short(6, long=40)))
 def test_damaged_streams_are_taken_or_refused_and_nothing_else(seed: int) -> None:
     """No other exception, and no line in the log."""
     rng = random.Random(seed)

@@ -10,6 +10,7 @@ from angarium import errors, wire
 from node.home.lanes import adoption, copies
 from node.home.spool import layout
 from storage.spool import Table
+from tests.share import some
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.unit.node.adopting_home import Folder
 from tests.unit.node.driven_home import LANE, OTHER, PRODUCER, ROUTER, DrivenHome, rows_of, settings_of
@@ -194,7 +195,7 @@ def test_what_went_after_it_was_copied_does_not_come_back() -> None:
 
 @pytest.mark.parametrize("victim", ["old", "new"])
 @pytest.mark.parametrize("copies_early", [True, False])
-@pytest.mark.parametrize("after", [*range(14), 20, 30])
+@pytest.mark.parametrize("after", some((*range(14), 20, 30), of=3))
 def test_whoever_dies_when_everything_is_at_the_new_home_once(
     victim: str, copies_early: bool, after: int
 ) -> None:

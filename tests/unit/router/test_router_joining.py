@@ -12,6 +12,7 @@ from angarium import wire
 from router.delivery.egress import SMALL_BYTES
 from router.ground.effects import SendWorker
 from router.ground.ground import BUNDLED_BYTES_MAX, JOINED_BYTES_MAX
+from tests.share import short
 from tests.unit.router.wired_node import BIG, FakeClient, WiredNode, snapshot
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def test_a_frame_with_an_indication_of_discards_is_not_joined(make_node: Any) ->
     assert told + sum(rows for _, parts, _ in heads for rows, _ in parts) == 41
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(short(6, long=20)))
 def test_the_router_counts_credit_as_the_client_does(node: WiredNode, seed: int) -> None:
     """The bytes of the batches that came, whatever was joined, are what the router took off the credit."""
     rng = random.Random(seed)

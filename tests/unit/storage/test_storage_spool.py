@@ -31,6 +31,7 @@ from storage.spool import (
     open_readonly,
     open_spool,
 )
+from tests.share import short
 from tests.unit.storage.filled_spool import MAP_BYTES, filled, key, refused
 
 if TYPE_CHECKING:
@@ -478,7 +479,7 @@ def test_a_disk_without_room_stops_blocks_and_not_the_process(small_disk: Path) 
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(5 << 20))
     took = []
-    for _ in range(4):
+    for _ in range(short(2, long=4)):
         took.append(_fill(spool))
         spool.commit([(Table.STATES, key(number), bytes(20)) for number in range(1_000)])
         for number in range(took[-1]):
