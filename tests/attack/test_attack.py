@@ -15,15 +15,12 @@ from angarium import errors
 from tests.attack import attack_campaign as campaign
 from tests.attack import attackers
 from tests.attack.innocent import Noticed
-from tests.share import short
 
-#: What CI has time for; scripts/attack takes minutes.
-ATTACK_S, QUIET_S = short((1.0, 0.5), long=(2.0, 1.0))
+#: What a test has time for; scripts/attack takes minutes.
+ATTACK_S, QUIET_S = 2.0, 1.0
 #: A machine that others use delays everybody; how much is for scripts/attack to say.
 P99_RATIO = 30.0
-#: What makes most work; what others do is in tests of its own, as dear filters and selectors and what memory may be
-#: taken.
-SHARE = short(("mqtt",), long=("filters", "selectors", "memory", "mqtt"))
+SHARE = ("filters", "selectors", "memory", "mqtt")
 
 
 @pytest.fixture
@@ -36,6 +33,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "RESIDENT_RATIO", 10.0)
 
 
+@pytest.mark.long  # each attack has a test of its own in integration
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 @pytest.mark.requirement("R278", "R279", "R280")

@@ -30,6 +30,7 @@ def test_kills_lose_and_double_nothing_that_was_acknowledged() -> None:
     assert sum(verdict["faults"].values()) >= 3
 
 
+@pytest.mark.long  # test_worker_crash.py hangs one; disks: integration/test_full_disk.py, test_home_process.py
 @pytest.mark.timeout(240)
 def test_hangs_full_disks_and_failing_syncs_lose_and_double_nothing() -> None:
     """What cannot be done here (no right to mount, no strace) is skipped by the campaign and said in its verdict."""

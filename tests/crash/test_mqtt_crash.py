@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long  # test_mqtt_router_crash.py kills routers, test_mqtt_exactly_once_crash.py all, with QoS 2
 @pytest.mark.requirement("R235")
 @pytest.mark.timeout(240)
 def test_what_had_a_puback_is_in_every_queue_in_order_whoever_was_killed(tmp_path: Path) -> None:

@@ -211,6 +211,7 @@ def test_an_ordered_stop_hands_on_what_was_accepted_and_says_goodbye(tmp_path: P
             assert admin.call("objects.show", kind="acl", name="kept")["name"] == "kept"
 
 
+@pytest.mark.long  # so is the one above
 def test_a_stop_under_load_is_in_order_too(tmp_path: Path) -> None:
     """Publishers that go on publishing do not hold the node up, and what was handed on is in order."""
     up = start_up(tmp_path / "data", tmp_path / "ready", tmp_path / "log")

@@ -10,6 +10,7 @@ from angarium import blocking
 from tests.integration.mesh_messages import has_one, publish_until, receive_all
 from tests.integration.mesh_nodes import Mesh
 from tests.integration.mesh_queues import add_queue, drain, numbers, persistent
+from tests.share import some
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         yield mesh
 
 
-@pytest.mark.parametrize(("here", "there"), [("a", "b"), ("b", "a")])
+@pytest.mark.parametrize(("here", "there"), some((("a", "b"), ("b", "a")), of=2))
 def test_direct_messages_keep_their_order_between_nodes_with_several_workers(
     uneven: Mesh, here: str, there: str
 ) -> None:
@@ -44,7 +45,7 @@ def test_direct_messages_keep_their_order_between_nodes_with_several_workers(
 
 
 @pytest.mark.requirement("R89")
-@pytest.mark.parametrize(("here", "there"), [("a", "b"), ("b", "a")])
+@pytest.mark.parametrize(("here", "there"), some((("a", "b"), ("b", "a")), of=2))
 def test_guaranteed_messages_keep_their_order_between_nodes_with_several_workers(
     uneven: Mesh, here: str, there: str
 ) -> None:

@@ -16,7 +16,6 @@ from gateway.mqtt.codec.properties import Properties
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw
 from tests.integration.mqtt_node import PASSWORD, mqtt_node, orders_url, publish, two_gateways
-from tests.share import short
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -195,11 +194,12 @@ def test_the_rights_of_the_member_count(node: Node) -> None:
         )
 
 
+@pytest.mark.long  # simulation/shared_once kills them
 @pytest.mark.slow
 @pytest.mark.parametrize("qos", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_those_who_share_get_all_that_was_stored_whoever_dies(tmp_path: Path, qos: int) -> None:
     """Members are clients of paho in two processes that come back by themselves; some messages may come twice."""
-    fifth = short(50, long=100)
+    fifth = 100
     victims = (("mqtt", 0), ("worker", 0), ("mqtt", 1), ("router", 0))
     kills = {fifth * at: victim for at, victim in enumerate(victims, 1)}
     with two_gateways(tmp_path) as node, contextlib.ExitStack() as stack:

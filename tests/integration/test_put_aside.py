@@ -152,6 +152,7 @@ def test_a_queue_of_which_workers_die_delivers_nothing_until_an_operator_says_so
     run(attack())
 
 
+@pytest.mark.long  # unit/cluster/test_cluster_blame.py, and test_home_process.py for the disk
 def test_a_disk_that_fails_is_not_blamed_on_the_queue_that_was_served(lone: LoneSpool) -> None:
     async def fail() -> None:
         async with angarium.connect(lone.node.url, username="mallory") as mallory:

@@ -157,6 +157,7 @@ def of_etcd(etcd: Etcd) -> StandbySection:
     return StandbySection(store="etcd", endpoints=etcd.urls, lease_seconds=LEASE)
 
 
+@pytest.mark.long  # tests/failover/test_failover.py kills real ones, which come back
 def test_a_host_that_is_killed_is_taken_over_from_and_comes_back_as_the_standby(pair: Pair) -> None:
     pair.a.kill()
     killed = clock.now()

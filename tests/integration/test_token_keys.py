@@ -85,11 +85,10 @@ def test_keys_are_fetched_and_renewed_by_the_first_token_that_needs_it(
 @pytest.mark.parametrize(
     "mood",
     [
-        "huge",
         "gone",
         *(
             pytest.param(one, marks=pytest.mark.long)
-            for one in ("slow", "drip", "wrong", "error", "redirect")
+            for one in ("huge", "slow", "drip", "wrong", "error", "redirect")
         ),
     ],
 )

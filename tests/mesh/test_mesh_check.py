@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.mesh.check import MeshCheck, perform, read_options, tell
-from tests.share import short
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,15 +16,15 @@ if TYPE_CHECKING:
 
 #: As long as the other slow tests; scripts/mesh-check takes minutes.
 MINUTES = 0.12
-SIZE: tuple[str, ...] = short(("--workers", "1", "--rate", "0.25"), long=())
 SEED = int(os.environ.get("ANGARIUM_MESH_SEED", "1"))
 
 
+@pytest.mark.long  # simulation/mesh cuts and kills, integration/test_mesh_guaranteed.py real ones
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.requirement("R78", "R31", "R76", "R82", "R167", "R3", "R68")
 def test_a_mesh_that_is_cut_and_killed_keeps_its_promises(tmp_path: Path) -> None:
-    options = read_options(["--minutes", f"{MINUTES}", "--seed", f"{SEED}", "--data", str(tmp_path), *SIZE])
+    options = read_options(["--minutes", f"{MINUTES}", "--seed", f"{SEED}", "--data", str(tmp_path)])
     verdict = perform(options)
     tell(verdict)
     assert verdict["verdict"] == "good", verdict

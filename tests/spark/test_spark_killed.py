@@ -1,6 +1,6 @@
-"""Drivers die around the commit of a sink, and tasks with rows staged; with --long in a Java of their own.
+"""Drivers die around the commit of a sink, and tasks with rows staged; in a Java of their own too.
 
-There a whole archive job dies too.
+A whole archive job dies as well.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pyspark.errors import StreamingQueryException
 
 from angarium import blocking
 from angarium.pipeline.archive import JOBS
-from tests.share import short
 from tests.spark.queue_contents import archived, drained, left_in, publish
 from tests.spark.sink_driver import FAULTS, NAME, FaultySource, deliver
 
@@ -54,7 +53,7 @@ SPARK = (
 )
 LIMIT_S = 400.0
 DRIVER = Path(__file__).with_name("sink_driver.py")
-FILES, ROWS = 4, short(200, long=1_000)
+FILES, ROWS = 4, 1_000
 
 
 def command(node: Node, path: Path, *arguments: str) -> list[str]:
@@ -163,6 +162,7 @@ def published(client: blocking.Client, queue: str) -> list[int]:
     return sorted(int(one) for one in drained(client, queue))
 
 
+@pytest.mark.long  # crash/test_stage_crash.py has commits, test_spark_sink.py batches that fail
 def test_every_row_arrives_once_whatever_fails(spark: SparkSession, node: Node, tmp_path: Path) -> None:
     """The Python of a task dies with its rows staged; another task is run twice, and its query ends behind a commit.
 

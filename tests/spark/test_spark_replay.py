@@ -13,6 +13,7 @@ from angarium.pipeline import replay_plan
 from angarium.pipeline.replay import ReplayJob, replay
 from angarium.pipeline.selection import AT, Selection, in_order, moment, select
 from angarium.spark.schema import NAMES, schema
+from tests.share import short
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,7 +98,7 @@ def test_messages_are_chosen_by_time_topic_and_queue(spark: SparkSession) -> Non
     assert len(chosen(topics=(">",))) == 6
 
 
-MESSAGES = 2000
+MESSAGES = short(1250, long=2000)
 #: A file is a task, and four of them a batch: the smallest replay that has several of both.
 FILE_MESSAGES = 250
 
@@ -130,6 +131,7 @@ def consumed(client: blocking.Client, queue: str, count: int) -> list[int]:
         flow.close()
 
 
+@pytest.mark.long  # so do those of a replay that is cut off, below
 def test_messages_come_to_a_queue_in_their_order_and_once(
     spark: SparkSession, node: Node, archive_path: str
 ) -> None:

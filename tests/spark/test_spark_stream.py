@@ -330,6 +330,7 @@ def test_a_query_that_goes_on_deletes_a_batch_when_spark_commits_it(
     assert rows == list(range(8))
 
 
+@pytest.mark.long  # test_reader_groups.py reads while they are killed
 def test_a_worker_and_a_router_that_are_killed_under_a_query_cost_no_message(
     spark: SparkSession, node: Node, client: blocking.Client, tmp_path: Path
 ) -> None:
