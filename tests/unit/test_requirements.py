@@ -54,9 +54,18 @@ def requirements() -> dict[str, Requirement]:
     return {requirement.number: requirement for requirement in found}
 
 
+def is_long_mark(node: ast.stmt) -> bool:
+    """Tell whether it says of a whole module that it does not run by default."""
+    if not (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"):
+        return False
+    return any(ast.unparse(one) == "pytest.mark.long" for one in ast.walk(node.value))
+
+
 def without_marathons(node: ast.AST) -> Iterator[ast.AST]:
     """Walk a module without the tests that do not run by default, and of the others what decorates them."""
     children = ast.iter_child_nodes(node)
+    if isinstance(node, ast.Module) and any(is_long_mark(one) for one in node.body):
+        return
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         if any(ast.unparse(one) == "pytest.mark.long" for one in node.decorator_list):
             return
