@@ -83,7 +83,7 @@ class SimulatedStore:
             kind, *fields = entry
             if kind == "Counter":
                 name, value = fields
-                self.counters[name] = max(value, self.counters.get(name, 0))
+                self.counters[name] = value
             elif kind == "Producer":
                 self._put(self.producers, tuple(fields[:3]), Producer(*fields) if fields[3] else None)
             elif kind == "Stage":
