@@ -214,14 +214,14 @@ class Home:
     def _go_on_importing(self) -> None:
         """Begin imports again that were not complete when the process before ended, or end them."""
         unfinished = [held for held in self.lanes if held.importing or held.is_doubled]
-        elsewhere = self.parts.others.search([held.lane_id for held in unfinished])
+        trails = self.parts.others.trails_below({held.lane_id: held.handovers for held in unfinished})
         for held in unfinished:
-            old = elsewhere.get(held.lane_id)
+            trail = trails.get(held.lane_id, [])
             if held.is_doubled:
-                self.parts.adoptions.end(held, old)
+                self.parts.adoptions.end(held, trail)
                 continue
-            if old is not None:
-                self.parts.adoptions.begin(held, old)
+            if trail:
+                self.parts.adoptions.begin(held, trail)
                 continue
             self._outbox.event(
                 "error", "lane_not_adopted", f"no spool has lane {held.lane_id}, which was to be taken over"

@@ -51,6 +51,8 @@ class SimulatedSupervisor:
         self.all_workers: list[SimulatedWorker] = []
         self._incarnation = 0
         self._deaths: dict[int, int] = {}
+        #: Workers that are wanted and not started again.
+        self.given_up: dict[int, None] = {}
         #: Index -> whether the router takes the living worker for ready.
         self._ready: dict[int, bool] = {}
 
@@ -67,7 +69,8 @@ class SimulatedSupervisor:
             self._start(index)
 
     def _start(self, index: int) -> None:
-        if index >= max(self.target, self._used_workers()) or index in self.workers:
+        is_wanted = index < max(self.target, self._used_workers()) and index not in self.given_up
+        if not is_wanted or index in self.workers:
             return
         settings = self._node.settings
         worker = SimulatedWorker(
@@ -119,6 +122,17 @@ class SimulatedSupervisor:
             back_off = BACK_OFF_FIRST_S * 2 ** min(deaths - 1, BACK_OFF_DOUBLINGS_MAX)
             self._loop.after(back_off + self._rng.random() * SPAWN_MAX_S, lambda: self._start(index))
 
+    def give_up_worker(self, index: int) -> None:
+        """A worker dies, and is not started again before `start_again`."""
+        self.given_up[index] = None
+        self._bury(index)
+
+    def start_again(self) -> None:
+        """An operator has the workers started that were given up and did not leave."""
+        given_up, self.given_up = self.given_up, {}
+        for index in given_up:
+            self._start(index)
+
     def _bury(self, index: int) -> bool:
         worker = self.workers.pop(index, None)
         if worker is None:
@@ -150,6 +164,7 @@ class SimulatedSupervisor:
     def scale(self, workers: int) -> None:
         """Change the number of workers: new ones come at once, others leave when the router does without."""
         before, self.target = self.target, workers
+        self.given_up = {index: None for index in self.given_up if index < workers}
 
         def begin() -> None:
             if self.target == workers:
@@ -168,14 +183,15 @@ class SimulatedSupervisor:
         for index in [index for index in self.workers if index >= self.target]:
             self._stop(index, self.workers[index], self._loop.now + STOP_MAX_S)
 
-    def _stop(self, index: int, worker: SimulatedWorker, deadline: float) -> None:
-        """Let a worker go when it has put everything where it survives."""
-        if self.workers.get(index) is not worker or index < self.target:
+    def _stop(self, index: int, worker: SimulatedWorker, deadline: float, *, is_asked: bool = False) -> None:
+        """Let a worker go when it has put everything where it survives; it comes again if it is wanted by then."""
+        if self.workers.get(index) is not worker or (index < self.target and not is_asked):
             return
         if worker.side is None or self._loop.now >= deadline or (not worker.is_paused and worker.side.stop()):
-            self._bury(index)
+            if self._bury(index) and index < self.target:
+                self._loop.after(self._rng.random() * SPAWN_MAX_S, lambda: self._start(index))
         else:
-            self._loop.after(STOP_POLL_S, lambda: self._stop(index, worker, deadline))
+            self._loop.after(STOP_POLL_S, lambda: self._stop(index, worker, deadline, is_asked=True))
 
     def _used_workers(self) -> int:
         """Count the workers that the router deals to."""

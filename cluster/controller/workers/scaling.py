@@ -70,7 +70,7 @@ class Scaling:
         not confirmed its lanes: one that stays may not have begun to take some over; and of one that would leave the
         new home of a lane looks for it on the disk, and makes a new lane if it is not there yet. One that is down and
         comes back may have died in the middle of taking lanes over: what there is of these is on two disks then, and
-        only it finishes that.
+        it goes on with that. If it was given up, its next home takes them over from both.
         """
         if request.workers == self._balancing.staying:
             self._board.reply(asker, {"workers": request.workers})  # the others are about to leave

@@ -18,6 +18,12 @@ positions and what producers sent, and no messages. Each hand-over has a number,
 lane the right one is chosen. While a home waits it leaves a claim at the old spool, so that a worker that starts
 there again keeps the lane instead of purging it.
 
+A worker may be given up in the middle of an import, and leave. What there is of the lane is in several spools then, and
+the next home takes it over from all of them (`node.home.lanes.importing`). It deletes the lane there, the oldest first,
+when all of it is here, so whoever is interrupted finds the others again. If the spool is missing that the oldest of
+them was importing from, what there is is taken over, operators are told, and nothing is deleted there: positions go on
+above the mark. A lane that went on while it was waited for, because its worker came back, is looked for again.
+
 No clock; other spools are reached through `Others`. `node.home.home` uses this.
 """
 
@@ -25,18 +31,20 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from node.backlog.segment import Segment, segment_key
+from node.home.lanes.importing import Import, Part, is_unfinished, positions_of, staged_of
 from node.home.spool import layout
 from node.home.spool.held_lanes import NO_SEGMENTS, PROVISIONAL
 from node.home.spool.writing import Task
 from storage.spool import Table
 
 if TYPE_CHECKING:
-    from node.home.lanes.copies import Copies, EarlyCopies, EarlySegment
+    from node.home.lanes.copies import Copies, EarlyCopies
     from node.home.lanes.moves import Moves
-    from node.home.lanes.others import Old, Others
+    from node.home.lanes.others import Others, Trail
     from node.home.lanes.outbox import Outbox
     from node.home.spool.blocks import Blocks
     from node.home.spool.held_lanes import HeldLane, HeldLanes
@@ -62,15 +70,12 @@ class Placing:
     deleted under that one.
     """
 
-    def __init__(self, held: HeldLane, writing: Writing, old: layout.Positions, last: int) -> None:
-        """Plan it; `last` is the last position in use at the old home, or below which all was purged."""
+    def __init__(self, held: HeldLane, writing: Writing, old: layout.Positions) -> None:
+        """Plan it behind the positions that the old homes gave, or below which all was purged."""
         self._held = held
         self._writing = writing
         self._old = old
-        self._tail = max(old.given, last)
-        #: What consumers may have seen, and the old home did not store before it ended, is lost.
-        self._lost = max(old.delivered - self._tail, 0)
-        self._tail += self._lost
+        self._tail = old.given
         #: Key on disk -> the one that takes its place.
         self._keys: dict[bytes, bytes] = {}
 
@@ -122,10 +127,7 @@ class Placing:
         return self._placed(floor) if floor > PROVISIONAL else floor
 
     def _positions(self) -> layout.Positions:
-        gaps = self._old.gaps
-        if self._lost:
-            gaps = (*gaps, (self._tail - self._lost + 1, self._tail))
-        return layout.Positions(self._tail, self._old.delivered, gaps)
+        return self._old._replace(given=self._tail)
 
 
 #: An old worker is looked for again after this time, one that is about to part with the lane sooner.
@@ -140,40 +142,6 @@ STEP_RECORDS: Final = 2_000
 SCAN_ROWS: Final = 2_000
 
 
-class _Import:
-    """A lane that is being taken over."""
-
-    def __init__(self, held: HeldLane, name: str, buried: int, early: dict[bytes, EarlySegment]) -> None:
-        self.held = held
-        self.name = name
-        #: What was copied before and not looked at yet, as `EarlyCopy.found`.
-        self.early = early
-        #: The segments that were buried before: an earlier import, whose keys come again, is among them.
-        self.buried = buried
-        #: Key behind the last segment that was counted; None: all were. What was counted is in these files.
-        self.next_count: bytes | None = layout.number_key(held.lane_id)
-        self.counted = (0, 0)
-        #: The last position that was found in use.
-        self.last = 0
-        self.files: dict[int, None] = {}
-        #: Key behind the last segment, and behind the last record, that was imported; None: all were.
-        self.next_segment: bytes | None = layout.number_key(held.lane_id)
-        self.next_record: bytes | None = layout.number_key(held.lane_id)
-        #: Key behind the last staged segment that was imported, None: all were; and what was, by its key here.
-        self.next_staged: bytes | None = layout.number_key(held.lane_id)
-        self.staged: list[tuple[bytes, Segment]] = []
-        #: What was imported, in order, and its messages.
-        self.segments: list[Segment] = []
-        self.copied = 0
-        #: Its row in MOVES, its lease and its note.
-        self.moves: bytes | None = None
-        self.lease: bytes | None = None
-        self.note: bytes | None = None
-        #: Whether a step is being written.
-        self.is_under_way = False
-        self.next_try = 0.0
-
-
 class Sources(NamedTuple):
     """Where lanes come from."""
 
@@ -185,20 +153,20 @@ class Sources(NamedTuple):
 class ImportStepped(NamedTuple):
     """A step of an import is durable."""
 
-    one: _Import
+    one: Import
 
 
 class LanePlaced(NamedTuple):
     """What came while a lane was taken over has its true positions on disk."""
 
-    one: _Import
+    one: Import
     placing: Placing
 
 
 class LaneImported(NamedTuple):
     """All of a lane is on our disk."""
 
-    one: _Import
+    one: Import
 
 
 class Adoptions:
@@ -225,9 +193,9 @@ class Adoptions:
         self._staging = staging
         self._outbox = outbox
         #: Lane -> its import.
-        self.imports: dict[int, _Import] = {}
-        #: Lanes that are here with all they have -> the spool where they are to be deleted; and when that is tried.
-        self._doubled: dict[HeldLane, str] = {}
+        self.imports: dict[int, Import] = {}
+        #: Lanes that are here with all they have -> the spools where they are to be deleted; and when that is tried.
+        self._doubled: dict[HeldLane, Trail] = {}
         self._next_deletion = 0.0
         self._now = 0.0
         self._wall_ms = 0
@@ -249,19 +217,37 @@ class Adoptions:
 
     # -- begin -----------------------------------------------------------------------------------------------
 
-    def begin(self, held: HeldLane, old: Old) -> None:
-        """Take over a lane, which is marked as importing, from a spool; consumers stand by if it is leased."""
+    def begin(self, held: HeldLane, trail: Trail) -> None:
+        """Take over a lane, which is marked as importing, from its trail; consumers stand by if it is leased."""
         assert held.importing
-        if old.lease is not None and old.row.generation == held.lane.generation:
-            held.lane.leasing.load(layout.unpack_lease(old.lease), self._now)
-        self.others.claim(old.name, held.lane_id)
-        early = self._early.take(held.lane_id, old.name, self._now)
-        self.imports[held.lane_id] = _Import(held, old.name, self._writing.buried, early)
+        oldest = next((old for old in trail if not is_unfinished(old)), trail[-1])
+        if oldest.lease is not None and oldest.row.generation == held.lane.generation:
+            held.lane.leasing.load(layout.unpack_lease(oldest.lease), self._now)
+        early = self._early.take(held.lane_id, trail[0].name, self._now)
+        one = self.imports[held.lane_id] = Import(held, trail, self._writing.buried, early)
+        for name in one.names:
+            self.others.claim(name, held.lane_id)
+        if one.is_cut:
+            text = f"no spool has what lane {held.lane_id} had before it came to spool {oldest.name}"
+            self._outbox.event(
+                "error", "lane_not_adopted", f"{text}; what is there is taken over, and stays there"
+            )
 
-    def end(self, held: HeldLane, old: Old | None) -> None:
+    def _begin_again(self, one: Import) -> None:
+        """Begin anew with a lane that went on after it was looked for, if that is how it is."""
+        lane_id = one.held.lane_id
+        trail = self.others.trails_below({lane_id: one.held.handovers}).get(lane_id)
+        if trail is None or [(old.name, old.row) for old in trail] == [
+            (old.name, old.row) for old in one.trail
+        ]:
+            return
+        self._discard(one, self._now)
+        self.begin(one.held, trail)
+
+    def end(self, held: HeldLane, trail: Trail) -> None:
         """Go on with a lane that is here with all it has, and is perhaps still where it was copied from."""
-        if old is not None and old.row.handovers + 1 == held.handovers:
-            self._doubled[held] = old.name
+        if trail:
+            self._doubled[held] = trail
         else:
             held.is_doubled = False
             self._lanes.rows[held] = None
@@ -274,24 +260,32 @@ class Adoptions:
             self._close_unneeded()
 
     def drop(self, held: HeldLane, now: float) -> None:
-        """Forget a lane that is deleted."""
+        """Forget a lane that is deleted, and have it deleted where it was to come from."""
         one = self.imports.pop(held.lane_id, None)
         if one is None:
             return
-        self._drop_early(one)
-        for _, segment in one.staged:
+        self._discard(one, now)
+        for segment in held.waiting:
             self._writing.discard(segment, now)
-        for segment in (*one.segments, *held.waiting):
-            self._writing.discard(segment, now)
-        self._forget_count(one)
-        if not self.others.has_left(one.name):
-            self.others.delete(one.name, held.lane_id, held.handovers - 1)
-        self.others.unclaim(one.name, held.lane_id)
-        self._close_unneeded()
+        for old in one.trail:
+            if not self.others.has_left(old.name):  # its worker is told
+                self.others.delete(old.name, held.lane_id, old.row.handovers)
+                self.others.unclaim(old.name, held.lane_id)
+        held.is_doubled = True
+        self._doubled[held] = [old for old in one.trail if self.others.has_left(old.name)]
         text = f"lane {held.lane_id} was deleted before it came from spool {one.name}"
         self._outbox.event("warning", "lane_not_adopted", text)
 
-    def _drop_early(self, one: _Import) -> None:
+    def _discard(self, one: Import, now: float) -> None:
+        """Let go of what was imported so far."""
+        self._drop_early(one)
+        for _, segment in one.staged:
+            self._writing.discard(segment, now)
+        for segment in one.segments:
+            self._writing.discard(segment, now)
+        self._forget_count(one)
+
+    def _drop_early(self, one: Import) -> None:
         for early in one.early.values():
             self._writing.discard(early.segment, self._now)
         one.early = {}
@@ -315,83 +309,95 @@ class Adoptions:
         if self._doubled and self._next_deletion <= now:
             self._delete_doubled()
         due = [one for one in self.imports.values() if one.next_try <= now]
-        one = min(due, key=lambda one: one.next_count is None, default=None)
+        one = min(due, key=lambda one: one.counting.key is None, default=None)
         if one is None:
             return
         if one.held.lane_id in self._early.ending:
             one.buried = self._writing.buried + 1
-        may_begin = one.next_count is not None or self._writing.cleared >= one.buried
-        source = self.others.source(one.name, one.held.lane_id) if may_begin else None
-        if source is None:
-            # The others may be somewhere else.
-            one.next_try = now + (RETRY_S if self.others.has_left(one.name) else PARTING_RETRY_S)
-            self.imports[one.held.lane_id] = self.imports.pop(one.held.lane_id)
-        elif one.next_count is not None:
-            self._count(one, source, one.next_count)
+        may_begin = one.counting.key is not None or self._writing.cleared >= one.buried
+        sources = self.others.sources(one.names, one.held.lane_id) if may_begin else []
+        if not sources or not one.is_as_found(sources):
+            self._wait(one, is_outdated=bool(sources) or len(one.parts) > 1)
+        elif one.counting.key is not None:
+            self._count(one, sources, one.counting.key)
         else:
-            self._import(one, source)
+            self._import(one, sources)
 
-    def _count(self, one: _Import, source: Spool, start: bytes) -> None:
-        """Count some more of what the old spool has of a lane; nothing changes there any more."""
-        row = _row_of(source, one.held.lane_id)
+    def _wait(self, one: Import, *, is_outdated: bool) -> None:
+        """Look again later; the others may be somewhere else."""
+        is_late = is_outdated or self.others.has_left(one.name)
+        one.next_try = self._now + (RETRY_S if is_late else PARTING_RETRY_S)
+        self.imports[one.held.lane_id] = self.imports.pop(one.held.lane_id)
+        if is_outdated:
+            self._begin_again(one)
+
+    def _count(self, one: Import, sources: list[Spool], start: bytes) -> None:
+        """Count some more of what the old spools have of a lane; nothing changes there any more."""
+        part, source = one.parts[one.counting.part], sources[one.counting.part]
         found = source.scan(Table.SEGMENTS, start, layout.lane_end(one.held.lane_id), SCAN_ROWS)
-        if start == layout.number_key(one.held.lane_id):
-            self._count_staged(one, source)
+        if one.counting.is_at_start:
+            self._count_staged(one, part, source)
         messages, size = one.counted
         for key, value in found:
             segment = Segment.unpack(key, value, source.get(Table.STATES, key))
-            one.last = max(one.last, segment.last)
-            if _is_taken(segment, row, one.held):
+            part.last = max(part.last, segment.last)
+            if one.is_taken(part, segment):
                 messages += segment.live
                 size += segment.live_bytes
                 one.files[segment.file] = None
         one.counted = messages, size
-        one.next_count = found[-1][0] + b"\x00" if found else None
         if found:
+            one.counting.skip(found[-1][0])
             return
-        one.last = max(one.last, row.floor - 1)
+        one.counting.end(len(one.parts))
+        if one.counting.key is not None:
+            return
+        one.lay_out(sources)
         one.held.left = one.counted
         for file in one.files:
             self._blocks.files.join(file)
         self._lanes.changed[one.held] = None
 
-    def _count_staged(self, one: _Import, source: Spool) -> None:
-        """Count what the old spool has staged for a lane."""
-        for _, segment in _staged_of(source, one.held, layout.number_key(one.held.lane_id)):
+    def _count_staged(self, one: Import, part: Part, source: Spool) -> None:
+        """Count what an old spool has staged for a lane."""
+        for _, segment in staged_of(source, part.row, one.held, layout.number_key(one.held.lane_id)):
             if segment is not None:
                 messages, size = one.counted
                 one.counted = messages + segment.live, size + segment.live_bytes
                 one.files[segment.file] = None
 
-    def _forget_count(self, one: _Import) -> None:
+    def _forget_count(self, one: Import) -> None:
         """The messages of a lane are here, or gone with it: what was counted counts no more."""
         if one.held.left is not None:
             for file in one.files:
                 self._blocks.files.leave(file)
         one.held.left = None
 
-    def _import(self, one: _Import, source: Spool) -> None:
+    def _import(self, one: Import, sources: list[Spool]) -> None:
         one.is_under_way = True
         changes: list[Change] = []
         if one.held.is_provisional:
-            place = Placing(one.held, self._writing, _positions_of(source, one.held.lane_id), one.last)
+            place = Placing(one.held, self._writing, one.positions)
             self._writing.add(Task(LanePlaced(one, place), late_changes=place.changes))
             return
-        if one.next_segment is not None:
-            changes = self._copy_segments(one, source, one.next_segment)
+        if one.reading.key is not None:
+            changes = self._copy_segments(one, sources[one.reading.part], one.reading.key)
             if not changes:
                 one.is_under_way = False  # all of it is here: nobody has to wait for the disk
                 return
-        elif one.next_staged is not None:
-            changes = self._copy_staged(one, source, one.next_staged)
-        elif one.next_record is not None:
-            self._copy_records(one, source, one.next_record)
+        elif one.reading_staged.key is not None:
+            changes = self._copy_staged(one, sources[one.reading_staged.part], one.reading_staged.key)
+        elif one.reading_records.key is not None:
+            self._copy_records(one, sources[one.reading_records.part], one.reading_records.key)
         elif one.early:
             changes = self._delete_early(one)
         else:
-            one.moves = source.get(Table.MOVES, layout.number_key(one.held.lane_id))
-            row = _row_of(source, one.held.lane_id)
-            if row.generation == one.held.lane.generation:
+            oldest, source = one.parts[-1], sources[-1]
+            rows = [
+                spool.get(Table.MOVES, layout.number_key(one.held.lane_id)) for spool in reversed(sources)
+            ]
+            one.moves = next((row for row in rows if row is not None), None)
+            if oldest.row.generation == one.held.lane.generation:
                 keys = layout.lease_key(one.held.lane_id), layout.note_key(one.held.lane_id)
                 one.lease, one.note = (source.get(Table.LANES, key) for key in keys)
             self._writing.add(Task(LaneImported(one), late_changes=partial(_last_changes, one)))
@@ -407,58 +413,60 @@ class Adoptions:
         """Take note that a step is durable; the next one may begin."""
         event.one.is_under_way = False
 
-    def _copy_segments(self, one: _Import, source: Spool, start: bytes) -> list[Change]:
+    def _copy_segments(self, one: Import, source: Spool, start: bytes) -> list[Change]:
         """Give the changes that import the next segments, with their blocks."""
-        lane_id = one.held.lane_id
-        row = _row_of(source, lane_id)
-        positions = _positions_of(source, lane_id)
+        lane_id, part = one.held.lane_id, one.parts[one.reading.part]
         # Whoever parts with a lane, or stops in order, writes down what was tried.
-        is_exact = row.importing == layout.PARTED or source.get(Table.META, layout.KEY_CLEAN)
-        tried = 0 if is_exact else positions.delivered
+        is_exact = part.row.importing == layout.PARTED or source.get(Table.META, layout.KEY_CLEAN)
+        tried = 0 if is_exact else positions_of(source, lane_id).delivered
         changes: list[Change] = []
         found = source.scan(Table.SEGMENTS, start, layout.lane_end(lane_id), STEP_SEGMENTS)
         for at, (key, value) in enumerate(found):
             if at and sum(len(change[2] or b"") for change in changes) >= STEP_BYTES:
                 break
-            one.next_segment = key + b"\x00"
+            one.reading.skip(key)
             segment = Segment.unpack(key, value, source.get(Table.STATES, key))
-            if _is_taken(segment, row, one.held):
+            if one.is_taken(part, segment):
                 segment.note_unsure(tried)
-                changes += self._copy_segment(one, source, segment, value)
+                segment.first += part.shift
+                changes += self._copy_segment(one, part, source, segment, value)
         if not found:
-            one.next_segment = None
+            one.reading.end(len(one.parts))
         return changes
 
-    def _copy_staged(self, one: _Import, source: Spool, start: bytes) -> list[Change]:
+    def _copy_staged(self, one: Import, source: Spool, start: bytes) -> list[Change]:
         """Give the changes that import the next staged segments, with their blocks."""
+        part = one.parts[one.reading_staged.part]
         changes: list[Change] = []
-        found = _staged_of(source, one.held, start, STEP_SEGMENTS)
+        found = staged_of(source, part.row, one.held, start, STEP_SEGMENTS)
         for at, (key, segment) in enumerate(found):
             if at and sum(len(change[2] or b"") for change in changes) >= STEP_BYTES:
                 break
-            one.next_staged = key + b"\x00"
+            one.reading_staged.skip(key)
             if segment is None:
                 continue
-            changes += self._copies.add(one.name, source, segment) or ()
+            changes += self._copies.add(part.name, source, segment) or ()
             self._blocks.staged[segment] = key
             one.staged.append((key, segment))
             one.copied += segment.live
             value = layout.pack_staged(one.held.lane.generation, segment.pack())
             changes.append((Table.STAGED, key, value))
         if not found:
-            one.next_staged = None
+            one.reading_staged.end(len(one.parts))
         return changes
 
-    def _copy_segment(self, one: _Import, source: Spool, segment: Segment, value: bytes) -> list[Change]:
+    def _copy_segment(
+        self, one: Import, part: Part, source: Spool, segment: Segment, value: bytes
+    ) -> list[Change]:
         """Give the changes that import a segment, and its block unless it is here."""
         key = segment.key()
         early = one.early.pop(key, None)
         changes: list[Change] = []
-        if early is not None and early.there == value:
+        if early is not None and part is one.parts[0] and early.there == value:
             self._copies.go_on(early.segment, segment)
         else:
             changes += () if early is None else self._copies.take_out(early.segment)
-            changes += self._copies.add(one.name, source, segment) or ()
+            changes += self._copies.add(part.name, source, segment) or ()
         one.segments.append(segment)
         one.copied += segment.live
         packed = segment.pack()
@@ -468,7 +476,7 @@ class Adoptions:
             changes.append((Table.STATES, key, segment.pack_state()))
         return changes
 
-    def _delete_early(self, one: _Import) -> list[Change]:
+    def _delete_early(self, one: Import) -> list[Change]:
         """Give the changes that delete some of what was copied before and is not in the old spool any more."""
         changes: list[Change] = []
         for key in list(islice(one.early, SCAN_ROWS)):
@@ -476,12 +484,15 @@ class Adoptions:
             changes += [(Table.SEGMENTS, key, None), (Table.STATES, key, None), *deleted]
         return changes
 
-    def _copy_records(self, one: _Import, source: Spool, start: bytes) -> None:
+    def _copy_records(self, one: Import, source: Spool, start: bytes) -> None:
         """Take the next records of producers over; they are written like any record that changed."""
         found = source.scan(Table.RECORDS, start, layout.lane_end(one.held.lane_id), STEP_RECORDS)
         for key, value in found:
             self._records.adopt(key, value)
-        one.next_record = found[-1][0] + b"\x00" if found else None
+        if found:
+            one.reading_records.skip(found[-1][0])
+        else:
+            one.reading_records.end(len(one.parts))
 
     def finish(self, event: LaneImported) -> None:
         """Let the lane have what was imported, and after that what came meanwhile."""
@@ -489,15 +500,18 @@ class Adoptions:
         if held.is_gone:
             return
         del self.imports[held.lane_id]
-        held.importing, held.is_doubled = 0, True
+        held.importing, held.is_doubled = 0, not one.is_cut
         held.take_note(one.note)
-        self._doubled[held] = one.name
+        if one.is_cut:
+            self.others.unclaim(one.parts[-1].name, held.lane_id)
+        else:
+            self._doubled[held] = one.trail
         if one.lease is not None:
             # It may have gone on after it was looked at, as long as the old worker ran.
             held.lane.leasing.load(layout.unpack_lease(one.lease), self._now)
         else:
             held.lane.leasing.drop(self._wall_ms)
-        for segment in one.segments:
+        for segment in sorted(one.segments, key=attrgetter("first")):
             self._give(held, segment, is_old=True)
         waiting, held.waiting = held.waiting, NO_SEGMENTS
         for segment in waiting:
@@ -538,11 +552,16 @@ class Adoptions:
             self._blocks.count(block)
 
     def _delete_doubled(self) -> None:
-        """Delete the next lane that is here in the spool that it came from, and the spool with its last lane."""
-        held, name = next(iter(self._doubled.items()))
+        """Delete the next lane that is here in the spools that it came from, and each with its last lane.
+
+        The oldest is first: whoever goes on finds the others, as long as the latest has it.
+        """
+        held, trail = next(iter(self._doubled.items()))
         del self._doubled[held]
-        if not self.others.delete(name, held.lane_id, held.handovers - 1):
-            self._doubled[held] = name
+        while trail and self.others.delete(trail[-1].name, held.lane_id, trail[-1].row.handovers):
+            trail = trail[:-1]
+        if trail:
+            self._doubled[held] = trail
             self._next_deletion = self._now + RETRY_S
             return
         self._close_unneeded()
@@ -552,7 +571,8 @@ class Adoptions:
 
     def _close_unneeded(self) -> None:
         """Close the spools in which nothing is to be done any more."""
-        names = [*self._doubled.values(), *(one.name for one in self.imports.values())]
+        names = [old.name for trail in self._doubled.values() for old in trail]
+        names += [name for one in self.imports.values() for name in one.names]
         names += [one.name for one in self._early.by_lane.values()]
         needed = dict.fromkeys(names)
         self.others.keep_only(needed)
@@ -572,39 +592,12 @@ class Adoptions:
         assert all(held.is_doubled for held in self._doubled)
 
 
-def _last_changes(one: _Import) -> list[Change]:
+def _last_changes(one: Import) -> list[Change]:
     """Give the changes that make an import complete."""
     copied = (
         (Table.MOVES, layout.number_key(one.held.lane_id), one.moves),
         (Table.LANES, layout.lease_key(one.held.lane_id), one.lease),
         (Table.LANES, layout.note_key(one.held.lane_id), one.note),
     )
-    return [one.held.row_change(importing=layout.COPIED), *[row for row in copied if row[2] is not None]]
-
-
-def _row_of(source: Spool, lane_id: int) -> layout.LaneRow:
-    return layout.unpack_lane(source.get(Table.LANES, layout.number_key(lane_id)) or b"")
-
-
-def _positions_of(spool: Spool, lane_id: int) -> layout.Positions:
-    """Give the positions that a spool notes for a lane."""
-    value = spool.get(Table.LANES, layout.positions_key(lane_id))
-    return layout.Positions(0, 0) if value is None else layout.unpack_positions(value)
-
-
-def _staged_of(
-    spool: Spool, held: HeldLane, start: bytes, limit: int | None = None
-) -> list[tuple[bytes, Segment | None]]:
-    """Give what a spool has staged for a lane, from a key on; None for what an earlier generation left over."""
-    staged: list[tuple[bytes, Segment | None]] = []
-    for key, value in spool.scan(Table.STAGED, start, layout.lane_end(held.lane_id), limit):
-        generation, packed = layout.unpack_staged(value)
-        is_current = generation == held.lane.generation
-        segment = Segment.unpack(segment_key(held.lane_id, 0), packed, None) if is_current else None
-        staged.append((key, segment))
-    return staged
-
-
-def _is_taken(segment: Segment, row: layout.LaneRow, held: HeldLane) -> bool:
-    """Tell whether messages of a segment in the old spool belong to the lane as it is now."""
-    return segment.first >= row.floor and segment.live > 0 and row.generation == held.lane.generation
+    mark = one.held.row_change(importing=0 if one.is_cut else layout.COPIED)
+    return [mark, *[row for row in copied if row[2] is not None]]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from node.backlog.segment import Segment
     from node.home.lanes.adoption import Adoptions
     from node.home.lanes.moves import Moves
-    from node.home.lanes.others import Old
+    from node.home.lanes.others import Trail
     from node.home.spool.held_lanes import HeldLanes
     from node.home.spool.records import Records
     from node.home.spool.recovery import MakeLane
@@ -116,28 +116,32 @@ class LaneChanges:
                 told += self._change(held, put.generation, self._settings, now, wall_ms)
         return told
 
-    def _take_back_parted(self, lane_id: int, elsewhere: dict[int, Old], now: float, wall_ms: int) -> None:
-        """Be the home again of a lane that was parted with: of what another worker has by now, else of what is here."""
+    def _take_back_parted(self, lane_id: int, elsewhere: dict[int, Trail], now: float, wall_ms: int) -> None:
+        """Be the home again of a lane that was parted with: of what another worker has by now, else of what is here.
+
+        What is here is not deleted for a worker that was still taking it over from here.
+        """
         held = self.aside.get(lane_id)
-        old = elsewhere.get(lane_id)
-        if held is not None and old is not None and old.row.handovers > held.handovers:
+        trail = elsewhere.get(lane_id, [])
+        is_complete = bool(trail) and trail[-1].row.importing <= 0
+        if held is not None and is_complete and trail[0].row.handovers > held.handovers:
             self.delete_aside(lane_id, now, wall_ms)
         else:
             elsewhere.pop(lane_id, None)
             self.aside.take_back(lane_id)
 
-    def _make(self, lane_id: int, generation: int, settings: LaneSettings, old: Old | None) -> None:
-        """Make a lane that is not here; if another spool has it, it is taken over."""
+    def _make(self, lane_id: int, generation: int, settings: LaneSettings, trail: Trail | None) -> None:
+        """Make a lane that is not here; if other spools have it, it is taken over."""
         held = HeldLane(
-            self._make_lane(lane_id, generation, settings, FIRST_START), PROVISIONAL if old else 0
+            self._make_lane(lane_id, generation, settings, FIRST_START), PROVISIONAL if trail else 0
         )
         self._lanes.add(held)
         self._lanes.rows[held] = None
         self._moves.look_at(held)
-        if old is not None:
-            held.handovers = old.row.handovers + 1
+        if trail:
+            held.handovers = trail[0].row.handovers + 1
             held.importing = PROVISIONAL + 1
-            self._adoptions.begin(held, old)
+            self._adoptions.begin(held, trail)
 
     def _change(
         self, held: HeldLane, generation: int, settings: LaneSettings, now: float, wall_ms: int

@@ -4,6 +4,17 @@ A worker that has left (the router has fewer) does not write its spool any more:
 it for writing, under its lock. A worker that stays keeps its spool open; others only read it, and only lanes that
 it has parted with: nothing changes in these any more. So nobody keeps a worker that was killed from starting again.
 
+Several spools may have a lane. Each hand-over adds one to the number in its row, and a row is deleted only when the
+lane is complete in a spool with a higher one. So the row with the highest number says where the lane was last, and the
+mark of its import whether that spool has all of it:
+
+    no mark, PARTED     it has; what others have is of no use to anybody
+    COPIED              it has; the spool with the number below may still have the lane, and is to be rid of it
+    a position          it has what came to it (`node.home.lanes.adoption`); all else is in the spool with the number
+                        below, whose row says the same of itself
+
+The rows from the latest down to one that has all, each with the number below the one before, are the *trail* of a lane.
+
 No clock; the spools are reached through the port `Neighbours`. `node.home.lanes.adoption` and `early_copies` use
 this.
 """
@@ -17,7 +28,7 @@ from node.home.spool import layout
 from storage.spool import SpoolFullError, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from node.home.lanes.outbox import Outbox
@@ -97,6 +108,10 @@ class Old(NamedTuple):
     lease: bytes | None
 
 
+#: A lane in other spools, the latest first.
+Trail = list[Old]
+
+
 class Others:
     """What is open of the other spools, and who has left."""
 
@@ -114,22 +129,29 @@ class Others:
         #: Spools that cannot be read, as operators were told.
         self._unreadable: dict[str, None] = {}
 
-    def search(self, lane_ids: list[int]) -> dict[int, Old]:
-        """Look for lanes in the other spools; of two that have a lane the later hand-over counts."""
-        found: dict[int, Old] = {}
-        if self._neighbours is None or not lane_ids:
-            return found
+    def search(self, lane_ids: Iterable[int]) -> dict[int, Trail]:
+        """Give the trails of the lanes that other spools have."""
+        return self._trails(dict.fromkeys(lane_ids))
+
+    def trails_below(self, handovers: Mapping[int, int]) -> dict[int, Trail]:
+        """Give where lanes came from that are here: the trail of each below its number of hand-overs."""
+        return self._trails(handovers)
+
+    def _trails(self, below: Mapping[int, int | None]) -> dict[int, Trail]:
+        rows: dict[int, Trail] = {}
+        if self._neighbours is None or not below:
+            return rows
         for name in self._neighbours.names():
             try:
                 with self._neighbours.view(name) as spool:
-                    for lane_id in lane_ids:
+                    for lane_id in below:
                         old = look(spool, name, lane_id)
-                        known = found.get(lane_id)
-                        if old is not None and (known is None or known.row.handovers < old.row.handovers):
-                            found[lane_id] = old
+                        if old is not None:
+                            rows.setdefault(lane_id, []).append(old)
             except errors.UnavailableError as error:
                 self._cannot_read(name, error)
-        return found
+        trails = {lane_id: _trail(found, below[lane_id]) for lane_id, found in rows.items()}
+        return {lane_id: trail for lane_id, trail in trails.items() if trail}
 
     def _cannot_read(self, name: str, error: errors.AngariumError) -> None:
         if name not in self._unreadable:
@@ -151,14 +173,32 @@ class Others:
         self._read[name] = None
         return spool
 
-    def source(self, name: str, lane_id: int) -> Spool | None:
-        """Give the spool to copy a lane from, which does not change there any more; None: not yet."""
-        if self._opened is None or self._opened_name != name:
-            spool = self.read(name)
-            found = None if spool is None else look(spool, name, lane_id)
-            if found is not None and found.row.importing == layout.PARTED:
-                return spool
-        return self.open(name)
+    def sources(self, names: list[str], lane_id: int) -> list[Spool]:
+        """Give the spools to copy a lane from, which does not change there any more; none: not yet.
+
+        Of several each is read: only one can be open for writing.
+        """
+        if len(names) == 1:
+            source = self._at_rest(names[0], lane_id) or self.open(names[0])
+            return [] if source is None else [source]
+        assert self._neighbours is not None
+        there = self._neighbours.names()
+        if not all(name in there for name in names):
+            return []
+        found = [self._at_rest(name, lane_id, may_have_left=True) for name in names]
+        sources = [spool for spool in found if spool is not None]
+        return sources if len(sources) == len(names) else []
+
+    def _at_rest(self, name: str, lane_id: int, *, may_have_left: bool = False) -> Spool | None:
+        """Give a spool to read in which nothing of a lane changes: it was parted with, or the worker has left."""
+        if self._opened is not None and self._opened_name == name:
+            return self._opened
+        found = None if (spool := self.read(name)) is None else look(spool, name, lane_id)
+        if found is None:
+            return None
+        assert self._neighbours is not None
+        has_left = may_have_left and self.has_left(name) and not self._neighbours.is_running(name)
+        return spool if has_left or found.row.importing == layout.PARTED else None
 
     def open(self, name: str) -> Spool | None:
         """Open the spool of a worker that has left for writing; None while it runs, or if it may come back."""
@@ -244,6 +284,18 @@ class Others:
             self.close()
         for name in [name for name in self._read if name not in needed]:
             self.stop_reading(name)
+
+
+def _trail(rows: Trail, below: int | None) -> Trail:
+    """Give the trail among the rows of a lane: from the latest, or from the one with the number below this one."""
+    trail: Trail = []
+    number = max(old.row.handovers for old in rows) if below is None else below - 1
+    while old := next((old for old in rows if old.row.handovers == number), None):
+        trail.append(old)
+        if old.row.importing in (0, layout.PARTED):
+            break
+        number -= 1
+    return trail
 
 
 def look(spool: Spool, name: str, lane_id: int) -> Old | None:

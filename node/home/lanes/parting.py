@@ -127,8 +127,8 @@ class Parting:
         elsewhere = self._others.search([held.lane_id for held in parting])
         for held in parting:
             self._put_aside(held)
-            old = elsewhere.get(held.lane_id)
-            if old is not None and old.row.handovers > held.handovers and not old.row.importing:
+            latest = [old.row for old in elsewhere.get(held.lane_id, ())[:1]]
+            if any(row.handovers > held.handovers and not row.importing for row in latest):
                 self._had[held.lane_id] = None
 
     def _put_aside(self, held: HeldLane) -> None:

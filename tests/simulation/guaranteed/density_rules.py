@@ -13,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from node.home.spool.held_lanes import PROVISIONAL, RESERVED_LEAST
+from tests.simulation.event_history import FOREVER
 from tests.simulation.guaranteed.records import endpoint_of
 from tests.simulation.history_index import Violation
 
@@ -54,10 +55,16 @@ def density(index: GuaranteedIndex) -> Iterator[Violation]:
 
 
 def _known(index: GuaranteedIndex) -> dict[int, dict[int, None]]:
-    """Give the positions of each lane with which somebody knows a message."""
+    """Give the positions of each lane with which somebody knows a message.
+
+    What an endpoint got while it was taken over has no true ones if it was deleted before that was done.
+    """
     known: dict[int, dict[int, None]] = {}
     for lane, position in (*index.stored, *index.emitted):
-        known.setdefault(lane, {})[position] = None
+        endpoint = index.history.endpoints.get(endpoint_of(lane))
+        is_gone = endpoint is not None and endpoint.deleted_at < FOREVER
+        if position < PROVISIONAL or (lane, position) in index.emitted or not is_gone:
+            known.setdefault(lane, {})[position] = None
     for flow in index.history.flows:
         for delivery in flow.deliveries:
             known.setdefault(delivery.place[0], {})[delivery.place[1]] = None

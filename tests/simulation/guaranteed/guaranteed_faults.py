@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from node.home.spool import layout
+from storage.spool import Table
 from tests.simulation.fault_injection import KINDS as DIRECT_KINDS
 from tests.simulation.fault_injection import SHORT_MAX_S, Faults
 from tests.simulation.guaranteed.guaranteed_world import (
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from tests.simulation.guaranteed.guaranteed_node import GuaranteedNode
     from tests.simulation.guaranteed.guaranteed_world import GuaranteedWorld
     from tests.simulation.guaranteed.records import EndpointRecord
+    from tests.simulation.guaranteed.simulated_home import WorkerDisk
     from tests.simulation.simulated_network import Loop
 
 
@@ -88,7 +91,7 @@ class GuaranteedFaults(Faults):
         index = self._worker()
         self._note(f"worker {index}", "will find that a sync fails")
         disk = self._guaranteed_node.disks.get(index)
-        if disk is not None:
+        if disk is not None and index not in self._node.supervisor.given_up:  # its worker would find it
             disk.disk.is_failing = True
 
     def scale(self) -> None:
@@ -121,6 +124,43 @@ class GuaranteedFaults(Faults):
         self.slow_disk(leaving, SHORT_MAX_S)
         self.publish_all()
         self._loop.after(self._rng.random() * 0.1, lambda: self._scale_to(leaving, go_on))
+
+    def give_up_heir(self, rng: random.Random, until: float) -> None:
+        """The worker that takes over lanes of the last one dies for good while it does, and is to leave with them.
+
+        Who was given up and is still wanted at the end is started again.
+        """
+        node = self._guaranteed_node
+
+        def poll(is_done: Callable[[], bool], then: Callable[[], None]) -> None:
+            if is_done():
+                then()
+            elif self._loop.now < until:
+                self._loop.after(0.005, lambda: poll(is_done, then))
+
+        def scaled(workers: int) -> Callable[[], bool]:
+            def is_done() -> bool:
+                if node.supervisor.target <= workers:
+                    return True
+                if rng.random() < 0.1:
+                    self._scale_to(workers, lambda: None)
+                return False
+
+            return is_done
+
+        def give_up() -> None:
+            self._note("worker 1", "is given up")
+            node.supervisor.give_up_worker(1)
+            node.disks[1].disk.is_failing = False
+            poll(scaled(1), lambda: None)
+
+        def take_over() -> None:
+            self.slow_disk(1, SHORT_MAX_S)
+            self.publish_all()
+            poll(lambda: rng.random() < 0.05 and is_taking_over(node.disks.get(1)), give_up)
+
+        poll(scaled(2), take_over)
+        self._loop.at(until, node.supervisor.start_again)
 
     def publish_all(self) -> None:
         """Everybody publishes a little, with each producer."""
@@ -294,6 +334,12 @@ class GuaranteedFaults(Faults):
         for client in self._clients:
             for flow in getattr(client, "flows", ()):
                 flow.settle_some(len(flow.held))
+
+
+def is_taking_over(place: WorkerDisk | None) -> bool:
+    """Tell whether the disk of a worker has lanes of which not all is there."""
+    rows = [] if place is None else place.disk.scan(Table.LANES)
+    return any(layout.unpack_lane(value).importing > 0 for key, value in rows if len(key) == 8)
 
 
 BASE: Final[dict[str, int]] = {

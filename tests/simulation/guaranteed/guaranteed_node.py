@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from angarium import errors
 from angarium.errors import AngariumError, error_for
+from cluster.supervisor.supervisor import STOPPED
 from node.home.home import Home, HomeLimits
 from router.ground.config import SpoolLimits
 from router.ground.effects import AskController, ReplyController
@@ -93,6 +94,10 @@ class GuaranteedNode(SimulatedNode):
         rows = [
             {"role": role, "index": index, "incarnation": incarnation, "pid": incarnation, "state": "ready"}
             for role, index, incarnation in alive
+        ]
+        rows += [
+            {"role": "worker", "index": index, "incarnation": 0, "pid": None, "state": STOPPED}
+            for index in self.supervisor.given_up
         ]
         return {"workers": self.supervisor.target, "processes": rows, "events": []}
 

@@ -54,6 +54,10 @@ READERS = 0.35
 WRITERS = 0.35
 #: How many worlds retain messages.
 RETAINING = 0.6
+#: In how many of those with another number of workers now and then one dies for good that is taking lanes over.
+GIVING_UP = 0.4
+#: Until so long after the disturbed time.
+GIVEN_UP_S = 3.0
 #: What consumers hold for ever would keep others waiting; nobody stalls for longer.
 STALL_MAX_S = 1.5
 
@@ -62,11 +66,18 @@ def run(seed: str, router_class: type[Router] = Router, home_class: type[Home] =
     """Run one seed and judge it."""
     started = time.perf_counter()
     world = guaranteed_world.draw(random.Random(seed), router_class, home_class)
+    giving_up = random.Random(f"{seed} gives up")
+    # What a worker that leaves did not store is sent again: behind what others stored meanwhile under the same name.
+    may_give_up = "scaling" in world.features and "shared-names" not in world.features
+    gives_up = may_give_up and giving_up.random() < GIVING_UP
+    if gives_up:
+        world = world._replace(settings=world.settings._replace(workers=3))
     with sizes(world):
         play = GuaranteedScenario(seed, world)
         play.add_readers(random.Random(f"{seed} reads"))
         play.add_writers(random.Random(f"{seed} writes"))
         play.add_retaining(random.Random(f"{seed} retains"))
+        play.giving_up = giving_up if gives_up else None
         with scenario.watched(play.history):
             play.play()
     history = play.history
@@ -118,6 +129,8 @@ class GuaranteedScenario:
         self._is_busy = True
         #: What makes them publish and read what is retained, if anything does.
         self._retaining: Retaining | None = None
+        #: What draws when a worker is given up, if one is.
+        self.giving_up: random.Random | None = None
 
     def make_node(self, rng: random.Random) -> GuaranteedNode:
         """Make the node that the clients connect to."""
@@ -247,6 +260,8 @@ class GuaranteedScenario:
             self.history.polluted_vpns = ["default"]
             loop.after(self._rng.random(), hostile.begin)
         self._faults.schedule(self.world.faults, loop.now + 0.2, loop.now + duration)
+        if self.giving_up is not None:
+            self._faults.give_up_heir(self.giving_up, loop.now + duration + GIVEN_UP_S)
 
     def be_calm(self) -> None:
         """End that; what was begun goes on to its end."""

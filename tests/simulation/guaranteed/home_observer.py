@@ -6,6 +6,7 @@ history is what a restart would find, and what the router was told.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -54,6 +55,7 @@ class DiskObserver:
         self._rows: dict[int, None] = {}
         #: Lane -> its mark of an import.
         self._importing: dict[int, int] = {}
+        history.observers[worker] = self
 
     def committed(self, disk: SimulatedDisk, changes: Sequence[Change], now: float) -> None:
         """Take note that these changes are durable; `disk` has them."""
@@ -94,6 +96,9 @@ class DiskObserver:
         importing = 0 if value is None else layout.unpack_lane(value).importing
         if self._importing.get(lane) == PROVISIONAL + 1 and importing not in (0, PROVISIONAL + 1):
             self._place(lane, importing - 1 - PROVISIONAL, touched)
+        if importing == layout.COPIED and self._importing.get(lane, 0) > 0:
+            for other in self._history.observers.values():
+                other._placed_elsewhere(lane, self)
         self._importing[lane] = importing
         floor = 1 << 62 if value is None else layout.unpack_lane(value).floor
         if floor < PROVISIONAL:
@@ -136,6 +141,20 @@ class DiskObserver:
             )
             touched[new] = None
         self._history.place(self._worker, lane, by)
+
+    def _placed_elsewhere(self, lane: int, new: DiskObserver) -> None:
+        """Another worker has all of a lane that was unfinished here, so the same contents under the true positions.
+
+        If that is nothing, because the lane was emptied, the last position here is the one before the first there.
+        """
+        here = {what: at for (of, at), what in self._known.items() if of == lane and at > PROVISIONAL}
+        if self._importing.get(lane) != PROVISIONAL + 1 or not here:
+            return
+        found = {what: at for (of, at), what in new._known.items() if of == lane}
+        shifts = Counter(found[what] - at for what, at in here.items() if what in found)
+        shifts = shifts or Counter([new._importing[lane] - 1 - max(here.values())])
+        self._place(lane, shifts.most_common(1)[0][0], {})
+        self._importing[lane] = 0
 
     def _read(self, disk: SimulatedDisk, key: bytes, before: dict[Place, None], now: float) -> None:
         """Read a segment that changed."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tests.simulation.event_history import ConnectionRecord
+    from tests.simulation.guaranteed.home_observer import DiskObserver
     from tests.simulation.guaranteed.reader_records import ReaderRecord
     from tests.simulation.guaranteed.retained_records import Reading
     from tests.simulation.guaranteed.writer_records import WriterRecord
@@ -442,6 +443,8 @@ class GuaranteedHistory:
         #: Lane -> the gaps that its home noted, and the highest position below which it was emptied at once.
         self.gaps: dict[int, dict[tuple[int, int], None]] = {}
         self.emptied: dict[int, int] = {}
+        #: Worker -> who watches its disk.
+        self.observers: dict[int, DiskObserver] = {}
         #: Attributes of each Message VPN: (time, attributes), rising.
         self.vpns: dict[str, list[tuple[float, Attributes]]] = {}
         #: Publications whose copies reached direct subscribers: (connection, number, time).

@@ -137,6 +137,11 @@ class Stage:
         self.scenario.history.fault(self.now, f"worker {index}", "is killed")
         self.scenario.node.supervisor.kill_worker(index)
 
+    def give_up_worker(self, index: int) -> None:
+        """A worker dies as often as the supervisor starts it."""
+        self.scenario.history.fault(self.now, f"worker {index}", "is given up")
+        self.scenario.node.supervisor.give_up_worker(index)
+
     def kill_router(self) -> None:
         self.scenario.history.fault(self.now, "router", "is killed")
         self.scenario.node.kill_router()

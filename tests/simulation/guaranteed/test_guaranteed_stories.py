@@ -12,7 +12,10 @@ import pytest
 
 from angarium import errors, wire
 from node.home.home import Home, HomeLimits
+from node.home.lanes import importing, others
+from node.home.lanes.others import Others
 from node.home.spool import layout
+from node.home.spool.held_lanes import PROVISIONAL
 from router.admission.spooling import Rearranging
 from router.sessions.producer import Memory
 from storage.spool import Table
@@ -305,6 +308,99 @@ def test_a_worker_that_died_while_it_took_queues_over_finishes_that_before_it_le
         assert stage.on_disk(name) == names(sent)
     assert all(one.is_acked for one in sent)
     assert stage.finish() == []
+
+
+def mark_of(stage: Stage, worker: int) -> int:
+    """Give the highest mark of an import on the disk of a worker, 0 for none."""
+    place = stage.scenario.node.disks.get(worker)
+    rows = [] if place is None else place.disk.scan(Table.LANES)
+    return max([0, *(layout.unpack_lane(value).importing for key, value in rows if len(key) == 8)])
+
+
+def scale_down(stage: Stage, to: int) -> None:
+    """Ask for fewer workers until that is not refused."""
+
+    def ask() -> bool:
+        stage.scale(to)
+        stage.wait(0.1)
+        return stage.scenario.node.supervisor.target == to
+
+    stage.until(ask)
+
+
+def scale_and_give_up(stage: Stage, to: int, *, is_placed: bool) -> list[Publication]:
+    """The worker that gets a partition dies for good in the middle of that."""
+    node, heir = stage.scenario.node, to - 1
+    producer = stage.producer(f"p{to}")
+    stage.slow_disk(20.0, index=heir)
+    with pytest.MonkeyPatch.context() as slowly:
+        slowly.setattr(Others, "sources", lambda *_: [])  # nobody begins to read
+        scale_down(stage, to)
+        stage.until(lambda: mark_of(stage, heir) > PROVISIONAL)
+        sent = stage.publish(producer, *["t/1"] * 24)
+        stage.until(lambda: all(one.is_acked for one in sent) and to not in node.supervisor.workers)
+        if not is_placed:
+            stage.give_up_worker(heir)
+    if is_placed:
+        stage.until(lambda: 0 < mark_of(stage, heir) < PROVISIONAL)
+        stage.give_up_worker(heir)
+    return sent
+
+
+def workers_given_up(seed: str, workers: int, *, is_placed: bool) -> tuple[Stage, list[Publication]]:
+    """One worker after the other leaves, and its heir dies for good before it has all; the first one is left."""
+    attributes = {"partition_count": 3 * workers, "access_type": "non-exclusive", "subscriptions": ["t/>"]}
+    stage = Stage(seed, workers=workers, orders=attributes)
+    sent = stage.publish(stage.producer(), *FIFTY)
+    stage.wait()
+    for to in range(workers - 1, 1, -1):
+        sent += scale_and_give_up(stage, to, is_placed=is_placed)
+    scale_down(stage, 1)
+    return stage, sent
+
+
+@pytest.mark.requirement("R163", "R190")
+@pytest.mark.parametrize(
+    ("workers", "is_placed", "kills_heir"),
+    [(3, False, False), (3, True, True), (4, False, True), (4, True, False)],
+)
+def test_what_a_worker_that_is_given_up_was_taking_over_goes_to_its_next_home(
+    seed: str, workers: int, is_placed: bool, kills_heir: bool
+) -> None:
+    """All of it: what had come to that worker, and what is still where it was taking it from, however far back."""
+    stage, sent = workers_given_up(seed, workers, is_placed=is_placed)
+    stage.slow_disk(3.0, index=0)
+    for _ in range(3 * kills_heir):
+        stage.until(lambda: mark_of(stage, 0) > 0)
+        stage.wait(0.5)
+        stage.kill_worker(0)
+        stage.scale(2)  # refused
+    stage.wait(20.0)
+    assert stage.scenario.node.supervisor.target == 1
+    assert set(stage.homes("orders")) == {0}
+    assert sorted(stage.on_disk("orders")) == sorted(names(sent))
+    assert list(stage.scenario.node.disks) == [0], "the others are gone"
+    assert all(one.is_acked for one in sent)
+    assert stage.finish() == []
+
+
+def test_a_home_that_takes_over_only_what_the_last_one_has_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trail = others._trail
+    monkeypatch.setattr(others, "_trail", lambda rows, below: trail(rows, below)[:1])
+    stage, _ = workers_given_up(SEEDS[0], 3, is_placed=True)
+    stage.wait(10.0)
+    assert "left" in {violation.rule for violation in stage.finish()}
+
+
+def test_a_home_that_puts_what_came_last_nowhere_behind_the_rest_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importing.Part, "shift", property(lambda _: 0, lambda *_: None), raising=False)
+    stage, _ = workers_given_up(SEEDS[0], 3, is_placed=False)
+    stage.wait(10.0)
+    assert {violation.rule for violation in stage.finish()} & {"gap", "order"}
 
 
 @pytest.mark.requirement("R190")

@@ -11,6 +11,7 @@ import pytest
 from angarium import errors, wire
 from node.home.lanes import adoption
 from node.home.spool import layout
+from node.home.spool.held_lanes import PROVISIONAL
 from storage.spool import Table
 from tests.share import some
 from tests.simulation.simulated_disk import SimulatedDisk
@@ -464,3 +465,204 @@ def test_a_spool_that_cannot_be_read_is_told_and_others_go_on() -> None:
     driven.settle_down()
     assert [event["event"] for event in driven.told] == ["spool_unreadable"]
     assert driven.totals[LANE][0] == 0
+
+
+# -- a lane that its last worker was still taking over ---------------------------------------------------------
+
+
+def row_disk(handovers: int, importing: int) -> SimulatedDisk:
+    disk = SimulatedDisk()
+    row = layout.LaneRow(1, 1, handovers, importing, {})
+    disk.commit([(Table.LANES, layout.number_key(LANE), layout.pack_lane(row))])
+    return disk
+
+
+@pytest.mark.parametrize(
+    ("rows", "trail", "below"),
+    [
+        ({"1": (4, 0), "2": (3, 0)}, "1", "2"),
+        ({"1": (4, layout.PARTED), "2": (3, 0)}, "1", "2"),
+        ({"1": (4, 9), "2": (3, layout.PARTED), "3": (2, 0)}, "12", "2"),
+        ({"1": (4, 9), "2": (3, PROVISIONAL + 1), "3": (2, 0)}, "123", "23"),
+        ({"1": (4, layout.COPIED), "2": (3, 9), "3": (2, 0), "4": (1, 0)}, "123", "23"),
+        ({"1": (4, 9), "2": (2, 0)}, "1", ""),
+        ({"1": (2, 0), "2": (3, 9), "3": (4, 9)}, "321", "21"),
+    ],
+)
+def test_a_trail_goes_from_the_latest_spool_to_one_that_has_all(
+    rows: dict[str, tuple[int, int]], trail: str, below: str
+) -> None:
+    """Below the hand-overs of a lane that is here it begins with the one that this came from."""
+    disks = {name: row_disk(*row) for name, row in rows.items()}
+    others = DrivenHome(neighbours=Folder("0", disks)).home.parts.others
+    assert "".join(old.name for old in others.search([LANE])[LANE]) == trail
+    assert "".join(old.name for old in others.trails_below({LANE: 4}).get(LANE, ())) == below
+
+
+class Unfinished:
+    """Worker 2 left; worker 1, which took its lanes over, got two messages and died after so many writes."""
+
+    def __init__(self, writes: int, *, purges: bool = False) -> None:
+        self.disks = {"0": SimulatedDisk(), "1": SimulatedDisk(), "2": left_behind()}
+        self.last = Folder("1", self.disks)
+        self.middle = DrivenHome(self.disks["1"], neighbours=self.last)
+        self.middle.workers = 2
+        self.middle.start(ROUTER, {})
+        self.last.running = {"2"}
+        self.middle.lanes(LANES)
+        self.middle.store(([LANE], rows_of(2, 30)), producer=(PRODUCER, 40))
+        self.middle.settle_down(0.1)
+        assert self.middle.stored == 1
+        if purges:
+            self.middle.ask("endpoint.purge", lane_id=LANE)
+            self.middle.settle_down(0.1)
+        self.last.running.clear()
+        self.middle.pass_time(adoption.RETRY_S)
+        self.write(self.middle, writes)
+        self.last.close()
+        self.folder = Folder("0", self.disks)
+        self.folder.claims = self.last.claims
+        self.next = DrivenHome(self.disks["0"], neighbours=self.folder)
+        self.next.start(ROUTER, {})
+
+    def write(self, driven: DrivenHome, writes: int) -> None:
+        for _ in range(writes):
+            driven.tick()
+            driven.write()
+
+    @property
+    def marks(self) -> list[int]:
+        """The marks of the lane on the disks of workers 1 and 2, if they have it."""
+        key = layout.number_key(LANE)
+        found = [self.disks[name].get(Table.LANES, key) for name in ("1", "2") if name in self.disks]
+        return [layout.unpack_lane(value).importing for value in found if value is not None]
+
+    def lanes(self) -> None:
+        """Give the lanes to worker 0, and more messages."""
+        self.next.lanes(LANES)
+        self.next.store(([LANE], rows_of(3, 32)), producer=(PRODUCER, 50))
+
+
+@pytest.mark.requirement("R163", "R190")
+@pytest.mark.parametrize("again", [0, 5, 11])
+@pytest.mark.parametrize("writes", range(16))
+def test_what_an_unfinished_import_lacks_is_found_where_it_came_from(writes: int, again: int) -> None:
+    """However far both homes came; nothing is lost, doubled, or left behind, and positions go on."""
+    story = Unfinished(writes)
+    story.lanes()
+    driven = story.next
+    if again:
+        story.write(driven, again)
+        story.folder.close()
+        driven.kill()
+        driven.start(ROUTER, LANES)
+        driven.number = driven.stored
+        if not driven.stored:
+            driven.store(([LANE], rows_of(3, 32)), producer=(PRODUCER, 50))
+    driven.settle_down(1.0)
+    flows = [driven.bind(LANE), driven.bind(OTHER)]
+    driven.settle_down()
+    assert received(driven, flows[0]) == [b"m%d" % i for i in range(4, 35)]
+    assert driven.delivered[flows[0]].order == list(range(5, 36))
+    assert received(driven, flows[1]) == [b"m%d" % i for i in range(30)]
+    assert driven.delivered[flows[0]].counts[5] == 1, "it was delivered where it was first"
+    assert (story.folder.names(), story.folder.claims) == ([], {})
+    reference = driven.gather()
+    driven.settle_down()
+    assert driven.records[reference][LANE] == (84, {31: errors.SPOOL_OVER_QUOTA})
+    for lane_flow in flows:
+        driven.settle(lane_flow, *[(p, p) for p in driven.delivered[lane_flow].order])
+    driven.settle_down(0.1)
+    driven.home.validate()
+    assert [driven.disk.count(table) for table in (Table.BLOCKS, Table.SEGMENTS, Table.STATES)] == [0] * 3
+
+
+def test_an_unfinished_import_is_met_at_every_mark() -> None:
+    """Else the test above shows less than it says."""
+    marks = [(Unfinished(writes).marks or [0])[0] for writes in range(16)]
+    assert {PROVISIONAL + 1, 31, layout.COPIED, 0} <= set(marks)
+
+
+@pytest.mark.parametrize("writes", [0, 3])
+def test_a_purge_of_an_unfinished_import_removes_what_it_did_not_have_yet(writes: int) -> None:
+    story = Unfinished(writes, purges=True)
+    story.lanes()
+    story.next.settle_down(1.0)
+    flow = story.next.bind(LANE)
+    story.next.settle_down()
+    assert received(story.next, flow) == [b"m32", b"m33", b"m34"]
+    assert story.next.delivered[flow].order == [33, 34, 35]
+    assert story.folder.names() == []
+
+
+@pytest.mark.parametrize("writes", [0, 3])
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_if_the_spool_that_an_unfinished_import_came_from_is_gone_the_rest_is_delivered_and_kept(
+    writes: int, is_damaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Unfinished(writes)
+    away = copy.deepcopy(story.disks["2"]) if is_damaged else story.disks.pop("2")
+    view = story.folder.view
+
+    @contextmanager
+    def view_of_others(name: str) -> Iterator[Any]:
+        if name == "2":
+            raise errors.error_for(errors.SPOOL_DAMAGED, name)
+        with view(name) as disk:
+            yield disk
+
+    monkeypatch.setattr(story.folder, "view", view_of_others)
+    story.lanes()
+    story.next.settle_down(1.0)
+    told = [event["event"] for event in story.next.told]
+    assert told.count("lane_not_adopted") == 2, "of each lane"
+    assert told.count("spool_unreadable") == is_damaged
+    flow = story.next.bind(LANE)
+    story.next.settle_down()
+    assert received(story.next, flow) == [b"m30", b"m31", b"m32", b"m33", b"m34"]
+    order = story.next.delivered[flow].order
+    assert order == sorted(set(order))
+    assert order[0] >= 31, "no position is given again"
+    for name, disk in (("1", story.disks["1"]), ("2", story.disks.get("2", away))):
+        assert disk.get(Table.LANES, layout.number_key(LANE)) is not None, name
+    story.next.kill()
+    story.disks["2"] = away
+    monkeypatch.undo()
+    story.next.start(ROUTER, LANES)
+    story.next.settle_down(1.0)
+    assert story.next.totals[LANE][0] == 5
+    assert away.count(Table.SEGMENTS) == 6, "nobody has a copy"
+
+
+@pytest.mark.parametrize("writes", [0, 1, 6])
+def test_a_lane_whose_unfinished_import_went_on_is_looked_for_again(writes: int) -> None:
+    """Its worker came back before the next home had read anything, or when it had read some."""
+    story = Unfinished(0)
+    story.folder.running = set() if writes else {"1"}
+    story.lanes()
+    story.write(story.next, writes)
+    story.folder.close()
+    story.middle.kill()
+    story.middle.start(ROUTER, LANES)
+    story.middle.settle_down(1.0)
+    assert "2" not in story.disks
+    story.middle.restart()
+    story.folder.running = set()
+    story.next.settle_down(1.0)
+    flow = story.next.bind(LANE)
+    story.next.settle_down()
+    assert received(story.next, flow) == [b"m%d" % i for i in range(4, 35)]
+    assert story.next.delivered[flow].order == list(range(5, 36))
+    assert story.folder.names() == []
+    story.next.home.validate()
+
+
+def test_a_lane_that_is_deleted_while_two_spools_have_it_leaves_nothing_here() -> None:
+    story = Unfinished(3)
+    story.lanes()
+    story.write(story.next, 6)
+    story.next.lanes({}, LANE, OTHER)
+    story.next.settle_down(1.0)
+    tables = (Table.LANES, Table.BLOCKS, Table.SEGMENTS, Table.STATES, Table.RECORDS)
+    assert [story.next.disk.count(table) for table in tables] == [0] * 5
+    assert (story.folder.names(), story.folder.claims) == ([], {})
