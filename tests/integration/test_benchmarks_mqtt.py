@@ -12,6 +12,7 @@ from benchmarks.http import suite as http
 from benchmarks.mqtt import plan
 from benchmarks.mqtt.suite import exchange
 from tests.integration.mqtt_node import mqtt_node
+from tests.share import some
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +74,7 @@ def test_a_scenario_loses_nothing(broker: Broker, scenario: plan.Scenario) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("window", [http.HTTP, *http.WINDOWS])
+@pytest.mark.parametrize("window", some((http.HTTP, *http.WINDOWS), of=2))
 def test_what_is_posted_is_stored(broker: Running, window: int) -> None:
     mqtt_url, broker.url = broker.url, broker.http_url
     try:

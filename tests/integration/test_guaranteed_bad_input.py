@@ -483,7 +483,7 @@ FLOOD_CODES = {
 }
 
 
-@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
+@pytest.mark.parametrize("flood", some(FLOODS.values(), of=2), ids=some(FLOODS, of=2))
 def test_a_flood_of_requests_is_answered_or_refused_one_by_one(
     attacked: AttackedSpool, flood: Callable[[RawGuaranteed], None]
 ) -> None:
