@@ -9,7 +9,7 @@ import pytest
 
 from tests.acceptance.document import Block, Desk, blocks
 from tests.acceptance.installation import ROOT, lend
-from tests.share import is_long, some
+from tests.share import is_long
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +96,7 @@ def test_our_side_of_each_comparison_works(quick_desk: Desk) -> None:
     """The Python that imports the client is ours; the rest needs the other broker. All have a queue of one name."""
     with quick_desk.reader() as reader:
         reader.read([typed("source .venv/bin/activate", "angarium up --detach")])
-        for page in some(("rabbitmq", "nats", "kafka", "solace"), of=2):
+        for page in ("rabbitmq", "nats", "kafka", "solace"):
             examples = blocks(ROOT / "docs" / "coming-from" / f"{page}.md")
             ours = [one for one in examples if one.language == "python" and "angarium" in one.text]
             assert ours
