@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import shutil
 import ssl
 import threading
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives import serialization
 import angarium
 from angarium import blocking, errors
 from angarium.client.transport.credentials import Credentials
+from angarium.client.transport.stream import StreamTransport
 from tests.integration.certificates import FUTURE, PAST, Authority, Pair
 from tests.integration.scripted_router import LIMIT_S, Router, run, running_router
 from tests.integration.stream_peer import GREETING, StreamPeer
@@ -274,6 +276,22 @@ def test_a_node_that_demands_a_certificate_is_told(
         error = fails(url, ca_file=authority.cert)
         assert "demands a certificate of the client" in error.detail
         assert "cert_file and key_file" in error.advice
+
+
+def test_a_node_that_demands_one_is_told_although_it_refuses_before_anything_was_said(
+    server_pair: Pair, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With TLS 1.3 the handshake is over for the client then, and it has its HELLO to send."""
+    write = StreamTransport._write
+
+    def write_and_wait(self: StreamTransport, pieces: list[bytes]) -> None:
+        write(self, pieces)
+        assert self._socket is not None
+        select.select((self._socket,), (), (), LIMIT_S)
+
+    monkeypatch.setattr(StreamTransport, "_write", write_and_wait)
+    with refusing(server_pair.server_context(clients_of=authority.cert), tmp_path) as url:
+        assert "demands a certificate of the client" in fails(url, ca_file=authority.cert).detail
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

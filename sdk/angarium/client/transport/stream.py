@@ -211,8 +211,9 @@ class StreamTransport:
             self._on_message(frames)
             if self.closed:
                 return
-        self._on_drained()
-        if end is not None:
+        if end is None:
+            self._on_drained()
+        else:
             self._lose(end)
 
     def _take_in(self, count: int, messages: list[list[bytes]]) -> str | AngariumError | None:
