@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gateway.mqtt.codec import Packet
 
 #: Of each kind, and how long each rests when all that it has published is acknowledged.
-CLIENTS: Final = short(6, long=20)
-REST_S: Final = short(0.12, long=0.0)
+CLIENTS: Final = short(4, long=20)
+REST_S: Final = short(0.2, long=0.0)
 #: Of each client that are unacknowledged at a time, with QoS 1 and with QoS 2.
 ONCE_MAX: Final = 10
 TWICE_MAX: Final = 5

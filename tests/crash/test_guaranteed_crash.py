@@ -17,7 +17,7 @@ from tests.share import short
 pytestmark = pytest.mark.slow
 
 #: Of each campaign; the publisher needs lines / rate = 8 s, and what was broken has to come back.
-LINES, RATE = short((800, 100), long=(16_000, 2_000))
+LINES, RATE = short((400, 50), long=(16_000, 2_000))
 SEED = int(os.environ.get("ANGARIUM_CRASH_SEED", "1"))
 
 

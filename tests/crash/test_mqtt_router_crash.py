@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 #: Besides those with QoS 1 and with QoS 2.
-CLIENTS_DIRECT: Final = short(4, long=10)
+CLIENTS_DIRECT: Final = short(2, long=10)
 KILLS: Final = short(2, long=3)
 
 

@@ -35,7 +35,7 @@ LOADED = "[router]\ncontrol_frames_per_second = 1000\n[worker]\ntopic_cache_max 
 FLOOD_BYTES = short(150, long=200) * MIB
 FLOOD_MESSAGE_BYTES = 50_000
 STORM_CONNECTS = 200
-STORM_CONNECTS_MIN = 1_000
+STORM_CONNECTS_MIN = short(400, long=1_000)
 
 
 @pytest.fixture(scope="module")

@@ -125,7 +125,7 @@ def test_the_server_does_what_it_says(node: Node, tmp_path: Path, role: str) -> 
         cwd=tmp_path,
         env=os.environ
         | {"PYTHONPATH": str(CONFIG.parents[2]), "SCHEMATHESIS_HOOKS": "tests.integration.openapi_hooks"}
-        | {"OPENAPI_PATHS_OF": str(short(2, long=1) if EXAMPLES is None else 1)},
+        | {"OPENAPI_PATHS_OF": str(short(3, long=1) if EXAMPLES is None else 1)},
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
