@@ -87,14 +87,19 @@ class FanOut:
         return SEND_WORK * self._sessions(a_round) + a_round.rows / 100
 
     def is_for_many(self, a_round: Round[Session]) -> bool:
-        """Tell whether a round goes to more sessions than a step has time for: asked of most rounds, it is quick."""
-        return self._sessions(a_round) > self.crowd_min
+        """Tell whether a round goes to more sessions than a step has time for, and may be cut by them.
+
+        It is asked of most rounds, and is quick.
+        """
+        return len(a_round.plain) <= _CROWD_SETS_MAX and self._sessions(a_round) > self.crowd_min
 
     def _sessions(self, a_round: Round[Session]) -> int:
         """Give about how many sessions a round goes to, those of several sets for each."""
         sessions = 0
         for result in a_round.plain:
-            sessions += self._count(result.set)
+            filters = result.set.filters
+            # A call for each row would be a tenth of what is done for a round whose rows have sets of their own.
+            sessions += len(filters[0].members) if len(filters) == 1 else self._count(result.set)
         return sessions
 
     def cut(self, a_round: Round[Session]) -> Pieces | Crowd | None:
@@ -108,16 +113,16 @@ class FanOut:
 
     def _crowd(self, a_round: Round[Session]) -> Crowd | None:
         """Cut a round by its sessions if there are very many, and one is not much work by itself."""
-        plain, count = a_round.plain, self._sessions(a_round)
+        plain = a_round.plain
         if (
-            count <= self.crowd_min
-            or a_round.choice
+            a_round.choice
             or a_round.endpoints
             or a_round.producer is not None
             or a_round.kept is not None
-            or len(plain) > _CROWD_SETS_MAX
+            or not self.is_for_many(a_round)
         ):
             return None
+        count = self._sessions(a_round)
         work = SEND_WORK + sum([self.of_elided(one) * one.rows for one in plain]) / count
         if work > self.step_us and a_round.rows > count:
             return None
@@ -137,13 +142,23 @@ class FanOut:
             ("choice", a_round.choice, self.of_choice),
             ("endpoints", taken, of_endpoints),
         ]
-        total = sum([weigh(one) * one.rows for _, results, weigh in kinds for one in results])
+        total = self._plain_work(a_round) + sum(
+            [weigh(one) * one.rows for _, results, weigh in kinds[1:] for one in results]
+        )
         if total <= self.step_us:
             return None
         kinds[0] = ("plain", [one.packed() for one in plain], of_plain)
         if taken or a_round.producer is not None:
             kinds.append(("parts", a_round.parts, _of_nobody))
         return Pieces(a_round, kinds, self.step_us)
+
+    def _plain_work(self, a_round: Round[Session]) -> float:
+        """Give what all rows cost that are for everybody."""
+        plain = a_round.plain
+        if self._eliding.sessions:
+            of_plain = self.of_joined if len(plain) > 1 else self.of_elided
+            return sum([of_plain(one) * one.rows for one in plain])
+        return JOIN_WORK * self._sessions(a_round) if len(plain) > 1 else 0.0
 
     def of_joined(self, result: PlainResult[Session]) -> float:
         """Give what a row costs of one of several sets of sessions."""
