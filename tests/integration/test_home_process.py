@@ -23,11 +23,16 @@ import pytest
 import zmq
 
 from angarium import wire
+from angarium_server import launch
 from node.backlog.segment import Segment
 from storage.spool import Table, is_owned, open_readonly, open_spool
+from tests.command_server import PROGRAM
+from tests.warm_start import WarmNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.command_server import CommandServer
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUTER = 3
@@ -42,7 +47,9 @@ _encode = msgspec.msgpack.Encoder().encode
 class PlayedRouter:
     """The router's end of the socket to one worker process, and the controller's."""
 
-    def __init__(self, folder: Path, runtime: Path, index: int = 0) -> None:
+    def __init__(self, commands: CommandServer, folder: Path, runtime: Path, index: int = 0) -> None:
+        self._commands = commands
+        self._log = folder / f"{index}.log"
         self.runtime = runtime
         self.index = index
         config = {"spool_dir": str(folder / "spool"), "spool_map_bytes": 1 << 28}
@@ -51,7 +58,7 @@ class PlayedRouter:
         self.socket = self._bind("workers")
         self.control = self._bind("control")
         self.incarnation = 10
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: WarmNode | None = None
         self.identity = self.control_identity = b""
         self.requests = 0
         self.clear()
@@ -89,11 +96,13 @@ class PlayedRouter:
         self.incarnation += 1
         index, incarnation = str(self.index), str(self.incarnation)
         arguments = ["--runtime", str(self.runtime), "--index", index, "--incarnation", incarnation]
-        self.process = subprocess.Popen([sys.executable, "-m", "node", *arguments], cwd=ROOT)
+        program = [PROGRAM, str(ROOT / "node" / "__main__.py"), *arguments]
+        with self._log.open("ab") as log:
+            self.process = WarmNode(self._commands, program, log, launch.environment())
 
     def end(self, how: signal.Signals) -> None:
         assert self.process is not None
-        self.process.send_signal(how)
+        os.kill(self.process.pid, how)
         assert self.process.wait(PATIENCE_S) == (0 if how == signal.SIGTERM else -how)
         self.process = None
 
@@ -183,9 +192,9 @@ def _runtime(name: str) -> Path:
 
 
 @pytest.fixture
-def routers(tmp_path: Path) -> Iterator[list[PlayedRouter]]:
+def routers(tmp_path: Path, commands: CommandServer) -> Iterator[list[PlayedRouter]]:
     """Two workers of one node."""
-    played = [PlayedRouter(tmp_path, _runtime(str(index)), index) for index in range(2)]
+    played = [PlayedRouter(commands, tmp_path, _runtime(str(index)), index) for index in range(2)]
     try:
         yield played
     finally:
