@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.requirement("R235"), pytest.mark.requirement("R236"), pytest.mark.slow]
 
-SEEDS_DEFAULT = short(10, long=20)
-SEEDS_PER_TEST = 10
+SEEDS_DEFAULT = short(5, long=20)
+SEEDS_PER_TEST = short(5, long=10)
 #: A fault that is planted shows within so many seeds.
 SEEDS_OF_FAULTS = 300
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 SERIES = 0
 #: Seconds on one core.
-SEEDS_DEFAULT = short(4, long=20)
+SEEDS_DEFAULT = short(3, long=20)
 #: Seeds of one test, so that a failure is found, and named, soon.
-SEEDS_PER_TEST = 4
+SEEDS_PER_TEST = short(3, long=4)
 #: Runs in which is counted what the rules had to judge: much of everything for little time.
 COUNTED = (1, 3, 8, 28, 32, 38, 39, 43, 47, 50, 54, 55, 58)
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.requirement("R241"), pytest.mark.slow]
 
-SEEDS_DEFAULT = short(5, long=20)
-SEEDS_PER_TEST = 5
+SEEDS_DEFAULT = short(3, long=20)
+SEEDS_PER_TEST = short(3, long=5)
 #: A fault that is planted shows within so many seeds.
 SEEDS_OF_FAULTS = 200
 

@@ -18,7 +18,7 @@ from cluster.standby.pair.member import ActUntil, Member, Release
 from cluster.standby.pair.outside import Take
 from storage.groups import GroupLog
 from storage.shipping.shipping import Shipping
-from tests.share import some
+from tests.share import short, some
 from tests.simulation import simulate
 from tests.simulation.standby.scenario import PRODUCERS, Scenario
 from tests.simulation.standby.simulated_host import HOMES, SimulatedHost
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tests.simulation.standby.simulated_home import SimulatedHome
 
 SEEDS_VARIABLE = "ANGARIUM_STANDBY_SEEDS"
-SEEDS_DEFAULT = 10
-SEEDS_PER_TEST = 10
+SEEDS_DEFAULT = short(5, long=10)
+SEEDS_PER_TEST = short(5, long=10)
 #: In the last one a primary that is one no more tells the next one of more workers.
 GROWING_SEEDS = [*some((f"growing/{number}" for number in range(12)), of=4), "s77/35580"]
 #: How long a fault is looked for if a change made it show elsewhere.
