@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from storage import pages
 from storage.spool import DATA_FILE, Table, open_spool
+from tests.share import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("used") / "0"
     rng = random.Random(5)
     spool = open_spool(directory, MAP_BYTES)
-    for first in range(0, 600, 50):
+    for first in range(0, short(300, long=600), 50):
         changes: list[Change] = []
         for number in range(first, first + 50):
             changes.append((Table.BLOCKS, key(number), rng.randbytes(rng.choice([10, 3_000, 9_000]))))
