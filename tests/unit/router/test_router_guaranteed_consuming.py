@@ -119,7 +119,7 @@ def test_ranges_of_a_settle_count_towards_the_rate_of_a_client(flow_node: FlowNo
     client = flow_node.client(client_name="c")
     flow = bind(client)
     ranges = [[0, position, position] for position in range(1, wire.MAX_RANGES_PER_SETTLE + 1)]
-    for _ in range(400):
+    for _ in range(320):
         client.send(wire.SETTLE, [flow, wire.OUTCOME_ACCEPTED, ranges])
     assert 300 < flow_node.verbs().count("settle") < 310, "a second's frames, twice"
     (closed, *_) = [wire.unpack(frames[1]) for frames in client.received if frames[0] == wire.CLOSED]
