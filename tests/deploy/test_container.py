@@ -23,7 +23,6 @@ from cluster.roster.table import STOP_ORDER
 from cluster.supervisor.supervisor import STOP_AFTER_S
 from tests.acceptance.installation import shared_installation
 from tests.share import is_long
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,14 +166,11 @@ def test_what_the_steps_make_starts_is_healthy_and_stops_on_its_signal(
         "TMPDIR": str(tmp_path / "run") if len(str(tmp_path)) < 60 else "/tmp",
     }
     start = [part.replace("/etc/angarium/node.toml", str(config)) for part in start]
-    ready = tmp_path / "ready"
-    program = [str(built / "bin" / start[0]), *start[1:], "--workers", "1", "--ready-file", str(ready)]
+    program = [str(built / "bin" / start[0]), *start[1:], "--workers", "1"]
     node = subprocess.Popen(
         program, env=environment, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     try:
-        # A probe is a process as well: it takes from a start what that needs.
-        wait_until(lambda: ready.exists() or node.poll() is not None, "the node is ready", DEADLINE_S)
         deadline = time.monotonic() + DEADLINE_S
         while True:
             asked = subprocess.run(
