@@ -97,9 +97,7 @@ class FanOut:
         """Give about how many sessions a round goes to, those of several sets for each."""
         sessions = 0
         for result in a_round.plain:
-            filters = result.set.filters
-            # A call for each row would be a tenth of what is done for a round whose rows have sets of their own.
-            sessions += len(filters[0].members) if len(filters) == 1 else self._count(result.set)
+            sessions += self._count(result.set)
         return sessions
 
     def cut(self, a_round: Round[Session]) -> Pieces | Crowd | None:
@@ -142,7 +140,7 @@ class FanOut:
             ("choice", a_round.choice, self.of_choice),
             ("endpoints", taken, of_endpoints),
         ]
-        total = self._plain_work(a_round) + sum(
+        total = self._plain_work(a_round, of_plain) + sum(
             [weigh(one) * one.rows for _, results, weigh in kinds[1:] for one in results]
         )
         if total <= self.step_us:
@@ -152,12 +150,11 @@ class FanOut:
             kinds.append(("parts", a_round.parts, _of_nobody))
         return Pieces(a_round, kinds, self.step_us)
 
-    def _plain_work(self, a_round: Round[Session]) -> float:
-        """Give what all rows cost that are for everybody."""
+    def _plain_work(self, a_round: Round[Session], weigh: Callable[[PlainResult[Session]], float]) -> float:
+        """Give what all rows cost that are for everybody; where nobody elides that is known from the sessions alone."""
         plain = a_round.plain
         if self._eliding.sessions:
-            of_plain = self.of_joined if len(plain) > 1 else self.of_elided
-            return sum([of_plain(one) * one.rows for one in plain])
+            return sum([weigh(one) * one.rows for one in plain])
         return JOIN_WORK * self._sessions(a_round) if len(plain) > 1 else 0.0
 
     def of_joined(self, result: PlainResult[Session]) -> float:

@@ -54,7 +54,7 @@ def requirements() -> dict[str, Requirement]:
     return {requirement.number: requirement for requirement in found}
 
 
-def is_long(module: ast.Module) -> bool:
+def is_marathon(module: ast.Module) -> bool:
     """Tell whether no test of a module runs by default."""
     marks_of_all = [
         one
@@ -69,7 +69,7 @@ def is_long(module: ast.Module) -> bool:
 def without_marathons(node: ast.AST) -> Iterator[ast.AST]:
     """Walk a module without the tests that do not run by default, and of the others what decorates them."""
     children = ast.iter_child_nodes(node)
-    if isinstance(node, ast.Module) and is_long(node):
+    if isinstance(node, ast.Module) and is_marathon(node):
         return
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         if any(ast.unparse(one) == "pytest.mark.long" for one in node.decorator_list):
@@ -149,7 +149,7 @@ def test_every_module_about_spark_says_so() -> None:
     modules = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "tests" / "spark").glob("test_*.py")
-        if not is_long(ast.parse(path.read_text(encoding="utf-8")))
+        if not is_marathon(ast.parse(path.read_text(encoding="utf-8")))
     }
     assert modules - shown()["R221"] == set()
 

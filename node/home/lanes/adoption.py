@@ -35,7 +35,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from node.backlog.segment import Segment, segment_key
-from node.home.lanes.importing import Import, Part, is_unfinished, positions_of, staged_of
+from node.home.lanes.importing import Import, Part, positions_of, staged_of
 from node.home.spool import layout
 from node.home.spool.held_lanes import NO_SEGMENTS, PROVISIONAL
 from node.home.spool.writing import Task
@@ -220,11 +220,11 @@ class Adoptions:
     def begin(self, held: HeldLane, trail: Trail) -> None:
         """Take over a lane, which is marked as importing, from its trail; consumers stand by if it is leased."""
         assert held.importing
-        oldest = next((old for old in trail if not is_unfinished(old)), trail[-1])
-        if oldest.lease is not None and oldest.row.generation == held.lane.generation:
-            held.lane.leasing.load(layout.unpack_lease(oldest.lease), self._now)
         early = self._early.take(held.lane_id, trail[0].name, self._now)
         one = self.imports[held.lane_id] = Import(held, trail, self._writing.buried, early)
+        oldest = trail[len(one.parts) - 1]
+        if oldest.lease is not None and oldest.row.generation == held.lane.generation:
+            held.lane.leasing.load(layout.unpack_lease(oldest.lease), self._now)
         for name in one.names:
             self.others.claim(name, held.lane_id)
         if one.is_cut:

@@ -42,11 +42,6 @@ class Part:
         self.last = 0
         self.shift = 0
 
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether the rest of the lane is where this spool was taking it from."""
-        return self.row.importing > 0
-
     def is_as_found(self, row: layout.LaneRow | None) -> bool:
         """Tell whether a row has still the same of the lane, and take it."""
         if row is None or row.handovers != self.row.handovers:
@@ -88,7 +83,7 @@ class Import:
         #: Where the lane is to be deleted when all of it is here; and what has something of it, the latest first.
         self.trail = trail
         self.parts = [
-            Part(old) for at, old in enumerate(trail) if all(is_unfinished(one) for one in trail[:at])
+            Part(old) for at, old in enumerate(trail) if all(one.row.is_unfinished for one in trail[:at])
         ]
         #: What was copied before and not looked at yet, as `EarlyCopy.found`.
         self.early = early
@@ -129,7 +124,7 @@ class Import:
     @property
     def is_cut(self) -> bool:
         """Whether no spool has what the oldest of these was taking over."""
-        return self.parts[-1].is_unfinished
+        return self.parts[-1].row.is_unfinished
 
     def is_as_found(self, sources: list[Spool]) -> bool:
         """Tell whether each of its spools has still the same of it."""
@@ -171,11 +166,6 @@ class Import:
         self.positions = laid
 
 
-def is_unfinished(old: Old) -> bool:
-    """Tell whether a spool has only some of a lane, and the next one in the trail the rest."""
-    return old.row.importing > 0
-
-
 def positions_of(spool: Spool, lane_id: int) -> layout.Positions:
     """Give the positions that a spool notes for a lane."""
     value = spool.get(Table.LANES, layout.positions_key(lane_id))
@@ -192,7 +182,7 @@ def staged_of(
     staged: list[tuple[bytes, Segment | None]] = []
     for key, value in spool.scan(Table.STAGED, start, layout.lane_end(held.lane_id), limit):
         generation, packed = layout.unpack_staged(value)
-        is_its_own = row.importing <= 0 or layout.unpack_staged_key(key).handovers == row.handovers
+        is_its_own = not row.is_unfinished or layout.unpack_staged_key(key).handovers == row.handovers
         is_taken = is_its_own and generation == held.lane.generation
         segment = Segment.unpack(segment_key(held.lane_id, 0), packed, None) if is_taken else None
         staged.append((key, segment))

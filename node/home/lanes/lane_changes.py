@@ -123,7 +123,7 @@ class LaneChanges:
         """
         held = self.aside.get(lane_id)
         trail = elsewhere.get(lane_id, [])
-        is_complete = bool(trail) and trail[-1].row.importing <= 0
+        is_complete = bool(trail) and not trail[-1].row.is_unfinished
         if held is not None and is_complete and trail[0].row.handovers > held.handovers:
             self.delete_aside(lane_id, now, wall_ms)
         else:

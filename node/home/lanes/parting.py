@@ -127,8 +127,8 @@ class Parting:
         elsewhere = self._others.search([held.lane_id for held in parting])
         for held in parting:
             self._put_aside(held)
-            latest = [old.row for old in elsewhere.get(held.lane_id, ())[:1]]
-            if any(row.handovers > held.handovers and not row.importing for row in latest):
+            trail = elsewhere.get(held.lane_id)
+            if trail and trail[0].row.handovers > held.handovers and not trail[0].row.importing:
                 self._had[held.lane_id] = None
 
     def _put_aside(self, held: HeldLane) -> None:

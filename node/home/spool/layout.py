@@ -91,6 +91,11 @@ class LaneRow(NamedTuple):
     importing: int
     settings: dict[str, Any]
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the rest of the lane is in the spool that it was being taken over from."""
+        return self.importing > 0
+
 
 class Positions(NamedTuple):
     """The second row of a lane in LANES."""
