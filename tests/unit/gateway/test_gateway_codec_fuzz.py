@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.slow
 def test_nothing_that_arrives_breaks_the_codec(capsys: pytest.CaptureFixture[str]) -> None:
-    frames = short(4_000, long=20_000)
+    frames = short(8_000, long=20_000)
     status = codec_fuzzer.main(["--frames", str(frames)])
     told = json.loads(capsys.readouterr().out)
     assert status == 0, told
