@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks import (
     backlog,
+    before,
     direct,
     frames,
     guaranteed,
@@ -72,17 +73,21 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--seconds",
         type=positive,
-        default=direct.SECONDS,
         metavar="S",
-        help="publishing time of a run at full speed [%(default)s]",
+        help=f"publishing time of a run at full speed [{direct.SECONDS:g}; with --before {before.SECONDS:g}]",
     )
     found.add_argument(
         "--repetitions",
         type=int,
-        default=direct.REPETITIONS,
-        choices=range(1, 21),
+        choices=range(1, 201),
         metavar="N",
-        help="runs of each kind [%(default)s]",
+        help=f"runs of each kind [{direct.REPETITIONS}; with --before {before.ROUNDS}]",
+    )
+    found.add_argument(
+        "--before",
+        type=Path,
+        metavar="FOLDER",
+        help="compare with the node of another checkout of this project instead, in 30 short rounds for each row",
     )
     found.add_argument("--rows", default="", metavar="TEXT", help="only rows whose name has this text")
     found.add_argument(
@@ -117,7 +122,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="angarium-bench-") as name:
         warn_if_busy()
         started = time.monotonic()
-        rows, versions, conditions = measure(Path(name), settings, options.only)
+        if options.before:
+            beside = before.Beside(Path(name), settings, options.before.resolve())
+            rows, versions, conditions = beside.run(options.only), beside.versions(), beside.conditions()
+        else:
+            rows, versions, conditions = measure(Path(name), settings, options.only)
     harness.say(f"all of it took {time.monotonic() - started:.0f} s")
     context = report.Context(report.command_line(given), versions, conditions)
     (report.print_json if options.json else report.print_table)(rows, context)
@@ -138,8 +147,12 @@ def settings_of(options: argparse.Namespace, peers: tuple[str, ...]) -> direct.S
             crowds=(QUICK_CROWD,),
             rows=options.rows,
         )
+    usual = before if options.before else direct
     return direct.Settings(
-        peers=peers, seconds=options.seconds, repetitions=options.repetitions, rows=options.rows
+        peers=peers,
+        seconds=options.seconds or usual.SECONDS,
+        repetitions=options.repetitions or (before.ROUNDS if options.before else direct.REPETITIONS),
+        rows=options.rows,
     )
 
 

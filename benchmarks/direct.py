@@ -129,7 +129,10 @@ class Comparing:
                 if broker.name not in LASTING:
                     stack.callback(broker.stop)
                     start_warm(broker)
-                trial = run_trial(broker, *self._tasks(broker, entry))
+                scenario = entry.scenario
+                full_s = self._settings.seconds * scenario.seconds_part
+                seconds = self._settings.latency_s if scenario.rate else full_s
+                trial = run_trial(broker, *tasks_of(broker, entry, seconds))
         except BrokerFailedError as error:
             self._errors[entry] = error.summary
             say(f"{entry.scenario.title}: {error}")
@@ -141,18 +144,6 @@ class Comparing:
             f"{trial.rate:10,.0f}/s  lost {trial.lost:,}  {trial.seconds:.2f} s  "
             f"calib {trial.calibration:.1f}  stolen {trial.stolen_s:.2f} s"
         )
-
-    def _tasks(self, broker: Broker, entry: Entry) -> tuple[list[DirectTask], DirectTask]:
-        """Give the tasks of the subscribers and of the publisher."""
-        scenario, settings, prefix = entry.scenario, self._settings, unique_prefix()
-        seconds = settings.latency_s if scenario.rate else settings.seconds * scenario.seconds_part
-        shared = {"payload_bytes": scenario.payload_bytes, "rate": scenario.rate, "api": entry.api}
-        shared["unbounded"] = scenario.unbounded
-        receiving = [subscriber(broker, prefix, **shared) for _ in range(scenario.subscribers)]
-        if scenario.frozen:
-            receiving.append(subscriber(broker, prefix, **shared | {"unbounded": False, "frozen": True}))
-        burst = plan.FROZEN_BURST if scenario.frozen else 0
-        return receiving, publisher(broker, prefix, seconds=seconds, burst=burst, **shared)
 
     def _row(self, row: Comparison) -> Row:
         """Put a row together from what was measured."""
@@ -185,6 +176,18 @@ class Comparing:
         if row.other.broker in plan.PEERS:
             return row.other.broker
         return row.name.rpartition("against ")[2]
+
+
+def tasks_of(broker: Broker, entry: Entry, seconds: float) -> tuple[list[DirectTask], DirectTask]:
+    """Give the tasks of the subscribers, and of a publisher that publishes so long."""
+    scenario, prefix = entry.scenario, unique_prefix()
+    shared = {"payload_bytes": scenario.payload_bytes, "rate": scenario.rate, "api": entry.api}
+    shared["unbounded"] = scenario.unbounded
+    receiving = [subscriber(broker, prefix, **shared) for _ in range(scenario.subscribers)]
+    if scenario.frozen:
+        receiving.append(subscriber(broker, prefix, **shared | {"unbounded": False, "frozen": True}))
+    burst = plan.FROZEN_BURST if scenario.frozen else 0
+    return receiving, publisher(broker, prefix, seconds=seconds, burst=burst, **shared)
 
 
 def start_warm(broker: Broker) -> None:

@@ -50,14 +50,18 @@ class Row:
     install: str = ""
     #: What failed, if it failed.
     error: str = ""
+    #: Whether figures of the same repetition belong together: one was taken directly after the other.
+    is_paired: bool = False
     #: Anything else that explains the figure, such as CPU time per message and role.
     details: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float | None:
-        """Ours divided by the peer's, of the medians."""
+        """Ours divided by the peer's, of the medians; of pairs the median of what each has."""
         if not self.ours or not self.peer or not statistics.median(self.peer):
             return None
+        if self.is_paired:
+            return statistics.median(ratios(self.ours, self.peer))
         return statistics.median(self.ours) / statistics.median(self.peer)
 
     @property
@@ -90,6 +94,21 @@ class Row:
         }
         optional = {"install": self.install, "error": self.error, "details": self.details}
         return found | {name: value for name, value in optional.items() if value}
+
+
+def ratios(ours: Sequence[float], peer: Sequence[float]) -> list[float]:
+    """Give ours divided by the peer's for each pair that has both."""
+    return [one / other for one, other in zip(ours, peer, strict=True) if other]
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Give what the true median is between in 95 of 100 such samples, by the order of the values alone.
+
+    As many of them are below the median as heads come up of fair coins: half, and 0.98 times their root to either side.
+    """
+    ordered, half = sorted(values), 0.98 * math.sqrt(len(values))
+    least = max(0, math.floor(len(values) / 2 - half))
+    return ordered[least], ordered[-1 - least]
 
 
 def median_or_none(values: Sequence[float]) -> float | None:

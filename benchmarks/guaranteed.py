@@ -176,7 +176,7 @@ def rates(broker: Broker, count: int, size: int) -> dict[str, float]:
     return {
         PUBLISH: store(broker, count, size, prefix),
         CONSUME: _drain(broker, count, size, prefix),
-        BOTH: _both(broker, count, size),
+        BOTH: both(broker, count, size).rate,
     }
 
 
@@ -199,11 +199,11 @@ def _drain(broker: Broker, count: int, size: int, prefix: str) -> float:
     return float(count / (done["last_ns"] - done["first_ns"]) * 1e9)
 
 
-def _both(broker: Broker, count: int, size: int) -> float:
-    """Do both at once on a fresh queue; give messages per second."""
+def both(broker: Broker, count: int, size: int) -> Trial:
+    """Do both at once on a fresh queue."""
     prefix = unique_prefix()
     source, sink = (task_of(broker, role, prefix, count, size) for role in (STORE, DRAIN))
-    return store_and_drain(broker, source, sink).rate
+    return store_and_drain(broker, source, sink)
 
 
 def store_and_drain(broker: Broker, source_task: Task, sink_task: Task) -> Trial:

@@ -46,7 +46,7 @@ class ClientProcess(client_process.ClientProcess):
             [broker.client_python(), "-m", module],
             task.pack(),
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *map(str, broker.sdk)])},
         )
 
     def error(self, code: int, text: str, output: str = "") -> BrokerFailedError:
@@ -87,8 +87,10 @@ def unique_prefix() -> str:
     return f"b{uuid.uuid4().hex[:8]}"
 
 
-def run_trial(broker: Broker, subscribers: list[DirectTask], publisher: DirectTask) -> Trial:
+def run_trial(broker: Broker, subscribers: list[DirectTask], publisher: DirectTask, copies: int = 0) -> Trial:
     """Run fresh subscribers and one publisher; frozen ones are stopped before the start and not counted.
+
+    `copies` is how many deliveries each message makes, if not one per subscriber.
 
     Raises:
         BrokerFailedError: a client failed, or said nothing for too long.
@@ -103,7 +105,7 @@ def run_trial(broker: Broker, subscribers: list[DirectTask], publisher: DirectTa
                 client.freeze()
         broker.settle(publisher.prefix)
         counted = [client for client, task in zip(clients, subscribers, strict=True) if not task.frozen]
-        return measure(broker, counted, source)
+        return measure(broker, counted, source, copies)
 
 
 def measure(

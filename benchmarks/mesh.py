@@ -135,28 +135,13 @@ class Links:
         proxy = self._proxies.get(way)
         self._pair.lead(self._pair.near.url if proxy is None else proxy.url)
         for kind in mine[:: -1 if repetition % 2 else 1]:
-            trial = self._run_kind(kind)
+            trial = run_kind(self._pair, kind, self._settings.seconds)
             self._trials.setdefault(kind, []).append(trial)
             say(
                 f"{repetition + 1}/{self._settings.repetitions} {kind.title:45} {_rate(kind, trial):10,.0f}/s  "
                 f"lost {trial.lost:,}  {trial.seconds:.2f} s  calib {trial.calibration:.1f}  "
                 f"stolen {trial.stolen_s:.2f} s"
             )
-
-    def _run_kind(self, kind: Kind) -> Trial:
-        broker: Broker = self._pair.near if kind.way == INSIDE else self._pair
-        sink: Broker = self._pair.near if kind.way == INSIDE else self._pair.far
-        seconds = self._settings.seconds * (_SLOW_FACTOR if kind.way in self._proxies else 1.0)
-        prefix = unique_prefix()
-        if kind.kind == GUARANTEED:
-            count = max(1_000, round(_PER_SECOND * seconds))
-            source_task = task_of(broker, STORE, prefix, count, kind.size)
-            if kind.way != INSIDE:
-                source_task = replace(source_task, queues=0)  # the only queue is on the far node
-            return store_and_drain(broker, source_task, task_of(sink, DRAIN, prefix, count, kind.size))
-        receiving = subscriber(sink, prefix, payload_bytes=kind.size, api=BATCHED)
-        source = publisher(broker, prefix, payload_bytes=kind.size, api=BATCHED, seconds=seconds)
-        return run_trial(broker, [receiving], source)
 
     def _synchronise(self) -> float:
         """Give the seconds from switching a link on until the near node knows a large table of the far one."""
@@ -228,6 +213,23 @@ class Links:
             note="from switching the link on until both nodes say that it is up",
             error=error,
         )
+
+
+def run_kind(pair: Pair, kind: Kind, seconds: float) -> Trial:
+    """Send so long; a run through a proxy is longer."""
+    broker: Broker = pair.near if kind.way == INSIDE else pair
+    sink: Broker = pair.near if kind.way == INSIDE else pair.far
+    seconds *= _SLOW_FACTOR if kind.way in (PROXY, SLOW) else 1.0
+    prefix = unique_prefix()
+    if kind.kind == GUARANTEED:
+        count = max(1_000, round(_PER_SECOND * seconds))
+        source_task = task_of(broker, STORE, prefix, count, kind.size)
+        if kind.way != INSIDE:
+            source_task = replace(source_task, queues=0)  # the only queue is on the far node
+        return store_and_drain(broker, source_task, task_of(sink, DRAIN, prefix, count, kind.size))
+    receiving = subscriber(sink, prefix, payload_bytes=kind.size, api=BATCHED)
+    source = publisher(broker, prefix, payload_bytes=kind.size, api=BATCHED, seconds=seconds)
+    return run_trial(broker, [receiving], source)
 
 
 def _pairs() -> Iterator[tuple[Kind, Kind]]:

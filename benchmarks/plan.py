@@ -74,7 +74,7 @@ LATENCY: Final = Scenario("latency at 1,000 msg/s, 128 B", rate=LATENCY_RATE)
 FROZEN: Final = Scenario("latency beside a frozen subscriber, 128 B", rate=LATENCY_RATE, frozen=True)
 BOUNDED: Final = Scenario("direct 1->1, 128 B, default window", unbounded=False)
 
-_INTERFACES: Final = {BATCHED: "publish_many + batches()", SINGLY: "publish + callback"}
+INTERFACES: Final = {BATCHED: "publish_many + batches()", SINGLY: "publish + callback"}
 
 
 def _rate(trial: Trial) -> float:
@@ -106,7 +106,7 @@ def _rates() -> list[Comparison]:
     targets = {(DIRECT_128, BATCHED, "nats"): 2.0, (FAN_OUT, BATCHED, "nats"): 2.0}
     return [
         Comparison(
-            name=f"{scenario.title}, {_INTERFACES[api]}, against {peer}",
+            name=f"{scenario.title}, {INTERFACES[api]}, against {peer}",
             ours=Entry(scenario, OURS, api),
             other=Entry(scenario, peer),
             figure=_rate,

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import tomllib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.brokers.server import PEER_CLIENTS_INSTALL, ROOT, Broker, peer_packages, peer_python, tree_of
 from cluster.admin.client import Admin
@@ -37,11 +37,13 @@ class Angarium(Broker):
     #: The role that has the connections of clients.
     struck = "router"
 
-    def __init__(self, directory: Path, workers: int = 1, name: str = "") -> None:
-        """Describe a node; nodes of one directory need names."""
+    def __init__(self, directory: Path, workers: int = 1, name: str = "", checkout: Path = ROOT) -> None:
+        """Describe a node; nodes of one directory need names, and one may be of another checkout of this project."""
         self.name = name or f"angarium-{workers}"
         super().__init__(directory)
         self.workers = workers
+        self._checkout = checkout
+        self.sdk = (checkout / "sdk",)
         #: Role -> pids, as the ready file says.
         self._pids: dict[str, list[int]] = {}
 
@@ -51,8 +53,7 @@ class Angarium(Broker):
 
     def version(self) -> str:
         """Give its version."""
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-        return f"angarium {project['project']['version']}"
+        return f"angarium {self._project()['version']}"
 
     def client_python(self) -> str:
         """Give the interpreter of its clients."""
@@ -66,18 +67,14 @@ class Angarium(Broker):
         """Start it and return when clients can connect."""
         ready_file = self.directory / "ready.json"
         ready_file.unlink(missing_ok=True)
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "angarium_server",
-            "up",
-            "--data",
-            str(self.directory / "data"),
-        ]
+        module, _, function = self._project()["scripts"]["angarium"].partition(":")
+        code = f"from {module} import {function} as main; main()"
+        command = [sys.executable, "-P", "-c", code, "up", "--data", str(self.directory / "data")]
         command += ["--ready-file", str(ready_file), "--listen", "tcp://127.0.0.1:0"]
         command += ["--workers", str(self.workers), "--log-level", "WARNING", *self.options()]
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        path = os.pathsep.join(
+            [str(self._checkout), *map(str, self.sdk), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
         self.launch(command, {"PYTHONPATH": path})
         self.wait_until("starting", ready_file.exists)
         ready = json.loads(ready_file.read_text(encoding="utf-8"))
@@ -85,6 +82,12 @@ class Angarium(Broker):
         self._pids = {}
         for row in ready["processes"]:
             self._pids.setdefault(row["role"], []).append(row["pid"])
+
+    def _project(self) -> dict[str, Any]:
+        """Give what the checkout says of itself."""
+        text = (self._checkout / "pyproject.toml").read_text(encoding="utf-8")
+        found: dict[str, Any] = tomllib.loads(text)["project"]
+        return found
 
     def options(self) -> list[str]:
         """Give more options of `angarium up`."""

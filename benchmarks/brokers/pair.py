@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.brokers.angarium import Angarium, module_of
-from benchmarks.brokers.server import Broker, BrokerFailedError, tree_of
+from benchmarks.brokers.server import ROOT, Broker, BrokerFailedError, tree_of
 from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ _STORED_S: Final = 0.3
 class Member(Angarium):
     """One of the nodes."""
 
-    def __init__(self, directory: Path, name: str, workers: int) -> None:
+    def __init__(self, directory: Path, name: str, workers: int, checkout: Path) -> None:
         """Describe it."""
-        super().__init__(directory, workers, name)
+        super().__init__(directory, workers, name, checkout)
 
     def options(self) -> list[str]:
         """Name its configuration, which is written here."""
@@ -60,12 +60,13 @@ class Member(Angarium):
 class Pair(Broker):
     """Both nodes and their link, as one broker: its address is that of the near node."""
 
-    def __init__(self, directory: Path, workers: int = 1) -> None:
-        """Describe them."""
+    def __init__(self, directory: Path, workers: int = 1, checkout: Path = ROOT) -> None:
+        """Describe them; they may be of another checkout of this project."""
         self.name = f"pair-{workers}"
         super().__init__(directory)
-        self.near = Member(self.directory, NEAR, workers)
-        self.far = Member(self.directory, FAR, workers)
+        self.near = Member(self.directory, NEAR, workers, checkout)
+        self.far = Member(self.directory, FAR, workers, checkout)
+        self.sdk = self.near.sdk
         self._roles: dict[str, list[psutil.Process]] = {}
 
     def missing(self) -> str:

@@ -52,6 +52,8 @@ class Broker:
     install = ""
     #: What a confirmed message has behind it; empty for a broker that is used for direct messages.
     durability = ""
+    #: Where its clients have an SDK of ours from, if not from the environment.
+    sdk: tuple[Path, ...] = ()
 
     def __init__(self, directory: Path) -> None:
         """Describe a broker that keeps everything in a directory."""
