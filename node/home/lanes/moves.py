@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from node.home.spool.writing import Writing
     from storage.spool import Change
 
-#: Rows of one MOVE: the window of a producer, and small steps beside the messages of clients.
-MOVE_ROWS: Final = 255
+#: Rows of one MOVE: the router takes 2 ms for them, in which no message of a client passes.
+MOVE_ROWS: Final = 100
 #: Spool bytes of one MOVE; a larger row goes alone.
 MOVE_BYTES: Final = 1 << 20
 #: MOVEs of a home that are under way: more would make the messages of clients wait behind them. One whose target does
 #: not answer is not counted for longer than this time, so that it holds up no other.
-MOVES_MAX: Final = 4
+MOVES_MAX: Final = 2
 COUNTED_S: Final = 0.5
 #: Dead messages that a lane has here at a time; the others wait in the lane.
 DEAD_HERE_MAX: Final = 1_000
@@ -147,7 +147,7 @@ class Mover:
         """Check what the comments of the attributes promise."""
         assert len(self.dead) <= DEAD_HERE_MAX + MOVE_ROWS
         if self.intent is not None:
-            assert 1 <= len(self.intent.positions) <= MOVE_ROWS
+            assert 1 <= len(self.intent.positions) <= wire.PRODUCER_WINDOW_MAX  # what is on disk may have more
             assert len(self.intent.reasons) == len(self.intent.positions)
             assert self.intent.last < self.next_sequence
 
