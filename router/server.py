@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import math
 import os
 import random
 import time
@@ -28,6 +29,7 @@ from angarium_server.connections.descriptors import raise_descriptors
 from angarium_server.connections.door import Door, DoorLimits, Refusal
 from angarium_server.connections.framing import FramingLimits
 from angarium_server.connections.tls import make_context
+from angarium_server.frames.matching import OF_MATCHING
 from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import DeferredReply, Process, at_work, load_config
 from router.access.connect_rates import CONNECTION_FACTOR, ConnectRates
@@ -124,6 +126,8 @@ class RouterServer:
         self._look_at = now
         #: Whether turns are kept apart.
         self._pace = CrowdPace(now, time.thread_time())
+        #: What workers have matched, behind their identities: what homes say does not wait for dear results of others.
+        self._matched: deque[list[bytes]] = deque()
         #: Lists that are being made: whose, what is still to come, and what there is.
         self._lists: deque[tuple[DeferredReply, Iterator[Any], list[Raw]]] = deque()
         self._urls: list[str] = []
@@ -244,9 +248,21 @@ class RouterServer:
                 frames = receive(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            handle(frames[0], frames[1:], now)
+            if frames[1] in OF_MATCHING:
+                self._matched.append(frames)
+            else:
+                handle(frames[0], frames[1:], now)
         self._carry_out()
         return True
+
+    def _take_matched(self, now: float, for_s: float = DRAIN_S) -> None:
+        """Take what was matched, so long at most; what is left has its turn behind what homes say until then."""
+        until = now + for_s
+        while self._matched and now < until:
+            identity, *frames = self._matched.popleft()
+            self._router.worker_frames(identity, frames, now)
+            now = time.monotonic()
+        self._carry_out()
 
     def _read_verdicts(self) -> None:
         os.read(self._wake_read, 4096)
@@ -356,6 +372,7 @@ class RouterServer:
         ended = [row for row in rows if row.role == "worker" and row.state not in ("ready", "starting")]
         if ended:  # what they said last comes first: it may say why
             self._read_workers()
+            self._take_matched(time.monotonic(), math.inf)
             self._process.touch(self._workers)
         now = time.monotonic()
         for row in ended:
@@ -505,6 +522,8 @@ class RouterServer:
             self._memory_wait_s = self._memory.wait_s
             self._look_at = now + min(LOOK_S, self._memory_wait_s)
             self._pace.look(now, time.thread_time())
+        if self._matched:
+            self._take_matched(now)
         wake = 0.0 if self._is_stirred else self._router.next_tick()
         if wake <= now:
             wake = self._tick_router(now)
@@ -513,6 +532,7 @@ class RouterServer:
         if self._lists:
             self._go_on_with_lists(now)
             has_more = has_more or bool(self._lists)
+        has_more = has_more or bool(self._matched)
         self._is_stirred = False
         if not self._ready:
             if self._may_open(now):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence  # noqa: TC003 - msgspec reads the types of fields
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 from msgspec import Meta
@@ -274,6 +274,12 @@ class Bundle(Frame):
 
     messages: Annotated[list[list[bytes]], about("the messages, each as `[operation, header, ...]`")]
 
+
+#: What the matching of a worker says, in an order that matters. Its home says everything else, and the two do not wait
+#: for each other: who reads both may take one before the other.
+OF_MATCHING: Final = frozenset(
+    kind.operation for kind in (Ready, Confirm, Retire, Sets, Work, Result, Bundle)
+)
 
 #: In the order of the documentation.
 FRAMES: tuple[type[Frame], ...] = (

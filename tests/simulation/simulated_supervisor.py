@@ -6,8 +6,10 @@ It connects workers to the router that runs, and tells that router of deaths. Wh
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
+from angarium_server.frames.matching import OF_MATCHING
 from router.matching.shards import ShardState
 from tests.simulation.simulated_worker import RECONNECT_S, SimulatedWorker
 
@@ -33,6 +35,8 @@ LET_GO_S = 0.2
 #: A worker that is asked to stop looks so often whether it may, and is killed after so long.
 STOP_POLL_S = 0.02
 STOP_MAX_S = 10.0
+#: What was matched waits so long for the router, which takes first what homes say.
+MATCHED_WAIT_S = (0.0, 0.0, 0.0, 0.0005, 0.01)
 
 
 class SimulatedSupervisor:
@@ -103,9 +107,20 @@ class SimulatedSupervisor:
     def _connect(self, worker: SimulatedWorker, router: Router) -> None:
         node, now = self._node, self._loop
 
-        def arrived(frames: Frames) -> None:
+        matched: deque[Frames] = deque()
+
+        def take(frames: Frames) -> None:
             if node.router is router:
                 node.act(lambda same: same.worker_frames(worker.identity, frames, now.now))
+
+        def arrived(frames: Frames) -> None:
+            """Take what a home says at once; what was matched may wait, as in `router.server`."""
+            wait_s = self._rng.choice(MATCHED_WAIT_S) if frames[0] in OF_MATCHING else None
+            if wait_s is None or not (wait_s or matched):
+                take(frames)
+                return
+            matched.append(frames)
+            now.after(wait_s, lambda: take(matched.popleft()))
 
         def connect() -> None:
             if node.router is router and self.workers.get(worker.index) is worker:
