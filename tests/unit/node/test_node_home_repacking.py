@@ -52,6 +52,18 @@ def test_lone_messages_that_stay_are_put_together() -> None:
     assert ages[400] - ages[1] == 399, "each keeps its age"
 
 
+def test_a_message_that_many_lanes_have_counts_as_often_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repacking, "STEP_ROWS", 40)
+    driven = started()
+    lone_messages(driven, 100, [LANE, OTHER])
+    driven.settle_down(5.0)
+    assert driven.home.stats()["repacked_blocks"] == 80, "steps of 20, while so many are worth a step"
+    assert driven.disk.count(Table.BLOCKS) == 80 // 20 + 20
+    flow = driven.bind(OTHER)
+    driven.settle_down()
+    assert received(driven, flow) == [b"m%d" % i for i in range(100)]
+
+
 def assert_rests(driven: DrivenHome) -> None:
     """See that the loop sleeps when there is nothing to write: it shares the interpreter with the writer."""
     for _ in range(20):
