@@ -46,6 +46,9 @@ def _unrest_of_shards(router: Router) -> Iterator[str]:
             yield f"worker {shard.index} is {shard.state.value}"
         if shard.outstanding:
             yield f"{len(shard.outstanding)} frames are out at worker {shard.index}"
+        feed = shard.feed
+        if feed._added or feed._removed or feed._sent:
+            yield f"filters are on their way to worker {shard.index}"
         if shard.waiting:
             yield f"sessions wait for worker {shard.index}"
         if router.shards._waiting[shard.index]:
