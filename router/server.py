@@ -75,6 +75,10 @@ LIST_S = 0.002
 LISTED_AT_ONCE = 20
 #: What the clients of one turn brought is carried out together, unless the first waited for so long.
 TURN_S = 0.0005
+#: What may take milliseconds by itself: what came before it is carried out first.
+DEAR = frozenset(
+    {wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.REQUEST, wire.HELLO, wire.BYE, wire.IMPORTS, wire.PEERS}
+)
 #: The clock, deadlines of connections and freed memory are looked at so often, and not for every message.
 LOOK_S = 0.05
 #: What a frame may have beside a batch, and a message beside its batches.
@@ -214,6 +218,8 @@ class RouterServer:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def _client_message(self, connection: Connection, frames: list[bytes], now: float) -> bool:
+        if self._turn_began is not None and frames[0] in DEAR:
+            self._carry_out()
         try:
             is_taken = self._router.client_frames(connection.id, frames, now, connection.peer)
         except Exception:  # noqa: BLE001 - a fault of ours that one client can provoke costs that client only
