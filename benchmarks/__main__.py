@@ -118,6 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [name for name in peers if name not in PEERS]
     if unknown:
         commands.error(f"unknown peer {', '.join(unknown)}; known are {', '.join(PEERS)}")
+    if options.before and not (options.before / "pyproject.toml").is_file():
+        commands.error(
+            f"{options.before} is no checkout of this project: git worktree add FOLDER COMMIT makes one"
+        )
+    if options.before and options.only not in (None, *before.SUBJECTS):
+        commands.error(f"--before compares {', '.join(before.SUBJECTS)}")
     settings = settings_of(options, peers)
     with tempfile.TemporaryDirectory(prefix="angarium-bench-") as name:
         warn_if_busy()

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     Work = Callable[[Broker, float], Trial]
 
 NOW, BEFORE = "now", "before"
+#: What `--only` may name.
+DIRECT, GUARANTEED, MESH = SUBJECTS = ("direct", "guaranteed", "mesh")
 #: An interval of twenty ratios is still half as wide as they are.
 ROUNDS: Final = 30
 #: Publishing time of a run, unless told otherwise: longer ones meet more of the machine's weather.
@@ -101,9 +103,9 @@ def subjects() -> list[Subject]:
         for size in mesh.PAYLOADS
     }
     return [
-        Subject("direct", Angarium, {**dict(_directs()), **matching}),
-        Subject("guaranteed", Angarium, queued),
-        Subject("mesh", Pair, linked),
+        Subject(DIRECT, Angarium, {**dict(_directs()), **matching}),
+        Subject(GUARANTEED, Angarium, queued),
+        Subject(MESH, Pair, linked),
     ]
 
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks import before
+from benchmarks.__main__ import main
 from benchmarks.brokers.angarium import Angarium
+from benchmarks.brokers.server import ROOT
 from benchmarks.direct import WARM_UP_S, Settings
 from benchmarks.figures import Better, Row, median_interval
 from benchmarks.harness import Trial
@@ -91,7 +93,20 @@ def test_the_interval_has_the_median_of_what_was_drawn_from_in_95_of_100_cases(c
 
 def test_every_row_of_the_design_has_its_work() -> None:
     works = {one.name: list(one.works) for one in before.subjects()}
-    assert list(works) == ["direct", "guaranteed", "mesh"]
+    assert tuple(works) == before.SUBJECTS
     assert any("fan-out" in title for title in works["direct"])
     assert any("10 clients" in title for title in works["direct"])
     assert [title for title in works["mesh"] if "over a link" in title] == works["mesh"]
+
+
+@pytest.mark.parametrize("given", [["--before", "{nowhere}"], ["--before", "{ours}", "--only", "spark"]])
+def test_what_cannot_be_compared_is_told_before_anything_starts(
+    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [one.format(nowhere=tmp_path, ours=ROOT) for one in given]
+    with pytest.raises(SystemExit) as ended:
+        main(given)
+    assert ended.value.code == 2
+    assert (
+        "git worktree add" if str(tmp_path) in given else "direct, guaranteed, mesh"
+    ) in capsys.readouterr().err
