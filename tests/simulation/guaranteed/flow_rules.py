@@ -75,6 +75,8 @@ def forgotten(index: GuaranteedIndex) -> Iterator[Violation]:
                 last = max((one for one in sent if one.at <= event.at), key=_time, default=None)
                 if last is None or last.flow != event.flow or last.worker != event.worker:
                     continue
+                if index.is_leased(lane) and _died_between(index, event.worker, last.at, event.at):
+                    continue  # refused: what consumers had is a reader group's now
                 stored = index.stored.get((lane, position))
                 if stored is None or stored.at > event.at:
                     continue
@@ -83,6 +85,11 @@ def forgotten(index: GuaranteedIndex) -> Iterator[Violation]:
                     yield Violation(
                         "forgotten", f"{text}, and sent again", whats=_whats(index, (lane, position))
                     )
+
+
+def _died_between(index: GuaranteedIndex, worker: int, start: float, end: float) -> bool:
+    """Tell whether a worker died in that time."""
+    return any(start <= at <= end for at, died in index.deaths if died == worker)
 
 
 def _written_by(index: GuaranteedIndex, event: HomeSettled) -> float:
