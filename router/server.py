@@ -76,9 +76,7 @@ LISTED_AT_ONCE = 20
 #: What the clients of one turn brought is carried out together, unless the first waited for so long.
 TURN_S = 0.0005
 #: What may take milliseconds by itself: what came before it is carried out first.
-DEAR = frozenset(
-    {wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.REQUEST, wire.HELLO, wire.BYE, wire.IMPORTS, wire.PEERS}
-)
+DEAR = frozenset({wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.REQUEST, wire.IMPORTS, wire.PEERS})
 #: The clock, deadlines of connections and freed memory are looked at so often, and not for every message.
 LOOK_S = 0.05
 #: What a frame may have beside a batch, and a message beside its batches.

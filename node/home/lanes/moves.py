@@ -147,9 +147,8 @@ class Mover:
         """Check what the comments of the attributes promise."""
         assert len(self.dead) <= DEAD_HERE_MAX + MOVE_ROWS
         if self.intent is not None:
-            assert (
-                1 <= len(self.intent.positions) <= wire.PRODUCER_WINDOW_MAX
-            )  # what is on disk may have more
+            # One that was begun by an earlier version, and is on disk, may have more than MOVE_ROWS.
+            assert 1 <= len(self.intent.positions) <= wire.PRODUCER_WINDOW_MAX
             assert len(self.intent.reasons) == len(self.intent.positions)
             assert self.intent.last < self.next_sequence
 
