@@ -125,7 +125,7 @@ class RouterServer:
         #: Whether the router was told of something else than frames of clients since its last tick.
         self._is_stirred = True
         #: When the clock, deadlines of connections and freed memory are looked at next.
-        self._look_at = now
+        self._look_at = self._look_around_at = now
         #: Whether turns are kept apart.
         self._pace = CrowdPace(now, time.thread_time())
         #: What workers have matched, behind their identities: what homes say does not wait for dear results of others.
@@ -241,9 +241,14 @@ class RouterServer:
         self._router.fail(routing_id, error_for(errors.MALFORMED_FRAME, reason), now)
 
     def _read_workers(self) -> bool:
+        self._hear_workers(time.monotonic() + DRAIN_S)  # deliveries of homes may be large
+        self._carry_out()
+        return True
+
+    def _hear_workers(self, until: float) -> None:
+        """Take what homes say, so long at most, and put what was matched aside."""
         receive = self._workers.recv_multipart
         handle = self._router.worker_frames
-        until = time.monotonic() + DRAIN_S  # deliveries of homes may be large
         for _ in range(DRAIN_MAX):
             now = time.monotonic()
             if now >= until:
@@ -256,15 +261,17 @@ class RouterServer:
                 self._matched.append(frames)
             else:
                 handle(frames[0], frames[1:], now)
-        self._carry_out()
-        return True
 
     def _take_matched(self, now: float, for_s: float = DRAIN_S) -> None:
-        """Take what was matched, so long at most; what is left has its turn behind what homes say until then."""
+        """Take what was matched, so long at most, also what comes meanwhile: a connection gets it in one piece.
+
+        Between two results homes are heard; what is left of the results has its turn behind what they say until then.
+        """
         until = now + for_s
         while self._matched and now < until:
             identity, *frames = self._matched.popleft()
             self._router.worker_frames(identity, frames, now)
+            self._hear_workers(until)
             now = time.monotonic()
         self._carry_out()
 
@@ -520,12 +527,7 @@ class RouterServer:
     def tick(self, now: float) -> float:
         """Let time pass; gives the seconds until the next call is wanted."""
         if now >= self._look_at:
-            self._set_clock(now)
-            self._door.tick(now)
-            self._memory.update(self._router.freed_bytes, now)
-            self._memory_wait_s = self._memory.wait_s
-            self._look_at = now + min(LOOK_S, self._memory_wait_s)
-            self._pace.look(now, time.thread_time())
+            self._look(now)
         if self._matched:
             self._take_matched(now)
         wake = 0.0 if self._is_stirred else self._router.next_tick()
@@ -547,6 +549,17 @@ class RouterServer:
             return 0.0
         wait_s = min(wake - now, self._memory_wait_s)
         return self._rest(now, wait_s) if self._pace.is_resting else wait_s
+
+    def _look(self, now: float) -> None:
+        """Look at what is not looked at for every message; freed memory may want that more often than all else."""
+        if now >= self._look_around_at:
+            self._look_around_at = now + LOOK_S
+            self._set_clock(now)
+            self._door.tick(now)
+            self._pace.look(now, time.thread_time())
+        self._memory.update(self._router.freed_bytes, now)
+        self._memory_wait_s = self._memory.wait_s
+        self._look_at = now + min(LOOK_S, self._memory_wait_s)
 
     def _rest(self, now: float, wait_s: float) -> float:
         """Keep the next turn apart from this one, but for longer than it may wait; gives what is left of that."""

@@ -39,8 +39,11 @@ QUIET_S: Final = 5.0
 QUIET_SHARE: Final = 0.25
 GROWN_BYTES: Final = 512 << 10
 GROWN_PART: Final = 32
-#: Between two steps with small objects, which take half a millisecond each.
+#: Between two steps with small objects, which take half a millisecond each; and if the process used more than this
+#: share of the time since the last one: clients that come and go would cost it a tenth of what it does for others.
 STEP_S: Final = 0.005
+WORKING_STEP_S: Final = 0.025
+WORKING_SHARE: Final = 0.5
 #: What a dict may take beyond what its entries need, and what these need at most.
 ROOMY_BYTES: Final = 64 << 10
 ENTRY_BYTES: Final = 200
@@ -156,8 +159,9 @@ class FreedMemory:
         #: How often memory is given back again, if nothing else is freed, and when next.
         self._again = 0
         self._again_at = 0.0
-        #: When to go on with what is given back of small objects.
+        #: When to go on with what is given back of small objects; when that was last, and what CPU time was used then.
         self._step_at = 0.0
+        self._stepped_at, self._stepped_used_s = 0.0, 0.0
         #: When it was looked last whether the process is quiet, and what CPU time it had used then.
         self._looked_at: float | None = None
         self._used_s = 0.0
@@ -179,8 +183,7 @@ class FreedMemory:
         self._given_back = min(self._given_back, freed_bytes)  # whoever counts may begin again
         if _pools.is_busy:
             if now >= self._step_at:
-                self._step_at = now + STEP_S
-                _pools.step()
+                self._step(now)
         elif self._due_at is None:
             if self._freed(freed_bytes, held_bytes) >= GIVE_BACK_BYTES:
                 self._due_at = now + GIVE_BACK_DELAY_S
@@ -194,6 +197,14 @@ class FreedMemory:
                 self._given_back, self._held_max = freed_bytes, held_bytes
                 self._again, self._again_at = AGAIN_TIMES, now + AGAIN_S
                 self._give_back(_pools.begin)
+
+    def _step(self, now: float) -> None:
+        """Go on with small objects, and say when next."""
+        used_s = time.process_time()
+        is_working = used_s - self._stepped_used_s > WORKING_SHARE * (now - self._stepped_at)
+        self._stepped_at, self._stepped_used_s = now, used_s
+        self._step_at = now + (WORKING_STEP_S if is_working else STEP_S)
+        _pools.step()
 
     def _look(self, now: float, looked_at: float) -> None:
         """Have memory given back that was freed although nobody counted it, if the process has little to do."""

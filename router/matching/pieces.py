@@ -55,6 +55,8 @@ _OPENED_PER_STEP: Final = 2_000
 _CROWD_STEPS: Final = 2
 #: Of more sets it takes too long to find out whom they have in common.
 _CROWD_SETS_MAX: Final = 16
+#: A round of hundreds of sets is sent on in less than a step, or it is cut: so many of them tell about what it costs.
+_SAMPLED_SETS_MAX: Final = 16
 #: The key of a filter that only says which sessions are meant.
 _OF_NOBODY: Final = (0, "", wire.KIND_PLAIN, None)
 _ONE_ROW: Final = wire.array_head(1)
@@ -84,20 +86,23 @@ class FanOut:
 
     def work(self, a_round: Round[Session]) -> float:
         """Give about what a round costs that is not cut."""
-        return SEND_WORK * self._sessions(a_round) + a_round.rows / 100
+        plain = a_round.plain
+        every = len(plain) // _SAMPLED_SETS_MAX + 1
+        return SEND_WORK * every * self._sessions(plain[::every]) + a_round.rows / 100
 
     def is_for_many(self, a_round: Round[Session]) -> bool:
         """Tell whether a round goes to more sessions than a step has time for, and may be cut by them.
 
         It is asked of most rounds, and is quick.
         """
-        return len(a_round.plain) <= _CROWD_SETS_MAX and self._sessions(a_round) > self.crowd_min
+        return len(a_round.plain) <= _CROWD_SETS_MAX and self._sessions(a_round.plain) > self.crowd_min
 
-    def _sessions(self, a_round: Round[Session]) -> int:
-        """Give about how many sessions a round goes to, those of several sets for each."""
+    def _sessions(self, plain: Sequence[PlainResult[Session]]) -> int:
+        """Give about how many sessions rows go to, those of several sets for each."""
         sessions = 0
-        for result in a_round.plain:
-            sessions += self._count(result.set)
+        for result in plain:
+            known = result.set.sessions  # this is done for each message of a batch to many topics
+            sessions += self._count(result.set) if known is None else len(known)
         return sessions
 
     def cut(self, a_round: Round[Session]) -> Pieces | Crowd | None:
@@ -120,7 +125,7 @@ class FanOut:
             or not self.is_for_many(a_round)
         ):
             return None
-        count = self._sessions(a_round)
+        count = self._sessions(plain)
         work = SEND_WORK + sum([self.of_elided(one) * one.rows for one in plain]) / count
         if work > self.step_us and a_round.rows > count:
             return None
@@ -129,9 +134,7 @@ class FanOut:
     def _pieces(self, a_round: Round[Session]) -> Pieces | None:
         """Cut a round by its rows if these cost more than a step."""
         plain, taken = a_round.plain, a_round.endpoints
-        if not (a_round.choice or taken) and (
-            not plain or (len(plain) == 1 and not plain[0].classes & wire.CLASS_ELIDING)
-        ):
+        if not (a_round.choice or taken) and self._are_few(plain):
             return None
         of_plain = self.of_joined if len(plain) > 1 else self.of_elided
         of_endpoints = self.of_judged if taken and self._is_judged(a_round) else self.of_copied
@@ -150,12 +153,18 @@ class FanOut:
             kinds.append(("parts", a_round.parts, _of_nobody))
         return Pieces(a_round, kinds, self.step_us)
 
+    def _are_few(self, plain: Sequence[PlainResult[Session]]) -> bool:
+        """Tell whether rows that are for everybody cost no step even if all subscribers had all of their sets."""
+        if self._eliding.sessions and any(one.classes & wire.CLASS_ELIDING for one in plain):
+            return False
+        return len(plain) <= 1 or JOIN_WORK * len(plain) * len(self._interest.members) <= self.step_us
+
     def _plain_work(self, a_round: Round[Session], weigh: Callable[[PlainResult[Session]], float]) -> float:
         """Give what all rows cost that are for everybody; where nobody elides that is known from the sessions alone."""
         plain = a_round.plain
         if self._eliding.sessions:
             return sum([weigh(one) * one.rows for one in plain])
-        return JOIN_WORK * self._sessions(a_round) if len(plain) > 1 else 0.0
+        return JOIN_WORK * self._sessions(plain) if len(plain) > 1 else 0.0
 
     def of_joined(self, result: PlainResult[Session]) -> float:
         """Give what a row costs of one of several sets of sessions."""

@@ -31,7 +31,7 @@ from angarium_server.frames.frame import MalformedFrameError, encode, read
 from angarium_server.frames.gateways import CostlyFrame
 from angarium_server.frames.matching import Match, Result
 from router.matching.pieces import MEMBER_WORK_MAX
-from router.matching.shards import FairQueue, Replay, Shard, Shards, ShardState
+from router.matching.shards import FairQueue, Replay, Shard, Shards, ShardState, never_defined
 from router.sessions.producer import SEQUENCE_MAX, over
 from router.sessions.round import ChoiceResult, EndpointResult, Inside, Part, PlainResult, Round
 
@@ -367,21 +367,24 @@ class Rounds:
         a_round, position = entry
         whole = a_round.parts[position].batch
         batches = repeat(whole) if body is None else _batches_of(result, body, whole)
-        learned, find_set = result.learned, shard.find_set
+        learned, sets = result.learned, shard.sets
         topics = None
         if body is None and 0 < len(learned) <= wire.FEW_TOPICS_MAX:
             topics = [one.topic for one in learned]
         # Each zip asks its heads first, so it takes no batch too many. Nothing is changed before all sets are found.
-        plain = [
-            PlainResult(
-                find_set(head.set),
-                head.rows,
-                head.classes,
-                batch,
-                None if head.classes & _NOT_DESCRIBED else topics,
-            )
-            for head, batch in zip(result.plain, batches, strict=False)
-        ]
+        try:
+            plain = [
+                PlainResult(
+                    sets[head.set],
+                    head.rows,
+                    head.classes,
+                    batch,
+                    None if head.classes & _NOT_DESCRIBED else topics,
+                )
+                for head, batch in zip(result.plain, batches, strict=False)
+            ]
+        except KeyError as unknown:
+            raise never_defined(unknown.args[0]) from None
         choice: list[ChoiceResult[Session]] = []
         taken: list[EndpointResult] = []
         if result.choice:

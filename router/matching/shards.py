@@ -162,8 +162,13 @@ class Shard:
         """
         found = self.sets.get(number)
         if found is None:
-            raise MalformedFrameError(f"set {number} was never defined")
+            raise never_defined(number)
         return found
+
+
+def never_defined(number: int) -> MalformedFrameError:
+    """Say that a worker named a set that it never defined."""
+    return MalformedFrameError(f"set {number} was never defined")
 
 
 class ShardListener(Protocol):

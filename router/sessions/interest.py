@@ -96,12 +96,16 @@ class FilterSet(msgspec.Struct, Generic[S], eq=False):
     topics: int = 0
     #: The change number at which `sessions` was right, or -1.
     resolved_at: int = -1
-    #: Of several filters; those of one filter are its members.
-    sessions: dict[S, None] | None = None
+    #: Those of one filter are its members, always.
+    sessions: Mapping[S, object] | None = None
     #: Instead of `sessions`, if these are filters of endpoints.
     endpoints: tuple[S, ...] = ()
     #: The deliver-to-one counter of this candidate set (R74).
     round_robin: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.filters) == 1:
+            self.sessions = self.filters[0].members
 
     @property
     def bytes(self) -> int:
@@ -119,6 +123,8 @@ class Interest(Generic[S]):
         self.changes = 0
         #: Members of all filters together, each under each of its texts.
         self.memberships = 0
+        #: Who is a member of any filter -> under how many texts.
+        self.members: dict[S, int] = {}
         self.filters: dict[int, Filter[S]] = {}
         self._by_key: dict[FilterKey, Filter[S]] = {}
         #: By the filters that were there when it came, of which some may be gone.
@@ -168,6 +174,7 @@ class Interest(Generic[S]):
         members = a_filter.members
         members[session] = (*members[session], text) if session in members else (text,)
         self.memberships += 1
+        self.members[session] = self.members.get(session, 0) + 1
         self._touch(a_filter)
         if self.on_member is not None:
             self.on_member(a_filter, session, text, 1)
@@ -181,6 +188,9 @@ class Interest(Generic[S]):
             at = texts.index(text)
             a_filter.members[session] = texts[:at] + texts[at + 1 :]
         self.memberships -= 1
+        self.members[session] -= 1
+        if not self.members[session]:
+            del self.members[session]
         self._touch(a_filter)
         if self.on_member is not None:
             self.on_member(a_filter, session, text, -1)
@@ -229,11 +239,10 @@ class Interest(Generic[S]):
 
         They are right until a subscription changes, which none does while a round is delivered.
         """
-        if len(a_set.filters) == 1:
-            return a_set.filters[0].members
-        changes = self.changes
-        sessions, at = a_set.sessions, a_set.resolved_at
-        if sessions is None or (at < changes and any(one.changed > at for one in a_set.filters)):
+        sessions, at, changes = a_set.sessions, a_set.resolved_at, self.changes
+        if sessions is not None and (at == changes or len(a_set.filters) == 1):
+            return sessions
+        if sessions is None or any(one.changed > at for one in a_set.filters):
             self._unresolve(a_set)
             sessions = {session: None for a_filter in a_set.filters for session in a_filter.members}
             a_set.sessions = sessions
@@ -247,20 +256,18 @@ class Interest(Generic[S]):
     @staticmethod
     def count(a_set: FilterSet[S]) -> int:
         """Give about how many sessions, or endpoints, there are of any filter of a set, without resolving it."""
-        filters = a_set.filters
-        if len(filters) == 1:
-            return len(filters[0].members)
         if a_set.sessions is not None:
             return len(a_set.sessions)
         if a_set.endpoints:
             return len(a_set.endpoints)
+        filters = a_set.filters
         return sum([len(one.members) for one in filters[:_COUNTED_FILTERS_MAX]]) + len(
             filters[_COUNTED_FILTERS_MAX:]
         )
 
     def _unresolve(self, a_set: FilterSet[S]) -> None:
         """Forget the sessions of a set. Who has them in hand keeps them."""
-        if a_set.sessions is not None:
+        if a_set.sessions is not None and len(a_set.filters) != 1:
             del self._resolved[a_set]
             self.resolved_bytes -= RESOLVED_SESSION_BYTES * len(a_set.sessions)
             a_set.sessions = None
@@ -295,7 +302,8 @@ class Interest(Generic[S]):
             assert a_filter.members
             assert all(a_filter.members.values())
         texts = (texts for a_filter in self.filters.values() for texts in a_filter.members.values())
-        assert self.memberships == sum(map(len, texts))
+        assert self.memberships == sum(map(len, texts)) == sum(self.members.values())
+        assert self.members.keys() == {one for a_filter in self.filters.values() for one in a_filter.members}
         for key, a_set in self._sets.items():
             assert a_set.references > 0
             assert a_set.filters is key

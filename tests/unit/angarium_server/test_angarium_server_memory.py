@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -183,6 +184,7 @@ memory.give_back()
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 sys._debugmallocstats()
 """
 
@@ -280,6 +282,27 @@ def test_what_came_while_memory_was_given_back_is_not_taken_for_what_stays(quiet
 
 def test_what_came_before_the_first_look_is_not_taken_for_what_stays(quiet: Quiet) -> None:
     assert quiet.look(grown_bytes=20 << 20) == 1
+
+
+def test_a_process_that_works_gives_small_objects_back_in_few_steps(
+    quiet: Quiet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that come and go would take those that stay a tenth of its time."""
+    steps: list[float] = []
+    pools = SimpleNamespace(is_busy=True, step=lambda: steps.append(quiet.now))
+    monkeypatch.setattr(memory, "_pools", pools)
+
+    def steps_in_a_second(busy: float) -> int:
+        steps.clear()
+        for _ in range(1_000):
+            quiet.now += 0.001
+            quiet.used_s += busy * 0.001
+            quiet.freed.update(0, quiet.now)
+        return len(steps)
+
+    assert steps_in_a_second(busy=0.1) >= 160
+    assert steps_in_a_second(busy=0.9) <= 45
+    assert steps_in_a_second(busy=0.0) >= 160, "it has time again"
 
 
 def test_a_process_without_a_free_descriptor_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

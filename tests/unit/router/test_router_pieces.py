@@ -340,6 +340,21 @@ def test_a_round_that_cannot_be_opened_is_not_cut(make_node: Any) -> None:
     assert pieces.take() not in (None, a_round)
 
 
+@pytest.mark.parametrize(("rows", "clients", "is_cut"), [(250, 2, False), (250, 40, True)])
+def test_rows_of_many_sets_are_cut_if_many_get_them(
+    make_node: Any, rows: int, clients: int, is_cut: bool
+) -> None:
+    """What they cost at most is known from how many subscribe at all."""
+    node: WiredNode = make_node(1, delivery_step_us=1_000)
+    topics = [f"t/{number}" for number in range(rows)]
+    for client in (crowd := [node.client() for _ in range(clients)]):
+        client.subscribe(*topics)
+    node.client().publish(*topics)
+    assert node.router.stats()["rounds_cut"] == is_cut
+    node.advance(10)
+    assert [len(client.rows()) for client in crowd] == [rows] * clients
+
+
 def test_batches_of_very_many_rows_are_opened_some_at_a_time(node: WiredNode) -> None:
     crowd, plain, publisher = _crowd(node, 1), node.client(), node.client()
     plain.subscribe("*")
