@@ -265,13 +265,16 @@ class RouterServer:
     def _take_matched(self, now: float, for_s: float = DRAIN_S) -> None:
         """Take what was matched, so long at most, also what comes meanwhile: a connection gets it in one piece.
 
-        Between two results homes are heard; what is left of the results has its turn behind what they say until then.
+        What is left has its turn behind what homes say until then.
         """
         until = now + for_s
         while self._matched and now < until:
             identity, *frames = self._matched.popleft()
             self._router.worker_frames(identity, frames, now)
-            self._hear_workers(until)
+            if (
+                not self._matched and int(self._workers.getsockopt(zmq.EVENTS)) & zmq.POLLIN
+            ):  # a try costs more
+                self._hear_workers(until)
             now = time.monotonic()
         self._carry_out()
 

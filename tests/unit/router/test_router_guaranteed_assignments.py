@@ -59,6 +59,7 @@ def test_a_partition_that_moves_is_settled_first_and_late_settles_are_refused(
     assert second.taken(wire.INDICATION) == []
     client.settle(first, wire.OUTCOME_ACCEPTED, (3, 1, 1))
     assert home.arguments("settle") == [[0, [[1, 1]]]]
+    rig.advance(0)
     assert second.taken(wire.INDICATION)[-1][3] == [3]
     client.taken(wire.INDICATION)
     client.settle(first, wire.OUTCOME_ACCEPTED, (3, 2, 2))
@@ -66,6 +67,7 @@ def test_a_partition_that_moves_is_settled_first_and_late_settles_are_refused(
         [first, wire.FLOW_SETTLE_REFUSED, errors.PARTITION_LOST, "partition 3"]
     ]
     client.settle(first, wire.OUTCOME_ACCEPTED, (2, 1, 1))
+    rig.advance(0)
     assert second.taken(wire.INDICATION)[-1][3] == [2, 3]
 
 
@@ -90,7 +92,24 @@ def test_a_spare_flow_takes_over_at_once(rig: Rig) -> None:
     first.bind("q")
     spare.bind("q")
     first.leave(wanted=False)
+    rig.advance(0)
     assert spare.taken(wire.INDICATION)[-1][3] == [0]
+
+
+def test_a_flow_is_told_once_of_all_that_changes_in_a_turn(rig: Rig) -> None:
+    """It is told all of its partitions: with a thousand of them each time is dear."""
+    rig.controller.put("q", permission="consume", access_type="non-exclusive", partition_count=8)
+    clients = [rig.client(f"c{number}") for number in range(4)]
+    for client in clients:
+        client.bind("q")
+    rig.advance(30)
+    for client in clients:
+        client.taken(wire.INDICATION)
+    for client in clients[:3]:
+        client.leave(wanted=False)
+    rig.advance(0)
+    told = [detail for _, event, _, detail in clients[3].taken(wire.INDICATION)]
+    assert told == [list(range(8))]
 
 
 def test_more_partitions_are_given_away_and_fewer_handed_off(
@@ -98,6 +117,7 @@ def test_more_partitions_are_given_away_and_fewer_handed_off(
 ) -> None:
     flow = client.bind("q")["flow"]
     rig.controller.put("q", partition_count=5, homes=[0] * 5)
+    rig.advance(0)
     assert client.taken(wire.INDICATION)[-1][3] == [0, 1, 2, 3, 4]
     for partition in range(5):
         rig.homes[0].store(parted, partition=partition)
