@@ -77,13 +77,12 @@ def _run_command(
 
     So are others that ask the node once and print what it says, but where several threads would print at once.
     """
-    *command, data = arguments
-    if command != ["status", "--json", "--data"]:
-        if command[0] in ASKING and threading.current_thread() is threading.main_thread():
+    if arguments[:-1] != ["status", "--json", "--data"]:
+        if arguments[0] in ASKING and threading.current_thread() is threading.main_thread():
             return _run_here(arguments, environment)
         return server.run_text(arguments, environment)
     try:
-        with Admin(data) as admin:
+        with Admin(arguments[-1]) as admin:
             return subprocess.CompletedProcess(arguments, 0, json.dumps(admin.call("status")), "")
     except AngariumError as error:
         return subprocess.CompletedProcess(arguments, 1, "", f"{error}\n")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from angarium import blocking
 
@@ -37,12 +38,21 @@ RUN_S: Final = 240.0
 
 
 def written(pair: Pair) -> int:
-    """Count what is published in the queue; what is staged is not."""
+    """Count what the queue holds, with what is staged for it."""
     with contextlib.suppress(AngariumError, OSError, StopIteration):  # nobody is the primary just now
         with Admin(pair.primary.data) as admin:
             found = admin.call("endpoints.show", kind="queue", vpn="default", name="out")
         return int(found["messages_spooled"])
     return 0
+
+
+def all_is_committed(query: StreamingQuery) -> bool:
+    """Wait for the batches that are under way; false if the query has failed."""
+    try:
+        query.processAllAvailable()
+    except PySparkException:
+        return False
+    return True
 
 
 def publish(client: blocking.Client, start: int, end: int) -> None:
@@ -73,7 +83,7 @@ def test_each_message_of_a_stream_is_written_once_over_a_fail_over(
         deadline, is_over = time.monotonic() + RUN_S, False
         query = writing.start()
         try:
-            while written(pair) < MESSAGES:
+            while written(pair) < MESSAGES or not all_is_committed(query):
                 assert time.monotonic() < deadline, f"{written(pair)} rows are written"
                 if not is_over and written(pair):
                     pair.fail_over()

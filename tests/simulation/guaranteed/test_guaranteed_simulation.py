@@ -30,8 +30,8 @@ SERIES = 0
 SEEDS_DEFAULT = short(3, long=20)
 #: Seeds of one test, so that a failure is found, and named, soon.
 SEEDS_PER_TEST = short(3, long=4)
-#: Runs in which is counted what the rules had to judge: much of everything for little time.
-COUNTED = (1, 3, 8, 28, 32, 38, 39, 43, 47, 50, 54, 55, 58)
+#: Of so many runs at most is counted what the rules had to judge, until it is much of everything.
+COUNTED_MAX = 80
 
 
 def play(number: int) -> Outcome:
@@ -43,8 +43,6 @@ class Judged(NamedTuple):
 
     #: Empty if no rule was broken.
     story: str
-    #: What the rules had to judge.
-    found: Counter[str]
     fingerprint: str
 
 
@@ -53,7 +51,7 @@ def judged(number: int) -> Judged:
     """Play a run once for all tests."""
     outcome = play(number)
     story = failure_story.tell(outcome) if outcome.violations else ""
-    return Judged(story, material(outcome) if number in COUNTED else Counter(), fingerprint(outcome))
+    return Judged(story, fingerprint(outcome))
 
 
 @pytest.mark.slow
@@ -127,12 +125,13 @@ def material(outcome: Outcome) -> Counter[str]:
 @pytest.mark.long  # of what each seed plays, not of the product
 def test_the_runs_give_every_rule_something_to_judge() -> None:
     found: Counter[str] = Counter()
-    for number in COUNTED:
-        assert not judged(number).story, judged(number).story
-        found += judged(number).found
-    scarce = {name: count for name, count in found.items() if count < 10}
-    assert len(found) == 21, found
-    assert not scarce, found
+    for number in range(COUNTED_MAX):
+        outcome = play(number)
+        assert not outcome.violations, failure_story.tell(outcome)
+        found += material(outcome)
+        if len(found) == 21 and min(found.values()) >= 10:
+            return
+    raise AssertionError(found)
 
 
 @pytest.mark.slow
