@@ -262,6 +262,10 @@ class RouterServer:
             else:
                 handle(frames[0], frames[1:], now)
 
+    def _has_mail(self) -> bool:
+        """Tell whether a worker or home has said something, without the exception that a vain try costs."""
+        return bool(int(self._workers.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
     def _take_matched(self, now: float, for_s: float = DRAIN_S) -> None:
         """Take what was matched, so long at most, also what comes meanwhile: a connection gets it in one piece.
 
@@ -271,12 +275,10 @@ class RouterServer:
         while self._matched and now < until:
             identity, *frames = self._matched.popleft()
             self._router.worker_frames(identity, frames, now)
-            if (
-                not self._matched and int(self._workers.getsockopt(zmq.EVENTS)) & zmq.POLLIN
-            ):  # a try costs more
+            if not self._matched and self._has_mail():
                 self._hear_workers(until)
             now = time.monotonic()
-        self._carry_out()
+        self._is_stirred = True
 
     def _read_verdicts(self) -> None:
         os.read(self._wake_read, 4096)

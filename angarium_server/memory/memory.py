@@ -162,6 +162,7 @@ class FreedMemory:
         #: When to go on with what is given back of small objects; when that was last, and what CPU time was used then.
         self._step_at = 0.0
         self._stepped_at, self._stepped_used_s = 0.0, 0.0
+        self._step_s = STEP_S
         #: When it was looked last whether the process is quiet, and what CPU time it had used then.
         self._looked_at: float | None = None
         self._used_s = 0.0
@@ -203,7 +204,8 @@ class FreedMemory:
         used_s = time.process_time()
         is_working = used_s - self._stepped_used_s > WORKING_SHARE * (now - self._stepped_at)
         self._stepped_at, self._stepped_used_s = now, used_s
-        self._step_at = now + (WORKING_STEP_S if is_working else STEP_S)
+        self._step_s = WORKING_STEP_S if is_working else STEP_S
+        self._step_at = now + self._step_s
         _pools.step()
 
     def _look(self, now: float, looked_at: float) -> None:
@@ -233,7 +235,7 @@ class FreedMemory:
     @property
     def wait_s(self) -> float:
         """Give in how many seconds `update` has to be called again at the latest."""
-        return STEP_S if _pools.is_busy else inf
+        return self._step_s if _pools.is_busy else inf
 
     def _freed(self, freed_bytes: int, held_bytes: int) -> int:
         return freed_bytes - self._given_back + self._held_max - held_bytes
