@@ -311,7 +311,8 @@ def test_the_second_session_of_a_producer_fences_the_first_and_nothing_is_twice(
         with attacked.stopped("worker", 0), attacked.stopped("worker", 1):
             one.publish(first.handle, 6, [to_queue(n, queue, b"%d" % (5 + n)) for n in range(5)])
             asked = other.ask("producer.open", name=name)
-            assert one.is_open()
+            one.send(wire.PING, [1])
+            one.next(wire.PONG)  # which keeps the end of its producer, if that is told before
         code, opened = other.answer(asked)
         assert code == 0
         fenced = Acked(*one.next(wire.ACKED, fits=lambda frame: frame.header[3]).header)
