@@ -124,7 +124,7 @@ class RouterServer:
         self._memory, self._memory_wait_s = FreedMemory(), 0.0
         #: Whether the router was told of something else than frames of clients since its last tick.
         self._is_stirred = True
-        #: When the clock, deadlines of connections and freed memory are looked at next.
+        #: When freed memory is looked at next, and when all else that is not looked at for every message.
         self._look_at = self._look_around_at = now
         #: Whether turns are kept apart.
         self._pace = CrowdPace(now, time.thread_time())
@@ -556,7 +556,7 @@ class RouterServer:
         return self._rest(now, wait_s) if self._pace.is_resting else wait_s
 
     def _look(self, now: float) -> None:
-        """Look at what is not looked at for every message; freed memory may want that more often than all else."""
+        """Look at freed memory, which may want that often, and at the rest; a crowd shows in whole intervals only."""
         if now >= self._look_around_at:
             self._look_around_at = now + LOOK_S
             self._set_clock(now)

@@ -159,10 +159,9 @@ class FreedMemory:
         #: How often memory is given back again, if nothing else is freed, and when next.
         self._again = 0
         self._again_at = 0.0
-        #: When to go on with what is given back of small objects; when that was last, and what CPU time was used then.
-        self._step_at = 0.0
-        self._stepped_at, self._stepped_used_s = 0.0, 0.0
-        self._step_s = STEP_S
+        #: When it was gone on last with what is given back of small objects, what CPU time had been used then, and how
+        #: long after that to go on.
+        self._stepped_at, self._stepped_used_s, self._step_s = 0.0, 0.0, STEP_S
         #: When it was looked last whether the process is quiet, and what CPU time it had used then.
         self._looked_at: float | None = None
         self._used_s = 0.0
@@ -183,7 +182,7 @@ class FreedMemory:
         self._held_max = max(self._held_max, held_bytes)
         self._given_back = min(self._given_back, freed_bytes)  # whoever counts may begin again
         if _pools.is_busy:
-            if now >= self._step_at:
+            if now >= self._stepped_at + self._step_s:
                 self._step(now)
         elif self._due_at is None:
             if self._freed(freed_bytes, held_bytes) >= GIVE_BACK_BYTES:
@@ -205,7 +204,6 @@ class FreedMemory:
         is_working = used_s - self._stepped_used_s > WORKING_SHARE * (now - self._stepped_at)
         self._stepped_at, self._stepped_used_s = now, used_s
         self._step_s = WORKING_STEP_S if is_working else STEP_S
-        self._step_at = now + self._step_s
         _pools.step()
 
     def _look(self, now: float, looked_at: float) -> None:

@@ -2,7 +2,7 @@
 
 One `Coordinator` per partitioned queue with consumers says which flow gets which partition and which one must let one
 go. Here flows get their ends, hand-offs get their time, and clients are told what they have (FLOW_PARTITIONS, after
-the change, and once for all changes of a turn: it names all partitions of a flow). Time is a parameter.
+the change). Time is a parameter.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ class Assignments:
         self._tell = tell
         #: Endpoint id -> its coordinator; only queues with partitions and consumers.
         self._coordinators: dict[int, Coordinator] = {}
-        #: Flows whose partitions changed in this turn.
-        self._untold: dict[Flow, None] = {}
         #: Ends that hand their partition off, by number.
         self._leaving: dict[int, HomeFlow] = {}
         #: No later than the next thing that time demands; infinite if there is none.
@@ -53,7 +51,6 @@ class Assignments:
         if self._leaving:
             for end in flow.ends.values():
                 self._leaving.pop(end.id, None)
-        self._untold.pop(flow, None)
         self._ends.detach_all(flow)
         endpoint = flow.endpoint
         coordinator = self._coordinators.get(endpoint.id)
@@ -86,7 +83,8 @@ class Assignments:
             self.drop(end)
             let_go = by_endpoint.setdefault(end.flow.endpoint, [])
             let_go.append((end.lane.partition, end.release_epoch))
-        self._tell_soon(end.flow for end in gone)
+        for flow in dict.fromkeys(end.flow for end in gone):
+            self._tell(flow)
         for endpoint, let_go in by_endpoint.items():
             coordinator = self._coordinators.get(endpoint.id)
             if coordinator is not None:
@@ -107,18 +105,10 @@ class Assignments:
                 self._hand_off(flow.ends[move.partition], move.epoch, now)
         for flow, lanes in given.items():
             self._ends.attach(flow, lanes)
-        self._tell_soon(given)
+            self._tell(flow)
         coordinator = self._coordinators[endpoint.id]
         if coordinator.rebalance_at is not None:
             self.wake = min(self.wake, coordinator.rebalance_at)
-
-    def _tell_soon(self, flows: Iterable[Flow]) -> None:
-        for flow in flows:
-            if flow.answer is not None:
-                self._tell(flow)
-            else:
-                self._untold[flow] = None
-                self.wake = _AT_ONCE
 
     def _hand_off(self, end: HomeFlow, epoch: int, now: float) -> None:
         """Have a partition handed off: its home delivers nothing more and waits for what is not settled."""
@@ -137,16 +127,10 @@ class Assignments:
         for endpoint_id, coordinator in list(self._coordinators.items()):
             if coordinator.rebalance_at is not None and coordinator.rebalance_at <= now:
                 self._follow(self._endpoints.by_id[endpoint_id], coordinator.tick(now), now)
-        self._tell_changed()
         dues = [end.deadline for end in self._leaving.values()]
         dues += [one.rebalance_at for one in self._coordinators.values() if one.rebalance_at is not None]
         self.wake = min(dues, default=float("inf"))
         return self.wake
-
-    def _tell_changed(self) -> None:
-        changed, self._untold = self._untold, {}
-        for flow in changed:
-            self._tell(flow)
 
     def validate(self) -> None:
         """Check that coordinators and ends agree."""

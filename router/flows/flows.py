@@ -52,7 +52,7 @@ class Flows:
     ) -> None:
         self._counters = counters
         self.ends = Ends(shards, lanes, egress, counters, unread_bytes_max)
-        self._assignments = Assignments(endpoints, self.ends, self._tell_partitions)
+        self._assignments = Assignments(endpoints, self.ends, self._partitions_changed)
         #: By id, in the order of their binding.
         self.by_id: dict[int, Flow] = {}
         #: Flows whose bind is not answered, those that wait longest first.
@@ -61,6 +61,9 @@ class Flows:
         self.on_bind_count: Callable[[Endpoint], None] = _ignore
         #: Called with (flow, wanted, now) when a flow is over, whether its client wanted that or not.
         self.on_removed: Callable[[Flow, bool, float], None] = _ignore_removed
+
+        #: Whose partitions changed in this turn.
+        self._untold: dict[Flow, None] = {}
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -158,10 +161,16 @@ class Flows:
 
     # -- news for clients ------------------------------------------------------------------------------------
 
-    def _tell_partitions(self, flow: Flow) -> None:
+    def _partitions_changed(self, flow: Flow) -> None:
+        """Have a client told of it at the end of the turn: it is told all of its partitions, so once is enough."""
         if flow.answer is not None:
             self._answer_if_bound(flow)
         else:
+            self._untold[flow] = None
+
+    def _tell_partitions(self) -> None:
+        untold, self._untold = self._untold, {}
+        for flow in untold:
             self.ends.indicate(flow, wire.FLOW_PARTITIONS, 0, flow.partitions)
 
     # -- the end of a flow -----------------------------------------------------------------------------------
@@ -202,6 +211,7 @@ class Flows:
     def _remove(self, flow: Flow, now: float, *, wanted: bool) -> None:
         endpoint = flow.endpoint
         del self.by_id[flow.id]
+        self._untold.pop(flow, None)
         del endpoint.flows[flow.id]
         del flow.session.flows[flow.number]
         endpoint.vpn.egress_flows -= 1
@@ -249,7 +259,7 @@ class Flows:
         for flow in consumers:
             self._place(flow, now)
         for flow in consumers:
-            self._tell_partitions(flow)
+            self._partitions_changed(flow)
 
     def _place_browser(self, flow: Flow) -> None:
         """Browsers look into every lane there is, or into one of a reader group."""
@@ -277,7 +287,9 @@ class Flows:
                 break
             detail = f"the home of {flow.endpoint.kind} {flow.endpoint.name} does not answer"
             self.close(flow, error_for(errors.HOME_NOT_READY, detail), now)
-        return min(wake, self._assignments.tick(now))
+        wake = min(wake, self._assignments.tick(now))
+        self._tell_partitions()
+        return wake
 
     def describe(self, vpn: str | None, kind: str | None, name: str | None) -> Iterator[dict[str, Any]]:
         """List flows for operators: all, or those of one Message VPN, kind or name of endpoint."""

@@ -111,8 +111,8 @@ class FastPath:
             entry = cache.get(one.topic)
             if entry is None:
                 entry = Entry(
-                    shard.find_set(one.plain) if one.plain else None,
-                    shard.find_set(one.endpoints) if one.endpoints else None,
+                    shard.sets[one.plain] if one.plain else None,
+                    shard.sets[one.endpoints] if one.endpoints else None,
                 )
                 for a_set in entry.sets():
                     a_set.topics += 1

@@ -31,7 +31,7 @@ from angarium_server.frames.frame import MalformedFrameError, encode, read
 from angarium_server.frames.gateways import CostlyFrame
 from angarium_server.frames.matching import Match, Result
 from router.matching.pieces import MEMBER_WORK_MAX
-from router.matching.shards import FairQueue, Replay, Shard, Shards, ShardState, never_defined
+from router.matching.shards import FairQueue, Replay, Shard, Shards, ShardState
 from router.sessions.producer import SEQUENCE_MAX, over
 from router.sessions.round import ChoiceResult, EndpointResult, Inside, Part, PlainResult, Round
 
@@ -372,19 +372,16 @@ class Rounds:
         if body is None and 0 < len(learned) <= wire.FEW_TOPICS_MAX:
             topics = [one.topic for one in learned]
         # Each zip asks its heads first, so it takes no batch too many. Nothing is changed before all sets are found.
-        try:
-            plain = [
-                PlainResult(
-                    sets[head.set],
-                    head.rows,
-                    head.classes,
-                    batch,
-                    None if head.classes & _NOT_DESCRIBED else topics,
-                )
-                for head, batch in zip(result.plain, batches, strict=False)
-            ]
-        except KeyError as unknown:
-            raise never_defined(unknown.args[0]) from None
+        plain = [
+            PlainResult(
+                sets[head.set],
+                head.rows,
+                head.classes,
+                batch,
+                None if head.classes & _NOT_DESCRIBED else topics,
+            )
+            for head, batch in zip(result.plain, batches, strict=False)
+        ]
         choice: list[ChoiceResult[Session]] = []
         taken: list[EndpointResult] = []
         if result.choice:
@@ -581,12 +578,12 @@ def _batches_of(result: Result, body: bytes, whole: bytes) -> Iterator[bytes]:
 
 
 def _choice_result(shard: Shard, head: ChoiceHead, batch: bytes) -> ChoiceResult[Session]:
-    plain_set = shard.find_set(head.plain_set) if head.plain_set else None
-    return ChoiceResult(shard.find_set(head.choice_set), plain_set, head.dto, head.rows, head.classes, batch)
+    plain_set = shard.sets[head.plain_set] if head.plain_set else None
+    return ChoiceResult(shard.sets[head.choice_set], plain_set, head.dto, head.rows, head.classes, batch)
 
 
 def _endpoint_result(shard: Shard, head: EndpointHead, batch: bytes) -> EndpointResult:
-    found = shard.find_set(head.set)
+    found = shard.sets[head.set]
     return EndpointResult(
         found, head.rows, head.spool_bytes, head.largest_message, head.low_priority_rows, batch
     )

@@ -106,6 +106,13 @@ class Replay:
         return self.round.parts[self.position]
 
 
+class SetsByNumber(dict[int, "FilterSet[Session]"]):
+    """The sets behind the numbers of a worker; `[]` raises MalformedFrameError for one that it never defined."""
+
+    def __missing__(self, number: int) -> FilterSet[Session]:
+        raise MalformedFrameError(f"set {number} was never defined")
+
+
 class Shard:
     """One worker as the router knows it."""
 
@@ -131,7 +138,7 @@ class Shard:
         self.replays: deque[Replay] = deque()
         self.waiting = FairQueue()
         #: Its set numbers -> set.
-        self.sets: dict[int, FilterSet[Session]] = {}
+        self.sets = SetsByNumber()
         #: Number of the newest FILTERS frame, over all incarnations.
         self.sequence = 0
         #: What it is still to be told of filters.
@@ -153,22 +160,6 @@ class Shard:
         """Number a FILTERS frame."""
         self.sequence += 1
         return self.sequence
-
-    def find_set(self, number: int) -> FilterSet[Session]:
-        """Give the set behind one of the worker's numbers.
-
-        Raises:
-            MalformedFrameError: the worker never defined it.
-        """
-        found = self.sets.get(number)
-        if found is None:
-            raise never_defined(number)
-        return found
-
-
-def never_defined(number: int) -> MalformedFrameError:
-    """Say that a worker named a set that it never defined."""
-    return MalformedFrameError(f"set {number} was never defined")
 
 
 class ShardListener(Protocol):

@@ -96,16 +96,12 @@ class FilterSet(msgspec.Struct, Generic[S], eq=False):
     topics: int = 0
     #: The change number at which `sessions` was right, or -1.
     resolved_at: int = -1
-    #: Those of one filter are its members, always.
-    sessions: Mapping[S, object] | None = None
+    #: Of several filters; those of one filter are its members.
+    sessions: dict[S, None] | None = None
     #: Instead of `sessions`, if these are filters of endpoints.
     endpoints: tuple[S, ...] = ()
     #: The deliver-to-one counter of this candidate set (R74).
     round_robin: int = 0
-
-    def __post_init__(self) -> None:
-        if len(self.filters) == 1:
-            self.sessions = self.filters[0].members
 
     @property
     def bytes(self) -> int:
@@ -239,10 +235,11 @@ class Interest(Generic[S]):
 
         They are right until a subscription changes, which none does while a round is delivered.
         """
-        sessions, at, changes = a_set.sessions, a_set.resolved_at, self.changes
-        if sessions is not None and (at == changes or len(a_set.filters) == 1):
-            return sessions
-        if sessions is None or any(one.changed > at for one in a_set.filters):
+        if len(a_set.filters) == 1:
+            return a_set.filters[0].members
+        changes = self.changes
+        sessions, at = a_set.sessions, a_set.resolved_at
+        if sessions is None or (at < changes and any(one.changed > at for one in a_set.filters)):
             self._unresolve(a_set)
             sessions = {session: None for a_filter in a_set.filters for session in a_filter.members}
             a_set.sessions = sessions
@@ -256,18 +253,20 @@ class Interest(Generic[S]):
     @staticmethod
     def count(a_set: FilterSet[S]) -> int:
         """Give about how many sessions, or endpoints, there are of any filter of a set, without resolving it."""
+        filters = a_set.filters
+        if len(filters) == 1:
+            return len(filters[0].members)
         if a_set.sessions is not None:
             return len(a_set.sessions)
         if a_set.endpoints:
             return len(a_set.endpoints)
-        filters = a_set.filters
         return sum([len(one.members) for one in filters[:_COUNTED_FILTERS_MAX]]) + len(
             filters[_COUNTED_FILTERS_MAX:]
         )
 
     def _unresolve(self, a_set: FilterSet[S]) -> None:
         """Forget the sessions of a set. Who has them in hand keeps them."""
-        if a_set.sessions is not None and len(a_set.filters) != 1:
+        if a_set.sessions is not None:
             del self._resolved[a_set]
             self.resolved_bytes -= RESOLVED_SESSION_BYTES * len(a_set.sessions)
             a_set.sessions = None

@@ -184,7 +184,6 @@ memory.give_back()
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 sys._debugmallocstats()
 """
 

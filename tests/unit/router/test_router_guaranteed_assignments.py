@@ -136,6 +136,7 @@ def test_a_queue_that_gets_partitions_or_loses_them_all_starts_its_consumers_ane
     client.bind("q")
     second.bind("q")
     rig.controller.put("q", partition_count=2, homes=[0, 0])
+    rig.advance(0)
     assert client.taken(wire.INDICATION)[-1][3] == [0, 1]
     rig.advance(6)
     assert second.taken(wire.INDICATION)[-1][3] == [1]
