@@ -29,7 +29,6 @@ from angarium_server.connections.descriptors import raise_descriptors
 from angarium_server.connections.door import Door, DoorLimits, Refusal
 from angarium_server.connections.framing import FramingLimits
 from angarium_server.connections.tls import make_context
-from angarium_server.frames.matching import OF_MATCHING
 from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import DeferredReply, Process, at_work, load_config
 from router.access.connect_rates import CONNECTION_FACTOR, ConnectRates
@@ -47,6 +46,7 @@ from router.ground.effects import (
     VerifyToken,
 )
 from router.ground.ground import Ground
+from router.inbox import Inbox
 from router.router import Router
 from router.sessions.session import is_attached
 
@@ -62,10 +62,6 @@ _log = logging.getLogger("router")
 _LAST_FRAME = int(zmq.NOBLOCK)
 _MORE_FRAMES = int(zmq.NOBLOCK | zmq.SNDMORE)
 _NUMBER = wire.ATTACHED_NUMBER_BYTES
-#: Frames taken from one socket before the others get their turn.
-DRAIN_MAX = 200
-#: And so long at most: effects of the first frame must not wait for a hundred dear ones.
-DRAIN_S = 0.003
 #: How long a router that starts waits for its workers before it serves clients without some of them.
 WORKERS_WAIT_S = 5.0
 #: Subscriptions of neighbours in one answer.
@@ -128,8 +124,6 @@ class RouterServer:
         self._look_at = self._look_around_at = now
         #: Whether turns are kept apart.
         self._pace = CrowdPace(now, time.thread_time())
-        #: What workers have matched, behind their identities: what homes say does not wait for dear results of others.
-        self._matched: deque[list[bytes]] = deque()
         #: Lists that are being made: whose, what is still to come, and what there is.
         self._lists: deque[tuple[DeferredReply, Iterator[Any], list[Raw]]] = deque()
         self._urls: list[str] = []
@@ -141,6 +135,7 @@ class RouterServer:
         self._turn_began: float | None = None
         self._connects = ConnectRates(self._config, CONNECTION_FACTOR)
         self._workers = self._make_worker_socket(process.context)
+        self._inbox = Inbox(self._workers, self._router.worker_frames, process.touch)
         self._door = self._make_door()
         process.add(self._workers, self._read_workers)
         process.add(self._wake_read, self._read_verdicts)
@@ -241,44 +236,9 @@ class RouterServer:
         self._router.fail(routing_id, error_for(errors.MALFORMED_FRAME, reason), now)
 
     def _read_workers(self) -> bool:
-        self._hear_workers(time.monotonic() + DRAIN_S)  # deliveries of homes may be large
+        self._inbox.hear()
         self._carry_out()
         return True
-
-    def _hear_workers(self, until: float) -> None:
-        """Take what homes say, so long at most, and put what was matched aside."""
-        receive = self._workers.recv_multipart
-        handle = self._router.worker_frames
-        for _ in range(DRAIN_MAX):
-            now = time.monotonic()
-            if now >= until:
-                break
-            try:
-                frames = receive(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            if frames[1] in OF_MATCHING:
-                self._matched.append(frames)
-            else:
-                handle(frames[0], frames[1:], now)
-
-    def _has_mail(self) -> bool:
-        """Tell whether a worker or home has said something, without the exception that a vain try costs."""
-        return bool(int(self._workers.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
-
-    def _take_matched(self, now: float, for_s: float = DRAIN_S) -> None:
-        """Take what was matched, so long at most, also what comes meanwhile: a connection gets it in one piece.
-
-        What is left has its turn behind what homes say until then.
-        """
-        until = now + for_s
-        while self._matched and now < until:
-            identity, *frames = self._matched.popleft()
-            self._router.worker_frames(identity, frames, now)
-            if not self._matched and self._has_mail():
-                self._hear_workers(until)
-            now = time.monotonic()
-        self._is_stirred = True
 
     def _read_verdicts(self) -> None:
         os.read(self._wake_read, 4096)
@@ -388,7 +348,7 @@ class RouterServer:
         ended = [row for row in rows if row.role == "worker" and row.state not in ("ready", "starting")]
         if ended:  # what they said last comes first: it may say why
             self._read_workers()
-            self._take_matched(time.monotonic(), math.inf)
+            self._inbox.take_matched(time.monotonic(), math.inf)
             self._process.touch(self._workers)
         now = time.monotonic()
         for row in ended:
@@ -533,8 +493,9 @@ class RouterServer:
         """Let time pass; gives the seconds until the next call is wanted."""
         if now >= self._look_at:
             self._look(now)
-        if self._matched:
-            self._take_matched(now)
+        if self._inbox.has_matched:
+            self._inbox.take_matched(now)
+            self._is_stirred = True
         wake = 0.0 if self._is_stirred else self._router.next_tick()
         if wake <= now:
             wake = self._tick_router(now)
@@ -543,7 +504,7 @@ class RouterServer:
         if self._lists:
             self._go_on_with_lists(now)
             has_more = has_more or bool(self._lists)
-        has_more = has_more or bool(self._matched)
+        has_more = has_more or self._inbox.has_matched
         self._is_stirred = False
         if not self._ready:
             if self._may_open(now):

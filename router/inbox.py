@@ -1,0 +1,85 @@
+"""What workers say to the router: homes are heard at once, and what was matched has its turn behind them.
+
+Results of matching may be dear, and the deliveries of homes that come over the same socket do not wait for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import zmq
+
+from angarium_server.frames.matching import OF_MATCHING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Frames taken before other sockets get their turn.
+DRAIN_MAX: Final = 200
+#: And so long at most: effects of the first frame must not wait for a hundred dear ones.
+DRAIN_S: Final = 0.003
+
+
+class Inbox:
+    """The socket of the workers, as far as they are heard."""
+
+    def __init__(
+        self,
+        socket: zmq.Socket[bytes],
+        handle: Callable[[bytes, list[bytes], float], Any],
+        touch: Callable[[zmq.Socket[bytes]], None],
+    ) -> None:
+        """Take nothing yet.
+
+        Args:
+            socket: the ROUTER that workers talk to.
+            handle: called with the identity of a worker, a frame of it, and the time.
+            touch: called when the socket was asked although nobody had been told that it is readable: what is left in
+                it has no signal any more (`angarium_server.watch`).
+        """
+        self._socket = socket
+        self._handle = handle
+        self._touch = touch
+        #: What was matched and has not been handled, behind the identities of workers.
+        self._matched: deque[list[bytes]] = deque()
+
+    @property
+    def has_matched(self) -> bool:
+        """Whether `take_matched` has something to do."""
+        return bool(self._matched)
+
+    def hear(self) -> None:
+        """Take what is there, so long at most; for the handler of the socket, which says that some may be left."""
+        self._hear(time.monotonic() + DRAIN_S)  # deliveries of homes may be large
+
+    def take_matched(self, now: float, for_s: float = DRAIN_S) -> None:
+        """Take what was matched, so long at most, also what comes meanwhile: a connection gets it in one piece.
+
+        What is left has its turn behind what homes say until then.
+        """
+        until = now + for_s
+        while self._matched and now < until:
+            identity, *frames = self._matched.popleft()
+            self._handle(identity, frames, now)
+            # A try to receive that is in vain costs an exception.
+            if not self._matched and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+                self._touch(self._socket)
+                self._hear(until)
+            now = time.monotonic()
+
+    def _hear(self, until: float) -> None:
+        receive, handle = self._socket.recv_multipart, self._handle
+        for _ in range(DRAIN_MAX):
+            now = time.monotonic()
+            if now >= until:
+                break
+            try:
+                frames = receive(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            if frames[1] in OF_MATCHING:
+                self._matched.append(frames)
+            else:
+                handle(frames[0], frames[1:], now)
