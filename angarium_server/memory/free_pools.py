@@ -6,13 +6,14 @@ arenas: a counter that changed last while much was in memory keeps a megabyte. S
 taken, as anybody takes memory from the interpreter, with `PyObject_Malloc`: whole pools of blocks of our own. What is
 in these is our affair, so the system gets their pages. At the begin of each pool the interpreter notes what it is for,
 and looks at that when a block of it is freed: of a pool that is full, only its owner frees one. So the notes are kept
-elsewhere, and put back before. Before the next time pools are given back to the interpreter, which lets arenas go that
-became free meanwhile.
+elsewhere, and put back before.
 
     an arena in which one object is left   1,024 KiB resident before, 16 after
 
 It is done some pools at a time, so that nobody waits for it. With these pools taken, new objects that find no room get
-a new arena, of which only those pages are resident that are used. `memory` says when it is time.
+a new arena, of which only those pages are resident that are used. What is taken stays so, for it costs addresses only:
+when it is twice as much as it was, all is given back to the interpreter, which lets arenas go that became free
+meanwhile, and what is free then is taken anew. `memory` says when it is time.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ BLOCK_BYTES: Final = 512
 BLOCKS: Final = (POOL_BYTES - HEADER_BYTES) // BLOCK_BYTES
 #: Pools that are taken or given back in one step: half a millisecond.
 POOLS_PER_STEP: Final = 32
+#: So many more than twice those taken anew are given back before others are taken: 64 MiB of addresses.
+POOLS_KEPT: Final = 4_096
 #: More than two gigabytes are left as they are.
 _POOLS_MAX: Final = 1 << 17
 #: That an arena was made shows that no pool is free any more.
@@ -60,6 +63,8 @@ class FreePools:
         self._pools = array("Q")
         #: What the interpreter has noted at the begin of each, one after the other.
         self._headers = bytearray()
+        #: How many were taken when all was taken anew, and whether that goes on now.
+        self._taken_anew, self._is_anew = 0, False
         self._between: Callable[[], None] = lambda: None
         self._malloc = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(
             ("PyObject_Malloc", ctypes.pythonapi)
@@ -80,24 +85,28 @@ class FreePools:
         return len(self._pools)
 
     def begin(self, between: Callable[[], None]) -> None:
-        """Begin anew: give back what is taken, call `between`, which frees what it can, and take what is free then."""
-        self._phase, self._between = _Phase.GIVING, between
-        if not self._pools:
-            self.step()
-
-    def go_on(self, between: Callable[[], None]) -> None:
-        """Call `between`, which frees what it can, and take what is free then besides what is taken."""
-        between()
-        self._phase = _Phase.RESTING if self._advise is None else _Phase.TAKING
+        """Call `between`, which frees what it can, and take what is free then; if much is taken, give it back first."""
+        self._between = between
+        self._is_anew = len(self._pools) > 2 * self._taken_anew + POOLS_KEPT
+        if self._is_anew:
+            self._phase = _Phase.GIVING
+        else:
+            self._begin_to_take()
 
     def step(self) -> None:
         """Go on for some pools."""
         if self._phase is _Phase.GIVING:
             self._give()
             if not self._pools:
-                self.go_on(self._between)
+                self._begin_to_take()
         elif self._phase is _Phase.TAKING and not self._take():
             self._phase = _Phase.RESTING
+            if self._is_anew:
+                self._taken_anew = len(self._pools)
+
+    def _begin_to_take(self) -> None:
+        self._between()
+        self._phase = _Phase.RESTING if self._advise is None else _Phase.TAKING
 
     def _give(self) -> None:
         for _ in range(min(POOLS_PER_STEP, len(self._pools))):

@@ -11,13 +11,10 @@ import sys
 import time
 from functools import lru_cache
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from angarium_server.memory.arenas import Arenas
 from angarium_server.memory.free_pools import FreePools, resident_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: Young objects that start a collection, and so many of these before their survivors are looked at too; each batch
 #: makes thousands that die at once without it. While clients subscribe, or partitions are made, all survive, and 15,000
@@ -31,8 +28,6 @@ GIVE_BACK_DELAY_S: Final = 3.0
 #: time is after a minute: so long a client that left may resume its session, and there is something of it.
 AGAIN_TIMES: Final = 8
 AGAIN_S: Final = 8.0
-#: One of so many times free pools are looked for anew: until then they have their pages back, for a second.
-_AGAIN_ANEW: Final = 4
 #: So often it is looked whether the process is quiet: it used no more of the time between two looks than this share.
 #: Then what nobody counts is given back too, if so much more is resident than after the last time: this, and a part.
 QUIET_S: Final = 5.0
@@ -190,13 +185,13 @@ class FreedMemory:
             elif self._again and now >= self._again_at:
                 self._again -= 1
                 self._again_at = now + AGAIN_S
-                self._give_back(_pools.go_on if self._again % _AGAIN_ANEW else _pools.begin)
+                self._give_back()
         elif now >= self._due_at:
             self._due_at = None
             if self._freed(freed_bytes, held_bytes) >= GIVE_BACK_BYTES:  # or the caches are full again
                 self._given_back, self._held_max = freed_bytes, held_bytes
                 self._again, self._again_at = AGAIN_TIMES, now + AGAIN_S
-                self._give_back(_pools.begin)
+                self._give_back()
 
     def _step(self, now: float) -> None:
         """Go on with small objects, and say when next."""
@@ -223,12 +218,12 @@ class FreedMemory:
         elif resident > self._resident + GROWN_BYTES + resident // GROWN_PART:
             self._is_given_back = True
             self._again, self._again_at = AGAIN_TIMES, now + AGAIN_S
-            self._give_back(_pools.begin)
+            self._give_back()
 
-    def _give_back(self, begin: Callable[[Callable[[], None]], None]) -> None:
+    def _give_back(self) -> None:
         for one in self._caches:
             one.cache_clear()
-        begin(give_back)
+        _pools.begin(give_back)
 
     @property
     def wait_s(self) -> float:
