@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from copy import copy
 from itertools import chain, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -34,10 +35,11 @@ if TYPE_CHECKING:
     from router.sessions.round import ChoiceResult, EndpointResult, Part, PlainResult, Refusal, Round
     from router.sessions.session import Session
 
-#: In us, about: one batch leaves for a session; it is added to what else leaves for it; a row is given to one of a
-#: group, held or passed for a session that elides, counted for an endpoint as part of a batch, and alone; a filter of
-#: which nobody is left is passed over.
+#: In us, about: one batch leaves for a session; rows of one of several sets are looked at, and added to what else
+#: leaves for a session; a row is given to one of a group, held or passed for a session that elides, counted for an
+#: endpoint as part of a batch, and alone; a filter of which nobody is left is passed over.
 SEND_WORK: Final = 10
+SET_WORK: Final = 1.0
 JOIN_WORK: Final = 0.5
 CHOICE_WORK: Final = 3.0
 ELIDING_WORK: Final = 8.0
@@ -60,6 +62,7 @@ _SAMPLED_SETS_MAX: Final = 16
 #: The key of a filter that only says which sessions are meant.
 _OF_NOBODY: Final = (0, "", wire.KIND_PLAIN, None)
 _ONE_ROW: Final = wire.array_head(1)
+_set_of: Final = attrgetter("set")
 _decode_raw = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
@@ -88,7 +91,9 @@ class FanOut:
         """Give about what a round costs that is not cut."""
         plain = a_round.plain
         every = len(plain) // _SAMPLED_SETS_MAX + 1
-        return SEND_WORK * every * self._sessions(plain[::every]) + a_round.rows / 100
+        sessions = every * self._sessions(plain[::every])
+        work = SEND_WORK * min(sessions, len(self._interest.members)) + a_round.rows / 100
+        return work if len(plain) <= 1 else work + SET_WORK * len(plain) + JOIN_WORK * sessions
 
     def is_for_many(self, a_round: Round[Session]) -> bool:
         """Tell whether a round goes to more sessions than a step has time for, and may be cut by them.
@@ -99,7 +104,7 @@ class FanOut:
 
     def _sessions(self, plain: Sequence[PlainResult[Session]]) -> int:
         """Give about how many sessions rows go to, those of several sets for each."""
-        return sum([self._count(one.set) for one in plain])
+        return sum(map(self._count, map(_set_of, plain)))
 
     def cut(self, a_round: Round[Session]) -> Pieces | Crowd | None:
         """Cut a round if it costs more than a step; None for nearly every one."""

@@ -213,6 +213,26 @@ def test_rounds_that_waited_for_one_leave_in_turns(make_node: Any) -> None:
     assert [len(found) for found in _received(listeners)] == [10] * 10
 
 
+def test_many_sets_that_go_to_few_are_no_many_batches(make_node: Any) -> None:
+    """Each session gets what it has of a round in one batch, whatever set a row has."""
+    node: WiredNode = make_node(2, delivery_step_us=STEP_US)
+    table, names = node.router.shards.table, [f"known/{number}" for number in range(200)]
+    first, second = ([one for one in names if table[slot_of(one)] == worker][:50] for worker in (0, 1))
+    listener, publisher = node.client(), node.client()
+    listener.subscribe(*names)
+    node.pause(0)
+    for worker, topics in ((0, first), *[(1, second)] * 9):
+        publisher.round += 1
+        rows = [[index, topic, 0, None, None, b""] for index, topic in enumerate(topics)]
+        header = [publisher.round, node.router.shards.epoch, False, [[worker, len(rows)]]]
+        publisher.send(wire.PUBLISH, header, wire.pack(rows))
+    assert not listener.rows()
+    for frames in node.paused.pop(0):
+        node._to_worker(0, frames)
+    node.settle()
+    assert len(listener.rows()) == 4 * 50, "each round is 90 us of a step of 310"
+
+
 def test_topics_elided_for_many_are_cut(make_node: Any) -> None:
     rows = snapshot(("profile", "default", "default", {"eliding": True, "eliding_delay_ms": 1_000}))
     node: WiredNode = make_node(1, rows, delivery_step_us=STEP_US)
