@@ -15,6 +15,9 @@ from angarium_server.frames.frame import Frame, Record, about
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 
+#: Of a batch of this mean size of a row on, payloads are opened as views: to copy them takes longer.
+LARGE_ROW_BYTES: Final = 512
+
 
 class FromRouter(Frame):
     """A frame to a worker."""

@@ -17,7 +17,14 @@ from msgspec import Meta
 from angarium import errors, wire
 from angarium.trail import Route
 from angarium_server.frames.frame import encode
-from angarium_server.frames.matching import ChoiceHead, EndpointHead, Learned, PlainHead, RefusedRows
+from angarium_server.frames.matching import (
+    LARGE_ROW_BYTES,
+    ChoiceHead,
+    EndpointHead,
+    Learned,
+    PlainHead,
+    RefusedRows,
+)
 from node.matching.matching import EMPTY_SET, FilterSet, TopicEntry
 
 if TYPE_CHECKING:
@@ -60,8 +67,30 @@ class ClientRow(Row, array_like=True, forbid_unknown_fields=True, gc=False, eq=F
     meta: tuple[_Natural, _Natural, _Byte | None, str | None] | None
 
 
-_decode_rows = msgspec.msgpack.Decoder(list[Row]).decode
-_decode_client_rows: Any = msgspec.msgpack.Decoder(list[ClientRow]).decode
+class LargeRow(Row, array_like=True, forbid_unknown_fields=True, gc=False, eq=False):
+    """The same, with the payload left where it came: nothing is copied of it."""
+
+    payload: memoryview  # type: ignore[assignment]
+
+
+class LargeClientRow(ClientRow, array_like=True, forbid_unknown_fields=True, gc=False, eq=False):
+    """The same, as clients may publish it."""
+
+    payload: memoryview  # type: ignore[assignment]
+
+
+def _decoder_of(row: type[Row]) -> Callable[[bytes], list[Row]]:
+    decoder: Any = msgspec.msgpack.Decoder(list[row])  # type: ignore[valid-type]
+    return decoder.decode  # type: ignore[no-any-return]
+
+
+#: Whether rows may say where they have been, and whether they are large -> what opens a batch of such.
+_DECODERS: Final = {
+    (True, False): _decoder_of(Row),
+    (True, True): _decoder_of(LargeRow),
+    (False, False): _decoder_of(ClientRow),
+    (False, True): _decoder_of(LargeClientRow),
+}
 
 
 def _classes_of(flags: int) -> int:
@@ -114,12 +143,12 @@ class Batch:
         announced = wire.array_length(packed)
         if announced != count:
             raise _malformed(f"the batch announces {announced} rows, its header says {count}")
-        decode = _decode_rows if mode & wire.MATCH_TRAILS else _decode_client_rows
+        decode = _DECODERS[bool(mode & wire.MATCH_TRAILS), len(packed) >= LARGE_ROW_BYTES * count]
         #: Whether rows that match nothing are reported by their topics.
         self.reports = bool(mode & wire.MATCH_REPORT)
         mode &= ~(wire.MATCH_TRAILS | wire.MATCH_REPORT)
         try:
-            rows: list[Row] = decode(packed)
+            rows = decode(packed)
         except (ValueError, RecursionError) as error:
             raise _malformed(f"no batch of rows: {error}") from None
         if len(rows) != count:

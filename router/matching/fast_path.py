@@ -29,7 +29,8 @@ from angarium import wire
 from angarium.message import pack_rows
 from angarium.topic_cache import AGE_INTERVAL_S, TopicCache
 from angarium_server.costs import CACHED_TOPIC_BYTES
-from router.matching.known_topic import Entry, Head, Row
+from angarium_server.frames.matching import LARGE_ROW_BYTES
+from router.matching.known_topic import Entry, Head, LargeRow, Row
 from router.sessions.round import EndpointResult, PlainResult, Round
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ _HIGH_PRIORITY: Final = 2 << wire.COS_SHIFT
 _decode = msgspec.msgpack.Decoder(list[tuple[int, str, int, None, bytes | None, bytes]]).decode
 _decode_heads = msgspec.msgpack.Decoder(list[Head]).decode
 _decode_guaranteed = msgspec.msgpack.Decoder(list[Row]).decode
+_decode_large = msgspec.msgpack.Decoder(list[LargeRow]).decode
 
 
 class FastPath:
@@ -346,7 +348,8 @@ class FastPath:
         Gives its first and last index.
         """
         try:
-            rows = _decode_guaranteed(batch)
+            decode: Any = _decode_large if len(batch) >= LARGE_ROW_BYTES * count else _decode_guaranteed
+            rows: list[Row] = decode(batch)
         except (ValueError, RecursionError):
             return None
         entry = self._common_entry(cache, dict.fromkeys([row.topic for row in rows]), rules_id)

@@ -29,6 +29,12 @@ class Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False,
     payload: bytes
 
 
+class LargeRow(Row, array_like=True, forbid_unknown_fields=True, gc=False, eq=False):
+    """The same, with the payload left where it came: nothing is copied of it."""
+
+    payload: memoryview  # type: ignore[assignment]
+
+
 class Head(msgspec.Struct, array_like=True, gc=False, eq=False):
     """A row whose meta, properties and payload are skipped."""
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from angarium import errors, wire
 from angarium.topic import INBOX_PREFIX, SLOTS, matches, slot_of
 from angarium_server.access import TopicRules
+from angarium_server.frames.matching import LARGE_ROW_BYTES
 from node.config import WorkerConfig
 from node.matching.batch import REPORTED_MAX, Batch
 from node.matching.worker import Worker
@@ -100,6 +101,15 @@ def test_rows_are_grouped_by_set_and_keep_every_field(router: Router) -> None:
     assert answer.plain == {(1,): [rows[0], rows[2]], (2,): [rows[1]]}
     assert answer.unmatched == 1
     assert not answer.whole
+
+
+@pytest.mark.parametrize("size", [0, 1, LARGE_ROW_BYTES, 20_000])
+def test_rows_of_all_sizes_that_go_to_several_places_are_as_they_came(router: Router, size: int) -> None:
+    router.filters((1, "a", PLAIN), (2, "b", PLAIN))
+    payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    rows = [row_of(index, "ab"[index % 2], 0, payload, None, b"properties") for index in range(4)]
+    answer = router.match(rows)
+    assert answer.plain == {(1,): rows[::2], (2,): rows[1::2]}
 
 
 def test_the_classes_say_that_a_row_is_to_be_retained(router: Router) -> None:

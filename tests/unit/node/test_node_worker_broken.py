@@ -78,8 +78,13 @@ def _with(position: int, value: Any) -> list[Row]:
         [row_of(0, "a"), *_with(1, 5)],
     ],
 )
-def test_a_row_that_is_not_as_it_must_be_makes_the_frame_malformed(router: Router, rows: list[Row]) -> None:
+@pytest.mark.parametrize("size", [0, 10_000])
+def test_a_row_that_is_not_as_it_must_be_makes_the_frame_malformed(
+    router: Router, rows: list[Any], size: int
+) -> None:
+    """The payloads of large rows are opened otherwise."""
     router.filters((1, "a", PLAIN))
+    rows = [*rows, row_of(9, "a", 0, bytes(size))]
     answer = router.match(rows)
     assert list(answer.refused) == [errors.MALFORMED_FRAME]
     assert answer.refused[errors.MALFORMED_FRAME][0] == len(rows)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
+from angarium_server.frames.matching import LARGE_ROW_BYTES
 
 if TYPE_CHECKING:
     from tests.unit.router.publish_rig import PublishNode
@@ -33,6 +34,23 @@ def test_a_known_topic_needs_no_worker(spooling: PublishNode, known: Any) -> Non
     assert known.acked() == (101, [])
     assert rounds(spooling) == before + 1
     assert spooling.sequences("q") == list(range(1, 102))
+
+
+@pytest.mark.parametrize("size", [1, LARGE_ROW_BYTES, 20_000])
+def test_known_topics_of_all_sizes_are_counted_as_they_are(
+    spooling: PublishNode, known: Any, size: int
+) -> None:
+    before = rounds(spooling)
+    known.publish(*[("a", bytes(size))] * 3)
+    assert known.acked() == (4, [])
+    assert rounds(spooling) == before + 1
+    assert [row.size for row in spooling.stored("q")][1:] == [size + wire.SPOOL_OVERHEAD_BYTES] * 3
+    spooling.check_limits()
+
+
+def test_a_payload_that_is_none_is_refused_whatever_is_beside_it(spooling: PublishNode, known: Any) -> None:
+    known.publish(("a", bytes(20_000)), ("a", "text"))
+    assert known.client.closed_with() == errors.MALFORMED_FRAME
 
 
 def test_a_sequence_may_have_gaps_and_does_not_go_back(spooling: PublishNode, known: Any) -> None:
