@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 DRAIN_MAX: Final = 200
 #: And so long at most: effects of the first frame must not wait for a hundred dear ones.
 DRAIN_S: Final = 0.003
+#: And so many bytes: what leaves is read again, and is not to have left the cache of the core until then.
+DRAIN_BYTES: Final = 128 << 10
 
 
 class Inbox:
@@ -51,17 +53,22 @@ class Inbox:
         return bool(self._matched)
 
     def hear(self) -> None:
-        """Take what is there, so long at most; for the handler of the socket, which says that some may be left."""
-        self._hear(time.monotonic() + DRAIN_S)  # deliveries of homes may be large
+        """Take what is there, so long at most; for the handler of the socket, which says that some may be left.
 
-    def take_matched(self, now: float, for_s: float = DRAIN_S) -> None:
-        """Take what was matched, so long at most, also what comes meanwhile: a connection gets it in one piece.
+        What is large is handled at once: what others send meanwhile would push it out of the cache.
+        """
+        if self._hear(time.monotonic() + DRAIN_S) >= DRAIN_BYTES:
+            self.take_matched(time.monotonic())
+
+    def take_matched(self, now: float) -> None:
+        """Take what was matched, also what comes meanwhile if it is small: a connection gets it in one piece.
 
         What is left has its turn behind what homes say until then.
         """
-        until = now + for_s
-        while self._matched and now < until:
+        until, taken_bytes = now + DRAIN_S, 0
+        while self._matched and now < until and taken_bytes < DRAIN_BYTES:
             identity, *frames = self._matched.popleft()
+            taken_bytes += len(frames[-1])
             self._handle(identity, frames, now)
             # A try to receive that is in vain costs an exception.
             if not self._matched and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
@@ -69,17 +76,20 @@ class Inbox:
                 self._hear(until)
             now = time.monotonic()
 
-    def _hear(self, until: float) -> None:
-        receive, handle = self._socket.recv_multipart, self._handle
+    def _hear(self, until: float) -> int:
+        """Take what is there, and give how many bytes of bodies that was."""
+        receive, handle, heard_bytes = self._socket.recv_multipart, self._handle, 0
         for _ in range(DRAIN_MAX):
             now = time.monotonic()
-            if now >= until:
+            if now >= until or heard_bytes >= DRAIN_BYTES:
                 break
             try:
                 frames = receive(zmq.NOBLOCK)
             except zmq.Again:
                 break
+            heard_bytes += len(frames[-1])
             if frames[1] in OF_MATCHING:
                 self._matched.append(frames)
             else:
                 handle(frames[0], frames[1:], now)
+        return heard_bytes

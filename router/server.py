@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-import math
 import os
 import random
 import time
@@ -348,7 +347,8 @@ class RouterServer:
         ended = [row for row in rows if row.role == "worker" and row.state not in ("ready", "starting")]
         if ended:  # what they said last comes first: it may say why
             self._read_workers()
-            self._inbox.take_matched(time.monotonic(), math.inf)
+            while self._inbox.has_matched:
+                self._inbox.take_matched(time.monotonic())
             self._process.touch(self._workers)
         now = time.monotonic()
         for row in ended:

@@ -11,7 +11,7 @@ import zmq
 from angarium_server.frames.homes import FlowMessagesFrame
 from angarium_server.frames.matching import Confirm, Result
 from angarium_server.watch import Watch
-from router.inbox import DRAIN_MAX, DRAIN_S, Inbox
+from router.inbox import DRAIN_BYTES, DRAIN_MAX, DRAIN_S, Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,10 +50,10 @@ class Bench:
         self.handled.append(frame)
         self.meanwhile.get(frame, lambda: None)()
 
-    def say(self, operation: bytes, *numbers: int) -> None:
-        """Say something, and wait until it is there."""
+    def say(self, operation: bytes, *numbers: int, size: int = 0) -> None:
+        """Say something with a body of some bytes, and wait until it is there."""
         for number in numbers:
-            self.worker.send_multipart([operation, b"%d" % number])
+            self.worker.send_multipart([operation, b"%d" % number, bytes(size)])
         time.sleep(ARRIVED_S)
 
     def turn(self) -> None:
@@ -90,6 +90,14 @@ def test_what_homes_say_does_not_wait_for_what_was_matched(bench: Bench) -> None
     bench.say(DELIVER, 3)
     bench.turn()
     assert bench.handled == [(DELIVER, 3), (RESULT, 1), (RESULT, 2)]
+
+
+def test_what_is_large_leaves_before_the_next_is_looked_at(bench: Bench) -> None:
+    """It would leave the cache of the core meanwhile."""
+    bench.say(RESULT, 1, 2, 3, size=DRAIN_BYTES)
+    for count in range(1, 4):
+        bench.turn()
+        assert [number for _, number in bench.handled] == [1, 2, 3][:count]
 
 
 def test_more_than_one_turn_takes_is_taken_in_the_next_ones(bench: Bench) -> None:
