@@ -70,11 +70,14 @@ class Inbox:
             identity, *frames = self._matched.popleft()
             taken_bytes += len(frames[-1])
             self._handle(identity, frames, now)
-            # A try to receive that is in vain costs an exception.
-            if not self._matched and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            if not self._matched and taken_bytes < DRAIN_BYTES and self._is_readable():
                 self._touch(self._socket)
                 self._hear(until)
             now = time.monotonic()
+
+    def _is_readable(self) -> bool:
+        """Tell whether something has come; a try to receive that is in vain costs an exception."""
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     def _hear(self, until: float) -> int:
         """Take what is there, and give how many bytes of bodies that was."""
