@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import zmq
 
+from angarium_server.parts import is_readable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -30,7 +32,6 @@ _EPOLL_S: Final = 0.001
 _SELECT_MAX: Final = 1_024
 #: How long a watch that is closed looks at nothing.
 _CLOSED_S: Final = 0.01
-_READABLE: Final = int(zmq.POLLIN)
 #: Some ends are signalled for ever, whether they are wanted or not.
 _END_ONCE: Final = select.EPOLLRDHUP | select.EPOLLONESHOT
 
@@ -141,7 +142,7 @@ class Watch:
         served = False
         for socket in doubtful:
             # An earlier handler of this round may have removed it.
-            if socket in self._sockets and int(socket.getsockopt(zmq.EVENTS)) & _READABLE:
+            if socket in self._sockets and is_readable(socket):
                 self._serve(socket)
                 served = True
         return served

@@ -23,6 +23,7 @@ from angarium_server import black_box
 from angarium_server.frames.frame import MalformedFrameError
 from angarium_server.frames.matching import SpoolFailed, Start
 from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
+from angarium_server.parts import receive, send
 from angarium_server.process import Process, at_work
 from node import config
 from node.home.home import OPERATIONS, HomeLimits
@@ -149,14 +150,14 @@ class WorkerServer:
         """
         if self._drain_s <= 0.0:
             return True
-        receive = self._socket.recv_multipart
+        socket = self._socket
         handle, now, home = self._worker.handle, self._now, self._home
         begun = time.monotonic()
         self._box.turn(begun)
         until = begun + self._drain_s
         for _ in range(self._frames_per_wake):
             try:
-                frames = receive(zmq.NOBLOCK)
+                frames = receive(socket)
             except zmq.Again:
                 self._drain_s = until - time.monotonic()
                 return False
@@ -174,7 +175,7 @@ class WorkerServer:
     def _send(self, frames: list[bytes]) -> None:
         self._process.touch(self._socket)
         try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
+            send(self._socket, frames)
         except zmq.Again:
             self._undelivered += 1
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import zmq
 
 from angarium_server.frames.matching import OF_MATCHING
+from angarium_server.parts import is_readable, receive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,24 +71,20 @@ class Inbox:
             identity, *frames = self._matched.popleft()
             taken_bytes += len(frames[-1])
             self._handle(identity, frames, now)
-            if not self._matched and taken_bytes < DRAIN_BYTES and self._is_readable():
+            if not self._matched and taken_bytes < DRAIN_BYTES and is_readable(self._socket):
                 self._touch(self._socket)
                 self._hear(until)
             now = time.monotonic()
 
-    def _is_readable(self) -> bool:
-        """Tell whether something has come; a try to receive that is in vain costs an exception."""
-        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
-
     def _hear(self, until: float) -> int:
         """Take what is there, and give how many bytes of bodies that was."""
-        receive, handle, heard_bytes = self._socket.recv_multipart, self._handle, 0
+        socket, handle, heard_bytes = self._socket, self._handle, 0
         for _ in range(DRAIN_MAX):
             now = time.monotonic()
             if now >= until or heard_bytes >= DRAIN_BYTES:
                 break
             try:
-                frames = receive(zmq.NOBLOCK)
+                frames = receive(socket)
             except zmq.Again:
                 break
             heard_bytes += len(frames[-1])

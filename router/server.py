@@ -29,6 +29,7 @@ from angarium_server.connections.door import Door, DoorLimits, Refusal
 from angarium_server.connections.framing import FramingLimits
 from angarium_server.connections.tls import make_context
 from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
+from angarium_server.parts import send
 from angarium_server.process import DeferredReply, Process, at_work, load_config
 from router.access.connect_rates import CONNECTION_FACTOR, ConnectRates
 from router.access.issuers import Issuers
@@ -58,8 +59,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("router")
 
-_LAST_FRAME = int(zmq.NOBLOCK)
-_MORE_FRAMES = int(zmq.NOBLOCK | zmq.SNDMORE)
 _NUMBER = wire.ATTACHED_NUMBER_BYTES
 #: How long a router that starts waits for its workers before it serves clients without some of them.
 WORKERS_WAIT_S = 5.0
@@ -300,7 +299,7 @@ class RouterServer:
         index, incarnation = effect.worker, effect.incarnation
         self._process.touch(self._workers)
         try:
-            _send_parts(self._workers, [b"w%d.%d" % (index, incarnation), *effect.frames])
+            send(self._workers, [b"w%d.%d" % (index, incarnation), *effect.frames])
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
@@ -581,16 +580,6 @@ def _wake_pipe() -> tuple[int, int]:
     for end in ends:
         os.set_blocking(end, False)
     return ends
-
-
-def _send_parts(socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
-    """Send one message without waiting; `send_multipart` would look over frames that are our own.
-
-    A full socket and a peer that is gone show with the first frame.
-    """
-    last = len(frames) - 1
-    for number, frame in enumerate(frames):
-        socket.send(frame, _LAST_FRAME if number == last else _MORE_FRAMES)
 
 
 def issuers_of(runtime: RouterRuntime) -> Issuers:

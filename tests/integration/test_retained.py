@@ -154,7 +154,7 @@ def test_what_is_retained_survives_every_restart_and_other_numbers_of_workers(tm
             for index in range(2):
                 node.kill("worker", index)
                 assert kept(client, "keep/>") == expected
-            node.run("worker", "scale", "3")
+            wait_until(lambda: scaled(node, 3), "the worker is there again", LIMIT_S)
             assert kept(client, "keep/>") == expected
             wait_until(lambda: scaled(node, 1), "the change before is complete", LIMIT_S)
             assert kept(client, "keep/>") == expected
