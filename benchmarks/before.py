@@ -3,7 +3,8 @@
 A node of each runs all the time. Its clients are the same programs for both, each with the SDK of its checkout. Every
 round has each of them do the same work once, one directly after the other and in turn first. A row is the median of the
 rounds' ratios, so what makes the machine slower for longer than a second changes both, and its interval says what can
-be told at all.
+be told at all. Two processes of the same code differ by up to 5 % as long as they live, by where their memory happens
+to lie, so there are other nodes after some rounds.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ NOW, BEFORE = "now", "before"
 DIRECT, GUARANTEED, MESH = SUBJECTS = ("direct", "guaranteed", "mesh")
 #: An interval of twenty ratios is still half as wide as they are.
 ROUNDS: Final = 30
+#: After so many there are other nodes.
+ROUNDS_OF_NODES: Final = 10
 #: Publishing time of a run, unless told otherwise: longer ones meet more of the machine's weather.
 SECONDS: Final = 0.5
 #: What a change may cost, and what it may cost in CPU time.
@@ -135,35 +138,46 @@ class Beside:
 
     def _run(self, subject: Subject) -> Iterator[Row]:
         chosen = {title: work for title, work in subject.works.items() if self._settings.rows in title}
-        if not chosen:
-            return
+        found: dict[str, list[tuple[Trial, Trial]]] = {title: [] for title in chosen}
+        left = self._settings.repetitions if chosen else 0
+        try:
+            while left > 0:
+                rounds = min(left, ROUNDS_OF_NODES)
+                left -= rounds
+                with self._nodes(subject, left) as brokers:
+                    for title, work in chosen.items():
+                        found[title] += alternate(work, brokers, rounds, self._settings.seconds)
+                        say(f"{title}: {len(found[title])} of {self._settings.repetitions} rounds")
+        except BrokerFailedError as failure:
+            say(str(failure))
+            yield Row(name=subject.name, unit="", better=Better.HIGHER, ours=[], error=failure.summary)
+        for title, pairs in found.items():
+            self._speeds += [trial.calibration for pair in pairs for trial in pair]
+            if pairs:
+                yield from rows(title, pairs)
+
+    @contextlib.contextmanager
+    def _nodes(self, subject: Subject, number: int) -> Iterator[list[Broker]]:
+        """Start what does the work of a subject, of both checkouts."""
         brokers = [
-            subject.broker(self._directory / NOW),
-            subject.broker(self._directory / BEFORE, checkout=self._checkout),
+            subject.broker(self._directory / f"{NOW}-{number}"),
+            subject.broker(self._directory / f"{BEFORE}-{number}", checkout=self._checkout),
         ]
         with contextlib.ExitStack() as stack:
-            try:
-                for broker in brokers:
-                    stack.callback(broker.stop)
-                    broker.start()
-                for title, work in chosen.items():
-                    pairs = alternate(work, brokers, self._settings)
-                    say(f"{title}: {len(pairs)} rounds")
-                    self._speeds += [trial.calibration for pair in pairs for trial in pair]
-                    yield from rows(title, pairs)
-            except BrokerFailedError as failure:
-                say(str(failure))
-                yield Row(name=subject.name, unit="", better=Better.HIGHER, ours=[], error=failure.summary)
+            for broker in brokers:
+                stack.callback(broker.stop)
+                broker.start()
+            yield brokers
 
 
-def alternate(work: Work, brokers: list[Broker], settings: Settings) -> list[tuple[Trial, Trial]]:
+def alternate(work: Work, brokers: list[Broker], rounds: int, seconds: float) -> list[tuple[Trial, Trial]]:
     """Have two brokers do the same in turn, each first in every second round; gives both trials of each round."""
     for broker in brokers:
         work(broker, WARM_UP_S)
     found = []
-    for number in range(settings.repetitions):
+    for number in range(rounds):
         turn = -1 if number % 2 else 1
-        now, before = [work(broker, settings.seconds) for broker in brokers[::turn]][::turn]
+        now, before = [work(broker, seconds) for broker in brokers[::turn]][::turn]
         found.append((now, before))
     return found
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
 
 from benchmarks import before
 from benchmarks.__main__ import main
 from benchmarks.brokers.angarium import Angarium
-from benchmarks.brokers.server import ROOT
+from benchmarks.brokers.server import ROOT, BrokerFailedError
 from benchmarks.direct import WARM_UP_S, Settings
 from benchmarks.figures import Better, Row, median_interval
 from benchmarks.harness import Trial
@@ -51,10 +51,54 @@ def test_each_is_first_in_every_second_round_and_both_are_warm(nodes: list[Broke
         worked.append((broker.name, seconds))
         return trial(len(worked), 1.0)
 
-    pairs = before.alternate(work, nodes, Settings(repetitions=2, seconds=0.5))
+    pairs = before.alternate(work, nodes, 2, 0.5)
     assert worked[:2] == [("now", WARM_UP_S), ("before", WARM_UP_S)]
     assert worked[2:] == [("now", 0.5), ("before", 0.5), ("before", 0.5), ("now", 0.5)]
     assert [(now.rate, other.rate) for now, other in pairs] == [(3.0, 4.0), (6.0, 5.0)]
+
+
+class Node:
+    """A node that notes when it starts and stops."""
+
+    log: ClassVar[list[str]] = []
+
+    def __init__(self, directory: Path, checkout: Path | None = None) -> None:
+        self.name = f"{directory.name} {checkout is not None}"
+
+    def start(self) -> None:
+        self.log.append(f"start {self.name}")
+
+    def stop(self) -> None:
+        self.log.append(f"stop {self.name}")
+
+
+def run_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Any) -> list[Row]:
+    monkeypatch.setattr(Node, "log", [])
+    subject = before.Subject("direct", cast("Any", Node), {"row": work})
+    monkeypatch.setattr(before, "subjects", lambda: [subject])
+    settings = Settings(repetitions=2 * before.ROUNDS_OF_NODES + 1, seconds=0.5)
+    return before.Beside(tmp_path, settings, ROOT).run(None)
+
+
+def test_there_are_other_nodes_after_some_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rate, _ = run_beside(tmp_path, monkeypatch, lambda _node, _seconds: trial(1.0, 1.0))
+    assert len(rate.ours) == len(rate.peer) == 2 * before.ROUNDS_OF_NODES + 1
+    started = [one.removeprefix("start ") for one in Node.log if one.startswith("start")]
+    stopped = [one.removeprefix("stop ") for one in Node.log if one.startswith("stop")]
+    assert len(set(started)) == 6
+    assert sorted(started) == sorted(stopped)
+
+
+def test_a_node_that_fails_leaves_the_rounds_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(_node: Node, _seconds: float) -> Trial:
+        if sum(one.startswith("start") for one in Node.log) > 4:
+            raise BrokerFailedError("it is gone")
+        return trial(1.0, 1.0)
+
+    failed, rate, _ = run_beside(tmp_path, monkeypatch, work)
+    assert failed.error == "it is gone"
+    assert len(rate.ours) == 2 * before.ROUNDS_OF_NODES
+    assert Node.log[-1].startswith("stop")
 
 
 def test_a_ratio_is_told_whatever_the_weather_of_a_round_is() -> None:
