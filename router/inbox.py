@@ -76,6 +76,16 @@ class Inbox:
                 self._hear(until)
             now = time.monotonic()
 
+    def take_all(self) -> None:
+        """Take what has come, however large: who said it may be gone, and is not heard any more behind that."""
+        for _ in range(DRAIN_MAX):
+            if not is_readable(self._socket):
+                break
+            self._hear(time.monotonic() + DRAIN_S)
+        while self._matched:
+            self.take_matched(time.monotonic())
+        self._touch(self._socket)
+
     def _hear(self, until: float) -> int:
         """Take what is there, and give how many bytes of bodies that was."""
         socket, handle, heard_bytes = self._socket, self._handle, 0

@@ -345,10 +345,7 @@ class RouterServer:
     def _table(self, rows: Sequence[TableRow]) -> None:
         ended = [row for row in rows if row.role == "worker" and row.state not in ("ready", "starting")]
         if ended:  # what they said last comes first: it may say why
-            self._read_workers()
-            while self._inbox.has_matched:
-                self._inbox.take_matched(time.monotonic())
-            self._process.touch(self._workers)
+            self._inbox.take_all()
         now = time.monotonic()
         for row in ended:
             self._router.worker_lost(row.index, row.incarnation, now)

@@ -108,3 +108,15 @@ def test_more_than_one_turn_takes_is_taken_in_the_next_ones(bench: Bench) -> Non
     for _ in range(TURNS):
         bench.turn()
     assert [number for _, number in bench.handled] == [*numbers]
+
+
+def test_all_that_has_come_is_taken_at_once_if_who_said_it_is_gone(bench: Bench) -> None:
+    """What a worker says last may be why it ends."""
+    bench.say(RESULT, 1, 2, size=DRAIN_BYTES)
+    bench.say(DELIVER, 3, 4, size=DRAIN_BYTES)
+    bench.say(DELIVER, 5)
+    bench.inbox.take_all()
+    assert bench.handled == [(DELIVER, 3), (DELIVER, 4), (DELIVER, 5), (RESULT, 1), (RESULT, 2)]
+    bench.say(DELIVER, 6)
+    bench.turn()
+    assert bench.handled[-1] == (DELIVER, 6)

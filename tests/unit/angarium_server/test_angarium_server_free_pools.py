@@ -46,7 +46,8 @@ def test_blocks_that_lie_otherwise_are_no_pools() -> None:
 
 
 #: A process that takes 60 MB of small things and keeps one in each arena, some times; what is resident of it at its
-#: most, without the pools and with them, and how many pools are taken then. What is kept stays what it was.
+#: most, without the pools and with them, and how many pools are taken then. What is kept stays what it was. At the end
+#: nothing is kept, and all pools are taken anew.
 KEEPING = """
 import json, mmap, sys
 from angarium_server.memory import free_pools, memory
@@ -71,6 +72,11 @@ for cycle in range(5):
     assert sys.getallocatedblocks() < counted + 1_000, "the pools are counted as what is in them"
     seen.append([most, without, resident(), pools.taken])
     assert kept == [(cycle, at) for at in range(0, 600_000, 8_000)], kept
+taken = pools.taken
+kept.clear()
+free_pools.POOLS_KEPT = -2 * taken
+steps(pools)
+seen.append([taken, pools.taken, resident()])
 print(json.dumps(seen))
 """
 
@@ -78,7 +84,7 @@ print(json.dumps(seen))
 @pytest.mark.skipif(not free_pools.is_known(), reason="another interpreter has other memory")
 def test_a_thing_that_is_kept_does_not_keep_a_megabyte_around_it() -> None:
     done = subprocess.run([sys.executable, "-c", KEEPING], check=True, capture_output=True, text=True)
-    cycles = json.loads(done.stdout)
+    *cycles, (taken_before, taken_at_the_end, at_the_end) = json.loads(done.stdout)
     for most, without, with_pools, _ in cycles:
         assert without > 0.8 * most, "the interpreter kept it"
         assert with_pools < 0.35 * without
@@ -86,6 +92,8 @@ def test_a_thing_that_is_kept_does_not_keep_a_megabyte_around_it() -> None:
     taken = [taken for *_, taken in cycles]
     assert max(taken) < 4 * taken[0] + POOLS_KEPT
     assert taken != sorted(taken), "what is taken is given back before it is too much"
+    assert taken_at_the_end < taken_before / 4, "arenas in which nothing is go"
+    assert at_the_end < cycles[-1][2]
 
 
 def test_an_interpreter_that_is_not_known_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
