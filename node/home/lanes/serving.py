@@ -273,11 +273,24 @@ class Serving:
         """Serve the lanes in which something happened, as far as the budget goes, of which so many lanes are spent."""
         lanes = self._lanes
         self._now = now
-        share = self._share_among_starved() if self._starved else self.allowance
-        left = ROWS_PER_TICK
+        is_shared = bool(self._starved)
+        share = self._share_among_starved() if is_shared else self.allowance
+        served = self._next(max(LANES_PER_TICK - spent, LANES_PER_TICK_MIN))
+        left, again = self._serve_lanes(served, share, ROWS_PER_TICK, wall_ms)
+        if is_shared or lanes.unacked >= self.allowance:
+            # First what others left of their shares, then who lacks more waits, behind those who got nothing. All of it
+            # in this turn: a report before the next one would say that nobody lacks anything.
+            for _ in range(2):
+                left, again = self._serve_lanes(again, self.allowance, left, wall_ms)
+        lanes.touched.update(dict.fromkeys(again))
+
+    def _serve_lanes(
+        self, served: list[HeldLane], share: int, left: int, wall_ms: int
+    ) -> tuple[int, list[HeldLane]]:
+        """Serve lanes, each with its share at most; give the rows left for this turn, and who could go on at once."""
         late: list[HeldLane] = []
         again: list[HeldLane] = []
-        for held in self._next(max(LANES_PER_TICK - spent, LANES_PER_TICK_MIN)):
+        for held in served:
             if left <= 0:
                 late.append(held)
                 continue
@@ -285,7 +298,7 @@ class Serving:
             left -= rows
             if has_more:
                 again.append(held)
-        lanes.touched.update(dict.fromkeys(late + again))
+        return left, late + again
 
     def _next(self, count: int) -> list[HeldLane]:
         """Take the lanes that are served now, so many at most."""

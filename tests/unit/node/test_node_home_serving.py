@@ -78,6 +78,18 @@ def test_a_home_says_at_once_what_it_lacks_and_what_is_in_force(driven: DrivenHo
     assert driven.home.stats()["delivered_unacked_allowance"] == 10 * LIMIT
 
 
+@pytest.mark.requirement("R195", "R196")
+@pytest.mark.parametrize("more", [1, 2, 3])
+def test_a_home_that_uses_up_more_says_in_the_same_turn_what_it_lacks_still(
+    driven: DrivenHome, more: int
+) -> None:
+    """Else the router gives what is free to others meanwhile, and they may keep it for long."""
+    driven.allow(LIMIT + more)
+    driven.tick()
+    assert sum(len(one.order) for one in driven.delivered.values()) == LIMIT + more
+    assert (driven.allowed, driven.wanted) == (LIMIT + more, 5 * LIMIT + 1)
+
+
 @pytest.mark.requirement("R195")
 def test_a_smaller_allowance_stops_delivery_until_enough_is_settled(driven: DrivenHome) -> None:
     driven.allow(2)
