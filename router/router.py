@@ -106,7 +106,7 @@ class Router:
         """
         self.ground, self.config, self.out, self.counters = ground, ground.config, ground.out, ground.counters
         self._next_sweep = now
-        #: When `tick` has something to do, but for what is elided; whether clients did what may make that sooner.
+        #: When `tick` has something to do, but for what is elided; whether frames came that may make that sooner.
         self._wake_at, self._is_restless, self._was_restless = now, True, True
         self.sessions, self.directory = SessionTable(), Directory()
         self.asks = Asks(self.out)
@@ -305,6 +305,7 @@ class Router:
 
         One that sends what no worker sends is at fault: it is given up, told to end, and its successor begins anew.
         """
+        self._was_restless, self._is_restless = self._is_restless, True
         try:
             known = self._of_workers.get(frames[0])
             if known is None:
@@ -321,11 +322,13 @@ class Router:
                 if self._acks.ready:
                     self._acks.flush(now)
         except MalformedFrameError as error:
+            self._is_restless = True
             self._worker_faulty(identity, str(error), now)
 
     def _worker_said(self, identity: bytes, frames: list[bytes], now: float) -> None:
         """Take what is not said by one worker about one thing."""
         if frames[0] == Bundle.operation:
+            self._is_restless = self._was_restless
             for one in read(_decode_bundle, frames).messages:
                 self.worker_frames(identity, one, now)
         elif frames[0] == Ready.operation:
@@ -424,7 +427,7 @@ class Router:
         return min(self._wake_at, self.eliding.next_due())
 
     def next_tick(self) -> float:
-        """Give when `tick` is due if only frames of clients came since; 0 if these may have made something due."""
+        """Give when `tick` is due if only frames came since; 0 if these may have made something due."""
         if self._is_restless or self.rounds.turns:
             return 0.0
         return min(self._wake_at, self.eliding.next_due()) if self.eliding.due else self._wake_at
@@ -463,6 +466,9 @@ class Router:
             if a_round.next_filter == next_filter:
                 a_round.stamp = self.fast_path.stamp
             self.rounds.accept(a_round, now)
+            self._is_restless = (
+                self._was_restless or a_round.producer is not None or bool(self.effort.waiting)
+            )
             return
         if unmatched:
             self.accounting.answered(a_round, unmatched, [], now)
@@ -543,10 +549,17 @@ class Router:
         self.shards.define_sets(shard, result.defs)
         entry = shard.outstanding.get(result.reference)
         if entry is not None:
+            a_round = entry[0]
+            others = (
+                shard.slow or shard.replays or self.effort.waiting or self.retained.waiting or self.wills.due
+            )
+            is_kept = a_round.producer is not None or a_round.endpoints or result.endpoints
+            if not (others or is_kept or self.rounds.held):
+                self._is_restless = self._was_restless  # nothing becomes due but what `next_tick` looks at
             if result.unmatched or result.refused:
-                self.accounting.answered(entry[0], result.unmatched, result.refused, now)
-            if result.learned and entry[0].learn != wire.LEARN_FEW:
-                self.fast_path.learn(entry[0], shard, result.learned)
+                self.accounting.answered(a_round, result.unmatched, result.refused, now)
+            if result.learned and a_round.learn != wire.LEARN_FEW:
+                self.fast_path.learn(a_round, shard, result.learned)
         self.rounds.answer(shard, result, body[0] if body else None, now)
         self.shards.retire_sets(shard, result.retired)
         self.rounds.release(shard, now)

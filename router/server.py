@@ -116,7 +116,7 @@ class RouterServer:
         self._wake_read, self._wake_write = _wake_pipe()
         #: Freed memory, and in how many seconds it is to be looked at again, which changes only when it is.
         self._memory, self._memory_wait_s = FreedMemory(), 0.0
-        #: Whether the router was told of something else than frames of clients since its last tick.
+        #: Whether the router was told of something else than frames since its last tick.
         self._is_stirred = True
         #: When freed memory is looked at next, and when all else that is not looked at for every message.
         self._look_at = self._look_around_at = now
@@ -246,15 +246,19 @@ class RouterServer:
                 self._router.handshake.password_verified(ticket, time.monotonic(), correct=verdict)
             else:
                 self._router.handshake.token_verified(ticket, verdict, time.monotonic())
-        self._carry_out()
+        self._stir()
 
     # -- effects ---------------------------------------------------------------------------------------------
+
+    def _stir(self) -> None:
+        """Carry out what follows from anything but frames: more may be due than the router knows."""
+        self._is_stirred = True
+        self._carry_out()
 
     def _carry_out(self) -> None:
         """Carry out effects until none are left: a failed send is an event with effects of its own."""
         router = self._router
         self._turn_began = None
-        self._is_stirred = True
         while True:
             for effect in router.out.take():
                 kind = type(effect)
@@ -304,11 +308,12 @@ class RouterServer:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             self._router.worker_lost(index, incarnation, time.monotonic())
+            self._is_stirred = True
 
     def _ask(self, effect: AskController) -> None:
         def answered(ok: bool, value: Any) -> None:  # noqa: FBT001 - the form of every answer
             self._router.controller_answered(effect.ticket, ok, value, time.monotonic())
-            self._carry_out()
+            self._stir()
 
         self._process.ask(effect.operation, effect.arguments, answered)
 
@@ -349,14 +354,14 @@ class RouterServer:
         now = time.monotonic()
         for row in ended:
             self._router.worker_lost(row.index, row.incarnation, now)
-        self._carry_out()
+        self._stir()
 
     def _node(self, node: dict[str, Any]) -> None:
         """Follow the supervisor to another number of workers; the heartbeat tells when we work with it."""
         wanted = node["workers"]
         if self._ready and wanted != self._router.scaling.target:
             self._router.scaling.begin(wanted, time.monotonic())
-            self._carry_out()
+            self._stir()
         if (
             self._ready
             and self._told_workers != len(self._router.shards.shards)
@@ -449,7 +454,7 @@ class RouterServer:
                 case _:
                     raise error_for(errors.UNKNOWN_OPERATION, operation)
         finally:
-            self._carry_out()
+            self._stir()
 
     def _reload_certificate(self) -> None:
         """Encrypt connections that come from now on with what the files hold now; a damaged file changes nothing."""
@@ -491,25 +496,22 @@ class RouterServer:
             self._look(now)
         if self._inbox.has_matched:
             self._inbox.take_matched(now)
-            self._is_stirred = True
-        wake = 0.0 if self._is_stirred else self._router.next_tick()
-        if wake <= now:
-            wake = self._tick_router(now)
+        if self._is_stirred or self._router.next_tick() <= now:
+            self._is_stirred = False
+            self._tick_router(now)
         has_more = self._door.read_rest()
         self._carry_out()
         if self._lists:
             self._go_on_with_lists(now)
             has_more = has_more or bool(self._lists)
-        has_more = has_more or self._inbox.has_matched
-        self._is_stirred = False
         if not self._ready:
             if self._may_open(now):
                 self._open()
                 self._tell_ready()
             return 0.02
-        if has_more:
+        if has_more or self._is_stirred or self._inbox.has_matched:
             return 0.0
-        wait_s = min(wake - now, self._memory_wait_s)
+        wait_s = min(self._router.next_tick() - now, self._memory_wait_s)
         return self._rest(now, wait_s) if self._pace.is_resting else wait_s
 
     def _look(self, now: float) -> None:
@@ -530,15 +532,15 @@ class RouterServer:
         time.sleep(max(until - time.monotonic(), 0.0))
         return now + wait_s - until
 
-    def _tick_router(self, now: float) -> float:
+    def _tick_router(self, now: float) -> None:
         try:
-            return self._router.tick(now)
+            self._router.tick(now)
         except Exception:  # as in `_client_message`, of a request that was not done when it came
             served = self._router.subscriptions.served
             if served is None:
                 raise
             self._fault(served.routing_id, now)
-            return now
+            self._is_stirred = True
 
     def _set_clock(self, now: float) -> None:
         """Follow the wall clock, which may be set."""
@@ -551,7 +553,7 @@ class RouterServer:
         """
         self._door.stop_listening()
         done = self._router.drain(time.monotonic())
-        self._carry_out()
+        self._stir()
         return done
 
     def close(self) -> None:

@@ -131,7 +131,7 @@ class Wills:
         #: (time, number of the session, key), the next one first; one for each that waits, and some that do not.
         self._times: list[tuple[float, int, Key]] = []
         #: Those whose time has come, the oldest first.
-        self._due: dict[Key, Will] = {}
+        self.due: dict[Key, Will] = {}
 
     # -- sessions --------------------------------------------------------------------------------------------
 
@@ -149,10 +149,10 @@ class Wills:
         key = session.vpn.id, session.username, session_queue(session.client_name)
         before = self._waiting.pop(key, None)
         if before is not None and behalf.clean:
-            self._due[key] = before[1]
+            self.due[key] = before[1]
         elif before is not None:
             self._let_go(before[1])
-        if key in self._due:
+        if key in self.due:
             self._give(key, now)
         if behalf.will is not None:
             session.will = _will_of(session, behalf.will)
@@ -182,13 +182,13 @@ class Wills:
         session.will = None
         self._memory.keep(will.vpn, will.username, will.bytes)
         assert will.key not in self._waiting, "a client has two wills"
-        assert will.key not in self._due, "a client has two wills"
+        assert will.key not in self.due, "a client has two wills"
         if session.carrier is not None:
             will = msgspec.structs.replace(will, behind=(session.carrier, session.carrier.round_number))
         if will.delay_s and self._is_kept(will):
             self._wait(will, now + will.delay_s)
         else:
-            self._due[will.key] = will
+            self.due[will.key] = will
 
     def new_session(self, session: Session) -> str:
         """Give the name that the queue of a client's session is to have; empty if it is there, from an earlier one."""
@@ -212,7 +212,7 @@ class Wills:
             key = endpoint.vpn.id, str(endpoint.attributes["owner"]), endpoint.name
             before = self._waiting.pop(key, None)
             if before is not None:
-                self._due[key] = before[1]
+                self.due[key] = before[1]
 
     # -- time ------------------------------------------------------------------------------------------------
 
@@ -224,28 +224,28 @@ class Wills:
             found = self._waiting.get(key)
             if found is not None and found[1].number == number:
                 del self._waiting[key]
-                self._due[key] = found[1]
+                self.due[key] = found[1]
         wake = times[0][0] if times else math.inf
-        return min(wake, self._give_some(now)) if self._due else wake
+        return min(wake, self._give_some(now)) if self.due else wake
 
     def _give_some(self, now: float) -> float:
         """Publish some that are due; gives when to come again."""
-        ready = (key for key, will in self._due.items() if will.is_next)
+        ready = (key for key, will in self.due.items() if will.is_next)
         some = [*islice(ready, WILLS_PER_STEP)]
         for key in some:
             self._give(key, now)
-        if not self._due:
+        if not self.due:
             return math.inf
         return now if len(some) == WILLS_PER_STEP else now + _LOOK_S
 
     def _give(self, key: Key, now: float) -> None:
-        will = self._due.pop(key)
+        will = self.due.pop(key)
         self._let_go(will)
         self._publish(will, now)
 
     def end_waits(self) -> None:
         """The node goes down: what waits is due."""
-        self._due.update((key, will) for key, (_, will) in self._waiting.items())
+        self.due.update((key, will) for key, (_, will) in self._waiting.items())
         self._waiting.clear()
         self._times.clear()
 
@@ -256,18 +256,18 @@ class Wills:
 
     def __len__(self) -> int:
         """Count those that are not published yet and whose sessions are over."""
-        return len(self._waiting) + len(self._due)
+        return len(self._waiting) + len(self.due)
 
     @property
     def charged_bytes(self) -> int:
         """Give what usernames and Message VPNs are charged for these."""
-        return sum(will.bytes for will in (*(one for _, one in self._waiting.values()), *self._due.values()))
+        return sum(will.bytes for will in (*(one for _, one in self._waiting.values()), *self.due.values()))
 
     def validate(self) -> None:
         """Check the sentences above."""
         timed = set(self._times)
-        assert not self._waiting.keys() & self._due.keys()
-        assert all(will.key == key for key, will in self._due.items())
+        assert not self._waiting.keys() & self.due.keys()
+        assert all(will.key == key for key, will in self.due.items())
         for key, (due, will) in self._waiting.items():
             assert will.key == key
             assert (due, will.number, key) in timed

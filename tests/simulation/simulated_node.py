@@ -250,7 +250,7 @@ class SimulatedNode:
             and self.supervisor.is_complete(router)
         )
 
-    def act(self, event: Callable[[Router], None], *, of_client: bool = False) -> None:
+    def act(self, event: Callable[[Router], None], *, of_frames: bool = False) -> None:
         """Let the router process, if it runs, take an event, perhaps frames of a client, and carry out what follows."""
         router = self.router
         if router is None:
@@ -260,16 +260,16 @@ class SimulatedNode:
             return
         try:
             event(router)
-            self.after_event(router, of_client=of_client)
+            self.after_event(router, of_frames=of_frames)
         except Exception:  # noqa: BLE001 - whatever it is, it would have ended the process
             self.history.break_rule(f"the router process ends with {traceback.format_exc(limit=-4)}")
             if self.router is router:
                 self.history.fault(self.loop.now, "router", "ends by itself")
                 self.kill_router()
 
-    def after_event(self, router: Router, *, of_client: bool = False) -> None:
+    def after_event(self, router: Router, *, of_frames: bool = False) -> None:
         """Do what the router's loop does after each event."""
-        wake = router.next_tick() if of_client else 0.0
+        wake = router.next_tick() if of_frames else 0.0
         if wake <= self.loop.now:
             wake = router.tick(self.loop.now)
         for link in [one for one in self.links.values() if one.untaken]:
@@ -360,7 +360,7 @@ class SimulatedNode:
 
         def arrived(frames: Frames) -> None:
             if self.router is router:
-                self.act(lambda same: self._client_frames(same, link, frames, address), of_client=True)
+                self.act(lambda same: self._client_frames(same, link, frames, address), of_frames=True)
 
         def ended() -> None:
             link.is_gone = True

@@ -111,7 +111,7 @@ class SimulatedSupervisor:
 
         def take(frames: Frames) -> None:
             if node.router is router:
-                node.act(lambda same: same.worker_frames(worker.identity, frames, now.now))
+                node.act(lambda same: same.worker_frames(worker.identity, frames, now.now), of_frames=True)
 
         def arrived(frames: Frames) -> None:
             """Take what a home says at once; what was matched may wait, as in `router.server`."""

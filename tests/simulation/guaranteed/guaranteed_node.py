@@ -257,9 +257,9 @@ class GuaranteedNode(SimulatedNode):
         self._installing.append(call)
         self.act(lambda router: None)
 
-    def after_event(self, router: Router, *, of_client: bool = False) -> None:
+    def after_event(self, router: Router, *, of_frames: bool = False) -> None:
         """Look whether everything that was changed is in force."""
-        super().after_event(router, of_client=of_client)
+        super().after_event(router, of_frames=of_frames)
         if self._installing and not any(router.shards._waiting):
             calls, self._installing = self._installing, []
             for call in calls:

@@ -67,8 +67,8 @@ class _Rig:
     def turn(self) -> None:
         """Have all loops turn that would sleep while nothing comes."""
         for node in self._nodes:
-            for of_client in (False, True):
-                node.act(lambda router: None, of_client=of_client)
+            for of_frames in (False, True):
+                node.act(lambda router: None, of_frames=of_frames)
             for process in node.supervisor.workers.values():
                 process.worker.work()
                 process.worker.tidy(node.loop.now)

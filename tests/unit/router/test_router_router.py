@@ -39,6 +39,29 @@ def test_a_subscriber_gets_messages_of_all_topics_in_the_order_of_their_publishe
 
 
 @pytest.mark.requirement("R3")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_direct_messages_make_nothing_due_whether_a_worker_is_asked_or_not(
+    make_node: Any, workers: int
+) -> None:
+    """The router looks after all that waits for time when something may have become due, not in every turn."""
+    node = make_node(workers)
+    publisher, subscriber = node.client(), node.client()
+    subscriber.subscribe("t/>")
+    assert node.router.next_tick() <= node.now, "who subscribes may have made something due"
+    node.router.tick(node.now)
+    matched = []
+    for _ in range(2):
+        publisher.publish("t/1", "t/2")
+        matched.append(node.router.fast_path.rounds)
+        assert node.router.next_tick() > node.now
+    assert matched == [0, int(workers == 1)], "some topics by a worker, some by the router itself"
+    assert len(subscriber.rows()) == 4
+    publisher.send(wire.PING, [1])
+    publisher.publish("t/3")
+    assert node.router.next_tick() <= node.now, "not even messages make up for what came before them"
+
+
+@pytest.mark.requirement("R3")
 def test_a_round_waits_for_the_one_before_it_although_its_own_worker_answered(make_node: Any) -> None:
     node = make_node(2)
     table = node.router.shards.table
