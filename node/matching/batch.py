@@ -193,6 +193,13 @@ def _malformed(detail: str) -> errors.AngariumError:
     return errors.error_for(errors.MALFORMED_FRAME, detail)
 
 
+def _classes_of_all(batch: Batch) -> int:
+    """Give the classes that each row of a batch has; 0 if they differ."""
+    return (
+        0 if batch.classes & (batch.classes - 1) else batch.classes
+    )  # of each row its class of service is one
+
+
 def _classes_in(rows: list[Row]) -> int:
     if len(rows) == 1:
         return _CLASSES[rows[0].flags]
@@ -256,10 +263,12 @@ class Sorting(msgspec.Struct, eq=False, gc=False):
     def _group(self, batch: Batch, entries: dict[str, TopicEntry]) -> None:
         plain_groups: dict[FilterSet, list[Row]] = {}
         choice_groups: dict[tuple[FilterSet, FilterSet, bool], list[Row]] = {}
+        with_dto = batch.with_dto
         for row in batch.rows:
             entry = entries[row.topic]
-            is_dto = row.flags & wire.FLAG_DTO != 0
-            plain, choice = (entry.always, entry.dto_choice) if is_dto else (entry.plain, entry.choice)
+            plain, choice, is_dto = entry.plain, entry.choice, False
+            if with_dto and row.flags & wire.FLAG_DTO:
+                plain, choice, is_dto = entry.always, entry.dto_choice, True
             if plain is not EMPTY_SET:
                 group = plain_groups.get(plain)
                 if group is None:
@@ -268,14 +277,16 @@ class Sorting(msgspec.Struct, eq=False, gc=False):
                     group.append(row)
             if choice is not EMPTY_SET:
                 choice_groups.setdefault((choice, plain, is_dto), []).append(row)
+        heads, use, add, classes = self.plain, self.use, self._add_batch, _classes_of_all(batch)
         for plain, rows in plain_groups.items():
-            packed = self._add_batch(batch, rows)
-            self.plain.append(PlainHead(self.use(plain), len(rows), len(packed), _classes_in(rows)))
+            heads.append(
+                PlainHead(use(plain), len(rows), len(add(batch, rows)), classes or _classes_in(rows))
+            )
         for (choice, plain, is_dto), rows in choice_groups.items():
             packed = encode([encode(row) for row in rows])
             self.batches.append(packed)
             ids = (self.use(choice), self.use(plain))
-            self.choice.append(ChoiceHead(*ids, is_dto, len(rows), len(packed), _classes_in(rows)))
+            self.choice.append(ChoiceHead(*ids, is_dto, len(rows), len(packed), classes or _classes_in(rows)))
 
     def _spool(self, batch: Batch, entries: dict[str, TopicEntry], retained: Groups) -> None:
         """Group the rows that endpoints take; those that are retained have their groups."""
