@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from router.delivery.eliding import Eliding
     from router.sessions.interest import Filter, FilterSet, Interest
     from router.sessions.neighbour import Neighbour
-    from router.sessions.round import ChoiceResult, PlainResult, Round
+    from router.sessions.round import ChoiceResult, Round
     from router.sessions.session import Session
 
 #: One session with a plain subscription, or the members of a share group with the texts of their subscriptions.
@@ -125,34 +125,15 @@ class Dispatcher:
             delivery = plain_delivery(only.rows, only.batch, only.classes, only.topics)
             for session in self._interest.resolve(only.set):
                 self._offer(session, delivery, a_round, now)
-        elif a_round.whole is not None and self._is_for_the_same(plain):
-            classes = reduce(or_, [one.classes for one in plain])
-            delivery = plain_delivery(a_round.rows, a_round.whole, classes, None)
-            for session in self._interest.resolve(plain[0].set):
-                self._offer(session, delivery, a_round, now)
         elif plain or a_round.choice:
             self._deliver_mixed(a_round, now)
 
-    def _is_for_the_same(self, plain: list[PlainResult[Session]]) -> bool:
-        """Tell whether all sets are of the same sessions, as those of a gateway's clients are."""
-        resolve = self._interest.resolve
-        first = resolve(plain[0].set).keys()
-        return all(resolve(one.set).keys() == first for one in plain)
-
     def _deliver_mixed(self, a_round: Round[Session], now: float) -> None:
         """Join what each session gets of several sets; sessions with the same sets share the joined batch."""
-        if a_round.whole is not None:
-            a_round.plain = [one.packed() for one in a_round.plain]
         plain = a_round.plain
-        resolve = self._interest.resolve
-        taken: dict[Session, list[int]] = {}
-        for index, result in enumerate(plain):
-            for session in resolve(result.set):
-                indices = taken.get(session)
-                if indices is None:
-                    taken[session] = [index]
-                else:
-                    indices.append(index)
+        taken = self._interest.places([one.set for one in plain])
+        if plain and plain[0].unpacked is not None and any(len(some) < len(plain) for some in taken.values()):
+            a_round.plain = [one.packed() for one in plain]
         chosen: Chosen = {}
         opened: Opened = {}
         groups: dict[FilterSet[Session], list[Candidate]] = {}

@@ -388,6 +388,8 @@ class Rounds:
             choice = [_choice_result(shard, *one) for one in zip(result.choice, batches, strict=False)]
         if result.endpoints:
             taken = [_endpoint_result(shard, *one) for one in zip(result.endpoints, batches, strict=False)]
+        if len(plain) > 1 and not choice and _is_in_one(a_round, plain, whole):
+            a_round.whole = whole
         del shard.outstanding[result.reference]
         if shard.slow:
             self._end_slow(shard, result.reference, now)
@@ -575,6 +577,16 @@ def _batches_of(result: Result, body: bytes, whole: bytes) -> Iterator[bytes]:
     if len(batches) != len(result.plain) + len(result.choice) + len(result.endpoints):
         raise MalformedFrameError(f"a RESULT has {len(batches)} batches, which is not what its header says")
     return iter([batch or whole for batch in batches])
+
+
+def _is_in_one(a_round: Round[Session], plain: list[PlainResult[Session]], batch: bytes) -> bool:
+    """Tell whether a batch that a worker got is exactly what it found for subscribers, in several batches."""
+    return (
+        len(a_round.parts) == 1
+        and a_round.producer is None
+        and sum([one.rows for one in plain]) == a_round.rows
+        and batch.startswith(wire.array_head(a_round.rows))
+    )
 
 
 def _choice_result(shard: Shard, head: ChoiceHead, batch: bytes) -> ChoiceResult[Session]:

@@ -230,6 +230,19 @@ class Interest(Generic[S]):
             self.freed_bytes += a_set.bytes
             self._unresolve(a_set)
 
+    def places(self, sets: Sequence[FilterSet[S]]) -> dict[S, list[int]]:
+        """Give whom some sets are of, in a stable order, each with the places of his sets among them."""
+        found: dict[S, list[int]] = {}
+        for place, one in enumerate(sets):  # there may be hundreds, nearly all of one filter
+            filters = one.filters
+            for session in filters[0].members if len(filters) == 1 else self.resolve(one):
+                places = found.get(session)
+                if places is None:
+                    found[session] = [place]
+                else:
+                    places.append(place)
+        return found
+
     def resolve(self, a_set: FilterSet[S]) -> Mapping[S, object]:
         """Give the sessions subscribed to any filter of a set, each once, in a stable order.
 

@@ -62,6 +62,22 @@ def test_direct_messages_make_nothing_due_whether_a_worker_is_asked_or_not(
 
 
 @pytest.mark.requirement("R3")
+def test_a_batch_leaves_as_it_came_for_who_gets_all_of_it_by_many_filters(node: WiredNode) -> None:
+    """Else its rows are joined from as many batches, and sorted by the client."""
+    publisher, all_of_it, some = node.client(), node.client(), node.client()
+    topics = [f"t/{n}" for n in range(20)]
+    all_of_it.subscribe(*topics)
+    some.subscribe(*topics[::2])
+    publisher.publish(*topics)
+    publisher.publish(*topics, "unknown")
+    heads = [(flags, [rows for rows, _ in parts]) for flags, parts, _ in all_of_it.deliveries()]
+    assert heads == [(0, [20]), (wire.DELIVER_UNSORTED, [20])], "what nobody wants is in no batch"
+    assert some.topics() == topics[::2] * 2
+    publisher.publish(*topics, "unknown")
+    assert all_of_it.topics() == topics
+
+
+@pytest.mark.requirement("R3")
 def test_a_round_waits_for_the_one_before_it_although_its_own_worker_answered(make_node: Any) -> None:
     node = make_node(2)
     table = node.router.shards.table
