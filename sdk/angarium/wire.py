@@ -328,13 +328,13 @@ _COPIED_BYTES_MAX: Final = 1_024
 def join_batches(batches: list[tuple[int, bytes]]) -> bytes:
     """Join batches, given as (rows, canonical batch), into one batch without opening them."""
     total = sum([rows for rows, _ in batches])
-    parts: list[bytes | memoryview] = [array_head(total)]
-    for rows, batch in batches:
-        if rows < 16 and len(batch) <= _COPIED_BYTES_MAX:  # there may be thousands
-            parts.append(batch[1:])
-        else:
-            parts.append(memoryview(batch)[array_head_size(rows) :])
-    return b"".join(parts)
+    parts = [
+        batch[1:]
+        if rows < 16 and len(batch) <= _COPIED_BYTES_MAX  # there may be thousands
+        else memoryview(batch)[array_head_size(rows) :]
+        for rows, batch in batches
+    ]
+    return b"".join([array_head(total), *parts])
 
 
 def join_rows(rows: list[bytes]) -> bytes:
