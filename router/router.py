@@ -291,6 +291,8 @@ class Router:
                 raise error_for(errors.UNKNOWN_OPERATION, repr(frames[0][:16]))
             if frames[0] != wire.PUBLISH:
                 self._check_rate(session, now)
+            if frames[0] in _CALM_OF_CLIENTS and not (self.retained.waiting or self.wills.due):
+                self._is_restless = self._was_restless
             operation(self, session, frames, now)
             if self._acks.ready:
                 self._acks.flush(now)
@@ -318,6 +320,8 @@ class Router:
                 raise MalformedFrameError(f"operation {frames[0]!r}: {error}") from None
             shard = self._shard_of(identity)
             if shard is not None and frame.incarnation == shard.incarnation and shard.state is not _DOWN:
+                if frames[0] in _CALM_OF_WORKERS and not (self.retained.waiting or self.wills.due):
+                    self._is_restless = self._was_restless
                 act(frame, shard, frames[2:], now)
                 if self._acks.ready:
                     self._acks.flush(now)
@@ -458,6 +462,8 @@ class Router:
         next_filter = self.interest.next_id
         a_round.next_filter = self.shards.told_below(next_filter)
         unmatched: int | None
+        if a_round.producer is None or not (self.retained.waiting or self.wills.due):
+            self._is_restless = self._was_restless
         if a_round.producer is None:
             unmatched = self.fast_path.answer(a_round)
         else:
@@ -466,13 +472,11 @@ class Router:
             if a_round.next_filter == next_filter:
                 a_round.stamp = self.fast_path.stamp
             self.rounds.accept(a_round, now)
-            self._is_restless = (
-                self._was_restless or a_round.producer is not None or bool(self.effort.waiting)
-            )
+            if self.effort.waiting:
+                self._is_restless = True
             return
         if unmatched:
             self.accounting.answered(a_round, unmatched, [], now)
-        self._is_restless = self._was_restless or a_round.producer is not None
         self.rounds.accept_answered(a_round, now)
 
     def _credit(self, session: Session, frames: list[bytes], now: float) -> None:
@@ -501,6 +505,7 @@ class Router:
         if frames[0] == wire.COUNTED:
             self.attached.counted(session, frames[1])
         else:
+            self._is_restless = self._was_restless
             self.client_frames(self.attached.routing_id(session, frames), frames[2:], now)
 
     def _request(self, session: Session, frames: list[bytes], now: float) -> None:
@@ -553,8 +558,7 @@ class Router:
             others = (
                 shard.slow or shard.replays or self.effort.waiting or self.retained.waiting or self.wills.due
             )
-            is_kept = a_round.producer is not None or a_round.endpoints or result.endpoints
-            if not (others or is_kept or self.rounds.held):
+            if not (others or self.rounds.held):
                 self._is_restless = self._was_restless  # nothing becomes due but what `next_tick` looks at
             if result.unmatched or result.refused:
                 self.accounting.answered(a_round, result.unmatched, result.refused, now)
@@ -684,6 +688,10 @@ class Router:
         self.memory.validate(self.sessions, self.endpoints, self.wills.charged_bytes)
 
 
+#: What makes nothing due but what `Router.next_tick` looks at, unless somebody waits for others. The same holds for
+#: messages and their matches, which ask who waits where they are handled.
+_CALM_OF_CLIENTS = frozenset((wire.CREDIT, wire.FLOW_CREDIT, wire.SETTLE, wire.PING, wire.PONG))
+_CALM_OF_WORKERS = frozenset((FlowMessagesFrame.operation, CommittedFrame.operation))
 _OPERATIONS = {
     wire.PUBLISH: Router._publish,
     wire.CREDIT: Router._credit,
