@@ -306,6 +306,21 @@ class Operators:
             if session.publisher in wanted and session.vpn.name == vpn
         ]
 
+    def blamed(
+        self, number: int, now: float, put_aside: Callable[[Session, float], None] | None
+    ) -> dict[str, str] | None:
+        """Give whose a session is that a worker died of (`cluster.controller.blames`), and put it aside if told how.
+
+        None: it is gone, or none of a client. What links and bridges carry is others' work.
+        """
+        found = [one for one in self._sessions if one.number == number and one.is_client]
+        if not found:
+            return None
+        (session,) = found
+        if put_aside is not None:
+            put_aside(session, now)
+        return {"vpn": session.vpn.name, "username": session.username, "client": session.client_name}
+
     def client(self, vpn: str, name: str, now: float) -> dict[str, Any]:
         """Describe one client with its subscriptions.
 

@@ -662,21 +662,6 @@ class Router:
             "errors": {str(code): count for code, count in sorted(told.items())},
         }
 
-    def blamed(self, operation: str, asked: dict[str, int], now: float) -> dict[str, str] | None:
-        """Give whose a session is that a worker died of (`cluster.controller.blames`), put aside if that is asked.
-
-        None: it is gone, of another incarnation, or none of a client. What links and bridges carry is others' work.
-        """
-        if asked["router"] != self.shards.incarnation:
-            return None
-        found = [one for one in self.sessions if one.number == asked["session"] and one.is_client]
-        if not found:
-            return None
-        (session,) = found
-        if operation == "put_aside":
-            self.rounds.put_aside(session, now)
-        return {"vpn": session.vpn.name, "username": session.username, "client": session.client_name}
-
     def validate(self) -> None:
         """Check everything that must always hold."""
         rooms = (self.interest, self.egress, self.fast_path, self.effort, self.consumers, self.publishing)

@@ -430,7 +430,7 @@ class RouterServer:
                 case "disconnect":
                     return router.operators.disconnect(arguments["vpn"], arguments["name"], now)
                 case "session_owner" | "put_aside":
-                    return router.blamed(operation, arguments, now)
+                    return self._blamed(operation, arguments, now)
                 case "subscriptions":
                     return router.operators.subscriptions(arguments.get("vpn"), arguments.get("client"))
                 case "endpoints":
@@ -455,6 +455,12 @@ class RouterServer:
                     raise error_for(errors.UNKNOWN_OPERATION, operation)
         finally:
             self._stir()
+
+    def _blamed(self, operation: str, asked: dict[str, int], now: float) -> dict[str, str] | None:
+        if asked["router"] != self._process.incarnation:
+            return None  # another router numbered the session
+        put_aside = self._router.rounds.put_aside if operation == "put_aside" else None
+        return self._router.operators.blamed(asked["session"], now, put_aside)
 
     def _reload_certificate(self) -> None:
         """Encrypt connections that come from now on with what the files hold now; a damaged file changes nothing."""
