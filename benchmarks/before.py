@@ -3,8 +3,8 @@
 A node of each runs all the time. Its clients are the same programs for both, each with the SDK of its checkout. Every
 round has each of them do the same work once, one directly after the other and in turn first. A row is the median of the
 rounds' ratios, so what makes the machine slower for longer than a second changes both, and its interval says what can
-be told at all. Two processes of the same code differ by up to 5 % as long as they live, by where their memory happens
-to lie, so there are other nodes after some rounds.
+be told at all. Two processes of the same code may differ by a tenth as long as they live, so there are other nodes
+after some rounds.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ NOW, BEFORE = "now", "before"
 DIRECT, GUARANTEED, MESH = SUBJECTS = ("direct", "guaranteed", "mesh")
 #: An interval of twenty ratios is still half as wide as they are.
 ROUNDS: Final = 30
-#: After so many there are other nodes: two of the same code may differ by a tenth as long as they live, and a row tells
-#: no more than as many pairs do as it has had.
+#: After so many there are other nodes: a row knows as much as it has had pairs of them.
 ROUNDS_OF_NODES: Final = 2
 #: Publishing time of a run, unless told otherwise: longer ones meet more of the machine's weather.
 SECONDS: Final = 0.5

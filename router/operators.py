@@ -307,13 +307,19 @@ class Operators:
         ]
 
     def blamed(
-        self, number: int, now: float, put_aside: Callable[[Session, float], None] | None
+        self,
+        asked: dict[str, int],
+        incarnation: int,
+        now: float,
+        put_aside: Callable[[Session, float], None] | None,
     ) -> dict[str, str] | None:
         """Give whose a session is that a worker died of (`cluster.controller.blames`), and put it aside if told how.
 
-        None: it is gone, or none of a client. What links and bridges carry is others' work.
+        None: it is gone, of another incarnation, or none of a client. What links and bridges carry is others' work.
         """
-        found = [one for one in self._sessions if one.number == number and one.is_client]
+        if asked["router"] != incarnation:
+            return None
+        found = [one for one in self._sessions if one.number == asked["session"] and one.is_client]
         if not found:
             return None
         (session,) = found

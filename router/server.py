@@ -457,10 +457,9 @@ class RouterServer:
             self._stir()
 
     def _blamed(self, operation: str, asked: dict[str, int], now: float) -> dict[str, str] | None:
-        if asked["router"] != self._process.incarnation:
-            return None  # another router numbered the session
-        put_aside = self._router.rounds.put_aside if operation == "put_aside" else None
-        return self._router.operators.blamed(asked["session"], now, put_aside)
+        router = self._router
+        put_aside = router.rounds.put_aside if operation == "put_aside" else None
+        return router.operators.blamed(asked, router.shards.incarnation, now, put_aside)
 
     def _reload_certificate(self) -> None:
         """Encrypt connections that come from now on with what the files hold now; a damaged file changes nothing."""

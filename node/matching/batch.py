@@ -195,9 +195,8 @@ def _malformed(detail: str) -> errors.AngariumError:
 
 def _classes_of_all(batch: Batch) -> int:
     """Give the classes that each row of a batch has; 0 if they differ."""
-    return (
-        0 if batch.classes & (batch.classes - 1) else batch.classes
-    )  # of each row its class of service is one
+    classes = batch.classes  # of each row its class of service is one of them
+    return 0 if classes & (classes - 1) else classes
 
 
 def _classes_in(rows: list[Row]) -> int:

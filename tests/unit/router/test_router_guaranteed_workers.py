@@ -178,6 +178,7 @@ class TestReplay:
         owner = self.blame(spooling, "session_owner", number)
         assert (owner["vpn"], owner["username"]) == ("default", "default")
         assert deadly.client.closed_with() is None
+        assert self.blame(spooling, "put_aside", number, router=1) is None, "another router numbered it"
         assert self.blame(spooling, "put_aside", number) is not None
         assert deadly.client.closed_with() == errors.PUT_ASIDE
         spooling.start_worker(0)
@@ -185,9 +186,11 @@ class TestReplay:
         assert [row.producer for row in spooling.stored("q")] == [2]
         assert self.blame(spooling, "session_owner", number) is None
 
-    def blame(self, node: PublishNode, operation: str, session: int) -> Any:
+    def blame(self, node: PublishNode, operation: str, session: int, router: int | None = None) -> Any:
+        incarnation = node.router.shards.incarnation
+        asked = {"session": session, "router": incarnation if router is None else router}
         put_aside = node.router.rounds.put_aside if operation == "put_aside" else None
-        found = node.router.operators.blamed(session, node.now, put_aside)
+        found = node.router.operators.blamed(asked, incarnation, node.now, put_aside)
         node.settle()
         return found
 
