@@ -318,8 +318,10 @@ class Consumers:
         key = (flow.selector, flow.options.no_local)
         reader = self.bound.readers.get(key)
         if reader is None:
-            reader = Reader[Flow](key, flow.matches, by_priority=self._backlog.by_priority)
-            self.bound.readers[key] = reader
+            # Not `Reader[Flow](...)`: that takes longer than to make the reader.
+            reader = self.bound.readers[key] = Reader(
+                key, flow.matches, by_priority=self._backlog.by_priority
+            )
         reader.flows += 1
         flow.reader = reader
         self.wake(flow)

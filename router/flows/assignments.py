@@ -13,13 +13,15 @@ from router.flows.flow import Flow, HomeFlow, HomeState
 from router.flows.partitions import Coordinator, Move, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from router.flows.ends import Ends
     from router.guaranteed.endpoints import Endpoint, Endpoints, LaneUsage
 
 #: A hand-off is ended by the home when its time is over; so much later the router does without its word.
 HAND_OFF_GRACE_S: Final = 2.0
+#: So many partitions that were handed off go to whom they are for in one step: a millisecond.
+RELEASED_PER_TICK: Final = 100
 _AT_ONCE: Final = float("-inf")
 
 
@@ -75,15 +77,14 @@ class Assignments:
         if coordinator is not None and coordinator.partitions != endpoint.partitions:
             self._follow(endpoint, coordinator.resize(endpoint.partitions, now, _delay_s(endpoint)), now)
 
-    def released(self, ends: Iterable[HomeFlow], now: float) -> None:
+    def _release(self, ends: Sequence[HomeFlow], now: float) -> None:
         """Partitions were handed off: they go to whom they are for."""
-        gone = [end for end in ends if end.id in self._leaving]
         by_endpoint: dict[Endpoint, list[tuple[int, int]]] = {}
-        for end in gone:
+        for end in ends:
             self.drop(end)
             let_go = by_endpoint.setdefault(end.flow.endpoint, [])
             let_go.append((end.lane.partition, end.release_epoch))
-        for flow in dict.fromkeys(end.flow for end in gone):
+        for flow in dict.fromkeys(end.flow for end in ends):
             self._tell(flow)
         for endpoint, let_go in by_endpoint.items():
             coordinator = self._coordinators.get(endpoint.id)
@@ -91,7 +92,10 @@ class Assignments:
                 self._follow(endpoint, coordinator.released(let_go, now, _delay_s(endpoint)), now)
 
     def end_soon(self, end: HomeFlow) -> None:
-        """A hand-off needs no more waiting: its home, or its lane, is gone."""
+        """A hand-off needs no more waiting: its home says that it is over, or is gone, or its lane is.
+
+        A thousand may be over at once, and others are not to wait for them: the next ticks give them to others.
+        """
         if end.id in self._leaving:
             end.deadline = self.wake = _AT_ONCE
 
@@ -123,7 +127,8 @@ class Assignments:
         """Do what time demands; gives when to call again, infinite if nothing is planned."""
         if now < self.wake:
             return self.wake
-        self.released([end for end in self._leaving.values() if end.deadline <= now], now)
+        over = [end for end in self._leaving.values() if end.deadline <= now]
+        self._release(over[:RELEASED_PER_TICK], now)
         for endpoint_id, coordinator in list(self._coordinators.items()):
             if coordinator.rebalance_at is not None and coordinator.rebalance_at <= now:
                 self._follow(self._endpoints.by_id[endpoint_id], coordinator.tick(now), now)

@@ -266,31 +266,13 @@ class Ends:
             end.restart()
             end.state = HomeState.BINDING
         self._promise(flow, ends)
+        options = {resumed: _options(flow, resumed) for resumed in {end.is_resumed for end in ends}}
         for end in ends:
-            self._tell_bind(end)
+            credit = (end.granted_messages, end.granted_bytes)
+            bind = Bind(end.lane.lane_id, flow.browse, flow.selector, *credit, options[end.is_resumed])
+            self._shards.send_order(end.home, end.id, bind)
             for outcome, ranges in end.take_kept():
                 self._shards.send_order(end.home, end.id, Settle(outcome, ranges))
-
-    def _tell_bind(self, end: HomeFlow) -> None:
-        flow = end.flow
-        reads = flow.range or WHOLE
-        options = FlowOptions(
-            no_local=flow.session.publisher if flow.no_local else 0,
-            max_unacked=flow.max_unacked,
-            resume=end.is_resumed,
-            client=flow.session.client_name,
-            username=flow.session.username,
-            active_indication=flow.active_indication,
-            in_order=flow.in_order,
-            group=reads.group,
-            first=reads.first,
-            end=reads.end,
-            holder=flow.holder,
-        )
-        credit = (end.granted_messages, end.granted_bytes)
-        self._shards.send_order(
-            end.home, end.id, Bind(end.lane.lane_id, flow.browse, flow.selector, *credit, options)
-        )
 
     # -- credit and settles ----------------------------------------------------------------------------------
 
@@ -448,3 +430,21 @@ class Ends:
 def _has_credit(flow: Flow) -> bool:
     """Tell whether one more frame may go to the client; it may overdraw."""
     return flow.sent_messages < flow.granted_messages and flow.sent_bytes < flow.granted_bytes
+
+
+def _options(flow: Flow, is_resumed: bool) -> FlowOptions:  # noqa: FBT001 - the key of a table
+    """Give what a bind of a flow says beside its credit."""
+    reads = flow.range or WHOLE
+    return FlowOptions(
+        no_local=flow.session.publisher if flow.no_local else 0,
+        max_unacked=flow.max_unacked,
+        resume=is_resumed,
+        client=flow.session.client_name,
+        username=flow.session.username,
+        active_indication=flow.active_indication,
+        in_order=flow.in_order,
+        group=reads.group,
+        first=reads.first,
+        end=reads.end,
+        holder=flow.holder,
+    )

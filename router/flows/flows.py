@@ -114,17 +114,15 @@ class Flows:
 
     def events(self, frame: FlowEventFrame, shard: Shard, _batches: list[bytes], now: float) -> None:
         """Take FLOW_EVENT."""
-        handed_off: list[HomeFlow] = []
         for one in frame.events:
             end = self.ends.find(one.flow, shard)
             if end is None:
                 continue
             if end.state is HomeState.LEAVING and one.event == wire.FLOW_CLOSED:
                 end.state = HomeState.OVER
-                handed_off.append(end)
+                self._assignments.end_soon(end)
             else:
                 self._event(end, one.event, one.code, one.detail, now)
-        self._assignments.released(handed_off, now)
 
     def _event(self, end: HomeFlow, event: int, code: int, detail: str, now: float) -> None:
         if event in (wire.FLOW_ACTIVE, wire.FLOW_INACTIVE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from angarium import wire
 from angarium_server.frames.homes import Credit, FlowFrame, Unbind
 from cluster import objects
+from router.flows import assignments
 from router.flows.ends import PIECE, STEP_MAX
-from router.flows.partitions import COMPARED_MAX, Coordinator, Step
+from router.flows.partitions import COMPARED_MAX, MOVED, Coordinator, Step
 from router.ground.effects import SendWorker
 from router.ground.ground import ORDERS_MAX, Outbox
 from router.guaranteed.lanes import PUTS_MAX
@@ -145,6 +147,21 @@ def test_a_bind_and_a_rebalancing_take_few_messages(rig: Rig, client: FakeClient
     assert binds == half
 
 
+def test_partitions_that_are_handed_off_at_once_go_to_others_in_steps(
+    rig: Rig, client: FakeClient, parted: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignments, "RELEASED_PER_TICK", 10)
+    client.ask("flow.bind", name="q")
+    rig.advance(0.1)
+    rig.client("second", "owner").ask("flow.bind", name="q")
+    counts = []
+    for _ in range(20):
+        counts.append(len(rig.homes[0].arguments("bind")) - PARTITIONS)
+        tick(rig)
+    assert counts[-1] == PARTITIONS // 2
+    assert max(after - before for before, after in pairwise(counts)) == 10
+
+
 def test_what_is_said_about_flows_shares_a_message_unless_something_else_is_between() -> None:
     out, shard = Outbox(), Shard(0)
     out.send_order(shard, 7, 1, Unbind(None))
@@ -183,7 +200,7 @@ def test_many_shares_are_evened_out_in_steps() -> None:
     moved: list[Any] = []
     steps = 0
     while moves := coordinator.tick(0.0):
-        assert len(moves) <= -(-COMPARED_MAX // flows)
+        assert len(moves) <= -(-COMPARED_MAX // (flows + MOVED))
         moved += moves
         steps += 1
     assert steps > 1
@@ -191,6 +208,17 @@ def test_many_shares_are_evened_out_in_steps() -> None:
     given = coordinator.released([(move.partition, move.epoch) for move in moved], 0.0, 0.0)
     assert [move.step for move in given] == [Step.GIVE] * (flows - 1)
     assert all(len(coordinator.owned(flow)) == 1 for flow in range(flows))
+
+
+def test_the_shares_of_few_flows_are_evened_out_in_steps() -> None:
+    coordinator = Coordinator(1_000)
+    for flow in (1, 2):
+        coordinator.bind(flow, 0.0, 0.0)
+    steps = []
+    while moves := coordinator.tick(0.0):
+        steps.append(len(moves))
+    assert sum(steps) == 500
+    assert max(steps) == -(-COMPARED_MAX // (2 + MOVED))
 
 
 def test_lanes_are_made_and_deleted_some_at_a_time(rig: Rig, parted: Endpoint) -> None:
