@@ -6,7 +6,8 @@ in, the rounds of a session retire in the order of their numbers, and nothing is
 
 A worker has at most `window` frames out. A session whose next round finds a worker full waits in that
 worker's line; when its turn comes and another of its workers is full, it may overdraw that one up to twice
-the window, so that nobody waits for ever. A frame whose topics are so dear that it waits for turns at its worker does
+the window, so that nobody waits for ever. So may a round that is the only one of its session, which never waits for the
+batches of one who publishes a lot. A frame whose topics are so dear that it waits for turns at its worker does
 not count; its session is held back instead (`router.matching.effort`).
 
 What was out at a worker that dies: direct rows are lost and counted at once. Guaranteed rows are handed to the
@@ -176,7 +177,8 @@ class Rounds:
             self._hand_over(pending.pop(0), now)
 
     def _blocking_shard(self, a_round: Round[Session]) -> Shard | None:
-        limit = self._window * 2 if a_round.waited else self._window
+        may_overdraw = a_round.waited or a_round.session.open_rounds[0] is a_round
+        limit = self._window * 2 if may_overdraw else self._window
         for part in a_round.parts:
             shard = self._shards.shards[part.worker]
             if shard.state is not ShardState.READY:

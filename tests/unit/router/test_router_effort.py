@@ -69,13 +69,15 @@ def slow(make_node: Any) -> _Slow:
 
 
 def test_a_batch_that_waits_for_turns_at_its_worker_leaves_the_window_to_others(slow: _Slow) -> None:
-    dear, innocent = slow.node.client(), slow.node.client()
+    dear, busy = slow.node.client(), slow.node.client()
     for number in range(4):
         dear.publish(f"dear/{number}")
-    innocent.publish("x")
-    assert "x" not in slow.topics(), "the window is full"
-    slow.tell(slow.matches()[0][0], 1)
-    assert "x" in slow.topics()
+    busy.publish("x")
+    busy.publish("y")
+    assert "y" not in slow.topics(), "the window is full"
+    for reference, _ in slow.matches()[:2]:
+        slow.tell(reference, 1)
+    assert "y" in slow.topics()
 
 
 def test_a_publisher_with_such_a_batch_is_held_back_until_it_is_answered(slow: _Slow) -> None:

@@ -478,16 +478,32 @@ def test_who_waited_for_one_worker_overdraws_another_but_not_beyond_twice_its_wi
     )
     node.pause(0)
     node.pause(1)
-    node.client().publish((here, b"fills 0"))
-    node.client().publish((there, b"fills 1"))
-    for name in (b"first", b"second"):
-        node.client().publish((here, name), (there, name))
+    fills = [node.client(), node.client()]
+    fills[0].publish((here, b"fills 0"))
+    fills[1].publish((there, b"fills 1"))
+    for client, name in zip(fills, (b"first", b"second"), strict=True):
+        client.publish((here, name), (there, name))
     assert len(node.paused[1]) == 1
     node.unpause(0)
     assert len(node.paused[1]) == 2
     assert reader.payloads() == [b"fills 0"]
     node.unpause(1)
     assert sorted(reader.payloads()) == sorted([b"fills 1", b"first", b"first", b"second", b"second"])
+
+
+@pytest.mark.requirement("R278")
+def test_who_publishes_one_batch_does_not_wait_for_the_batches_of_one_who_publishes_many(
+    make_node: Any,
+) -> None:
+    node = make_node(1, worker_window=2)
+    busy, *quiet = [node.client() for _ in range(4)]
+    node.pause(0)
+    for n in range(5):
+        busy.publish(("a", b"busy%d" % n))
+    assert len(node.paused[0]) == 2
+    for one in quiet:
+        one.publish(("a", b"quiet"))
+    assert len(node.paused[0]) == 4, "not beyond twice the window"
 
 
 def owner(node: WiredNode, topic: str) -> int:
