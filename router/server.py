@@ -71,6 +71,8 @@ LISTED_AT_ONCE = 20
 TURN_S = 0.0005
 #: What may take milliseconds by itself: what came before it is carried out first.
 DEAR = frozenset({wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.REQUEST, wire.IMPORTS, wire.PEERS})
+#: So may the last part of a frame: a batch of a thousand small messages.
+DEAR_BYTES = 32 << 10
 #: The clock, deadlines of connections and freed memory are looked at so often, and not for every message.
 LOOK_S = 0.05
 #: What a frame may have beside a batch, and a message beside its batches.
@@ -209,7 +211,7 @@ class RouterServer:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def _client_message(self, connection: Connection, frames: list[bytes], now: float) -> bool:
-        if self._turn_began is not None and frames[0] in DEAR:
+        if self._turn_began is not None and (frames[0] in DEAR or len(frames[-1]) > DEAR_BYTES):
             self._carry_out()
         try:
             is_taken = self._router.client_frames(connection.id, frames, now, connection.peer)
@@ -499,6 +501,8 @@ class RouterServer:
         """Let time pass; gives the seconds until the next call is wanted."""
         if now >= self._look_at:
             self._look(now)
+        if self._turn_began is not None and (self._router.rounds.turns or self._router.subscriptions.is_busy):
+            self._carry_out()  # what clients brought does not wait for what takes milliseconds
         if self._inbox.has_matched:
             self._inbox.take_matched(now)
         if self._is_stirred or self._router.next_tick() <= now:

@@ -269,12 +269,17 @@ class Subscriptions:
         self._go_on()
         self._look(session)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is left to do."""
+        return bool(self._line or self.departures)
+
     def tick(self, now: float) -> float:
         """End a step, of which something may be left to do, and have another one begin; gives when to come again."""
-        if self._line or self.departures:
+        if self.is_busy:
             self._go_on()
         self._left = self.step_max
-        return now if self._line or self.departures else math.inf
+        return now if self.is_busy else math.inf
 
     def validate(self, sessions: Iterable[Session]) -> None:
         """Check the sums, given all sessions."""
