@@ -4,6 +4,9 @@ It carries frames and decides nothing but when to announce the worker: from each
 router starts it. So a router that was restarted hears of its workers although it never knew them. The home of
 guaranteed messages lives in the same loop, with a shell of its own (`node.home.server`).
 
+Dear batches may wait in dozens, and what goes to disk or to a consumer does not wait for them: frames for the home are
+handled as they come, and those for matching have their turn behind them.
+
 The socket has no high-water marks. A DEALER at its mark would block the worker while the router waits for it;
 what is out at a worker is bounded by the router's window instead.
 """
@@ -13,6 +16,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections import deque
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,12 +34,13 @@ from node import config
 from node.home.home import OPERATIONS, HomeLimits
 from node.home.server import HomeServer
 from node.home.spool.folders import SpoolDirectory
+from node.matching.inbox import Inbox
 from node.matching.worker import Worker
 from node.tracing.tracing import NOTHING, Tracing
 from storage.spool import SpoolFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 #: Often enough that a start is not felt, rare enough to mean nothing.
 READY_INTERVAL_S: Final = 0.2
@@ -45,12 +51,16 @@ WORKER_LINGER_MS: Final = 200
 
 #: Frames are taken for so long at most in a turn, before other work gets its part of it.
 DRAIN_S: Final = 0.003
+#: And those for matching are handled for so long, one at least; but for less while something is being stored: who
+#: publishes it and who consumes it wait for several turns.
+MATCH_S: Final = 0.003
+STORING_MATCH_S: Final = 0.001
 
 #: The thread that writes the spool gets its turn so often beside a busy loop: a commit is 0.9 ms then, and 11
 #: with the default of 5 ms.
 SWITCH_INTERVAL_S: Final = 1e-4
 
-_FOR_THE_HOME: Final = frozenset((*OPERATIONS, Start.operation))
+_FOR_THE_HOME: Final = frozenset(OPERATIONS)
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +78,9 @@ class WorkerServer:
         self._next_announcement: float | None = 0.0
         #: The newest time of the loop, and for how long frames may still be taken in this turn.
         self._now, self._drain_s = 0.0, DRAIN_S
+        #: Frames that came for matching and have not been handled; the router's window bounds them.
+        self._unmatched = Inbox()
+        self._dear = self._dear_work()
         #: Answers that nobody took, because the router was gone.
         self._undelivered = 0
         #: Faults of the worker that were logged.
@@ -95,6 +108,17 @@ class WorkerServer:
             selector_ms_per_s=settings.selector_ms_per_s,
         )
         return HomeServer(self._process, directory, limits, self._send, self._box, self._tracing)
+
+    def _dear_work(self) -> deque[tuple[Callable[[], bool], Callable[[], None]]]:
+        """Give what may take milliseconds: whether it is due, and what does a part of it; they take turns."""
+        worker = self._worker
+        return deque(
+            [
+                (lambda: bool(self._unmatched), self._match_some),
+                (lambda: worker.has_work, self._go_on),
+                (lambda: self._now >= worker.next_tidy, self._tidy),
+            ]
+        )
 
     def _make_tracing(self, settings: config.WorkerRuntime) -> Tracing | None:
         """Make spans if somebody wants them; what is wrong there keeps no message from anybody."""
@@ -144,14 +168,13 @@ class WorkerServer:
             self._tracing.close()
 
     def _drain(self) -> bool:
-        """Take the frames that are there, up to a bound, and send the answers.
+        """Take the frames that are there, up to a bound: those for the home at once, those for matching in the tick.
 
         Some come while others are served: then it is called twice in a turn.
         """
         if self._drain_s <= 0.0:
             return True
-        socket = self._socket
-        handle, now, home = self._worker.handle, self._now, self._home
+        socket, home, unmatched = self._socket, self._home, self._unmatched
         begun = time.monotonic()
         self._box.turn(begun)
         until = begun + self._drain_s
@@ -161,16 +184,37 @@ class WorkerServer:
             except zmq.Again:
                 self._drain_s = until - time.monotonic()
                 return False
-            is_for_home = home is not None and frames[0] in _FOR_THE_HOME
-            if home is not None and is_for_home and home.handle(frames):
-                break
-            if not is_for_home or frames[0] == Start.operation:
-                for answer in handle(frames, now):
-                    self._send(answer)
-            if time.monotonic() >= until:
+            if frames[0] not in _FOR_THE_HOME:
+                unmatched.put(frames)
+                if frames[0] == Start.operation:
+                    self._start(frames)
+            elif home is not None and (home.handle(frames) or time.monotonic() >= until):
                 break
         self._drain_s = until - time.monotonic()
         return True
+
+    def _start(self, frames: list[bytes]) -> None:
+        """Take a START, which is for both, behind all that came before it."""
+        self._match(inf)
+        if self._home is not None:
+            self._home.handle(frames)
+
+    def _match_some(self) -> None:
+        is_storing = self._home is not None and self._home.is_storing
+        self._match(STORING_MATCH_S if is_storing else MATCH_S)
+
+    def _match(self, seconds: float) -> None:
+        """Handle frames for matching for so long, but one of them at least."""
+        unmatched, worker, now = self._unmatched, self._worker, self._now
+        until = time.monotonic() + seconds
+        while unmatched:
+            worker.share(len(unmatched))
+            for answer in worker.handle(unmatched.take(), now):
+                self._send(answer)
+            if time.monotonic() >= until:
+                break
+        if not worker.has_work:
+            worker.work()  # what comes next has a step of its own
 
     def _send(self, frames: list[bytes]) -> None:
         self._process.touch(self._socket)
@@ -187,27 +231,38 @@ class WorkerServer:
             self._next_announcement = self._now
 
     def _tick(self, now: float) -> float | None:
-        self._now, self._drain_s = now, DRAIN_S
+        self._now = now
         self._box.turn(now)
         if self._worker.found_faulty:
             raise MalformedFrameError(self._worker.found_faulty)
-        # First, so that what is stored and delivered does not wait in each turn for dear lookups of others.
+        # First, and then one part of what is dear: what is stored and delivered does not wait for more of it.
         waits = [None if self._home is None else self._home.tick(now)]
-        if not (self._worker.has_work and self._worker.is_untidy(now)):
-            for answer in self._worker.work():
-                self._send(answer)
-        waits += [0.0 if self._worker.has_work else None, self._announce(now), self._tidy(now)]
+        self._drain_s = DRAIN_S
+        for _ in range(len(self._dear)):
+            self._dear.rotate(-1)
+            is_due, do_part = self._dear[-1]
+            if is_due():
+                do_part()
+                break
+        has_more = self._worker.has_work or self._unmatched
+        waits += [0.0 if has_more else None, self._announce(now), self._follow_memory(now)]
         return min((one for one in waits if one is not None), default=None)
 
-    def _tidy(self, now: float) -> float:
-        frames, again_at = self._worker.tidy(now)
+    def _go_on(self) -> None:
+        for answer in self._worker.work():
+            self._send(answer)
+
+    def _tidy(self) -> None:
+        frames, _ = self._worker.tidy(self._now)
         for one in frames:
             self._send(one)
+
+    def _follow_memory(self, now: float) -> float:
         held, freed = self._worker.cached_bytes, self._worker.freed_bytes
         if self._home is not None:
             held, freed = held + self._home.cached_bytes, freed + self._home.freed_bytes
         self._memory.update(freed, now, held)
-        return min(again_at - now, self._memory.wait_s)
+        return min(self._worker.next_tidy - now, self._memory.wait_s)
 
     def _stop(self) -> bool:
         return self._home is None or self._home.stop()

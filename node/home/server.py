@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 #: How often a start looks whether the standby has what it found.
 WAIT_S: Final = 0.05
+#: Without news a home is looked at so often.
+IDLE_S: Final = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +91,8 @@ class HomeServer:
         #: What is on this disk and does not count yet: the number of the write; None: nothing.
         self._not_counted: int | None = None
         self._writer = Writer(self._spool, self._wake)
+        #: When there is something to do, if nothing comes until then.
+        self._due_at = 0.0
         #: Operators that wait for an answer.
         self._waiting: dict[Answer, DeferredReply] = {}
         #: Copies that ended: the job, and what went wrong. A deque is safe between threads.
@@ -108,15 +112,28 @@ class HomeServer:
         """Whether the index is read."""
         return self._recovery is None
 
+    @property
+    def is_storing(self) -> bool:
+        """Whether the disk is waited for."""
+        return self._home.writing.out is not None
+
     # -- the loop --------------------------------------------------------------------------------------------
 
     def handle(self, frames: list[bytes]) -> bool:
         """Take a frame of the router; True if a tick should come before the next one."""
+        self._due_at = 0.0
         self._home.handle(frames, time.monotonic(), wall_ms_now())
         return self._home.is_spent
 
-    def tick(self, now: float) -> float | None:
+    def tick(self, now: float) -> float:
         """Do what is due and carry the effects out; gives in how many seconds there is more to do."""
+        if now < self._due_at and self._line is None:  # a standby may say at any time that it has something
+            return self._due_at - now
+        wait_s = self._do_due(now)
+        self._due_at = now + min(wait_s, IDLE_S)
+        return wait_s
+
+    def _do_due(self, now: float) -> float:
         shipped_s = inf if self._line is None else self._line.tick(now)
         if self._recovery is not None:
             if self._line is not None and not self._line.found_counts:
@@ -136,8 +153,7 @@ class HomeServer:
             self._reply()
         for job in self._home.take_backups():
             threading.Thread(target=self._copy, args=(job,), name="spool-copy", daemon=True).start()
-        due_s = shipped_s if due is None else min(shipped_s, max(due - now, 0.0))
-        return None if due_s == inf else due_s
+        return shipped_s if due is None else min(shipped_s, max(due - now, 0.0))
 
     def _recover_further(self) -> None:
         assert self._recovery is not None
@@ -166,6 +182,7 @@ class HomeServer:
             SpoolFailedError: the disk failed; the process has to end.
         """
         os.eventfd_read(self._waker)
+        self._due_at = 0.0
         for group in self._writer.take_written():
             if group.full is None:
                 self._on_disk(group.number)
@@ -201,6 +218,7 @@ class HomeServer:
         """Put everything on disk; True when it is there."""
         if self._recovery is not None:
             return True
+        self._due_at = 0.0
         self._home.stop(time.monotonic(), wall_ms_now())
         self._submit()
         return self._home.is_stopped
@@ -229,6 +247,7 @@ class HomeServer:
         """
         if self._recovery is not None:
             raise errors.error_for(errors.HOME_NOT_READY, "the worker reads its spool")
+        self._due_at = 0.0
         answer = self._home.request(operation, arguments, time.monotonic(), wall_ms_now())
         if not isinstance(answer, Answer):
             return answer

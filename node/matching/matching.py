@@ -42,8 +42,8 @@ RETIRED_FILTERS_MAX: Final = 50_000
 IDLE_BYTES_MAX: Final = 8 << 20
 #: One step of the search looks at so many topics at least, and at such a part of those that are left, so that it takes
 #: some twenty seconds however many there are.
-_SWEPT_PER_STEP: Final = 500
-_SWEPT_PART: Final = 256
+_SWEPT_PER_STEP: Final = 125
+_SWEPT_PART: Final = 1_024
 #: A filter's number and kind are one int in the trie: number * 8 + kind. It saves a lookup for each match.
 _KIND_BITS: Final = 3
 _KIND_MASK: Final = (1 << _KIND_BITS) - 1

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 VERDICTS_PER_TOPIC_MAX: Final = 64
 #: How often what is left behind is looked for, and how long one step of forgetting it waits for the next.
 TIDY_INTERVAL_S: Final = 1.0
-TIDY_STEP_S: Final = 0.1
+TIDY_STEP_S: Final = 0.025
 
 #: Nodes that take as long as a level of a filter that comes, and as one that goes.
 NODES_PER_LEVEL: Final = 3
@@ -167,16 +167,21 @@ class Worker:
             return []
         return handler(header, frames)
 
-    def is_untidy(self, now: float) -> bool:
-        """Tell whether `tidy` is due: that takes as long as going on with paused batches, so a turn has one of both."""
-        return now >= self._tidy_at
+    def share(self, waiting: int) -> None:
+        """Leave the frame that comes its part of the nodes, if so many wait: no dear batch is waited for in a line."""
+        self._left = self._half_nodes // waiting
+
+    @property
+    def next_tidy(self) -> float:
+        """Give when `tidy` is due: that takes as long as going on with paused batches, so a turn has one of both."""
+        return self._tidy_at
 
     def tidy(self, now: float) -> tuple[list[list[bytes]], float]:
         """Do one step of forgetting what nobody needs; gives frames for the router, and when to come again.
 
         While there is traffic RESULTs tell what is retired; what its clients left behind when they went would stay.
         """
-        if not self.is_untidy(now):
+        if now < self._tidy_at:
             return [], self._tidy_at
         if now >= self._age_at:
             self._age_at = now + AGE_INTERVAL_S

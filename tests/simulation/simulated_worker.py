@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from angarium import wire
 from node.home.home import OPERATIONS
+from node.matching.inbox import Inbox
 from node.matching.worker import Worker
 from tests.simulation.simulated_network import Connection, Endpoint, Frames, Loop
 
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 READY_INTERVAL_S = 0.2
 #: Between the end of one router and the connection to the next.
 RECONNECT_S = 0.05
-#: Between two steps of matching.
+#: Between two steps of matching, and between a frame and its turn, if it does not have it at once.
 STEP_S = 0.002
+#: The share of the frames for matching that wait for their turn.
+LATER = 0.2
 
 
 class Side(Protocol):
@@ -74,6 +77,8 @@ class SimulatedWorker:
         self._paused_at: float | None = None
         self._paused_until = 0.0
         self._inbox: deque[Frames] = deque()
+        #: What waits for matching.
+        self._unmatched = Inbox()
         #: Whether a step of matching is due.
         self._steps = False
 
@@ -90,6 +95,7 @@ class SimulatedWorker:
         connection = self.connection = Connection(self.loop, self._rng, self._delay_max_s, near, far)
         self.worker.connected()
         self._inbox.clear()
+        self._unmatched = Inbox()
         self._announce(connection)
         return connection
 
@@ -107,15 +113,27 @@ class SimulatedWorker:
             self._handle(frames)
 
     def _handle(self, frames: Frames) -> None:
-        connection = self.connection
+        """Take a frame: what is for the home at once, some of the others a moment later, in their order."""
         if frames[0] in OPERATIONS:
             if self.side is not None:
                 self.side.handle(frames)
             return
-        answers = self.worker.handle(frames, self.loop.now)
-        self._answer(connection, answers + self.worker.tidy(self.loop.now)[0])
-        if self.side is not None and frames[0] == wire.START:
-            self.side.handle(frames)
+        self._unmatched.put(frames)
+        if frames[0] == wire.START:
+            self._match()
+            if self.side is not None:
+                self.side.handle(frames)
+        elif self._rng.random() < LATER:
+            self.loop.after(self._rng.uniform(0, STEP_S), self._match)
+        else:
+            self._match()
+
+    def _match(self) -> None:
+        """Handle the frames for matching that came, unless they were meanwhile."""
+        while self._unmatched and not (self.is_dead or self.is_paused):
+            self.worker.share(self._rng.randint(1, len(self._unmatched)))
+            answers = self.worker.handle(self._unmatched.take(), self.loop.now)
+            self._answer(self.connection, answers + self.worker.tidy(self.loop.now)[0])
 
     def _answer(self, connection: Connection | None, answers: list[Frames]) -> None:
         """Send what the worker has to say, and let it take its next step a moment later."""
@@ -155,6 +173,7 @@ class SimulatedWorker:
         if self.is_dead or self.loop.now < self._paused_until:
             return
         self._paused_at = None
+        self._match()
         self._step()
         while self._inbox:
             self._handle(self._inbox.popleft())
