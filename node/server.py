@@ -80,6 +80,7 @@ class WorkerServer:
         self._now, self._drain_s = 0.0, DRAIN_S
         #: Frames that came for matching and have not been handled; the router's window bounds them.
         self._unmatched = Inbox()
+        #: What may take milliseconds; the first one is asked first.
         self._dear = self._dear_work()
         #: Answers that nobody took, because the router was gone.
         self._undelivered = 0
@@ -110,7 +111,7 @@ class WorkerServer:
         return HomeServer(self._process, directory, limits, self._send, self._box, self._tracing)
 
     def _dear_work(self) -> deque[tuple[Callable[[], bool], Callable[[], None]]]:
-        """Give what may take milliseconds: whether it is due, and what does a part of it; they take turns."""
+        """Give the dear work: whether it is due, and what does a part of it. Who was asked goes to the end."""
         worker = self._worker
         return deque(
             [
