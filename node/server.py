@@ -51,6 +51,8 @@ WORKER_LINGER_MS: Final = 200
 
 #: Frames are taken for so long at most in a turn, before other work gets its part of it.
 DRAIN_S: Final = 0.003
+#: A larger batch is handled before more is read: what is looked at is not to have left the cache of the core until then.
+LARGE_BYTES: Final = 32 << 10
 #: And those for matching are handled for so long, one at least; but for less while something is being stored: who
 #: publishes it and who consumes it wait for several turns.
 MATCH_S: Final = 0.003
@@ -189,6 +191,8 @@ class WorkerServer:
                 unmatched.put(frames)
                 if frames[0] == Start.operation:
                     self._start(frames)
+                elif len(frames[-1]) > LARGE_BYTES:
+                    break
             elif home is not None and (home.handle(frames) or time.monotonic() >= until):
                 break
         self._drain_s = until - time.monotonic()

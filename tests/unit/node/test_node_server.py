@@ -11,7 +11,7 @@ import zmq
 from angarium import wire
 from angarium_server.black_box import BlackBox
 from node.matching.inbox import Inbox
-from node.server import DRAIN_S, MATCH_S, WorkerServer
+from node.server import DRAIN_S, LARGE_BYTES, MATCH_S, WorkerServer
 
 FRAME_S = 0.001
 
@@ -129,6 +129,12 @@ def test_frames_that_come_while_a_turn_goes_on_do_not_make_it_longer(monkeypatch
     assert turns.done == ["stored"] * most
     assert turns.turn() == ["home"]
     assert turns.turn() == [*["stored"] * most, "home"]
+
+
+def test_a_large_batch_is_handled_before_more_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, large = Turns(monkeypatch), wire.MATCH * (LARGE_BYTES + 1)
+    assert turns.turn(large, wire.STORE) == ["home", large.decode()]
+    assert turns.turn() == ["stored", "home"]
 
 
 def test_a_start_is_taken_behind_all_that_came_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
