@@ -51,7 +51,7 @@ WORKER_LINGER_MS: Final = 200
 
 #: Frames are taken for so long at most in a turn, before other work gets its part of it.
 DRAIN_S: Final = 0.003
-#: A larger batch is handled before more is read: what is looked at is not to have left the cache of the core until then.
+#: A larger batch is handled before more is read: what is looked at is not to have left the cache of the core by then.
 LARGE_BYTES: Final = 32 << 10
 #: And those for matching are handled for so long, one at least; but for less while something is being stored: who
 #: publishes it and who consumes it wait for several turns.
