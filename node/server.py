@@ -187,13 +187,13 @@ class WorkerServer:
             except zmq.Again:
                 self._drain_s = until - time.monotonic()
                 return False
-            if frames[0] not in _FOR_THE_HOME:
+            if home is None or frames[0] not in _FOR_THE_HOME:
                 unmatched.put(frames)
                 if frames[0] == Start.operation:
                     self._start(frames)
                 elif len(frames[-1]) > LARGE_BYTES:
                     break
-            elif home is not None and (home.handle(frames) or time.monotonic() >= until):
+            elif home.handle(frames) or time.monotonic() >= until:
                 break
         self._drain_s = until - time.monotonic()
         return True

@@ -137,6 +137,13 @@ def test_a_large_batch_is_handled_before_more_is_read(monkeypatch: pytest.Monkey
     assert turns.turn() == ["stored", "home"]
 
 
+def test_a_worker_without_a_home_does_not_pass_over_what_is_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts it as a fault, like all that no router sends."""
+    turns = Turns(monkeypatch)
+    turns.server._home = None
+    assert turns.turn(wire.STORE) == ["stored"]
+
+
 def test_a_start_is_taken_behind_all_that_came_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns(monkeypatch)
     assert turns.turn(wire.MATCH, wire.START, wire.STORE) == ["m", "s", "s", "stored", "home"]
