@@ -258,9 +258,8 @@ class WorkerServer:
             self._send(answer)
 
     def _tidy(self) -> None:
-        frames, _ = self._worker.tidy(self._now)
-        for one in frames:
-            self._send(one)
+        for frames in self._worker.tidy(self._now):
+            self._send(frames)
 
     def _follow_memory(self, now: float) -> float:
         held, freed = self._worker.cached_bytes, self._worker.freed_bytes

@@ -12,6 +12,7 @@ Nothing here trusts a client: a call looks at a bounded number of messages and s
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors, wire
@@ -399,6 +400,12 @@ class Lane:
         self._consumers.hand_off(flow, now + hand_off_ms / 1000)
         self._closing[flow_id] = flow
         return []
+
+    def pause(self, flow_id: int) -> None:
+        """Have a flow get nothing more, although its `unbind` comes later."""
+        flow = self.flows.get(flow_id)
+        if flow is not None:
+            self._consumers.hand_off(flow, inf)
 
     def _end(self, flow: Flow) -> list[FlowEvent]:
         """Remove a flow, with what it has out ready again; tells who is active now."""

@@ -176,13 +176,13 @@ class Worker:
         """Give when `tidy` is due: that takes as long as going on with paused batches, so a turn has one of both."""
         return self._tidy_at
 
-    def tidy(self, now: float) -> tuple[list[list[bytes]], float]:
-        """Do one step of forgetting what nobody needs; gives frames for the router, and when to come again.
+    def tidy(self, now: float) -> list[list[bytes]]:
+        """Do one step of forgetting what nobody needs; gives frames for the router. `next_tidy` is when to come again.
 
         While there is traffic RESULTs tell what is retired; what its clients left behind when they went would stay.
         """
         if now < self._tidy_at:
-            return [], self._tidy_at
+            return []
         if now >= self._age_at:
             self._age_at = now + AGE_INTERVAL_S
             self._matching.age()
@@ -192,8 +192,7 @@ class Worker:
         self._tidy_at = now + (TIDY_STEP_S if more or retired else TIDY_INTERVAL_S)
         if retired and self._matching.sets.idle_bytes > IDLE_BYTES_MAX:
             self._tidy_at = now
-        frames = [Retire(self.incarnation, retired).frames()] if retired else []
-        return frames, self._tidy_at
+        return [Retire(self.incarnation, retired).frames()] if retired else []
 
     @property
     def freed_bytes(self) -> int:

@@ -133,7 +133,7 @@ class SimulatedWorker:
         while self._unmatched and not (self.is_dead or self.is_paused):
             self.worker.share(self._rng.randint(1, len(self._unmatched)))
             answers = self.worker.handle(self._unmatched.take(), self.loop.now)
-            self._answer(self.connection, answers + self.worker.tidy(self.loop.now)[0])
+            self._answer(self.connection, answers + self.worker.tidy(self.loop.now))
 
     def _answer(self, connection: Connection | None, answers: list[Frames]) -> None:
         """Send what the worker has to say, and let it take its next step a moment later."""

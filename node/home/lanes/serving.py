@@ -11,9 +11,9 @@ reservation; mostly the write that stored a message raised it, else one is writt
 Flows have numbers of the router, never used twice. A lane that closes a flow says so with an event; from then
 on nothing comes for it any more.
 
-A consumer of a queue of a thousand partitions comes with as many binds. So those to partitions are carried out some at
-a time, in their order; what is said of other flows does not wait for them. Nobody gets anything before who had the
-partition has left it: that is done at once.
+A consumer of a queue of a thousand partitions comes with as many binds, and goes with as many unbinds. So those of
+partitions are carried out some at a time, in their order; what is said of other flows, and what is to be stored, does
+not wait for them. Nobody gets anything before who had the partition has left it, since that was said sooner.
 
 No I/O, no clock; `node.home.home` uses this.
 """
@@ -21,7 +21,7 @@ No I/O, no clock; `node.home.home` uses this.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from angarium import errors, wire
 from angarium_server.black_box import DELIVER
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 ROWS_PER_TICK: Final = 20_000
 LANES_PER_TICK: Final = 64
 LANES_PER_TICK_MIN: Final = 16
-#: Binds to partitions in one tick, about 1 ms; unbinds are done at once, and then there are so many binds less.
+#: Binds and unbinds of partitions in one tick, about 1 ms.
 BINDS_PER_TICK: Final = 32
 
 
@@ -73,17 +73,15 @@ class FlowVerbs:
             flow, verb = order.flow, order.verb
             if flow in waiting:
                 _put_behind(waiting[flow], verb)
-            elif isinstance(verb, Bind) and self._is_to_partition(verb):
+            elif isinstance(verb, Bind) and _is_partition(self._lanes.get(verb.lane)):
+                waiting[flow] = [verb]
+            elif isinstance(verb, Unbind) and _is_partition(held := self._lanes.flows.get(flow)):
+                held.lane.pause(flow)
                 waiting[flow] = [verb]
             else:
-                self.left -= type(verb) is Unbind
                 self._verbs[type(verb)](flow, verb, now, wall_ms)
         if waiting:
             self.work(now, wall_ms)
-
-    def _is_to_partition(self, bind: Bind) -> bool:
-        held = self._lanes.get(bind.lane)
-        return held is not None and bool(held.lane.settings.partitions)
 
     def work(self, now: float, wall_ms: int) -> None:
         """Carry out some of what waits."""
@@ -392,6 +390,11 @@ class Serving:
             )
             self._outbox.event("error", "SYSTEM_AD_MESSAGES_UNREADABLE", text)
         self._lanes.touched[held] = None
+
+
+def _is_partition(held: HeldLane | None) -> TypeGuard[HeldLane]:
+    """Tell whether a lane is here, and one of several."""
+    return held is not None and bool(held.lane.settings.partitions)
 
 
 def _put_behind(verbs: list[FlowVerb], verb: FlowVerb) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import zmq
@@ -13,6 +13,7 @@ from angarium.slots import slot_table
 from angarium_server.frames.matching import Ready, Start
 from node.config import WorkerRuntime
 from node.server import WorkerServer
+from tests.unit.node.pretended_process import PretendedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,38 +21,19 @@ if TYPE_CHECKING:
 LIMIT_MS = 20_000
 
 
-class PretendedProcess:
-    """What a worker asks of its process."""
-
-    index = 0
-    incarnation = 1
-
-    def __init__(self, runtime_dir: Path) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.runtime_dir = runtime_dir
-        self.is_ready = False
-
-    def ready(self, _info: dict[str, Any]) -> None:
-        self.is_ready = True
-
-    def add(self, *_: Any) -> None:
-        """Watch nothing: the test calls the handlers."""
-
-    remove = touch = on_request = progress = add
-
-
 @pytest.fixture
 def process() -> Iterator[PretendedProcess]:
     with tempfile.TemporaryDirectory(prefix="ang-") as name:  # short, for a socket is in it
-        made = PretendedProcess(Path(name))
-        yield made
-        made.context.destroy(linger=0)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        yield PretendedProcess(Path(name), context)
+        context.destroy(linger=0)
 
 
 @pytest.mark.requirement("R265")
 def test_a_router_that_answers_before_the_news_of_its_connection_are_read_has_started_the_worker(
     process: PretendedProcess,
 ) -> None:
+    assert process.context is not None
     router = process.context.socket(zmq.ROUTER)
     router.bind(f"ipc://{process.runtime_dir}/workers")
     server = WorkerServer(process, WorkerRuntime())  # type: ignore[arg-type]

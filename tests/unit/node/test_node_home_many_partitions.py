@@ -9,7 +9,7 @@ import pytest
 
 from angarium import errors, wire
 from node.home.lanes import serving
-from node.home.lanes.serving import BINDS_PER_TICK, LANES_PER_TICK, LANES_PER_TICK_MIN
+from node.home.lanes.serving import BINDS_PER_TICK, LANES_PER_TICK
 from storage.spool import Table
 from tests.unit.node.driven_home import LANE, ROUTER, DrivenHome, rows_of, settings_of
 
@@ -95,6 +95,35 @@ def test_the_next_owner_of_a_partition_comes_when_the_one_before_is_gone(driven:
     assert list(driven.home.lanes.get(LANES[-1]).lane.flows) == [following]  # type: ignore[union-attr]
     assert driven.delivered[following].order == [1, 2]
     assert driven.delivered[following].counts == {1: 0, 2: 0}, "nobody had them before"
+
+
+def test_very_many_unbinds_are_done_in_steps_and_what_waits_gets_nothing(driven: DrivenHome) -> None:
+    bind_all(driven)
+    driven.settle_down(0.1)
+    orders(driven, "unbind", None)
+    driven.store(*[([lane], rows_of(1)) for lane in LANES])
+    driven.write()
+    for step in (1, 1, 2, 3):
+        assert len(driven.home.lanes.flows) == PARTITIONS - step * BINDS_PER_TICK
+        driven.tick()
+    driven.settle_down(0.1)
+    assert not driven.home.lanes.flows
+    assert not any(driven.delivered.values())
+
+
+def test_a_hand_off_that_waited_ends_when_all_is_settled(driven: DrivenHome) -> None:
+    bind_all(driven)
+    driven.store(([LANES[-1]], rows_of(2)))
+    driven.settle_down(0.1)
+    orders(driven, "unbind", 5_000)
+    driven.settle(PARTITIONS, (1, 2))
+    driven.settle_down(0.1)
+    assert not driven.home.lanes.flows
+    assert (
+        len([event for _, event, code, _ in driven.events if (event, code) == (wire.FLOW_CLOSED, 0)])
+        == PARTITIONS
+    )
+    assert driven.home.lanes.get(LANES[-1]).messages == 0  # type: ignore[union-attr]
 
 
 def test_a_flow_that_goes_while_it_waits_leaves_nothing(driven: DrivenHome) -> None:
@@ -199,8 +228,8 @@ def test_the_more_consumers_came_or_went_in_a_turn_the_fewer_lanes_are_served_in
     assert served_of_all(driven) == LANES_PER_TICK - BINDS_PER_TICK
     driven.settle_down(0.1)
     orders(driven, "unbind", None)
-    assert not driven.home.lanes.flows, "at once"
-    assert served_of_all(driven) == LANES_PER_TICK_MIN
+    assert served_of_all(driven) == LANES_PER_TICK - BINDS_PER_TICK
+    driven.settle_down(0.1)
     assert served_of_all(driven) == LANES_PER_TICK
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,29 +10,18 @@ from angarium_server.black_box import BlackBox
 from node.home.home import HomeLimits
 from node.home.server import IDLE_S, HomeServer
 from node.home.spool.folders import SpoolDirectory
+from tests.unit.node.pretended_process import PretendedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 
-class PretendedProcess:
-    """What a home asks of its process."""
-
-    index = 0
-    incarnation = 1
-
-    def add(self, *_: Any) -> None:
-        """Watch nothing: the test calls the handlers."""
-
-    remove = progress = emit_event = reply = add
-
-
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HomeServer]:
     directory = SpoolDirectory(tmp_path, 1 << 26, "", None)
     limits = HomeLimits(ack_delay_ms=20, write_delay_ms=50, selector_ms_per_s=0)
-    home = HomeServer(PretendedProcess(), directory, limits, lambda _frames: None, BlackBox())  # type: ignore[arg-type]
+    home = HomeServer(PretendedProcess(tmp_path), directory, limits, lambda _frames: None, BlackBox())  # type: ignore[arg-type]
     while not home.is_ready:
         home.tick(0.0)
     ticks: list[float] = []

@@ -234,7 +234,11 @@ def test_while_idle_sets_take_much_each_turn_retires_some(monkeypatch: pytest.Mo
     for number in range(25):
         sets.release(sets.acquire((number << 3,)))
     describe(sets._by_values.values())
-    assert [worker.tidy(5.0)[1] for _ in range(3)] == [5.0, 5.0, 5.0 + worker_module.TIDY_STEP_S]
+    steps = []
+    for _ in range(3):
+        worker.tidy(5.0)
+        steps.append(worker.next_tidy)
+    assert steps == [5.0, 5.0, 5.0 + worker_module.TIDY_STEP_S]
     assert not len(sets)
 
 

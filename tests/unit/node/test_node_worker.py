@@ -251,13 +251,15 @@ def test_a_set_is_retired_without_traffic(router: Router) -> None:
     router.filters((1, "a", PLAIN), (2, "b", PLAIN))
     router.match(rows_of("a"))
     (retiring,) = router.set_ids_seen
-    _, again_at = router.worker.tidy(1.0)
+    router.worker.tidy(1.0)
     assert router.worker.cached_bytes > 0
     router.filters(removed=(1,))
-    frames, again_at = router.worker.tidy(again_at)
+    frames = router.worker.tidy(router.worker.next_tidy)
     assert frames == [[wire.RETIRE, wire.pack([INCARNATION, [retiring]])]]
-    assert router.worker.tidy(again_at - 0.01) == ([], again_at)
-    assert router.worker.tidy(again_at)[0] == []
+    again_at = router.worker.next_tidy
+    assert router.worker.tidy(again_at - 0.01) == []
+    assert router.worker.next_tidy == again_at
+    assert router.worker.tidy(again_at) == []
     assert router.worker.cached_bytes == 0
     assert router.worker.freed_bytes > 0
     router.worker.validate()

@@ -104,9 +104,8 @@ def test_the_queue_costs_nothing_for_rows_without_the_flag() -> None:
 def test_its_sets_are_retired_when_nobody_publishes_so_any_more(router: Router) -> None:
     router.match(rows_of("a", flags=RETAIN))
     assert router.worker.metrics()["filter_sets"] == 1
-    now = 0.0
     for _ in range(100):
-        _, now = router.worker.tidy(now)
+        router.worker.tidy(router.worker.next_tidy)
     assert router.worker.metrics()["filter_sets"] == 0
     router.worker.validate()
 
