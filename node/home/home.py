@@ -17,6 +17,7 @@ No clock, no thread, no socket. The disk is read through the port `Spool`; the s
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -239,6 +240,7 @@ class Home:
             return
         self._is_stopping = True
         self._now, self._wall_ms = now, wall_ms
+        self.parts.line.clear()
         self._flows.end_all(now, wall_ms)
         for held in self.lanes:
             self.parts.serving.collect(held)
@@ -279,8 +281,24 @@ class Home:
             return
         if frames[0] != wire.START and (header.router != self.pending.router or not self._is_started):
             self._counts["stale_frames"] += 1
-            return
-        handler(header, frames)
+        elif self._must_wait(header):
+            self.parts.line.put(header, frames)
+        else:
+            handler(header, frames)
+
+    def _must_wait(self, header: Any) -> bool:
+        """Tell whether a frame has its turn behind others: there were enough lanes in this one."""
+        if type(header) is LanesFrame:
+            return bool(self.parts.line) or self._lanes_named >= LANES_PER_TICK
+        return type(header) is not Start and self.parts.line.is_before(header)
+
+    def _go_on_in_line(self, lanes_max: float) -> None:
+        """Carry out frames that wait, until so many lanes were named since the last tick."""
+        line = self.parts.line
+        while line and self._lanes_named < lanes_max:
+            header, frames = line.take()
+            _, handler = self._handlers[frames[0]]
+            handler(header, frames)
 
     def _start(self, header: Start, _frames: list[bytes]) -> None:
         """Follow a router: a new one ends all flows and numbers again; the same one may start us any time."""
@@ -290,6 +308,7 @@ class Home:
         if router == self.pending.router or (router < self.pending.router and not is_first):
             self._counts["stale_frames"] += router < self.pending.router
             return
+        self._go_on_in_line(inf)
         self._flows.end_all(self._now, self._wall_ms)
         self._outbox.clear()
         self._lookups.clear()
@@ -447,7 +466,7 @@ class Home:
     @property
     def is_spent(self) -> bool:
         """Whether the frames since the last tick have cost what one turn may."""
-        return self.parts.effort.left <= 0 or self._lanes_named >= LANES_PER_TICK
+        return self.parts.effort.left <= 0
 
     def answers_to(self, operation: str) -> bool:
         """Tell whether `request` knows an operation."""
@@ -562,6 +581,8 @@ class Home:
     def _work(self, now: float, wall_ms: int) -> None:
         """Let those go on that have something to do beside the messages of clients."""
         parts = self.parts
+        if parts.line:
+            self._go_on_in_line(LANES_PER_TICK)
         if self._flows.waiting:
             self._flows.work(now, wall_ms)
         if parts.moves.busy:
@@ -609,6 +630,7 @@ class Home:
             parts.serving.has_more
             or self.lanes.short
             or self._flows.waiting
+            or parts.line
             or self._operations.is_busy
             or parts.retained_reads.is_short
         ):

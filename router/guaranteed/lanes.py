@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from angarium_server.frames.settings import LaneSettings
 
-#: Lanes that one frame changes, unless they are taken over: a home does that in a millisecond or two.
-PUTS_MAX: Final = 100
+#: Lanes that one frame changes, unless they are taken over: a home does that in a millisecond or two, once in a turn.
+PUTS_MAX: Final = 64
 #: Requests that wait for one home; more are answered without waiting, since the controller gives up long before.
 WAITING_MAX: Final = 10_000
 

@@ -248,18 +248,6 @@ def test_lanes_that_are_due_at_the_same_time_have_their_turn_some_at_a_time(driv
     assert {*some, *others} == {*lanes}
 
 
-def test_very_many_lanes_end_the_turn(driven: DrivenHome) -> None:
-    others = {lane + (1 << wire.LANE_BITS): SETTINGS for lane in LANES[:LANES_PER_TICK]}
-    for at in range(0, LANES_PER_TICK, 50):
-        assert not driven.home.is_spent
-        driven.lanes(dict(list(others.items())[at : at + 50]))
-    assert driven.home.is_spent
-    driven.tick()
-    assert not driven.home.is_spent
-    driven.lanes({}, *others)
-    assert driven.home.is_spent
-
-
 def test_what_deleted_lanes_leave_over_is_cleared_in_few_writes(driven: DrivenHome) -> None:
     driven.store((LANES, rows_of(2)))
     driven.settle_down(0.1)

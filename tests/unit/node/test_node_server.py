@@ -66,9 +66,9 @@ class Turns:
             self._spend("went on")
         return []
 
-    def tidy(self, _now: float) -> tuple[list[list[bytes]], float]:
+    def tidy(self, _now: float) -> list[list[bytes]]:
         self._spend("tidied")
-        return [], 0.0
+        return []
 
     def tick(self, _now: float) -> float:
         self.done.append("home")
