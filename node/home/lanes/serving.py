@@ -67,7 +67,7 @@ class FlowVerbs:
         }
 
     def take(self, header: FlowFrame, now: float, wall_ms: int) -> None:
-        """Do what a FLOW says, or have it done in turn."""
+        """Do what a FLOW says, or have it done by `work`: what comes behind it is read before that."""
         waiting = self.waiting
         for order in header.orders:
             flow, verb = order.flow, order.verb
@@ -80,8 +80,6 @@ class FlowVerbs:
                 waiting[flow] = [verb]
             else:
                 self._verbs[type(verb)](flow, verb, now, wall_ms)
-        if waiting:
-            self.work(now, wall_ms)
 
     def work(self, now: float, wall_ms: int) -> None:
         """Carry out some of what waits."""

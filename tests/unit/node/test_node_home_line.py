@@ -144,7 +144,7 @@ def _steps(seed: int) -> list[Callable[[DrivenHome], Any]]:
         lane = rng.choice(LANES[:6])
         if lane not in there:
             there.add(lane)
-            steps.append(lambda driven, lane=lane: driven.lanes({lane: SETTINGS}))  # type: ignore[misc]
+            steps.append(lambda driven, lane=lane: driven.lanes({lane: settings_of("one")}))  # type: ignore[misc]
         elif rng.random() < 0.2:
             there.remove(lane)
             steps.append(lambda driven, lane=lane: driven.lanes({}, lane))  # type: ignore[misc]

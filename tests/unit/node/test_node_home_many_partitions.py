@@ -49,7 +49,7 @@ def active(driven: DrivenHome) -> list[int]:
 
 def test_very_many_binds_are_done_in_steps(driven: DrivenHome) -> None:
     bind_all(driven)
-    for step in (1, 1, 2, 3):
+    for step in range(4):
         assert len(driven.home.lanes.flows) == step * BINDS_PER_TICK
         driven.tick()
     assert active(driven) == list(range(1, PARTITIONS + 1))
@@ -58,6 +58,7 @@ def test_very_many_binds_are_done_in_steps(driven: DrivenHome) -> None:
 def test_what_a_step_tells_of_flows_is_one_frame(driven: DrivenHome) -> None:
     driven.home.take_frames()
     bind_all(driven)
+    driven.home.tick(driven.now, driven.wall_ms)
     frames = [one for one in driven.home.take_frames() if one[0] == wire.FLOW_EVENT]
     assert len(frames) == 1
     assert len(wire.unpack(frames[0][1])[1]) == BINDS_PER_TICK
@@ -68,7 +69,7 @@ def test_others_do_not_wait_for_very_many(driven: DrivenHome) -> None:
     flow = driven.bind(LANE)
     assert flow in driven.home.lanes.flows
     driven.settle_down(0.1)
-    assert active(driven).index(flow) == BINDS_PER_TICK
+    assert active(driven)[0] == flow
 
 
 def test_what_is_said_of_a_flow_that_waits_is_done_in_order(driven: DrivenHome) -> None:
@@ -103,7 +104,7 @@ def test_very_many_unbinds_are_done_in_steps_and_what_waits_gets_nothing(driven:
     orders(driven, "unbind", None)
     driven.store(*[([lane], rows_of(1)) for lane in LANES])
     driven.write()
-    for step in (1, 1, 2, 3):
+    for step in range(4):
         assert len(driven.home.lanes.flows) == PARTITIONS - step * BINDS_PER_TICK
         driven.tick()
     driven.settle_down(0.1)
