@@ -35,6 +35,8 @@ class Assignments:
         self._tell = tell
         #: Endpoint id -> its coordinator; only queues with partitions and consumers.
         self._coordinators: dict[int, Coordinator] = {}
+        #: Endpoint id -> flows that are gone, whose partitions others get with the next tick: each of both is a step.
+        self._gone: dict[int, list[int]] = {}
         #: Ends that hand their partition off, by number.
         self._leaving: dict[int, HomeFlow] = {}
         #: No later than the next thing that time demands; infinite if there is none.
@@ -43,24 +45,33 @@ class Assignments:
     def add(self, flow: Flow, now: float) -> None:
         """A consumer of a partitioned queue was bound."""
         endpoint = flow.endpoint
-        coordinator = self._coordinators.get(endpoint.id)
+        coordinator = self._caught_up(endpoint, now)
         if coordinator is None:
             coordinator = self._coordinators[endpoint.id] = Coordinator(endpoint.partitions)
         self._follow(endpoint, coordinator.bind(flow.id, now, _delay_s(endpoint)), now)
 
     def remove(self, flow: Flow, now: float) -> None:
-        """A consumer is gone, also one of a queue without partitions; others get what it had."""
+        """A consumer is gone, also one of a queue without partitions; others get what it had soon."""
         if self._leaving:
             for end in flow.ends.values():
                 self._leaving.pop(end.id, None)
         self._ends.detach_all(flow)
         endpoint = flow.endpoint
-        coordinator = self._coordinators.get(endpoint.id)
-        if coordinator is None:
+        if endpoint.id not in self._coordinators:
             return
-        self._follow(endpoint, coordinator.unbind(flow.id, now, _delay_s(endpoint)), now)
         if all(one.browse for one in endpoint.flows.values()):
-            del self._coordinators[endpoint.id]
+            self.forget(endpoint)
+        else:
+            self._gone.setdefault(endpoint.id, []).append(flow.id)
+            self.wake = min(self.wake, now)
+
+    def _caught_up(self, endpoint: Endpoint, now: float) -> Coordinator | None:
+        """Give the coordinator of a queue, which knows of all who are gone by then."""
+        coordinator = self._coordinators.get(endpoint.id)
+        gone = self._gone.pop(endpoint.id, None)
+        if coordinator is not None and gone is not None:
+            self._follow(endpoint, coordinator.unbind(gone, now, _delay_s(endpoint)), now)
+        return coordinator
 
     def drop(self, end: HomeFlow) -> None:
         """Unbind an end at once, wherever it is in a hand-off."""
@@ -70,10 +81,11 @@ class Assignments:
     def forget(self, endpoint: Endpoint) -> None:
         """Nothing of this endpoint is given to anybody any more."""
         self._coordinators.pop(endpoint.id, None)
+        self._gone.pop(endpoint.id, None)
 
     def resize(self, endpoint: Endpoint, now: float) -> None:
         """A partitioned queue may have another number of partitions."""
-        coordinator = self._coordinators.get(endpoint.id)
+        coordinator = self._caught_up(endpoint, now)
         if coordinator is not None and coordinator.partitions != endpoint.partitions:
             self._follow(endpoint, coordinator.resize(endpoint.partitions, now, _delay_s(endpoint)), now)
 
@@ -87,7 +99,7 @@ class Assignments:
         for flow in dict.fromkeys(end.flow for end in ends):
             self._tell(flow)
         for endpoint, let_go in by_endpoint.items():
-            coordinator = self._coordinators.get(endpoint.id)
+            coordinator = self._caught_up(endpoint, now)
             if coordinator is not None:
                 self._follow(endpoint, coordinator.released(let_go, now, _delay_s(endpoint)), now)
 
@@ -124,18 +136,28 @@ class Assignments:
         self.wake = min(self.wake, end.deadline)
 
     def tick(self, now: float) -> float:
-        """Do what time demands; gives when to call again, infinite if nothing is planned."""
+        """Do what time demands, one part of it; gives when to call again, infinite if nothing is planned."""
         if now < self.wake:
             return self.wake
+        rebalances = [
+            (one.rebalance_at, endpoint_id)
+            for endpoint_id, one in self._coordinators.items()
+            if one.rebalance_at is not None
+        ]
         over = [end for end in self._leaving.values() if end.deadline <= now]
-        self._release(over[:RELEASED_PER_TICK], now)
-        for endpoint_id, coordinator in list(self._coordinators.items()):
-            if coordinator.rebalance_at is not None and coordinator.rebalance_at <= now:
-                self._follow(self._endpoints.by_id[endpoint_id], coordinator.tick(now), now)
+        if self._gone:
+            self._caught_up(self._endpoints.by_id[next(iter(self._gone))], now)
+        elif over:
+            self._release(over[:RELEASED_PER_TICK], now)
+        elif rebalances and min(rebalances)[0] <= now:
+            self._even_out(min(rebalances)[1], now)
         dues = [end.deadline for end in self._leaving.values()]
         dues += [one.rebalance_at for one in self._coordinators.values() if one.rebalance_at is not None]
-        self.wake = min(dues, default=float("inf"))
+        self.wake = now if self._gone else min(dues, default=float("inf"))
         return self.wake
+
+    def _even_out(self, endpoint_id: int, now: float) -> None:
+        self._follow(self._endpoints.by_id[endpoint_id], self._coordinators[endpoint_id].tick(now), now)
 
     def validate(self) -> None:
         """Check that coordinators and ends agree."""
@@ -150,6 +172,8 @@ class Assignments:
             consumers = [flow for flow in endpoint.flows.values() if not flow.browse]
             assert consumers
             assert all(coordinator.owned(flow.id) == sorted(flow.ends) for flow in consumers)
+        assert self._gone.keys() <= self._coordinators.keys()
+        assert not self._gone or self.wake < float("inf")
 
 
 def _delay_s(endpoint: Endpoint) -> float:

@@ -163,7 +163,7 @@ class Ends:
 
     def _keep_pending(self, end: HomeFlow) -> None:
         """Keep what an end that goes has settled, if its home may have delivered something to it."""
-        settles = end.take_kept()
+        settles = end.take_kept() if end.kept else []
         if not settles or not end.is_resumed:
             return
         if len(self._pending_settles) >= PENDING_SETTLES_MAX:

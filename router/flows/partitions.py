@@ -20,7 +20,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 #: Shares that are compared in one step of evening out, each time for one partition that moves, which itself takes as
 #: long as some of them: a millisecond.
@@ -87,17 +87,18 @@ class Coordinator:
         self._shares[flow] = {}
         return self._settle(free, now, delay_s)
 
-    def unbind(self, flow: int, now: float, delay_s: float) -> list[Move]:
-        """A flow is gone, and with it what it had."""
-        del self._shares[flow]
-        free = [p for p, owner in self._owners.items() if owner == flow]
+    def unbind(self, flows: Collection[int], now: float, delay_s: float) -> list[Move]:
+        """Flows are gone, and with them what they had."""
+        for flow in flows:
+            del self._shares[flow]
+        free = [p for p, owner in self._owners.items() if owner in flows]
         for partition in free:
             del self._owners[partition]
         for partition, leaving in list(self._leaving.items()):
-            if leaving.flow == flow:
+            if leaving.flow in flows:
                 del self._leaving[partition]
                 free.append(partition)
-            elif leaving.target == flow:
+            elif leaving.target in flows:
                 self._leaving[partition] = leaving._replace(target=None)
         self._share_out()
         if not self._shares:

@@ -58,6 +58,42 @@ def test_a_bind_to_very_many_partitions_is_done_in_steps_and_answered_at_the_end
     assert all(credit[0] > 0 for credit in rig.homes[0].credit.values()), "each has some of the credit"
 
 
+def _bound(rig: Rig, client: FakeClient) -> dict[str, Any]:
+    number = client.ask("flow.bind", name="q")
+    rig.advance(1)
+    answer: dict[str, Any] = client.answer(number)[1]
+    return answer
+
+
+def test_who_leaves_very_many_partitions_takes_two_steps(
+    rig: Rig, client: FakeClient, parted: Endpoint
+) -> None:
+    first, second = (_bound(rig, client)["flow"] for _ in range(2))
+    assert len(rig.homes[0].bound) == PARTITIONS
+    rig.consumers.flows.unbind(client.session, first, rig.now)
+    rig.settle()
+    assert len(rig.homes[0].bound) == PARTITIONS // 2
+    assert len(client.session.flows[second].ends) == PARTITIONS // 2
+    rig.consumers.tick(rig.now)
+    assert len(client.session.flows[second].ends) == PARTITIONS
+    rig.advance(1)
+    assert len(rig.homes[0].bound) == PARTITIONS
+
+
+def test_consumers_that_leave_in_the_same_turn_get_nothing_of_each_other(
+    rig: Rig, client: FakeClient, parted: Endpoint
+) -> None:
+    other = rig.client("other", "owner")
+    for _ in range(3):
+        _bound(rig, other)
+    _bound(rig, client)
+    other.leave(wanted=True)
+    rig.advance(1)
+    (flow,) = parted.flows.values()
+    assert flow.session is client.session
+    assert flow.partitions == list(range(PARTITIONS))
+
+
 def test_no_more_are_bound_before_homes_have_answered(rig: Rig, client: FakeClient, parted: Endpoint) -> None:
     """What others send to these homes would wait behind a thousand binds."""
     told: list[list[bytes]] = []
