@@ -202,6 +202,7 @@ class Router:
         )
         self.requests.register("retained.read", ReadArguments, self.retained.read)
         self.subscriptions.may_be_retained = self.retained.may_be
+        self.subscriptions.on_new = self.retained.begin
         self.rounds.may_admit = self.publishing.spooling.may_admit
         self.fan_out.judges_rows = self.publishing.spooling.judges_rows
         self._acks = self.publishing.acks

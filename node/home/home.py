@@ -17,7 +17,6 @@ No clock, no thread, no socket. The disk is read through the port `Spool`; the s
 from __future__ import annotations
 
 from collections import deque
-from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -44,6 +43,7 @@ from node.home.lanes.leases import LeaseAnswer
 from node.home.lanes.moves import MoveChosen, MoveEnded
 from node.home.lanes.parting import LaneAtRest, LaneParted
 from node.home.lanes.serving import BINDS_PER_TICK, LANES_PER_TICK
+from node.home.line import Line
 from node.home.operations import Answer, AnswerDurable, Operations
 from node.home.parts import HomeLimits, HomeParts
 from node.home.reports import DiskSpace, ProducerLookups, RecordsForgotten, Reports
@@ -113,7 +113,7 @@ class Home:
         #: Those that are used most.
         self.lanes, self.pending, self.writing = parts.lanes, parts.pending, parts.writing
         self.lanes.watch = watch
-        self._flows, self._outbox = parts.flows, parts.outbox
+        self._flows, self._outbox, self._line = parts.flows, parts.outbox, Line()
         self._lookups = ProducerLookups(parts)
         self._space = DiskSpace(spool, parts.writing, parts.outbox)
         self._reports = Reports(spool, parts, self._space, incarnation)
@@ -240,7 +240,7 @@ class Home:
             return
         self._is_stopping = True
         self._now, self._wall_ms = now, wall_ms
-        self.parts.line.clear()
+        self._line.clear()
         self._flows.end_all(now, wall_ms)
         for held in self.lanes:
             self.parts.serving.collect(held)
@@ -281,22 +281,15 @@ class Home:
             return
         if frames[0] != wire.START and (header.router != self.pending.router or not self._is_started):
             self._counts["stale_frames"] += 1
-        elif self._must_wait(header):
-            self.parts.line.put(header, frames)
+        elif self._line.frames and self._line.is_before(header):
+            self._line.put(header, frames)
         else:
             handler(header, frames)
 
-    def _must_wait(self, header: Any) -> bool:
-        """Tell whether a frame has its turn behind others: there were enough lanes in this one."""
-        if type(header) is LanesFrame:
-            return bool(self.parts.line) or self._lanes_named >= LANES_PER_TICK
-        return type(header) is not Start and self.parts.line.is_before(header)
-
-    def _go_on_in_line(self, lanes_max: float) -> None:
-        """Carry out frames that wait, until so many lanes were named since the last tick."""
-        line = self.parts.line
-        while line and self._lanes_named < lanes_max:
-            header, frames = line.take()
+    def _go_on_in_line(self) -> None:
+        """Carry out frames that wait, as long as there is time for their lanes in this turn."""
+        while self._line.frames and self._lanes_named < LANES_PER_TICK:
+            header, frames = self._line.take()
             _, handler = self._handlers[frames[0]]
             handler(header, frames)
 
@@ -308,7 +301,9 @@ class Home:
         if router == self.pending.router or (router < self.pending.router and not is_first):
             self._counts["stale_frames"] += router < self.pending.router
             return
-        self._go_on_in_line(inf)
+        while self._line.frames:
+            self._lanes_named = 0
+            self._go_on_in_line()
         self._flows.end_all(self._now, self._wall_ms)
         self._outbox.clear()
         self._lookups.clear()
@@ -334,7 +329,10 @@ class Home:
                 )
                 self._outbox.event("warning", "SYSTEM_AD_POSITIONS_LOST", text)
 
-    def _change_lanes(self, header: LanesFrame, _frames: list[bytes]) -> None:
+    def _change_lanes(self, header: LanesFrame, frames: list[bytes]) -> None:
+        if self._lanes_named >= LANES_PER_TICK:
+            self._line.put(header, frames)
+            return
         try:
             for put in header.puts:
                 check_settings(put.settings)
@@ -581,8 +579,8 @@ class Home:
     def _work(self, now: float, wall_ms: int) -> None:
         """Let those go on that have something to do beside the messages of clients."""
         parts = self.parts
-        if parts.line:
-            self._go_on_in_line(LANES_PER_TICK)
+        if self._line.frames:
+            self._go_on_in_line()
         if self._flows.waiting:
             self._flows.work(now, wall_ms)
         if parts.moves.busy:
@@ -630,7 +628,7 @@ class Home:
             parts.serving.has_more
             or self.lanes.short
             or self._flows.waiting
-            or parts.line
+            or self._line.frames
             or self._operations.is_busy
             or parts.retained_reads.is_short
         ):

@@ -4,7 +4,7 @@ A queue of a thousand partitions that comes or goes is a dozen LANES, and each t
 one in a turn; the others stand in line, with what has to find them done: everything but
 
 - STORE and FLOW that name none of their lanes,
-- ALLOWANCE, which is about no lane.
+- ALLOWANCE, which is about no lane, and START, before which all of them are carried out.
 
 Once something else than LANES stands here nothing goes before it: it may be about any lane, and STOREs have an order.
 """
@@ -13,31 +13,32 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from angarium_server.frames.homes import AllowanceFrame, Bind, FlowFrame, LanesFrame, StoreFrame
+from angarium_server.frames.matching import Start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+_ABOUT_NO_LANE: Final = (AllowanceFrame, Start)
+
+
 class Line:
-    """The frames in line, with their headers."""
+    """The frames in line."""
 
     def __init__(self) -> None:
-        self._frames: deque[tuple[Any, list[bytes]]] = deque()
+        #: With their headers, the one that has waited longest first.
+        self.frames: deque[tuple[Any, list[bytes]]] = deque()
         #: Lanes that LANES in here name -> how many of these.
         self._lanes: Counter[int] = Counter()
         #: How many of them are no LANES, or one that is complete.
         self._others = 0
 
-    def __bool__(self) -> bool:
-        """Tell whether somebody waits."""
-        return bool(self._frames)
-
     def is_before(self, header: Any) -> bool:
-        """Tell whether a frame has its turn behind those that are here."""
-        if not self._frames or type(header) is AllowanceFrame:
+        """Tell whether a frame has its turn behind those that are here; there have to be some."""
+        if type(header) in _ABOUT_NO_LANE:
             return False
         if self._others:
             return True
@@ -47,14 +48,14 @@ class Line:
 
     def put(self, header: Any, frames: list[bytes]) -> None:
         """Have a frame wait."""
-        self._frames.append((header, frames))
+        self.frames.append((header, frames))
         if type(header) is LanesFrame:
             self._lanes.update(_named(header))
         self._others += not _is_change(header)
 
     def take(self) -> tuple[Any, list[bytes]]:
         """Give the one that has waited longest, which is carried out now."""
-        header, frames = self._frames.popleft()
+        header, frames = self.frames.popleft()
         if type(header) is LanesFrame:
             self._lanes -= Counter(_named(header))
         self._others -= not _is_change(header)
@@ -62,7 +63,7 @@ class Line:
 
     def clear(self) -> None:
         """Nobody waits any more."""
-        self._frames.clear()
+        self.frames.clear()
         self._lanes.clear()
         self._others = 0
 

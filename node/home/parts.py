@@ -22,7 +22,6 @@ from node.home.lanes.outbox import Outbox
 from node.home.lanes.parting import Parting
 from node.home.lanes.retained_reads import RetainedReads
 from node.home.lanes.serving import FlowVerbs, Serving
-from node.home.line import Line
 from node.home.spool.blocks import Blocks
 from node.home.spool.held_lanes import HeldLanes
 from node.home.spool.records import Records
@@ -81,8 +80,6 @@ class HomeParts:
         self.repacking = Repacking(lanes, blocks, writing)
         self.jobs = MoveJobs(blocks, incarnation, self.operators_effort)
         moves = self.moves = Moves(lanes, blocks, writing, self.jobs, outbox)
-        #: Frames that wait for lanes.
-        self.line = Line()
         self.flows = FlowVerbs(lanes, outbox, box)
         self.leases = Leases(lanes, pending, writing, self.flows.tell, outbox)
         self.serving = Serving(lanes, writing, moves, self.leases, outbox, box)

@@ -3,7 +3,8 @@
 A client subscribes, and then reads what is retained. A message may be in both, and one that workers matched without the
 filter is in neither unless it is retained before it is read. So reading waits until all rounds have retired that were
 under way when it began (`ahead`): what is retained later comes live. These come live as well (`filters`), since one may
-be retained behind a newer round of its topic, which its client has got and takes for the newest.
+be retained behind a newer round of its topic, which its client has got and takes for the newest. From the moment in
+which a filter is new on this happens to rounds that are under way, for its client reads only when it is subscribed.
 
 What has come live before the first page its client leaves out by itself. What is in the pages, too, and still waits for
 the session then, the node leaves out: when the first page is there the topics of such messages are noted. Those of
@@ -37,12 +38,14 @@ class Splice:
     __slots__ = ("ahead", "filters", "noted", "pattern", "reads", "until")
 
     def __init__(
-        self, pattern: str, filters: Sequence[Filter[Any]], ahead: Mapping[Any, int], until: float
+        self, pattern: str, filters: Sequence[Filter[Any]], ahead: Mapping[Any, int] | None, until: float
     ) -> None:
-        #: The filter that is read, and what its session is subscribed to by it.
+        #: The filter that is read, and what its session is subscribed to by it. Of filters that nobody reads yet: none,
+        #: and these.
         self.pattern = pattern
         self.filters = filters
-        #: Session -> the number of its newest round that was under way; those that have retired are left out.
+        #: Session -> the number of its newest round that was under way; those that have retired are left out. None:
+        #: workers do not know the filters yet, so it may be any round.
         self.ahead = ahead
         #: Topics that come live; None: nobody has looked yet.
         self.noted: dict[str, None] | None = None
@@ -65,6 +68,8 @@ class Splice:
 
     def look(self) -> bool:
         """See which rounds have retired; tells whether all have."""
+        if self.ahead is None:
+            return False
         self.ahead = {
             one: number
             for one, number in self.ahead.items()

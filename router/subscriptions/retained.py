@@ -10,6 +10,7 @@ says that the subscription gets what comes live from a queue: of what waits for 
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from angarium.errors import AngariumError
-    from angarium.topic import Filter
+    from angarium.topic import Filter as ParsedFilter
     from router.asking.requests import Answer
     from router.flows.lane_questions import LaneQuestions
     from router.guaranteed.endpoints import Endpoints, LaneUsage
     from router.matching.rounds import Rounds
-    from router.sessions.interest import Interest
+    from router.sessions.interest import Filter, Interest
     from router.sessions.round import Round
     from router.sessions.session import Session
 
@@ -43,6 +44,8 @@ PAGE_BYTES: Final = 256 << 10
 SPLICES_MAX: Final = 64
 #: A reading waits so long at most for rounds that were under way: as long as for a home that starts.
 SPLICE_S: Final = 10.0
+#: Readings that wait, and requests with new filters that rounds may lack; what comes beyond is as if it came later.
+WAITING_MAX: Final = 100
 #: How often it is looked whether they have retired.
 LOOK_S: Final = 0.005
 
@@ -104,7 +107,7 @@ def _waiting_topics(session: Session) -> Iterator[str]:
 
 def _match_late(a_round: Round[Session], splice: Splice) -> None:
     for a_filter in splice.filters:
-        if a_filter.vpn_id == a_round.session.vpn.id:
+        if a_filter.vpn_id == a_round.session.vpn.id and a_filter.id >= a_round.next_filter:
             match_late(a_round, a_filter)
 
 
@@ -122,7 +125,7 @@ class Retained:
         questions: LaneQuestions,
         rounds: Rounds,
         interest: Interest[Session],
-        check: Callable[[Session, Filter], None],
+        check: Callable[[Session, ParsedFilter], None],
         unadmitted: Callable[[], Iterable[Round[Session]]],
     ) -> None:
         """Begin without readings; `check` raises if a session may not, `unadmitted` gives rounds that wait."""
@@ -168,7 +171,7 @@ class Retained:
             return True
         return bool(self._rounds.under_way()) or any(True for _ in self._unadmitted())
 
-    def _splice(self, session: Session, wish: ReadArguments, parsed: Filter, now: float) -> Splice:
+    def _splice(self, session: Session, wish: ReadArguments, parsed: ParsedFilter, now: float) -> Splice:
         if session.splices is None:
             session.splices = {}
         known = session.splices.get(wish.live)
@@ -189,10 +192,27 @@ class Retained:
             self.waiting[splice] = rounds
         return splice
 
+    def begin(self, filters: list[Filter[Session]]) -> Callable[[], None]:
+        """Take note of new filters, which rounds may lack; gives what is to be called when the workers know them."""
+        direct = [one for one in filters if one.kind != wire.KIND_SHARED]
+        rounds = self._rounds
+        if not direct or len(self.waiting) >= WAITING_MAX:
+            return lambda: None
+        splice = Splice("", direct, None, inf)
+        self.waiting[splice] = []
+
+        def known() -> None:
+            splice.ahead = rounds.under_way()
+            if not splice.ahead:
+                self.waiting.pop(splice, None)
+
+        return known
+
     def retiring(self, a_round: Round[Session]) -> None:
         """A round retires while readings wait: workers may have matched it before they knew these subscriptions."""
-        for splice in self.waiting:
-            _match_late(a_round, splice)
+        if any(one.retains for result in a_round.endpoints for one in self._endpoints.resolve(result.set)):
+            for splice in self.waiting:
+                _match_late(a_round, splice)
 
     def _ask(self, reading: _Reading, now: float) -> None:
         wish, vpn = reading.wish, reading.session.vpn.name

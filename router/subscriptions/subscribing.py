@@ -34,7 +34,18 @@ _BYTES_PER_UNIT: Final = 64
 class Request:
     """One SUBSCRIBE or UNSUBSCRIBE, and how far it is."""
 
-    __slots__ = ("_do", "_finish", "actor", "answers", "entries", "joined", "number", "operation", "target")
+    __slots__ = (
+        "_do",
+        "_finish",
+        "actor",
+        "answers",
+        "entries",
+        "joined",
+        "number",
+        "on_known",
+        "operation",
+        "target",
+    )
 
     def __init__(
         self,
@@ -56,6 +67,8 @@ class Request:
         self.answers: list[Any] = []
         #: Filters that the target is subscribed to by this, which the workers may still have to confirm.
         self.joined: list[Filter[Session]] = []
+        #: Called when the workers know these.
+        self.on_known: list[Callable[[], None]] = []
 
     @property
     def is_done(self) -> bool:

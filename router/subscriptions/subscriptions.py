@@ -150,6 +150,8 @@ class Subscriptions:
 
     #: Tells whether a client of a gateway has to ask for what is retained; who reads that sets it.
     may_be_retained: Callable[[Session], bool]
+    #: Called with new filters; gives what is called when the workers know them. Who reads what is retained sets it.
+    on_new: Callable[[list[Filter[Session]]], Callable[[], None]]
 
     def __init__(
         self,
@@ -236,6 +238,8 @@ class Subscriptions:
         self._memory.refund(target, change.freed)
         self._look(target)
         self._shards.change_filters(change.added, change.removed)
+        if change.added:
+            request.on_known.append(self.on_new(change.added))
         request.joined += change.joined
         self.served = None
         # Those who come and go faster than steps are done would leave more and more behind.
@@ -253,6 +257,8 @@ class Subscriptions:
 
     def _finish(self, request: Request) -> None:
         def answer() -> None:
+            for known in request.on_known:
+                known()
             self._answer(request.actor, request.number, request.answers)
 
         self._shards.await_pending(request.joined, answer)

@@ -119,20 +119,20 @@ def test_nothing_goes_before_what_may_be_about_any_lane(driven: DrivenHome) -> N
     assert driven.home.parts.serving.allowance == 7
     driven.settle_down(0.1)
     assert driven.stored == 1
-    assert not driven.home.parts.line
+    assert not driven.home._line.frames
 
 
 def test_a_router_that_starts_finds_what_the_one_before_said_done(driven: DrivenHome) -> None:
     _make(driven)
     driven.start(ROUTER + 1)
     assert _known(driven) == LANES
-    assert not driven.home.parts.line
+    assert not driven.home._line.frames
 
 
 def test_a_home_that_stops_leaves_the_line(driven: DrivenHome) -> None:
     _make(driven)
     driven.restart()
-    assert not driven.home.parts.line
+    assert not driven.home._line.frames
 
 
 def _steps(seed: int) -> list[Callable[[DrivenHome], Any]]:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.requirement("R248")
 
 #: Topics of the second of two workers, and of the first.
 HELD = next(f"h{number}" for number in range(99) if slot_table(2)[slot_of(f"h{number}")])
-FREE = next(f"f{number}" for number in range(99) if not slot_table(2)[slot_of(f"f{number}")])
+FREE, *OTHERS = (f"f{number}" for number in range(99) if not slot_table(2)[slot_of(f"f{number}")])
 KEPT = wire.MODE_PERSISTENT | wire.FLAG_RETAIN
 
 
@@ -227,6 +227,41 @@ class TestSplice:
         both = [b"comes first", b"retained last"]
         assert [payload for payload in client.payloads() if payload in both] == both
         assert watching.payloads() == [*both, b"holds the round"]
+
+    def test_nor_does_one_that_came_before_its_client_began_to_read(
+        self, retaining: PublishNode, publisher: Publisher
+    ) -> None:
+        """A client that subscribes to several filters reads one after the other; even the first comes behind SUBACK."""
+        client, other = retaining.client(), retaining.publisher("other")
+        publish_held(retaining, publisher, (FREE, b"retained last"), (HELD, b"holds the round"))
+        client.subscribe(OTHERS[0], FREE)
+        assert retaining.router.retained.waiting
+        other_round(other, (FREE, b"comes first"))
+        release(retaining)
+        assert client.payloads() == [b"comes first", b"retained last"]
+        retaining.advance(0.01)
+        assert not retaining.router.retained.waiting
+        assert read(client, FREE, live=1) == {FREE: b"retained last"}
+
+    def test_new_filters_are_watched_until_no_round_can_lack_them(
+        self, retaining: PublishNode, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        waiting = retaining.router.retained.waiting
+        client = retaining.client()
+        client.subscribe(OTHERS[0], f"#share/g/{FREE}")
+        assert not waiting, "nothing is under way"
+        publish_held(retaining, publisher, (HELD, b"1"))
+        client.subscribe(f"#share/other/{FREE}")
+        retaining.client().subscribe(OTHERS[0])
+        assert not waiting, "what is shared gets nothing retained, and workers know the other one"
+        monkeypatch.setattr(retained, "WAITING_MAX", 2)
+        client.subscribe(OTHERS[1])
+        client.subscribe(OTHERS[2])
+        client.subscribe(OTHERS[3])
+        assert len(waiting) == 2
+        release(retaining)
+        retaining.advance(0.01)
+        assert not waiting
 
     def test_nor_does_a_direct_message_hide_one_that_waits_before_its_endpoints(
         self, retaining: PublishNode, publisher: Publisher
