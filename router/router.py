@@ -261,6 +261,7 @@ class Router:
             self.attached,
             self.wills,
             self.flows,
+            self.effort,
             self.publishing.producers,
             self.memory,
             self.rights,

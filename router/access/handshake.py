@@ -441,6 +441,7 @@ class Handshake:
         session.no_local = hello.no_local
         session.resumed_inbox = ticket.resumed_inbox
         session.carried_for = hello.bridge
+        session.burden = ticket.vpn.spent.pop(username, None)
         session.rounds_max, session.bytes_max = self._config.ingress_rounds, self._config.ingress_bytes
         return session
 

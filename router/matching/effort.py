@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: A client that is held back again and again is told of once in this time.
 TELL_INTERVAL_S: Final = 60.0
+#: Usernames of a Message VPN whose clients have left and spent something; what the oldest one spent is forgotten.
+SPENT_MAX: Final = 1_000
 
 
 class Effort:
@@ -43,6 +45,16 @@ class Effort:
             burden = session.burden = Burden(now)
         burden.slow_parts += 1
         return burden
+
+    def session_ended(self, session: Session, _error: object, now: float) -> None:
+        """Keep the account of a client for the next one of its username: a bucket is not filled by a reconnect."""
+        burden, spent = session.burden, session.vpn.spent
+        if burden is None or not session.is_client or burden.bucket.is_full(now):
+            return
+        spent.pop(session.username, None)
+        spent[session.username] = burden
+        if len(spent) > SPENT_MAX:
+            del spent[next(iter(spent))]
 
     def charge(self, session: Session, work: int, now: float) -> None:
         """A worker has worked for a session that began to be slow."""

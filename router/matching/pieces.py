@@ -51,7 +51,7 @@ MEMBER_WORK_MAX: Final = max(
 )
 #: And in us: a row is taken out of its batch, of which so many are in one step.
 OPENING_WORK: Final = 2
-_OPENED_PER_STEP: Final = 2_000
+_OPENED_PER_STEP: Final = 500
 #: A round goes as a whole to as many sessions as so many steps have time for: more pieces would only cost.
 _CROWD_STEPS: Final = 2
 #: Of more sets it takes too long to find out whom they have in common.
@@ -299,7 +299,9 @@ class Pieces:
         costs: dict[int, float] = {}
         found: dict[int, list[bytes]] = {}
         work, last = 0.0, -1
-        for index, place, row in islice(self._rows, self._taken, None):
+        rows = self._rows
+        for at in range(self._taken, len(rows)):
+            index, place, row = rows[at]
             cost = costs.get(place)
             if cost is None:
                 _, one, weigh = self._places[place]

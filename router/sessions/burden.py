@@ -31,6 +31,10 @@ class WorkBucket:
         self._stamp = now
         return now - min(self._level, 0.0)
 
+    def is_full(self, now: float) -> bool:
+        """Tell whether nothing is missing."""
+        return not self.rate or self._level + now - self._stamp >= BURST_S
+
 
 class Burden:
     """What a client costs the workers."""

@@ -16,7 +16,7 @@ from angarium_server.shapes import Shapes
 
 if TYPE_CHECKING:
     from angarium_server.tokens.claims import Grant
-    from router.sessions.burden import WorkBucket
+    from router.sessions.burden import Burden, WorkBucket
 
 Attributes = dict[str, Any]
 
@@ -134,6 +134,7 @@ class Vpn:
         "name",
         "profiles",
         "shapes",
+        "spent",
         "subscriptions",
         "username_clients",
         "usernames",
@@ -164,6 +165,8 @@ class Vpn:
         self.endpoints = 0
         #: Flows of all connected clients.
         self.egress_flows = 0
+        #: Username -> what the client that left last has cost, if that is not made up for; its next client takes it over.
+        self.spent: dict[str, Burden] = {}
         #: What matching for its clients may cost; None while that is nothing.
         self.work_bucket: WorkBucket | None = None
 

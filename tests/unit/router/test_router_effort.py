@@ -9,6 +9,7 @@ import pytest
 from angarium import wire
 from node.matching import worker as worker_module
 from router.ground.effects import SendWorker
+from router.matching import effort
 from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 if TYPE_CHECKING:
@@ -118,6 +119,40 @@ def test_who_costs_more_than_the_profile_allows_goes_on_when_that_is_paid(slow: 
         0,
     )
     assert _session(slow.node, dear).counters["held_back"] == 1
+
+
+def test_a_reconnect_does_not_fill_the_bucket(slow: _Slow) -> None:
+    dear = slow.node.client()
+    dear.publish("dear")
+    reference = slow.matches()[0][0]
+    slow.tell(reference, BURST + 3_000)
+    slow.answer(reference)
+    dear.send(wire.BYE, [])
+    again, other = slow.node.client(), slow.node.client()
+    again.publish("next")
+    other.publish("other")
+    assert slow.topics() == ["other"], "one takes over what the one before has spent"
+    slow.node.advance(3.1)
+    assert slow.topics() == ["other", "next"]
+
+
+def test_who_has_paid_leaves_nothing_to_the_next_one(slow: _Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = slow.node.client(), slow.node.client()
+    vpn = _session(slow.node, first).vpn
+    for number, client in enumerate((first, second)):
+        client.publish(f"dear/{number}")
+        reference = slow.matches()[0][0]
+        slow.tell(reference, 1_000)
+        slow.answer(reference)
+    slow.node.advance(1.1)
+    first.send(wire.BYE, [])
+    assert not vpn.spent
+    monkeypatch.setattr(effort, "SPENT_MAX", 0)
+    second.publish("dear/2")
+    slow.tell(slow.matches()[0][0], 1_000)
+    slow.node.unpause(0)
+    second.send(wire.BYE, [])
+    assert not vpn.spent, "so many are remembered"
 
 
 def test_credit_does_not_come_back_while_a_publisher_is_held_back(slow: _Slow) -> None:
