@@ -165,7 +165,7 @@ class Vpn:
         self.endpoints = 0
         #: Flows of all connected clients.
         self.egress_flows = 0
-        #: Username -> what the client that left last has cost, if that is not made up for; its next client takes it over.
+        #: Username -> what the client that left last has cost, while that is not made up for: for the next one.
         self.spent: dict[str, Burden] = {}
         #: What matching for its clients may cost; None while that is nothing.
         self.work_bucket: WorkBucket | None = None
