@@ -293,7 +293,7 @@ class Router:
                 raise error_for(errors.UNKNOWN_OPERATION, repr(frames[0][:16]))
             if frames[0] != wire.PUBLISH:
                 self._check_rate(session, now)
-            if frames[0] in _CALM_OF_CLIENTS and not (self.retained.waiting or self.wills.due):
+            if frames[0] in _CALM_OF_CLIENTS and not self.wills.due:
                 self._is_restless = self._was_restless
             operation(self, session, frames, now)
             if self._acks.ready:
@@ -322,7 +322,7 @@ class Router:
                 raise MalformedFrameError(f"operation {frames[0]!r}: {error}") from None
             shard = self._shard_of(identity)
             if shard is not None and frame.incarnation == shard.incarnation and shard.state is not _DOWN:
-                if frames[0] in _CALM_OF_WORKERS and not (self.retained.waiting or self.wills.due):
+                if frames[0] in _CALM_OF_WORKERS and not self.wills.due:
                     self._is_restless = self._was_restless
                 act(frame, shard, frames[2:], now)
                 if self._acks.ready:
@@ -464,7 +464,7 @@ class Router:
         next_filter = self.interest.next_id
         a_round.next_filter = self.shards.told_below(next_filter)
         unmatched: int | None
-        if a_round.producer is None or not (self.retained.waiting or self.wills.due):
+        if a_round.producer is None or not self.wills.due:
             self._is_restless = self._was_restless
         if a_round.producer is None:
             unmatched = self.fast_path.answer(a_round)
@@ -557,9 +557,7 @@ class Router:
         entry = shard.outstanding.get(result.reference)
         if entry is not None:
             a_round = entry[0]
-            others = (
-                shard.slow or shard.replays or self.effort.waiting or self.retained.waiting or self.wills.due
-            )
+            others = shard.slow or shard.replays or self.effort.waiting or self.wills.due
             if not (others or self.rounds.held):
                 self._is_restless = self._was_restless  # nothing becomes due but what `next_tick` looks at
             if result.unmatched or result.refused:

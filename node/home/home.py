@@ -288,7 +288,9 @@ class Home:
 
     def _go_on_in_line(self) -> None:
         """Carry out frames that wait, as long as there is time for their lanes in this turn."""
-        while self._line.frames and self._lanes_named < LANES_PER_TICK:
+        for _ in range(LANES_PER_TICK):
+            if not self._line.frames or self._lanes_named >= LANES_PER_TICK:
+                break
             header, frames = self._line.take()
             _, handler = self._handlers[frames[0]]
             handler(header, frames)

@@ -397,6 +397,7 @@ class Handshake:
             self.refuse(ticket.routing_id, error)
             return
         self._sessions.admit(session)
+        session.burden = vpn.spent.pop(session.username, None)
         if carrier is not None and ticket.hello.behalf is not None:
             self._wills.attached(session, ticket.hello.behalf, now)
         self._authenticator.entered(session, len(self._sessions))
@@ -441,7 +442,6 @@ class Handshake:
         session.no_local = hello.no_local
         session.resumed_inbox = ticket.resumed_inbox
         session.carried_for = hello.bridge
-        session.burden = ticket.vpn.spent.pop(username, None)
         session.rounds_max, session.bytes_max = self._config.ingress_rounds, self._config.ingress_bytes
         return session
 

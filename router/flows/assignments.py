@@ -7,6 +7,7 @@ the change). Time is a parameter.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from router.flows.flow import Flow, HomeFlow, HomeState
@@ -36,11 +37,13 @@ class Assignments:
         #: Endpoint id -> its coordinator; only queues with partitions and consumers.
         self._coordinators: dict[int, Coordinator] = {}
         #: Endpoint id -> flows that are gone, whose partitions others get with the next tick: each of both is a step.
-        self._gone: dict[int, list[int]] = {}
+        self._gone: dict[int, set[int]] = {}
         #: Ends that hand their partition off, by number.
         self._leaving: dict[int, HomeFlow] = {}
         #: No later than the next thing that time demands; infinite if there is none.
         self.wake = float("inf")
+        #: What a tick does one of; the one that was asked last is the last.
+        self._parts = deque([self._give_on, self._release_some, self._even_out])
 
     def add(self, flow: Flow, now: float) -> None:
         """A consumer of a partitioned queue was bound."""
@@ -62,7 +65,7 @@ class Assignments:
         if all(one.browse for one in endpoint.flows.values()):
             self.forget(endpoint)
         else:
-            self._gone.setdefault(endpoint.id, []).append(flow.id)
+            self._gone.setdefault(endpoint.id, set()).add(flow.id)
             self.wake = min(self.wake, now)
 
     def _caught_up(self, endpoint: Endpoint, now: float) -> Coordinator | None:
@@ -70,7 +73,8 @@ class Assignments:
         coordinator = self._coordinators.get(endpoint.id)
         gone = self._gone.pop(endpoint.id, None)
         if coordinator is not None and gone is not None:
-            self._follow(endpoint, coordinator.unbind(gone, now, _delay_s(endpoint)), now)
+            moves = coordinator.unbind(gone, now, _delay_s(endpoint), endpoint.partitions)
+            self._follow(endpoint, moves, now)
         return coordinator
 
     def drop(self, end: HomeFlow) -> None:
@@ -85,8 +89,9 @@ class Assignments:
 
     def resize(self, endpoint: Endpoint, now: float) -> None:
         """A partitioned queue may have another number of partitions."""
-        coordinator = self._caught_up(endpoint, now)
+        coordinator = self._coordinators.get(endpoint.id)
         if coordinator is not None and coordinator.partitions != endpoint.partitions:
+            self._caught_up(endpoint, now)
             self._follow(endpoint, coordinator.resize(endpoint.partitions, now, _delay_s(endpoint)), now)
 
     def _release(self, ends: Sequence[HomeFlow], now: float) -> None:
@@ -139,25 +144,44 @@ class Assignments:
         """Do what time demands, one part of it; gives when to call again, infinite if nothing is planned."""
         if now < self.wake:
             return self.wake
-        rebalances = [
+        for _ in range(len(self._parts)):
+            self._parts.rotate(-1)
+            if self._parts[-1](now):
+                break
+        dues = [end.deadline for end in self._leaving.values()]
+        dues += [due for due, _ in self._rebalances()]
+        self.wake = now if self._gone else min(dues, default=float("inf"))
+        return self.wake
+
+    def _rebalances(self) -> list[tuple[float, int]]:
+        """Give when which queue evens out what its consumers have."""
+        return [
             (one.rebalance_at, endpoint_id)
             for endpoint_id, one in self._coordinators.items()
             if one.rebalance_at is not None
         ]
-        over = [end for end in self._leaving.values() if end.deadline <= now]
-        if self._gone:
-            self._caught_up(self._endpoints.by_id[next(iter(self._gone))], now)
-        elif over:
-            self._release(over[:RELEASED_PER_TICK], now)
-        elif rebalances and min(rebalances)[0] <= now:
-            self._even_out(min(rebalances)[1], now)
-        dues = [end.deadline for end in self._leaving.values()]
-        dues += [one.rebalance_at for one in self._coordinators.values() if one.rebalance_at is not None]
-        self.wake = now if self._gone else min(dues, default=float("inf"))
-        return self.wake
 
-    def _even_out(self, endpoint_id: int, now: float) -> None:
-        self._follow(self._endpoints.by_id[endpoint_id], self._coordinators[endpoint_id].tick(now), now)
+    def _give_on(self, now: float) -> bool:
+        """Give what those who left a queue had to others; tells whether there was something to do, like the others."""
+        if not self._gone:
+            return False
+        self._caught_up(self._endpoints.by_id[next(iter(self._gone))], now)
+        return True
+
+    def _release_some(self, now: float) -> bool:
+        over = [end for end in self._leaving.values() if end.deadline <= now]
+        self._release(over[:RELEASED_PER_TICK], now)
+        return bool(over)
+
+    def _even_out(self, now: float) -> bool:
+        due, endpoint_id = min(self._rebalances(), default=(float("inf"), 0))
+        if due > now:
+            return False
+        endpoint = self._endpoints.by_id[endpoint_id]
+        coordinator = self._caught_up(endpoint, now)
+        assert coordinator is not None
+        self._follow(endpoint, coordinator.tick(now), now)
+        return True
 
     def validate(self) -> None:
         """Check that coordinators and ends agree."""

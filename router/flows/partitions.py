@@ -20,7 +20,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Set
 
 #: Shares that are compared in one step of evening out, each time for one partition that moves, which itself takes as
 #: long as some of them: a millisecond.
@@ -87,8 +87,11 @@ class Coordinator:
         self._shares[flow] = {}
         return self._settle(free, now, delay_s)
 
-    def unbind(self, flows: Collection[int], now: float, delay_s: float) -> list[Move]:
-        """Flows are gone, and with them what they had."""
+    def unbind(
+        self, flows: Set[int], now: float, delay_s: float, partitions: int | None = None
+    ) -> list[Move]:
+        """Flows are gone, and with them what they had; if there are fewer `partitions` now `resize` has to follow."""
+        self.partitions = min(self.partitions, partitions or self.partitions)
         for flow in flows:
             del self._shares[flow]
         free = [p for p, owner in self._owners.items() if owner in flows]

@@ -16,11 +16,13 @@ from router.sessions.interest import FilterSet
 from router.sessions.round import PlainResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from router.sessions.interest import Filter
     from router.sessions.round import Round
 
+#: Topics that are compared, and rows that are given to one more filter, for one round: 5 ms.
+LATE_WORK_MAX: Final = 4_000
 #: An upper bound of the classes of rows that are to be retained and need no choice.
 _CLASSES: Final = wire.CLASS_COS1 | wire.CLASS_COS2 | wire.CLASS_COS3 | wire.CLASS_ELIDING | wire.CLASS_RETAIN
 
@@ -52,11 +54,26 @@ def leave_out(a_round: Round[Any], unwanted: Callable[[int], bool]) -> None:
     a_round.plain, a_round.choice = plain, choices
 
 
-def match_late(a_round: Round[Any], a_filter: Filter[Any]) -> None:
-    """Give rows that are to be retained to a filter as well; workers may have matched them without it."""
-    late = _retained(a_round, a_filter.pattern)
-    if not late:
-        return
+def match_late(a_round: Round[Any], filters: Iterable[Filter[Any]]) -> None:
+    """Give rows that are to be retained to more filters, for as long as a step may take.
+
+    Workers may have matched them without these; what comes beyond is as if the filter were newer.
+    """
+    retained = _retained(a_round)
+    work = 0
+    for a_filter in filters:
+        if work > LATE_WORK_MAX:
+            break
+        work += len(retained)
+        late = {
+            index: row for index, row in retained.items() if matches(a_filter.pattern, row[wire.ROW_TOPIC])
+        }
+        if late:
+            work += a_round.rows
+            _add(a_round, a_filter, late)
+
+
+def _add(a_round: Round[Any], a_filter: Filter[Any], late: dict[int, list[Any]]) -> None:
     plain = []
     for result in a_round.plain:
         rows = wire.unpack(result.batch)
@@ -74,7 +91,7 @@ def match_late(a_round: Round[Any], a_filter: Filter[Any]) -> None:
     a_round.plain = plain
 
 
-def _retained(a_round: Round[Any], pattern: str) -> dict[int, list[Any]]:
+def _retained(a_round: Round[Any]) -> dict[int, list[Any]]:
     """Give what endpoints are to get of a round and is retained, by index."""
     rows = (row for result in a_round.endpoints for row in wire.unpack(result.batch))
     return {
@@ -82,7 +99,6 @@ def _retained(a_round: Round[Any], pattern: str) -> dict[int, list[Any]]:
         for row in rows
         if row[wire.ROW_FLAGS] & (wire.FLAG_RETAIN | wire.FLAG_DTO) == wire.FLAG_RETAIN
         and not row[wire.ROW_TOPIC].startswith("#")
-        and matches(pattern, row[wire.ROW_TOPIC])
     }
 
 

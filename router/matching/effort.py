@@ -43,16 +43,23 @@ class Effort:
         burden = session.burden
         if burden is None:
             burden = session.burden = Burden(now)
+            if session.closed:
+                self._keep(session, burden, now)
         burden.slow_parts += 1
         return burden
 
     def session_ended(self, session: Session, _error: object, now: float) -> None:
         """Keep the account of a client for the next one of its username: a bucket is not filled by a reconnect."""
-        burden, spent = session.burden, session.vpn.spent
-        if burden is None or not session.is_client or burden.bucket.is_full(now):
-            return
-        spent.pop(session.username, None)
-        spent[session.username] = burden
+        burden = session.burden
+        if burden is not None and (burden.slow_parts or burden.bucket.missing(now)):
+            self._keep(session, burden, now)
+
+    def _keep(self, session: Session, burden: Burden, now: float) -> None:
+        spent, username = session.vpn.spent, session.username
+        other = spent.pop(username, None)
+        worse = other is not None and other.bucket.missing(now) > burden.bucket.missing(now)
+        if session.is_client:
+            spent[username] = other if worse and other is not None else burden
         if len(spent) > SPENT_MAX:
             del spent[next(iter(spent))]
 

@@ -31,9 +31,9 @@ class WorkBucket:
         self._stamp = now
         return now - min(self._level, 0.0)
 
-    def is_full(self, now: float) -> bool:
-        """Tell whether nothing is missing."""
-        return not self.rate or self._level + now - self._stamp >= BURST_S
+    def missing(self, now: float) -> float:
+        """Give what it lacks, in seconds of the rate."""
+        return max(BURST_S - self._level - (now - self._stamp), 0.0) if self.rate else 0.0
 
 
 class Burden:

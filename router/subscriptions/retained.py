@@ -10,6 +10,7 @@ says that the subscription gets what comes live from a queue: of what waits for 
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -44,8 +45,10 @@ PAGE_BYTES: Final = 256 << 10
 SPLICES_MAX: Final = 64
 #: A reading waits so long at most for rounds that were under way: as long as for a home that starts.
 SPLICE_S: Final = 10.0
-#: Readings that wait, and requests with new filters that rounds may lack; what comes beyond is as if it came later.
+#: Of a Message VPN: requests with new filters that rounds may lack; what comes beyond is as if it came later. And
+#: rounds that wait before their endpoints and are looked at for these.
 WAITING_MAX: Final = 100
+UNADMITTED_MAX: Final = 32
 #: How often it is looked whether they have retired.
 LOOK_S: Final = 0.005
 
@@ -105,12 +108,6 @@ def _waiting_topics(session: Session) -> Iterator[str]:
         yield from (topic for topic, one in session.eliding.topics.items() if one.held is not None)
 
 
-def _match_late(a_round: Round[Session], splice: Splice) -> None:
-    for a_filter in splice.filters:
-        if a_filter.vpn_id == a_round.session.vpn.id and a_filter.id >= a_round.next_filter:
-            match_late(a_round, a_filter)
-
-
 def _is_empty(lane: LaneUsage) -> bool:
     """Tell whether nothing is stored in a lane, or on its way there."""
     return lane.is_known and lane.is_reported and not lane.held_messages
@@ -137,6 +134,7 @@ class Retained:
         self._unadmitted = unadmitted
         #: Those that wait for rounds, with what of these waits before endpoints.
         self.waiting: dict[Splice, list[Round[Session]]] = {}
+        self._look_at = 0.0
 
     def read(self, session: Session, wish: ReadArguments, answer: Answer, now: float) -> None:
         """Give a page.
@@ -187,7 +185,7 @@ class Retained:
         session.splices[wish.live] = splice
         rounds = list(self._unadmitted())
         for a_round in rounds:
-            _match_late(a_round, splice)
+            self._match_late(a_round, filters)
         if splice.ahead or rounds:
             self.waiting[splice] = rounds
         return splice
@@ -195,14 +193,18 @@ class Retained:
     def begin(self, filters: list[Filter[Session]]) -> Callable[[], None]:
         """Take note of new filters, which rounds may lack; gives what is to be called when the workers know them."""
         direct = [one for one in filters if one.kind != wire.KIND_SHARED]
-        rounds = self._rounds
-        if not direct or len(self.waiting) >= WAITING_MAX:
+        if not direct:
+            return lambda: None
+        for a_round in islice(self._unadmitted(), UNADMITTED_MAX):
+            self._match_late(a_round, direct)
+        vpn_id = direct[0].vpn_id
+        if sum(one.filters[0].vpn_id == vpn_id for one in self.waiting if one.filters) >= WAITING_MAX:
             return lambda: None
         splice = Splice("", direct, None, inf)
         self.waiting[splice] = []
 
         def known() -> None:
-            splice.ahead = rounds.under_way()
+            splice.ahead = self._rounds.under_way()
             if not splice.ahead:
                 self.waiting.pop(splice, None)
 
@@ -210,9 +212,16 @@ class Retained:
 
     def retiring(self, a_round: Round[Session]) -> None:
         """A round retires while readings wait: workers may have matched it before they knew these subscriptions."""
-        if any(one.retains for result in a_round.endpoints for one in self._endpoints.resolve(result.set)):
-            for splice in self.waiting:
-                _match_late(a_round, splice)
+        read_first = sorted(self.waiting, key=lambda one: not one.pattern)
+        self._match_late(a_round, chain.from_iterable(one.filters for one in read_first))
+
+    def _match_late(self, a_round: Round[Session], filters: Iterable[Filter[Session]]) -> None:
+        vpn_id, first = a_round.session.vpn.id, a_round.next_filter
+        late = dict.fromkeys(one for one in filters if one.id >= first and one.vpn_id == vpn_id)
+        if late and any(
+            one.retains for result in a_round.endpoints for one in self._endpoints.resolve(result.set)
+        ):
+            match_late(a_round, late)
 
     def _ask(self, reading: _Reading, now: float) -> None:
         wish, vpn = reading.wish, reading.session.vpn.name
@@ -232,6 +241,11 @@ class Retained:
 
     def tick(self, now: float) -> float:
         """See which readings may go on; gives when to look again, infinite if none waits."""
+        if not self.waiting:
+            return inf
+        if now < self._look_at:
+            return self._look_at
+        self._look_at = now + LOOK_S
         for splice, rounds in list(self.waiting.items()):
             unadmitted = {id(one) for one in self._unadmitted()} if rounds else ()
             rounds[:] = [one for one in rounds if id(one) in unadmitted]
@@ -239,7 +253,7 @@ class Retained:
                 self._end_wait(splice, None)
             elif now >= splice.until:
                 self._end_wait(splice, error_for(errors.HOME_NOT_READY, "what was under way still is"))
-        return now + LOOK_S if self.waiting else float("inf")
+        return self._look_at if self.waiting else inf
 
     def _end_wait(self, splice: Splice, error: AngariumError | None) -> None:
         del self.waiting[splice]

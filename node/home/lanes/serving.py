@@ -71,7 +71,7 @@ class FlowVerbs:
         waiting = self.waiting
         for order in header.orders:
             flow, verb = order.flow, order.verb
-            if flow in waiting:
+            if flow in waiting and not (isinstance(verb, Settle) and isinstance(waiting[flow][0], Unbind)):
                 _put_behind(waiting[flow], verb)
             elif isinstance(verb, Bind) and _is_partition(self._lanes.get(verb.lane)):
                 waiting[flow] = [verb]

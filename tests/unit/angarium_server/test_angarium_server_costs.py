@@ -208,6 +208,7 @@ def test_a_partition_whose_consumers_left_takes_about_what_it_took_before() -> N
 def _bind(driven: DrivenHome, number: int) -> None:
     bind = ["bind", 7 << wire.LANE_BITS | number, False, None, 100, 1 << 40, {}]
     driven.send(wire.FLOW, driven.router, [[number + 1, bind]])
+    driven.tick()
     assert number + 1 in driven.home.lanes.flows
 
 

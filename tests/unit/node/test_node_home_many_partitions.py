@@ -127,6 +127,16 @@ def test_a_hand_off_that_waited_ends_when_all_is_settled(driven: DrivenHome) -> 
     assert driven.home.lanes.get(LANES[-1]).messages == 0  # type: ignore[union-attr]
 
 
+def test_what_is_settled_behind_an_unbind_that_waits_counts_at_once(driven: DrivenHome) -> None:
+    """The lane may be taken away before it is the turn of the unbind."""
+    bind_all(driven)
+    driven.store(([LANES[-1]], rows_of(2)))
+    driven.settle_down(0.1)
+    orders(driven, "unbind", 5_000)
+    driven.settle(PARTITIONS, (1, 2))
+    assert driven.home.lanes.get(LANES[-1]).lane.unacked == 0  # type: ignore[union-attr]
+
+
 def test_a_flow_that_goes_while_it_waits_leaves_nothing(driven: DrivenHome) -> None:
     bind_all(driven)
     orders(driven, "unbind", None)

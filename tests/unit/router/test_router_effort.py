@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from angarium import wire
+from angarium import errors, wire
 from node.matching import worker as worker_module
 from router.ground.effects import SendWorker
 from router.matching import effort
@@ -134,6 +134,37 @@ def test_a_reconnect_does_not_fill_the_bucket(slow: _Slow) -> None:
     assert slow.topics() == ["other"], "one takes over what the one before has spent"
     slow.node.advance(3.1)
     assert slow.topics() == ["other", "next"]
+
+
+def test_what_is_told_of_after_the_end_is_not_forgotten(slow: _Slow) -> None:
+    dear = slow.node.client()
+    dear.publish("dear")
+    reference = slow.matches()[0][0]
+    vpn = _session(slow.node, dear).vpn
+    slow.node.router.fail(dear.routing_id, errors.error_for(errors.MALFORMED_FRAME), slow.node.now)
+    slow.tell(reference, BURST + 3_000)
+    assert vpn.spent
+    again = slow.node.client()
+    assert not vpn.spent
+    again.publish("next")
+    slow.answer(reference)
+    assert slow.topics() == []
+    slow.node.advance(3.1)
+    assert slow.topics() == ["next"]
+
+
+def test_a_client_that_spent_little_does_not_hide_one_that_spent_much(slow: _Slow) -> None:
+    much, little = slow.node.client(), slow.node.client()
+    for client, work in ((much, BURST + 3_000), (little, 10)):
+        client.publish(f"dear/{work}")
+        reference = slow.matches()[0][0]
+        slow.tell(reference, work)
+        slow.answer(reference)
+    (vpn,) = {_session(slow.node, one).vpn for one in (much, little)}
+    for client in (much, little):
+        client.send(wire.BYE, [])
+    (left,) = vpn.spent.values()
+    assert left.work == BURST + 3_000
 
 
 def test_who_has_paid_leaves_nothing_to_the_next_one(slow: _Slow, monkeypatch: pytest.MonkeyPatch) -> None:

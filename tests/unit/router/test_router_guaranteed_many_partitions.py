@@ -94,6 +94,41 @@ def test_consumers_that_leave_in_the_same_turn_get_nothing_of_each_other(
     assert flow.partitions == list(range(PARTITIONS))
 
 
+def test_a_queue_gets_fewer_partitions_while_others_are_to_get_what_one_had_that_left(
+    rig: Rig, client: FakeClient, parted: Endpoint
+) -> None:
+    first, second = (_bound(rig, client)["flow"] for _ in range(2))
+    rig.consumers.flows.unbind(client.session, first, rig.now)
+    half = PARTITIONS // 2
+    attributes: dict[str, Any] = {
+        "partition_count": half,
+        "homes": [0] * half,
+        "access_type": "non-exclusive",
+    }
+    rig.controller.put("q", owner="owner", partition_rebalance_delay_s=0, **attributes)
+    rig.advance(1)
+    assert client.session.flows[second].partitions == list(range(half))
+
+
+def test_who_comes_and_goes_without_end_keeps_no_hand_off_of_others_waiting(
+    rig: Rig, client: FakeClient, parted: Endpoint
+) -> None:
+    _bound(rig, client)
+    _bound(rig, client)
+    number = client.ask("flow.bind", name="q")
+    rig.advance(0.001)
+    leaving = rig.consumers.flows._assignments._leaving
+    for _ in range(40):
+        if not leaving and client.has_answer(number):
+            break
+        rig.consumers.flows._assignments._gone.setdefault(parted.id, set())
+        tick(rig)
+        rig.now += 0.001
+    assert not leaving
+    shares = [len(flow.ends) for flow in client.session.flows.values()]
+    assert max(shares) - min(shares) <= 1
+
+
 def test_no_more_are_bound_before_homes_have_answered(rig: Rig, client: FakeClient, parted: Endpoint) -> None:
     """What others send to these homes would wait behind a thousand binds."""
     told: list[list[bytes]] = []

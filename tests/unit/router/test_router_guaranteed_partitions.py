@@ -70,7 +70,7 @@ def test_a_spare_flow_takes_over_at_once_when_another_goes() -> None:
         coordinator.bind(flow, 0.0, DELAY_S)
     release_all(coordinator, coordinator.tick(5.0), 5.0)
     assert counts(coordinator, [1, 2, 3]) == [1, 1, 0]
-    moves = coordinator.unbind([1], 9.0, DELAY_S)
+    moves = coordinator.unbind({1}, 9.0, DELAY_S)
     assert [(move.step, move.flow) for move in moves] == [(Step.GIVE, 3)]
 
 
@@ -79,7 +79,7 @@ def test_what_a_flow_had_goes_at_once_to_those_with_the_least() -> None:
     for flow in (1, 2, 3):
         coordinator.bind(flow, 0.0, DELAY_S)
     release_all(coordinator, coordinator.tick(5.0), 5.0)
-    coordinator.unbind([2], 6.0, DELAY_S)
+    coordinator.unbind({2}, 6.0, DELAY_S)
     assert counts(coordinator, [1, 3]) == [3, 3]
     assert coordinator.rebalance_at is None
 
@@ -89,7 +89,7 @@ def test_the_target_of_a_hand_off_that_goes_meanwhile_is_replaced() -> None:
     coordinator.bind(1, 0.0, DELAY_S)
     coordinator.bind(2, 0.0, DELAY_S)
     (taken,) = coordinator.tick(5.0)
-    coordinator.unbind([2], 5.1, DELAY_S)
+    coordinator.unbind({2}, 5.1, DELAY_S)
     (given,) = coordinator.released([(taken.partition, taken.epoch)], 5.2, DELAY_S)
     assert (given.step, given.flow) == (Step.GIVE, 1)
 
@@ -99,7 +99,7 @@ def test_the_end_of_a_hand_off_that_was_overtaken_changes_nothing() -> None:
     coordinator.bind(1, 0.0, DELAY_S)
     coordinator.bind(2, 0.0, DELAY_S)
     (taken,) = coordinator.tick(5.0)
-    coordinator.unbind([1], 5.1, DELAY_S)  # its partitions went to flow 2
+    coordinator.unbind({1}, 5.1, DELAY_S)  # its partitions went to flow 2
     assert counts(coordinator, [2]) == [2]
     assert coordinator.released([(taken.partition, taken.epoch)], 5.2, DELAY_S) == []
     assert coordinator.released([(0, taken.epoch + 100)], 5.2, DELAY_S) == []
@@ -160,7 +160,7 @@ class Machine(RuleBasedStateMachine):
         self.flows.remove(flow)
         self.feeds = {partition: owner for partition, owner in self.feeds.items() if owner != flow}
         self.asked = [move for move in self.asked if move.flow != flow]
-        self.follow(self.coordinator.unbind([flow], self.now, DELAY_S))
+        self.follow(self.coordinator.unbind({flow}, self.now, DELAY_S))
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data())

@@ -10,6 +10,7 @@ from angarium import errors, wire
 from angarium.slots import slot_table
 from angarium.topic import slot_of
 from cluster import objects
+from router.matching import copies
 from router.sessions import splice
 from router.subscriptions import retained
 from tests.unit.router.publish_rig import ask
@@ -242,6 +243,35 @@ class TestSplice:
         retaining.advance(0.01)
         assert not retaining.router.retained.waiting
         assert read(client, FREE, live=1) == {FREE: b"retained last"}
+
+    def test_very_many_new_filters_do_not_make_a_round_dear(
+        self, retaining: PublishNode, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(copies, "LATE_WORK_MAX", 5)
+        clients = [retaining.client() for _ in range(5)]
+        publish_held(retaining, publisher, (FREE, b"1"), (HELD, b"holds the round"))
+        texts = [FREE, *[f"{FREE}/{number}" for number in range(20)]]
+        for number, client in enumerate(clients):
+            near = [text for text in texts[number::5] if not slot_table(2)[slot_of(text)]]
+            client.subscribe(*near)
+        release(retaining)
+        assert clients[0].payloads() == [b"1"]
+        monkeypatch.undo()
+        assert read(clients[0], FREE) == {FREE: b"1"}
+
+    def test_a_round_that_waits_before_its_endpoints_reaches_new_filters(
+        self, retaining: PublishNode, publisher: Publisher
+    ) -> None:
+        retaining.queue("q", FREE, home=[0, 1], access_type="non-exclusive")
+        retaining.hold()
+        keep(publisher, **{FREE: b"before"})
+        retaining.change("q", partition_count=2)
+        keep(publisher, **{FREE: b"retained last"})
+        client = retaining.client()
+        client.subscribe(FREE)
+        retaining.client().publish((FREE, b"comes first", wire.FLAG_RETAIN))
+        retaining.commit()
+        assert client.payloads() == [b"comes first", b"retained last"]
 
     def test_new_filters_are_watched_until_no_round_can_lack_them(
         self, retaining: PublishNode, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
