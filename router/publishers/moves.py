@@ -137,8 +137,10 @@ class Moves:
         """A home wants rows moved."""
         if len(batches) != 1:
             raise MalformedFrameError("a MOVE has one batch")
-        lines = self._lines.setdefault(shard.index, {})
         move = Move(shard, frame, batches[0])
+        if not self._comes_from_home(move):
+            return
+        lines = self._lines.setdefault(shard.index, {})
         line = lines.get(move.lane_id)
         if line is None or line.move is not None:  # with one under way it starts over
             self._held = [one for one in self._held if line is None or one is not line.move]
@@ -150,6 +152,22 @@ class Moves:
             self._held.append(move)
         else:
             self._begin(line, move, now)
+
+    def _comes_from_home(self, move: Move) -> bool:
+        """Tell whether a move is not one of a home that has parted with its lane, whose successor has asked again.
+
+        What a home before has asked for and nobody has judged is left to that one: both would be judged by what the
+        target has now.
+        """
+        lane_id = move.lane_id
+        source = self._endpoints.lane(lane_id)
+        if source is not None and source[1].home != move.home and lane_id in self._lines.get(source[1].home, {}):
+            return False
+        for home, lines in self._lines.items():
+            before = lines.pop(lane_id, None) if home != move.home else None
+            if before is not None:
+                self._held = [one for one in self._held if one is not before.move]
+        return True
 
     def homes_reported(self, now: float) -> None:
         """All homes have told what they hold: moves that waited for it go on."""

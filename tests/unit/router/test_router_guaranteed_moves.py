@@ -11,6 +11,7 @@ from angarium import errors, wire
 
 if TYPE_CHECKING:
     from tests.unit.router.publish_rig import PublishNode
+    from tests.unit.router.real_home import RealHome
 
 MODE = wire.MODE_PERSISTENT
 #: Who published the rows of a move, by index.
@@ -26,9 +27,10 @@ def move(
     partition: int = 0,
     keys: list[str] | None = None,
     pasts: dict[int, Any] | None = None,
+    home: RealHome | None = None,
 ) -> None:
-    """Let the home of a queue ask for rows to be moved."""
-    home = node.home_of(source, partition)
+    """Let the home of a queue, or one that was it, ask for rows to be moved."""
+    home = home or node.home_of(source, partition)
     metas = [[0, 0, None, key] for key in keys] if keys else [None] * len(payloads)
     rows = [
         [index, "t", MODE, meta, None, payload]
@@ -164,6 +166,32 @@ def test_a_move_that_waits_for_the_homes_and_is_asked_again_is_done_once(queues:
     queues.settle()
     assert moved(queues, "source") == [[1, 1, []]]
     assert queues.payloads("target") == [b"1"]
+
+
+@pytest.mark.parametrize("asks_again", [False, True])
+def test_a_move_under_way_when_its_lane_gets_another_home_is_done_once(
+    make_publish_node: Any, *, asks_again: bool
+) -> None:
+    """Both homes would be judged by what the target has, if nothing of the first one is there yet."""
+    node: PublishNode = make_publish_node(3)
+    node.queue("source", home=0)
+    node.queue("target", home=1)
+    before, gathering = node.homes[0], node.router.publishing.gathering
+    asked: list[Any] = []
+    gathering.ask = lambda number, then: asked.append(then)  # type: ignore[method-assign, assignment]
+    move(node, "source", to("target"), b"1")
+    source = node.router.endpoints.lane(node.endpoint("source").lanes[0].lane_id)
+    assert source is not None
+    source[1].home = 2
+    move(node, "source", to("target"), b"1", home=node.homes[2])
+    if asks_again:  # it left before the lane did, and comes late
+        move(node, "source", to("target"), b"1", home=before)
+    for then in asked:
+        then({}, node.now)
+    node.settle()
+    assert node.payloads("target") == [b"1"]
+    assert before.moved == []
+    assert len(node.homes[2].moved) == 1
 
 
 def test_a_target_that_is_down_is_waited_for(queues: PublishNode) -> None:
