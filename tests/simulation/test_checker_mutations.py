@@ -166,13 +166,13 @@ class HoldsElidedForEver(Router):
     ("router_class", "rule", "first"),
     some(
         [
-            (RetiresOutOfOrder, "order", 35),
+            (RetiresOutOfOrder, "order", 1),
             (LosesUncounted, "lost", 1),
             (IgnoresCredit, "credit", 0),
             (MiscountsJoinedRows, "credit", 0),
             (JoinsPastOtherFrames, "order", 0),
             (DiscardsUncounted, "discards", 0),
-            (NeverForgetsTheFastPath, "lost", 8),
+            (NeverForgetsTheFastPath, "lost", 29),
             (KeepsSubscriptionsOfTheDead, "broken", 0),
             (GivesToTheWholeGroup, "shared", 2),
             (ForgetsWhoHasACopy, "duplicate", 0),

@@ -189,7 +189,7 @@ def test_an_older_message_without_payload_is_no_reason_to_go() -> None:
 @pytest.mark.slow
 def test_a_reading_that_does_not_note_what_comes_live_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Splice, "note", lambda self, topics: None)
-    assert is_found("retained-twice", "retained-order", first=11)
+    assert is_found("retained-twice", "retained-order", first=17)
 
 
 @pytest.mark.slow

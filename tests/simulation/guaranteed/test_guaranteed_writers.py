@@ -91,4 +91,4 @@ def test_a_controller_that_forgets_what_sinks_committed_is_found_out(monkeypatch
         return commit(self, *arguments)
 
     monkeypatch.setattr(Stages, "commit", commit_and_forget)
-    assert is_found("staged")
+    assert is_found("staged", first=4)

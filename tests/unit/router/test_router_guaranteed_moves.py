@@ -178,7 +178,7 @@ def test_a_move_under_way_when_its_lane_gets_another_home_is_done_once(
     node.queue("target", home=1)
     before, gathering = node.homes[0], node.router.publishing.gathering
     asked: list[Any] = []
-    gathering.ask = lambda number, then: asked.append(then)  # type: ignore[method-assign, assignment]
+    gathering.ask = lambda number, then: asked.append(then)  # type: ignore[method-assign, assignment, misc]
     move(node, "source", to("target"), b"1")
     source = node.router.endpoints.lane(node.endpoint("source").lanes[0].lane_id)
     assert source is not None
