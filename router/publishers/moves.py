@@ -161,7 +161,11 @@ class Moves:
         """
         lane_id = move.lane_id
         source = self._endpoints.lane(lane_id)
-        if source is not None and source[1].home != move.home and lane_id in self._lines.get(source[1].home, {}):
+        if (
+            source is not None
+            and source[1].home != move.home
+            and lane_id in self._lines.get(source[1].home, {})
+        ):
             return False
         for home, lines in self._lines.items():
             before = lines.pop(lane_id, None) if home != move.home else None
