@@ -165,7 +165,7 @@ class ForgetsPublishers(Home):
             (NeverMarksRedeliveries, ["unmarked"], 1),
             (LosesTheTail, ["lost"], 16),
             (LosesStates, ["broken: in memory, and", "resurrected"], 35),
-            (LosesPurges, ["vanished", "resurrected", "position", "unmarked"], 4),
+            (LosesPurges, ["vanished", "resurrected", "position", "unmarked"], 18),
             (ThrowsTheDeadAway, ["dmq"], 10),
             (ForgetsPublishers, ["leak"], 9),
         ],
