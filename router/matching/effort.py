@@ -55,11 +55,11 @@ class Effort:
             self._keep(session, burden, now)
 
     def _keep(self, session: Session, burden: Burden, now: float) -> None:
-        spent, username = session.vpn.spent, session.username
-        other = spent.pop(username, None)
-        worse = other is not None and other.bucket.missing(now) > burden.bucket.missing(now)
-        if session.is_client:
-            spent[username] = other if worse and other is not None else burden
+        if not session.is_client:
+            return
+        spent = session.vpn.spent
+        other = spent.pop(session.username, burden)
+        spent[session.username] = max(burden, other, key=lambda one: one.bucket.missing(now))
         if len(spent) > SPENT_MAX:
             del spent[next(iter(spent))]
 
