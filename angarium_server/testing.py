@@ -17,11 +17,15 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+import weakref
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, Self
+from urllib.parse import urlsplit
 
 from angarium_server import launch
 
@@ -42,6 +46,8 @@ _REST: Final = 2
 _REST_MAX_S: Final = 0.2
 _OUTPUT_BYTES_MAX: Final = 20_000
 _COMMAND_TIMEOUT_S: Final = 60.0
+#: What the ready file calls addresses beside `url`.
+_DOORS: Final = ("mqtt", "http", "management")
 
 Row = dict[str, Any]
 
@@ -95,6 +101,8 @@ class Node:
         if config is not None:
             self._command += ["--config", str(config)]
         self._process: Started | None = None
+        self._ports = contextlib.ExitStack()
+        weakref.finalize(self, self._ports.close)  # who stops a node need not start it again
 
     @property
     def url(self) -> str:
@@ -130,6 +138,13 @@ class Node:
         assert self._process is None, "the node is started already"
         self.data.parent.mkdir(parents=True, exist_ok=True)
         self.ready_file.unlink(missing_ok=True)
+        with self._ports:
+            self._start()
+        text = self.ready_file.read_text(encoding="utf-8")
+        self.ready = json.loads(text) if text.strip() else self._kept()
+        return self
+
+    def _start(self) -> None:
         with self.log_file.open("ab") as log:
             self._process = _start_process(self._command, log, _environment())
         deadline = time.monotonic() + READY_TIMEOUT_S
@@ -142,9 +157,6 @@ class Node:
                 self.kill_all()
                 raise self._failure(f"the node is not ready after {READY_TIMEOUT_S:g} s")
             time.sleep(_LOOK_INTERVAL_S)
-        text = self.ready_file.read_text(encoding="utf-8")
-        self.ready = json.loads(text) if text.strip() else self._kept()
-        return self
 
     def _kept(self) -> Row:
         """Give where the node listens as its data directory says: on a full disk the ready file is empty."""
@@ -167,6 +179,7 @@ class Node:
             process.kill()
             process.wait()
             raise self._failure(f"the node did not stop within {STOP_TIMEOUT_S:g} s") from None
+        self._hold_ports()
         if status != 0:
             raise self._failure(f"the node stopped with status {status}")
 
@@ -185,6 +198,15 @@ class Node:
         if process is not None:
             process.kill()
             process.wait()
+            self._hold_ports()
+
+    def _hold_ports(self) -> None:
+        """Hold where the node listened until it starts again: the system gives its ports to whoever asks for any."""
+        for url in chain([self.url] if self.ready else (), *(self.ready.get(name, ()) for name in _DOORS)):
+            place = urlsplit(url)
+            if place.port:
+                with contextlib.suppress(OSError):
+                    self._ports.enter_context(_hold(place.hostname or "", place.port))
 
     def kill(self, role: str, index: int = 0, number: int = signal.SIGKILL) -> int:
         """Send a signal to the process of a role, as it is now, and give its pid."""
@@ -258,6 +280,7 @@ class Node:
         try:
             self.stop()
         finally:
+            self._ports.close()
             self._remove_runtime_directory()
 
     def _remove_runtime_directory(self) -> None:
@@ -270,6 +293,22 @@ class Node:
 
     def _failure(self, what: str) -> NodeFailedError:
         return NodeFailedError(f"{what}\n--- output of the node on {self.data} ---\n{self.output()}")
+
+
+def _hold(host: str, port: int) -> socket.socket:
+    """Bind and do not listen: that gets no connection, and makes way for who asks for its very port.
+
+    Raises:
+        OSError: somebody has it.
+    """
+    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((host, port))
+    except OSError:
+        held.close()
+        raise
+    return held
 
 
 class Started(Protocol):
