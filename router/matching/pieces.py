@@ -16,7 +16,9 @@ A row that endpoints take, or that is for one of several, is never cut: it leave
 from __future__ import annotations
 
 from copy import copy
+from heapq import merge
 from itertools import chain, islice
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -49,8 +51,9 @@ PASSING_WORK: Final = 0.05
 MEMBER_WORK_MAX: Final = max(
     JOIN_WORK, COPY_WORK, JUDGING_WORK, CHOICE_WORK + PASSING_WORK, JOIN_WORK + ELIDING_WORK
 )
-#: And in us: a row is taken out of its batch, of which so many are in one step.
+#: And in us: a row is taken out of its batch, of which so many are in one step; a result has rows in a piece.
 OPENING_WORK: Final = 2
+PLACE_WORK: Final = 4.0
 _OPENED_PER_STEP: Final = 500
 #: A round goes as a whole to as many sessions as so many steps have time for: more pieces would only cost.
 _CROWD_STEPS: Final = 2
@@ -61,6 +64,8 @@ _SAMPLED_SETS_MAX: Final = 16
 #: The key of a filter that only says which sessions are meant.
 _OF_NOBODY: Final = (0, "", wire.KIND_PLAIN, None)
 _ONE_ROW: Final = wire.array_head(1)
+#: Index, place of its result or part among those of the round, packed.
+_Row = tuple[int, int, bytes]
 _decode_raw = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
@@ -244,15 +249,16 @@ class Pieces:
             for place, (kind, one, _) in enumerate(self._places)
         )
         self._is_open = False
-        #: By index, and where they are in each place: (index, place, packed row).
-        self._rows: list[tuple[int, int, bytes]] = []
-        #: So many of them have left.
-        self._taken = 0
+        #: Some in each, by index and place: to sort all of them together would take milliseconds.
+        self._runs: list[list[_Row]] = []
+        #: Those that have not left, and the first of these.
+        self._rows: Iterator[_Row] = iter(())
+        self._next: _Row | None = None
         #: What the newest piece costs.
         self.work = 0
 
     def __bool__(self) -> bool:
-        return not self._is_open or self._taken < len(self._rows)
+        return not self._is_open or self._next is not None
 
     def take(self) -> Round[Session] | None:
         """Give the next piece, or None while batches are opened for the first; the round itself if that cannot be done.
@@ -264,7 +270,7 @@ class Pieces:
                 self._open()
             except (ValueError, RecursionError):
                 # A neighbour sent what is no batch, and it goes on as it came.
-                self._is_open, self._taken = True, len(self._rows)
+                self._is_open = True
                 return self._round
             if not self._is_open:
                 return None
@@ -279,7 +285,7 @@ class Pieces:
             (parts if kind == "parts" else getattr(piece, kind)).append(some)
         if parts:
             piece.parts, piece.rows = parts, sum([part.rows for part in parts])
-        piece.refused = self._refused(self._rows[self._taken][0] if self else float("inf"))
+        piece.refused = self._refused(inf if self._next is None else self._next[0])
         if self:
             piece.bytes, piece.flush = 0, False
         return piece
@@ -287,31 +293,33 @@ class Pieces:
     def _open(self) -> None:
         """Take some more rows out of their batches."""
         some = [*islice(self._unopened, _OPENED_PER_STEP)]
-        self._rows += some
+        some.sort()
+        self._runs.append(some)
         if len(some) == _OPENED_PER_STEP:
             self.work = OPENING_WORK * _OPENED_PER_STEP
         else:
             self._is_open = True
-            self._rows.sort()
+            self._rows = merge(*self._runs)
+            self._next = next(self._rows, None)
 
     def _next_rows(self) -> dict[int, list[bytes]]:
         """Take as many rows as a step has time for, one at least; all of one index are in one piece."""
         costs: dict[int, float] = {}
         found: dict[int, list[bytes]] = {}
         work, last = 0.0, -1
-        rows = self._rows
-        for at in range(self._taken, len(rows)):
-            index, place, row = rows[at]
+        while self._next is not None:
+            index, place, row = self._next
             cost = costs.get(place)
             if cost is None:
                 _, one, weigh = self._places[place]
                 cost = costs[place] = weigh(one)
+                work += PLACE_WORK
             if work + cost > self._step_us and index != last and found:
                 break
             work += cost
             last = index
             found.setdefault(place, []).append(row)
-            self._taken += 1
+            self._next = next(self._rows, None)
         self.work = int(work)
         return found
 
@@ -373,7 +381,7 @@ def _with(kind: str, one: Any, rows: list[bytes]) -> Any:
     return replace(one, rows=len(rows), batch=batch)
 
 
-def _opened(place: int, batch: bytes, *, is_choice: bool) -> Iterator[tuple[int, int, bytes]]:
+def _opened(place: int, batch: bytes, *, is_choice: bool) -> Iterator[_Row]:
     """Give the rows of a batch, still packed; those for a choice are packed in it one by one."""
     if is_choice:
         return ((wire.row_index(row), place, row) for row in wire.unpack(batch))
