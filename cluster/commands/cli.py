@@ -9,6 +9,7 @@ failed, 2 misused, and `error <code>: <text>` on stderr.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
@@ -27,6 +28,7 @@ EXIT_FAILED: Final = 1
 EXIT_MISUSED: Final = 2
 #: Packages that bring commands of their own name them in this group of entry points.
 ENTRY_POINT_GROUP: Final = "angarium.commands"
+_LINE_ENDS: Final = re.compile(r"\s*\n\s*")
 
 
 class Entry(NamedTuple):
@@ -246,6 +248,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result = cli.main(args=list(arguments) or ["--help"], prog_name="angarium", standalone_mode=False)
         sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return EXIT_MISUSED
     except click.UsageError as error:
         _report(_argument_code(), _usage_text(error))
         return EXIT_MISUSED
@@ -280,7 +285,8 @@ def _report(code: int, text: str) -> None:
 
 def _usage_text(error: click.UsageError) -> str:
     path = error.ctx.command_path if error.ctx else "angarium"
-    text = error.format_message()
+    # Click lists the choices of an argument on lines of their own.
+    text = _LINE_ENDS.sub(" ", error.format_message())
     if not text.endswith((".", "?", "?)")):
         text += "."
     text += _where_hint(error)

@@ -11,6 +11,8 @@ from typing import Final
 
 import click
 
+from cluster.commands.terminal.words import meant_by
+
 #: More than three guesses is a list, and `--help` prints a better one.
 MAX_SUGGESTIONS: Final = 3
 
@@ -20,7 +22,7 @@ ALIASES: Final = {"list": "ls", "show": "info", "delete": "rm", "remove": "rm"}
 
 
 class SuggestingGroup(click.Group):
-    """A click group that knows aliases, and whose "no such command" names the commands that look alike."""
+    """A click group that knows aliases, and whose "no such command" names those that were meant."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Give the command of a name or of an alias, or None if there is none."""
@@ -49,11 +51,13 @@ class SuggestingGroup(click.Group):
         """Give the command that the arguments name.
 
         Raises:
-            click.UsageError: there is none; the text names those that look alike.
+            click.UsageError: there is none; the text names those that were probably meant.
         """
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing and not name.startswith("-"):
-            ctx.fail(f"no such command '{name}'.{did_you_mean(name, self.list_commands(ctx))}")
+            known = self.list_commands(ctx)
+            meant = meant_by(name, known, outermost=ctx.parent is None)
+            ctx.fail(f"no such command '{name}'.{_question(meant) or did_you_mean(name, known)}")
         found, command, rest = super().resolve_command(ctx, args)
         assert command is not None
         # An alias is another way to type the name: errors, help and variables have the name.
@@ -81,7 +85,10 @@ def variable_of(path: str, option: click.Option) -> str:
 
 def did_you_mean(name: str, known: list[str]) -> str:
     """Give " Did you mean ...?" with the known names that look like a name, or nothing."""
-    close = difflib.get_close_matches(name, known, n=MAX_SUGGESTIONS)
-    if not close:
+    return _question(difflib.get_close_matches(name, known, n=MAX_SUGGESTIONS))
+
+
+def _question(guesses: list[str]) -> str:
+    if not guesses:
         return ""
-    return f" Did you mean {' or '.join(repr(guess) for guess in close)}?"
+    return f" Did you mean {' or '.join(repr(guess) for guess in guesses)}?"

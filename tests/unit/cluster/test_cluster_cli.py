@@ -15,6 +15,7 @@ import angarium_server
 from angarium import wire
 from angarium_server.launch import is_compiled
 from cluster.commands import cli
+from cluster.commands.terminal import words
 from cluster.commands.terminal.group import did_you_mean
 from tests.unit.cluster import surroundings
 
@@ -214,6 +215,50 @@ def test_a_file_that_cannot_be_used_is_named(
 def test_what_is_quite_unlike_every_command_gets_no_guess() -> None:
     assert did_you_mean("xyzzy", ["pub", "sub"]) == ""
     assert did_you_mean("pbu", ["pub", "sub"]) == " Did you mean 'pub'?"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["queue", "declare", "orders"], "Did you mean 'create'?"),
+        (["queue", "remove", "orders"], "Did you mean 'delete'?"),
+        (["queue", "edit", "orders"], "Did you mean 'update'?"),
+        (["queue", "browse", "orders"], "Did you mean 'messages'?"),
+        (["worker", "set", "2"], "Did you mean 'scale'?"),
+        (["client", "kick", "anna"], "Did you mean 'disconnect'?"),
+        (["stop"], "Did you mean 'down'?"),
+        (["restart"], "Did you mean 'down' or 'up'?"),
+        (["backup"], "Did you mean 'spool backup'?"),
+        (["queues"], "Did you mean 'queue' or 'request'?"),
+    ],
+)
+def test_words_of_other_tools_lead_to_the_commands_that_do_it(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(arguments) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_each_word_leads_to_commands_that_exist() -> None:
+    tree = cli.command_tree()
+    last = {path.split()[-1] for path in tree}
+    for word, commands in words.OF_ANGARIUM.items():
+        assert f"angarium {word}" not in tree
+        assert [path for path in commands if f"angarium {path}" not in tree] == []
+    for word, commands in words.OF_COMMANDS.items():
+        assert set(commands) <= last, word
+
+
+def test_a_group_without_a_command_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["worker"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("Usage: angarium worker")
+    assert shown.rstrip().endswith("clients stay connected.")
+
+
+def test_choices_of_an_argument_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["completion"]) == 2
+    assert "Choose from: bash, zsh, fish." in capsys.readouterr().err
 
 
 def test_a_command_of_another_package_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
