@@ -217,6 +217,19 @@ def test_a_payload_is_repeated_and_count_ends_lines_early(shell: Shell) -> None:
     ]
 
 
+def test_a_payload_is_what_a_file_or_the_standard_input_has(shell: Shell) -> None:
+    (shell.folder / "picture").write_bytes(b"\0\xff\n")
+    subscriber = shell.subscribe("files", "--count", "3", "--raw")
+    shell.run("pub", "files", "--file", "picture", "--count", "2")
+    shell.run("pub", "files", "--file", "-", stdin=b"a\nb\n")
+    assert shell.finish(subscriber).out == b"\0\xff\n\n" * 2 + b"a\nb\n\n"
+
+
+def test_a_payload_that_was_piped_and_is_not_read_is_told(shell: Shell) -> None:
+    assert "'--file -' reads it" in shell.run("pub", "unread", "-").err
+    assert "hint" not in shell.run("pub", "unread", "-", "--quiet").err
+
+
 def test_a_rate_is_kept(shell: Shell) -> None:
     done = shell.run("pub", "paced", "x", "--count", "201", "--rate", "400", "--json").object
     assert done["published"] == 201

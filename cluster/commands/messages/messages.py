@@ -23,7 +23,14 @@ from cluster.commands.messages import sink, source
 from cluster.commands.messages.notices import Notices
 from cluster.commands.messages.producing import Produced, Production, produce
 from cluster.commands.messages.receiving import Received, announce, ready_file, receive, receiving_options
-from cluster.commands.terminal.hints import filter_hint, print_hints, quiet_option, topic_hint
+from cluster.commands.terminal.hints import (
+    filter_hint,
+    payload_hint,
+    print_hints,
+    quiet_option,
+    topic_hint,
+    unread_hint,
+)
 from cluster.commands.terminal.interrupt import until_signal
 from cluster.commands.terminal.options import ABOVE_0, AT_LEAST_0, AT_LEAST_1, setting
 from cluster.commands.terminal.output import Output, output_option, print_json, progress
@@ -42,6 +49,7 @@ BATCH_MESSAGES: Final = 1_000
 _PUB_EXAMPLES: Final = """\b
 angarium pub news/today 'good morning'
 angarium pub sensors/1/state on --retain
+angarium pub cameras/3 --file picture.jpg
 angarium pub 'rows/{line%8}' --lines rows.csv --rate 5000
 angarium pub orders --queue --lines orders.jsonl --producer import --retry-for 600 --acked-file done"""
 _SUB_EXAMPLES: Final = """\b
@@ -93,6 +101,7 @@ def _parse_template(
 @click.command(epilog=_PUB_EXAMPLES)
 @click.argument("topic", callback=_check_topic)
 @click.argument("payload", required=False)
+@source.file_option
 @click.option(
     "--lines",
     metavar="FILE|-",
@@ -172,6 +181,7 @@ def pub(
     connect: ConnectOptions,
     topic: str,
     payload: str | None,
+    file: str | None,
     lines: str | None,
     count: int | None,
     rate: float | None,
@@ -192,8 +202,8 @@ def pub(
     are acknowledged when they are stored, and sent again until they are. Unroutable ones are acknowledged too, but
     matched no queue; with reject_no_subscription_match of the client profile they are refused instead.
     """
-    if lines is not None and payload is not None:
-        text = "a PAYLOAD and --lines exclude each other."
+    if (lines, file, payload).count(None) < 2:
+        text = "a PAYLOAD, --file and --lines exclude each other."
         raise click.UsageError(text)
     is_guaranteed = _is_guaranteed(mode, wants=queue or producer is not None or acked_file is not None)
     if not is_guaranteed and (producer is not None or acked_file is not None):
@@ -201,8 +211,9 @@ def pub(
         raise click.UsageError(text)
     if not queue:
         print_hints([topic_hint(topic)], quiet=quiet)
-    descriptor = _open_lines(lines)
-    origin = _make_source(descriptor, payload, count)
+    hint = unread_hint(0) if payload == file == lines is None else payload_hint(payload)
+    print_hints([hint], quiet=quiet)
+    origin = _make_source(_open_lines(lines), source.payload_of(payload, file), count)
     keys = message.pop("partition_key")
     options = {name: value for name, value in message.items() if value != _DEFAULTS[name]}
     topics = source.topic_maker(wire.QUEUE_TOPIC_PREFIX + topic if queue else topic)
@@ -246,10 +257,10 @@ def _open_lines(lines: str | None) -> int | None:
     return sys.stdin.fileno() if lines == "-" else os.open(lines, os.O_RDONLY)
 
 
-def _make_source(descriptor: int | None, payload: str | None, count: int | None) -> source.Source:
+def _make_source(descriptor: int | None, payload: bytes, count: int | None) -> source.Source:
     if descriptor is not None:
         return source.LineSource(descriptor, count)
-    return source.RepeatSource(os.fsencode(payload or ""), 1 if count is None else count)
+    return source.RepeatSource(payload, 1 if count is None else count)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ import click
 from angarium import errors
 from angarium_server.visible import visible, visible_payload
 from cluster.commands.connecting.connection import ConnectOptions, client_options
-from cluster.commands.messages import sink
+from cluster.commands.messages import sink, source
 from cluster.commands.messages.notices import Notices
 from cluster.commands.messages.receiving import announce, ready_file, receive, receiving_options
-from cluster.commands.terminal.hints import filter_hint, print_hints
+from cluster.commands.terminal.hints import filter_hint, payload_hint, print_hints
 from cluster.commands.terminal.interrupt import until_signal
 from cluster.commands.terminal.options import ABOVE_0, setting
 from cluster.commands.terminal.output import Output, output_option, print_json
@@ -54,12 +54,20 @@ angarium request text/upper hello"""
 @click.command()
 @click.argument("topic")
 @click.argument("payload", required=False)
+@source.file_option
 @output_option
 @client_options
-def request(*, connect: ConnectOptions, topic: str, payload: str | None, out: Output) -> None:
+def request(
+    *, connect: ConnectOptions, topic: str, payload: str | None, file: str | None, out: Output
+) -> None:
     """Send PAYLOAD to TOPIC and print the reply; --timeout limits the wait."""
+    if payload is not None and file is not None:
+        text = "a PAYLOAD and --file exclude each other."
+        raise click.UsageError(text)
+    print_hints([payload_hint(payload)], quiet=out.is_json)
+    sent = source.payload_of(payload, file)
     started = time.monotonic()
-    answer = asyncio.run(_request(connect, topic, os.fsencode(payload or "")))
+    answer = asyncio.run(_request(connect, topic, sent))
     if out.is_json:
         print_json({**sink.as_dict(answer), "seconds": round(time.monotonic() - started, 6)})
     else:

@@ -11,7 +11,10 @@ import asyncio
 import json
 import os
 import re
+import sys
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import click
 
 from angarium import errors
 
@@ -20,13 +23,21 @@ if TYPE_CHECKING:
 
 #: One read fills several batches, and one line after another still leaves as soon as it is there.
 READ_BYTES: Final = 1 << 18
-#: The longest line; a file without line feeds would otherwise be read into memory whole.
+#: The longest line, and the largest file that is one payload; either would otherwise be read into memory whole.
 MAX_LINE_BYTES: Final = 64 << 20
 #: Sleeping for less costs more than the steadier flow is worth, so messages that fall due meanwhile leave
 #: together.
 PACE_INTERVAL_S: Final = 0.005
 #: Topics of a `{line%N}` template are made once when there are at most so many.
 MAX_PREPARED_TOPICS: Final = 100_000
+
+#: Add `--file`; the function gets `file: str | None`.
+file_option = click.option(
+    "--file",
+    metavar="FILE|-",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="The payload is the content of a file (- is stdin), as it is.",
+)
 
 _PLACEHOLDER: Final = re.compile(r"\{line(?:%(\d+))?\}")
 _NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
@@ -52,6 +63,21 @@ class RepeatSource:
         count = min(limit, self._left)
         self._left -= count
         return [self._payload] * count
+
+
+def payload_of(text: str | None, path: str | None) -> bytes:
+    """Give the payload that a command was given: a text, what a file has, or nothing.
+
+    Raises:
+        AngariumError: it has more bytes than any node takes (MESSAGE_TOO_LARGE).
+    """
+    if path is None:
+        return os.fsencode(text or "")
+    with os.fdopen(os.dup(sys.stdin.fileno()), "rb") if path == "-" else open(path, "rb") as file:
+        payload = file.read(MAX_LINE_BYTES + 1)
+    if len(payload) > MAX_LINE_BYTES:
+        raise errors.error_for(errors.MESSAGE_TOO_LARGE, f"'{path}' has more than {MAX_LINE_BYTES} bytes")
+    return payload
 
 
 class LineSource:

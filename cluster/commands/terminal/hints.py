@@ -5,7 +5,11 @@ A pure function over a topic filter. Commands print what it gives on stderr, unl
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+import stat
+import termios
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -55,6 +59,23 @@ def topic_hint(text: str) -> str:
         wildcard = ">" if levels[-1] == ">" else "*"
         return f"'{wildcard}' is no wildcard for pub: the message goes to the topic '{text}' as it is written"
     return ""
+
+
+def payload_hint(text: str | None) -> str:
+    """Give a sentence if a payload is the sign by which other commands mean their standard input."""
+    return "the payload is '-' itself: '--file -' reads it from the standard input" if text == "-" else ""
+
+
+def unread_hint(descriptor: int) -> str:
+    """Give a sentence if something waits in a pipe, the standard input of a command that does not read it."""
+    try:
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return ""
+        waiting = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+    except OSError:
+        return ""
+    text = "the payload is empty: '--file -' reads it from the standard input, '--lines -' one from each line"
+    return text if any(waiting) else ""
 
 
 def attribute_hints(attributes: Mapping[str, Any]) -> list[str]:

@@ -85,6 +85,8 @@ def test_secrets_are_never_options() -> None:
         (["sub"], "FILTER"),
         (["sub", "a", "--raw", "--json"], "--raw and --json exclude each other"),
         (["pub", "a", "x", "--lines", "-"], "--lines exclude each other"),
+        (["pub", "a", "--file", "-", "--lines", "-"], "--file and --lines exclude each other"),
+        (["request", "a", "x", "--file", "-"], "--file exclude each other"),
         (["pub", "a/{line%0}"], "at least 1"),
         (["pub", "a", "--property", "x"], "write KEY=VALUE"),
         (["pub", "a", "--cos", "4"], "1<=x<=3"),

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 import pytest
 
-from cluster.commands.terminal.hints import attribute_hints, filter_hint, print_hints, topic_hint
+from cluster.commands.terminal.hints import (
+    attribute_hints,
+    filter_hint,
+    payload_hint,
+    print_hints,
+    topic_hint,
+    unread_hint,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -89,3 +102,23 @@ def test_hints_are_on_stderr_once_and_can_be_turned_off(capsys: pytest.CaptureFi
     print_hints(["three"], quiet=True)
     told = capsys.readouterr()
     assert (told.out, told.err) == ("", "hint: one\\x07\nhint: two\n")
+
+
+def test_a_payload_that_means_the_standard_input_elsewhere_is_seen() -> None:
+    assert "'--file -' reads it" in payload_hint("-")
+    assert payload_hint("--") == payload_hint("") == payload_hint(None) == ""
+
+
+def test_what_waits_unread_in_a_pipe_is_told(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    assert unread_hint(reading) == ""
+    os.write(writing, b"hello")
+    assert "'--file -' reads it from the standard input" in unread_hint(reading)
+    os.read(reading, 5)
+    os.close(writing)
+    assert unread_hint(reading) == "", "its end is nothing to read"
+    os.close(reading)
+    assert unread_hint(reading) == "", "a command may have no standard input"
+    (tmp_path / "file").write_bytes(b"hello")
+    with (tmp_path / "file").open() as file:
+        assert unread_hint(file.fileno()) == "", "a script that is run from a file goes on in it"

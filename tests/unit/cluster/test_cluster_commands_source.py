@@ -103,6 +103,17 @@ def test_a_line_from_a_pipe_is_given_before_the_pipe_ends() -> None:
     asyncio.run(read())
 
 
+def test_a_payload_is_a_text_a_file_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "picture").write_bytes(b"\0\xff\n\n")
+    path = str(tmp_path / "picture")
+    assert source.payload_of(None, None) == b""
+    assert source.payload_of("\udcff", None) == b"\xff"
+    assert source.payload_of(None, path) == b"\0\xff\n\n"
+    monkeypatch.setattr(source, "MAX_LINE_BYTES", 3)
+    with pytest.raises(AngariumError, match="40007"):
+        source.payload_of(None, path)
+
+
 def test_a_payload_is_repeated_as_often_as_was_said() -> None:
     async def read() -> list[list[bytes]]:
         repeated = source.RepeatSource(b"x", 5)
