@@ -125,7 +125,9 @@ async def _consume(connect: ConnectOptions, consumption: _Consumption) -> Receiv
         doing = f"{'browsing' if consumption.browse else 'consuming'} {consumption.queue}"
         announce(client, [consumption.queue], consumption.ready_file, doing, quiet=consumption.quiet)
         with progress("consuming", consumption.count) as show:
-            finished = await until_signal(_print_all(flow, consumption, consumed, show))
+            finished = await until_signal(
+                _print_all(flow, consumption, consumed, show), output=sys.stdout.fileno()
+            )
         consumed.interrupted = not finished
         consumed.seconds = time.monotonic() - started
     return consumed

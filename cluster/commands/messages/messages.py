@@ -460,7 +460,9 @@ async def _subscribe(connect: ConnectOptions, reception: _Reception) -> Received
         announce(client, reception.filters, reception.ready_file, doing, quiet=reception.quiet)
         output = sink.Output(sys.stdout.fileno(), reception.form)
         try:
-            finished = await until_signal(_print_all(batches, reception, output, received))
+            finished = await until_signal(
+                _print_all(batches, reception, output, received), output=sys.stdout.fileno()
+            )
         finally:
             await output.flush()
         received.interrupted = not finished

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cluster.commands.terminal.interrupt import until_signal
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_work_that_is_done_came_to_its_end() -> None:
@@ -61,3 +65,29 @@ def test_the_handlers_of_the_process_are_back_afterwards() -> None:
 
     asyncio.run(scene())
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_work_ends_when_nobody_reads_its_output_any_more() -> None:
+    reading, writing = os.pipe()
+
+    async def scene() -> None:
+        work = asyncio.ensure_future(until_signal(asyncio.sleep(30), output=writing))
+        os.write(writing, b"what waits to be read ends nothing")
+        await asyncio.sleep(0.01)
+        assert not work.done()
+        os.close(reading)
+        with pytest.raises(BrokenPipeError):
+            await asyncio.wait_for(work, 10)
+
+    asyncio.run(scene())
+    os.close(writing)
+
+
+def test_an_output_that_is_read_and_written_is_not_watched(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    both = os.open(tmp_path / "fifo", os.O_RDWR)
+    os.write(both, b"readable at once")
+    assert asyncio.run(until_signal(asyncio.sleep(0.01), output=both))
+    os.close(both)
+    with (tmp_path / "file").open("wb") as file:
+        assert asyncio.run(until_signal(asyncio.sleep(0), output=file.fileno()))
