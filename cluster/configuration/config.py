@@ -356,6 +356,8 @@ def parse_objects(text: str, directory: str | os.PathLike[str] = ".") -> list[De
     for section in _LIST_SECTIONS:
         listed, more = _listed_objects(section, table.get(section, []), Path(directory))
         declared, faults = declared + listed, faults + more
+    # What stands in a section of a wrong name is not declared, and --prune would delete it.
+    faults += [_no_section(name) for name in table if name not in _known_sections()]
     if faults:
         raise errors.error_for(errors.INVALID_CONFIGURATION, faults[0])
     return read_passwords(declared)
@@ -439,10 +441,17 @@ def _read(path: Path) -> tuple[NodeConfig, list[str]]:
         elif name in SECTIONS and isinstance(given, dict):
             values[name], found = _section(name, given, directory, SECTIONS[name])
         else:
-            known = [*SECTIONS, _VPN_SECTION, *_LIST_SECTIONS, _ISSUERS]
-            found = [f"{name}: there is no such section{objects.did_you_mean(name, known)}"]
+            found = [_no_section(name)]
         faults += found
     return (NodeConfig() if faults else NodeConfig(**values)), faults
+
+
+def _known_sections() -> list[str]:
+    return [*SECTIONS, _VPN_SECTION, *_LIST_SECTIONS, _ISSUERS]
+
+
+def _no_section(name: str) -> str:
+    return f"{name}: there is no such section{objects.did_you_mean(name, _known_sections())}"
 
 
 def _issuers(table: Any, directory: Path) -> tuple[list[TokenIssuer], list[str]]:

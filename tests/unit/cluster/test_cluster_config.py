@@ -315,6 +315,15 @@ def test_a_nul_in_objects_is_an_error_and_no_fault(text: str, tmp_path: Path) ->
     assert caught.value.code == errors.INVALID_CONFIGURATION
 
 
+def test_a_section_of_a_wrong_name_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    """The node would be as such a file says, and `--prune` would delete what it means to declare."""
+    with pytest.raises(
+        errors.InvalidRequestError, match="webhook: there is no such section: did you mean 'webhooks'"
+    ):
+        config.parse_objects('[[webhook]]\nname = "to-billing"\n', tmp_path)
+    assert config.parse_objects("[router]\nlisten = []\n[spool]\n", tmp_path) == []
+
+
 def test_the_configuration_survives_the_way_to_the_processes() -> None:
     original = config.NodeConfig()
     assert msgspec.json.decode(msgspec.json.encode(original), type=config.NodeConfig) == original
