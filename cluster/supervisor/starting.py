@@ -249,7 +249,7 @@ def refuse_taken_addresses(urls: Iterable[str], *, was_killed: bool) -> None:
 
 
 def _in_use(url: str, *, listens: bool) -> errors.AngariumError:
-    other = "choose another port: --listen tcp://127.0.0.1:0 takes any free one"
+    other = "name another port for it: 0 takes any free one, as in --listen tcp://127.0.0.1:0"
     if listens:
         detail, advice = f"{_listener(url)} listens on {url}", f"end what listens there, or {other}"
     else:

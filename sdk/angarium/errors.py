@@ -196,7 +196,7 @@ ERRORS: Final[dict[int, Reason]] = {
     ),
     ALREADY_LOGGED_IN: Reason("Already Logged In", "send HELLO once per connection"),
     INVALID_CONFIGURATION: Reason("Invalid Configuration", "'angarium config check FILE' names each fault"),
-    INVALID_ARGUMENT: Reason("Invalid Argument", "see the documentation of the call"),
+    INVALID_ARGUMENT: Reason("Invalid Argument", "correct what the text names"),
     UNAUTHORIZED: Reason("Unauthorized", "check VPN, username, secret; events say why"),
     CLIENT_CONNECT_DENIED: Reason("Client Connect ACL Denied", "allow the address in the ACL profile"),
     PUBLISH_DENIED: Reason("Publish ACL Denied", "allow the topic in the ACL profile"),

@@ -138,6 +138,8 @@ def test_messages_are_listed_shown_and_deleted(shell: Shell) -> None:
     assert shell.run("message", "show", "L", "2", status=1).err.startswith("error 40401: ")
     assert shell.run("queue", "purge", "L", "--json").object["purged"] == 2
     wait_until(lambda: spooled(shell, "L") == 0, "an empty queue")
+    assert shell.run("queue", "messages", "L").lines == ["queue L holds no messages"]
+    assert shell.run("queue", "messages", "L", "--after", "1").lines == ["queue L holds no such message"]
     shell.run("queue", "delete", "L")
 
 

@@ -398,8 +398,8 @@ def test_an_address_in_use_is_refused_at_once_and_in_one_line(start: Any, tmp_pa
             start(UpOptions(data_dir=str(tmp_path / "data"), listen=(url,), workers=1))
     assert time.monotonic() - began < 10, "nobody waits for a node that cannot be"
     assert str(caught.value) == (
-        f"error 40902: In Use: another process listens on {url} (end what listens there, or choose another port: "
-        "--listen tcp://127.0.0.1:0 takes any free one)"
+        f"error 40902: In Use: another process listens on {url} (end what listens there, or name another port "
+        "for it: 0 takes any free one, as in --listen tcp://127.0.0.1:0)"
     )
 
 

@@ -83,7 +83,8 @@ def list_messages_command(kind: str) -> click.Command:
             if out.form in (TABLE, WIDE):
                 rows = list(rows)
                 columns = COLUMNS_WITH_ORIGIN if any(row.get("origin") for row in rows) else COLUMNS
-            empty = f"{kind} {name} holds no such message"
+            which = after or selector is not None or partition is not None
+            empty = f"{kind} {name} holds no {'such message' if which else 'messages'}"
             out.rows(rows, columns, wide=WIDE_COLUMNS, name="position", empty=empty, readable=_readable)
 
     return messages

@@ -10,10 +10,13 @@ from typing import Final
 #: Words inside of a group (`angarium queue edit`) and of `angarium` itself. A group suggests those that it has.
 OF_COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     "add": ("create", "scale"),
+    "alter": ("update",),
     "browse": ("messages",),
     "clear": ("purge",),
+    "create": ("add",),
     "declare": ("create",),
-    "del": ("delete",),
+    "del": ("delete", "remove"),
+    "delete": ("remove", "disconnect"),
     "describe": ("show",),
     "destroy": ("delete",),
     "drain": ("purge",),
@@ -24,7 +27,7 @@ OF_COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     "kick": ("disconnect",),
     "kill": ("disconnect", "down"),
     "modify": ("update",),
-    "new": ("create",),
+    "new": ("create", "add"),
     "peek": ("messages",),
     "remove": ("delete", "scale"),
     "replay": ("redrive",),

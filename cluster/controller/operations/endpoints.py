@@ -214,8 +214,8 @@ class EndpointOperations:
         if request.partition is None and len(lanes) > 1:
             for what, given in (("a limit needs", request.limit), ("positions need", request.positions)):
                 if given is not None:
-                    detail = f"{request.name!r} has {len(lanes)} partitions: {what} a partition"
-                    raise errors.invalid(detail)
+                    needed = f"a partition of 0 to {len(lanes) - 1}"
+                    raise errors.invalid(f"{request.name!r} has {len(lanes)} partitions: {what} {needed}")
         which = {"selector": request.selector, "limit": request.limit, "positions": request.positions}
         asked = {**asked, **which}
         workers = [index for _, index in _chosen(request, lanes, request.partition).values()]

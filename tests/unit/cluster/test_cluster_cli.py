@@ -228,6 +228,7 @@ def test_what_is_quite_unlike_every_command_gets_no_guess() -> None:
         (["queue", "browse", "orders"], "Did you mean 'messages'?"),
         (["worker", "set", "2"], "Did you mean 'scale'?"),
         (["client", "kick", "anna"], "Did you mean 'disconnect'?"),
+        (["context", "delete", "prod"], "Did you mean 'remove'?"),
         (["stop"], "Did you mean 'down'?"),
         (["restart"], "Did you mean 'down' or 'up'?"),
         (["backup"], "Did you mean 'spool backup'?"),

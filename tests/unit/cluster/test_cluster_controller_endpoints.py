@@ -226,6 +226,12 @@ def test_a_release_is_of_every_partition_and_names_each_group_once(served: World
     assert replies(found) == [{"groups": ["g"], "partitions": 2}]
 
 
+def test_a_limit_of_a_partitioned_queue_is_refused_with_the_partitions_to_choose_from(served: World) -> None:
+    seen = served.call("endpoints.move", name="p", target="q", limit=3)
+    (reply,) = [effect for effect in seen if isinstance(effect, c.Reply)]
+    assert reply.value[1] == "'p' has 3 partitions: a limit needs a partition of 0 to 2"
+
+
 def test_a_purge_is_of_every_partition_also_of_those_that_are_closed(served: World) -> None:
     served.answer(
         served.call("objects.update", kind="queue", name="p", attributes={"partition_count": "1"}), None
