@@ -23,6 +23,7 @@ from angarium import errors
 from angarium_server import launch
 from angarium_server.connections.addresses import has_open_port, host_and_port, is_loopback
 from cluster.configuration.config import NodeConfig, faults_of, load_config
+from cluster.configuration.encryption import client_address_faults
 from cluster.configuration.secret_files import exposed
 from cluster.data import registry
 from cluster.data.data_dir import in_use
@@ -192,10 +193,18 @@ def effective_config(options: UpOptions) -> NodeConfig:
 
 
 def asked_listen(options: UpOptions, config: NodeConfig, kept: list[str]) -> list[str]:
-    """Give the addresses asked for: who names none means those of the last start, if only this host reaches them."""
+    """Give the addresses asked for: who names none means those of the last start, if only this host reaches them.
+
+    Raises:
+        InvalidRequestError: one of the last start needs a certificate, which is named at each start (40017).
+    """
     is_named = options.listen or config.router.listen != NodeConfig().router.listen
-    is_kept = kept and not is_named and all(map(is_loopback, kept))
-    return kept if is_kept else config.router.listen
+    if is_named or not kept or not all(map(is_loopback, kept)):
+        return config.router.listen
+    for url in kept:
+        for fault in client_address_faults("the address of the last start", "--listen", url, config.router):
+            raise errors.error_for(errors.INVALID_CONFIGURATION, fault)
+    return kept
 
 
 def fixed_listen(configured: Iterable[str], node: NodeFile) -> list[str]:

@@ -276,6 +276,15 @@ def test_a_start_that_names_no_address_takes_those_of_the_last_one_on_this_host(
     assert asked_listen(UpOptions(listen=asked), config, kept) == expected
 
 
+def test_an_encrypted_address_of_the_last_start_needs_its_certificate_again() -> None:
+    kept = ["tls://127.0.0.1:1"]
+    with pytest.raises(errors.InvalidRequestError, match=r"of the last start.*it needs a certificate"):
+        asked_listen(UpOptions(), NodeConfig(), kept)
+    router = msgspec.structs.replace(NodeConfig().router, tls_cert_file="node.pem")
+    certified = msgspec.structs.replace(NodeConfig(), router=router)
+    assert asked_listen(UpOptions(), certified, kept) == kept
+
+
 def test_an_announced_address_is_one_that_people_write() -> None:
     assert plain_address("tcp://[::ffff:127.0.0.1]:5000") == "tcp://127.0.0.1:5000"
     assert plain_address("tcp://[::1]:5000") == "tcp://[::1]:5000"
