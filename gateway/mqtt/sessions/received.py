@@ -219,12 +219,22 @@ class Received:
         self._go_on(now)
 
     def refuse(self, packet_id: int, code: int, now: float) -> None:
-        """Refuse a message that is not known; the caller has asked `again`."""
-        exchange = self._exchanges[packet_id] = _Exchange(packet_id, 0, ExchangeState.FORGOTTEN)
+        """Refuse a message; the caller has asked `again`.
+
+        Of one that is known it is remembered first that it is over: its identifier is that of a new message then.
+        """
+        is_kept = packet_id in self._exchanges
+        state = ExchangeState.REFUSED if is_kept else ExchangeState.FORGOTTEN
+        exchange = self._exchanges[packet_id] = _Exchange(packet_id, 0, state)
         exchange.code = code
         self.unfinished += 1
         self._line.append(exchange)
-        self._answer(now)
+        if is_kept:
+            self._came(packet_id, now)
+            self._keeping.after(lambda then: self._forgotten(exchange, then), now)
+            self._go_on(now)
+        else:
+            self._answer(now)
 
     def release(self, packet_id: int, now: float) -> bool:
         """Take a PUBREL; false if the client has not been told PUBREC, and may not say it."""

@@ -162,6 +162,22 @@ def test_a_refusal_is_told_when_it_is_remembered_that_the_message_is_over_and_in
     assert side.received.release(8, NOW)
 
 
+def test_an_identifier_that_is_known_and_comes_with_what_is_refused_is_free_when_that_is_remembered() -> None:
+    """Else the next connection would take a new message for the one that was stored."""
+    side = Side(5, {7: 3})
+    side.says(8)
+    side.received.refuse(7, errors.INVALID_TOPIC, NOW)
+    side.received.validate()
+    assert (side.told, side.received.sequences) == ([], {8: 5})
+    side.remembers()
+    assert side.sent == [(8, 5)], "nothing is waited for any more"
+    side.stores()
+    assert side.told == [Answer(REC, 8), Answer(REC, 7, errors.INVALID_TOPIC)]
+    assert side.received.tick(NOW + PATIENCE_S) > NOW + PATIENCE_S
+    side.says(7)
+    assert side.received.sequences == {8: 5, 7: 6}
+
+
 def test_pubrel_before_pubrec_is_refused_and_of_what_is_unknown_answered() -> None:
     side = Side()
     side.says(7)
