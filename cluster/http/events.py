@@ -72,8 +72,8 @@ class Events:
         self, request: BaseRequest, client: HttpClient, filters: Sequence[str]
     ) -> web.StreamResponse:
         """Send what some filters match, until one side goes."""
-        await self._in_force(partial(client.subscribe, filters))
         try:
+            await self._in_force(partial(client.subscribe, filters))
             response, stream, over = await self._begin(request, client, filters)
             try:
                 await over
@@ -167,6 +167,7 @@ class Events:
     def _put(self, journal: Journal, taken: Sequence[Taken]) -> None:
         now = time.monotonic()
         for one in taken:
+            self._clients.receipts.extend(one.receipt, inf)
             journal.sent.append(one)
             name = f"{journal.name}.{len(journal.sent)}"
             more: dict[str, Any] = {"delivery_count": one.attempts + 1, "stored_ms": one.stored_ms}
@@ -189,7 +190,10 @@ class Events:
         self._touched()
 
     def _resume(self, last: str, owner: Owner) -> list[Taken]:
-        """Accept what an event stands for, and give what was sent behind it; nothing if that stream is not known."""
+        """Accept what an event stands for, and give what was sent behind it; nothing if that stream is not known.
+
+        That is kept for who comes again still: this client may be gone before anything is sent.
+        """
         name, _, number = last.rpartition(".")
         journal = self._journals.get(name)
         is_number = number.isascii() and number.isdigit() and len(number) <= DIGITS_MAX
@@ -199,9 +203,10 @@ class Events:
         journal.stream.end(error_for(errors.TAKEN_OVER, "its client has come again"))
         read, unread = journal.sent[: int(number)], journal.sent[int(number) :]
         journal.sent = []
+        now = time.monotonic()
         for one in read:
-            self._clients.receipts.settle(one.receipt, wire.OUTCOME_ACCEPTED, time.monotonic())
-        return [one for one in unread if self._clients.receipts.extend(one.receipt, inf)]
+            self._clients.receipts.settle(one.receipt, wire.OUTCOME_ACCEPTED, now)
+        return [one for one in unread if self._clients.receipts.extend(one.receipt, now + RESUME_S)]
 
 
 def _tell(future: asyncio.Future[None], error: AngariumError | None) -> None:

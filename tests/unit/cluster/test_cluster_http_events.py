@@ -1,0 +1,114 @@
+"""Streams of events whose requests end before they begin: nothing of them is left, and nothing of a queue is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from angarium import errors, wire
+from angarium.client.protocol.flow_window import FlowWindow
+from angarium.errors import AngariumError
+from angarium.message import Message
+from angarium_server.http import outlet
+from cluster.http.events import RESUME_S, Events, Journal
+from gateway.http.client import ClientState, HttpClient
+from gateway.http.queues import Lease, Reader, Receipts, Taken
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiohttp.web import BaseRequest
+
+    from gateway.attached import Attached
+    from gateway.http.clients import Clients
+    from gateway.http.streams import Stream, Streams
+
+OWNER = ("v", "anna", "q")
+
+
+class FakeAttached:
+    """A client at a node that notes what it is asked for."""
+
+    vpn = "v"
+
+    def __init__(self) -> None:
+        self.filters: list[str] = []
+        self.settled: list[tuple[int, int]] = []
+
+    def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
+        self.filters += [one for one, _ in filters]
+
+    def unsubscribe(self, filters: Sequence[tuple[str, int]]) -> None:
+        for one, _ in filters:
+            self.filters.remove(one)
+
+    def settle(self, _window: FlowWindow, _partition: int, position: int, outcome: int) -> None:
+        self.settled.append((position, outcome))
+
+    def renew(self, window: FlowWindow) -> None:
+        """It has."""
+
+    def unbind(self, window: FlowWindow) -> None:
+        """It is."""
+
+
+class World:
+    """The streams of a process, and one client."""
+
+    def __init__(self) -> None:
+        self.attached = FakeAttached()
+        self.client = HttpClient({})
+        self.client.attached = cast("Attached", self.attached)
+        self.client.state = ClientState.OPEN
+        self.receipts = Receipts()
+        clients = cast("Clients", SimpleNamespace(receipts=self.receipts))
+        self.events = Events(clients, cast("Streams", None), {}, lambda: None)
+        self.request = cast("BaseRequest", None)
+        self.reader = Reader(cast("Attached", self.attached), OWNER, self.receipts)
+
+    def lease(self) -> Lease:
+        """Have a message that the stream `before` has sent, and nobody has read."""
+        window = self.reader._window = FlowWindow(10, 1_000)
+        row = Message("t", b"x", mode="persistent").row
+        window.receive(1, 1)
+        lease = Lease(self.reader, 0, 1, row, time.monotonic() + RESUME_S)
+        receipt = self.receipts.add(lease)
+        self.reader._leases[receipt] = lease
+        stream = cast("Stream", SimpleNamespace(end=lambda _error: None))
+        journal = Journal(OWNER, stream)
+        journal.sent = [Taken(receipt, row, 0, 0)]
+        self.events._journals["before"] = journal
+        return lease
+
+
+def test_filters_of_a_stream_that_may_not_begin_are_given_back() -> None:
+    world = World()
+
+    async def run() -> None:
+        asked = asyncio.ensure_future(world.events.of_topics(world.request, world.client, ["a", "secret"]))
+        await asyncio.sleep(0)
+        world.client.answered([0, errors.SUBSCRIBE_DENIED], 0.0)
+        with pytest.raises(AngariumError):
+            await asked
+
+    asyncio.run(run())
+    assert world.attached.filters == []
+
+
+def test_what_is_sent_again_fails_after_a_while_if_its_client_is_gone_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def gone(_request: Any, _headers: Any) -> Any:
+        raise ConnectionResetError
+
+    monkeypatch.setattr(outlet, "begin", gone)
+    world = World()
+    lease = world.lease()
+    with pytest.raises(ConnectionResetError):
+        asyncio.run(world.events.of_queue(world.request, world.client, world.reader, "before.0"))
+    world.reader.tick(time.monotonic() + RESUME_S + 1.0)
+    assert world.attached.settled == [(lease.position, wire.OUTCOME_FAILED)]
