@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from angarium import errors, wire
 
@@ -50,12 +50,20 @@ async def read_bytes(request: BaseRequest, bytes_max: int, timeout_s: float) -> 
         if len(data) > bytes_max:
             raise _too_large(bytes_max)
         return data
+    _call_for(request)
     try:
         async with asyncio.timeout(timeout_s):
             return await _gathered(request, bytes_max)
     except TimeoutError:
         detail = f"the request has not arrived within {timeout_s:g} s"
         raise errors.error_for(errors.TIMEOUT, detail, "send it whole") from None
+
+
+def _call_for(request: BaseRequest) -> None:
+    """Have a body sent whose client waits for a word; one of HTTP/1.0 does not know it (RFC 9110, section 10.1.1)."""
+    is_waiting = request.headers.get("Expect", "").lower() == "100-continue"
+    if is_waiting and request.version >= HttpVersion11 and request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 async def _gathered(request: BaseRequest, bytes_max: int) -> bytes:

@@ -121,8 +121,6 @@ class Requests:
                     raise errors.invalid("nothing is expected in the body", advice)
                 return await self._receive(request, client.reader(target.name, self._clients.receipts), asked)
             with _Room(self, self._size_of(request)):
-                if (request.content_length or 0) <= self._bytes_max:
-                    _go_on(request)
                 if target.verb is Verb.SETTLE:
                     return await self._settle(request, client.owner(target.name))
                 payload = await bodies.read_bytes(request, self._bytes_max, self._timeout_s)
@@ -353,12 +351,6 @@ def _tell(future: asyncio.Future[Any], value: Any, error: AngariumError | None) 
         future.set_result(value)
     else:
         future.set_exception(error)
-
-
-def _go_on(request: BaseRequest) -> None:
-    """Have a body sent whose client waits for a word (RFC 9110, section 10.1.1)."""
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 def _allow(request: BaseRequest, *methods: str) -> None:

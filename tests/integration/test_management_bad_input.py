@@ -125,6 +125,17 @@ def test_messagepack_that_is_none_is_refused(api: Api) -> None:
         assert (refused.status, refused.code) == (400, errors.INVALID_ARGUMENT)
 
 
+def test_who_waits_for_a_word_before_the_body_gets_it_when_it_is_known_who_asks(node: Node) -> None:
+    head = request(b"POST", DO.encode(), b"Content-Type: application/json", b"Content-Length: 2")
+    waits = b"\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
+    made = raw(node, head[:-4] + waits)
+    assert made.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    made.sendall(b"{}")
+    assert received(made).startswith(b"HTTP/1.1 200 ")
+    stranger = head.replace(AUTHORIZATION.strip(), b"Authorization: Basic eDp5")
+    assert received(raw(node, stranger[:-4] + waits)).startswith(b"HTTP/1.1 401 ")
+
+
 def test_a_request_that_does_not_arrive_is_ended(node: Node, api: Api) -> None:
     began = time.monotonic()
     half_head = raw(node, b"POST / HTTP/1.1\r\nHost: localhost\r\nX: ")
