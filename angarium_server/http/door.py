@@ -22,7 +22,7 @@ from angarium_server.http.problems import refusal
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from aiohttp.web import BaseRequest, StreamResponse
 
@@ -122,12 +122,13 @@ class Connection(web.RequestHandler):
     ) -> StreamResponse:
         """Answer what is no HTTP, in the form of every refusal."""
         del request, exc
+        headers = self._door.headers
         if status >= 500:
-            return refusal(errors.error_for(errors.INTERNAL))
+            return refusal(errors.error_for(errors.INTERNAL), headers)
         self.keep_alive(False)  # noqa: FBT003 - the form of aiohttp; nobody knows where the next request begins
         lines = (message or "it is no HTTP/1.1").splitlines()
         said = lines[0][:200].rstrip(":")
-        return refusal(errors.error_for(errors.INVALID_ARGUMENT, said), {"Connection": "close"})
+        return refusal(errors.error_for(errors.INVALID_ARGUMENT, said), {**headers, "Connection": "close"})
 
 
 class Limits(Protocol):
@@ -149,7 +150,9 @@ class Limits(Protocol):
 class Door:
     """All listeners and connections of the process."""
 
-    def __init__(self, limits: Limits, server: web.Server) -> None:
+    def __init__(self, limits: Limits, server: web.Server, headers: Mapping[str, str]) -> None:
+        """Listen nowhere yet; each answer has these headers, also one to what is no request."""
+        self.headers: Final = headers
         self._limits = limits
         self._server = server
         self._timeout_s = limits.request_timeout_ms / 1_000

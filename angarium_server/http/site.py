@@ -86,7 +86,7 @@ class Site:
         self._answer = answer
         self._origins = Origins(settings.listen, settings.hosts, settings.public_url)
         self._http = web.Server(self._handle, handler_cancellation=ends_with_its_client)
-        self.door = Door(settings, self._http)
+        self.door = Door(settings, self._http, self.headers)
         #: What encrypts; a reload changes it, for connections that come then.
         self._context: ssl.SSLContext | None = None
         self.requests = 0

@@ -283,7 +283,10 @@ def test_bodies_on_their_way_in_take_bounded_room(node: Node, web: Web) -> None:
     "data", [b"\x16\x03\x01\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"a" * 20_000 + b"\r\n\r\n"]
 )
 def test_what_is_no_request_is_answered_and_the_connection_ends(node: Node, data: bytes) -> None:
-    assert received(raw(node, data)).startswith(b"HTTP/1.")
+    answer = received(raw(node, data))
+    assert answer.startswith(b"HTTP/1.")
+    assert b"\r\nX-Content-Type-Options: nosniff\r\n" in answer
+    assert b"\r\nServer: angarium\r\n" in answer, "which versions work here is nobody's business"
 
 
 def test_a_line_may_name_the_host_too_and_then_that_one_is_meant(node: Node) -> None:
