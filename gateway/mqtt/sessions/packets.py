@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium import wire
@@ -71,10 +72,14 @@ def packet_of(
 ) -> Packet | None:
     """Write a message with at most the QoS granted, and the properties `extra` besides its own.
 
-    None if it is too large [MQTT-3.1.2-25].
+    None if it is too large [MQTT-3.1.2-25], or its time is over and nobody was sent it yet [MQTT-3.3.2-5].
     """
     row = came.row
-    section = publish_section(_aged(came, host)) if receiver.version == V5 else b""
+    left_ms = _left_ms(came, host)
+    if left_ms <= 0 and not came.is_again:
+        receiver.count("discard.message-expired")
+        return None
+    section = publish_section(_aged(row, left_ms)) if receiver.version == V5 else b""
     message = publish.Message(topic, section, row[5], receiver.version)
     qos = min(granted, qos_of(row)) if granted > 1 else int(bool(row[2] & wire.FLAG_MODE))
     flags = qos << 1 | (publish.RETAIN if keeps_retain and row[2] & wire.FLAG_RETAIN else 0)
@@ -85,13 +90,20 @@ def packet_of(
     return Packet(framed, qos)
 
 
-def _aged(came: Came, host: SessionHost) -> Row:
-    """Give a row whose time to live is what is left of it [MQTT-3.3.2-6]."""
-    number, topic, flags, meta, properties, payload = came.row
+def _left_ms(came: Came, host: SessionHost) -> float:
+    """Give for how long a message may still be sent; one that has waited here may have waited for too long."""
+    meta = came.row[3]
     if meta is None or meta[0] <= 0:
-        return came.row
-    left_ms = max(1, meta[0] - max(0, host.unix_ms() - came.stored_ms))
-    return number, topic, flags, (left_ms, *meta[1:]), properties, payload
+        return inf
+    return meta[0] - max(0, host.unix_ms() - came.stored_ms)
+
+
+def _aged(row: Row, left_ms: float) -> Row:
+    """Give a row whose time to live is what is left of it [MQTT-3.3.2-6]."""
+    number, topic, flags, meta, properties, payload = row
+    if meta is None or left_ms == inf:
+        return row
+    return number, topic, flags, (max(1, int(left_ms)), *meta[1:]), properties, payload
 
 
 @lru_cache(TOPICS_MAX)

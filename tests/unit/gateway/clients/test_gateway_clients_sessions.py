@@ -179,10 +179,24 @@ def test_who_takes_nothing_is_ended() -> None:
 def test_the_expiry_is_what_is_left_of_it() -> None:
     """[MQTT-3.3.2-6]."""
     talk = queued()
-    for position, waited_ms in enumerate([0, 5, 1_500, 59_998, 70_000], 1):
+    for position, waited_ms in enumerate([0, 5, 1_500, 59_998], 1):
         talk.node_brings((position, row(ttl_ms=60_000)), waited_ms=waited_ms)
+    talk.node_brings((5, row(ttl_ms=60_000)), waited_ms=70_000, counts=[1])
     told = [one.properties.message_expiry_interval for one in talk.hears() if isinstance(one, Publish)]
-    assert told == [60, 60, 59, 1, 0]
+    assert told == [60, 60, 59, 1, 0], "what was sent before comes again"
+
+
+@BOTH
+def test_what_has_expired_while_it_waited_for_its_client_is_deleted_and_counted(version: int) -> None:
+    """[MQTT-3.3.2-5]: nobody was sent it yet."""
+    talk = queued(version)
+    talk.client.begin_retained()
+    talk.node_brings((1, row("old", ttl_ms=1_000)), (2, row("new", ttl_ms=60_000)), (3, row("for ever")))
+    talk.time_ms += 1_000
+    talk.client.end_retained(talk.now)
+    assert [payload for payload, *_ in payloads(talk)] == ["new", "for ever"]
+    assert talk.node.accepted == [1]
+    assert talk.node.counts == {"discard.message-expired": 1}
 
 
 # -- options of subscriptions ----------------------------------------------------------------------------
