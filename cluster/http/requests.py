@@ -106,6 +106,8 @@ class Requests:
         _allow(request, *METHODS[target.verb])
         if target.verb is Verb.INDEX:
             return bodies.answer(request, INDEX)
+        if target.verb is Verb.EVENTS:
+            _check_page(request)
         asked = _asked(target)
         last = target.query.pop("last_event_id", "") or request.headers.get("Last-Event-ID", "")
         options = Options(request.headers.items(), target.query)
@@ -351,6 +353,17 @@ def _tell(future: asyncio.Future[Any], value: Any, error: AngariumError | None) 
         future.set_result(value)
     else:
         future.set_exception(error)
+
+
+def _check_page(request: BaseRequest) -> None:
+    """Refuse a stream to a page of another site: with an image it asks without Origin, and would take messages.
+
+    Raises:
+        ForbiddenError: the browser says that it is one (40328).
+    """
+    site = request.headers.get("Sec-Fetch-Site", "none").lower()
+    if site not in ("none", "same-origin") and "Origin" not in request.headers:
+        raise error_for(errors.CROSS_ORIGIN, f"Sec-Fetch-Site is {site[:50]!r}")
 
 
 def _allow(request: BaseRequest, *methods: str) -> None:

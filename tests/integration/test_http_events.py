@@ -81,6 +81,18 @@ def test_a_stream_that_may_not_be_is_refused_before_it_begins(node: Node) -> Non
         source.close()
 
 
+def test_a_page_of_another_site_takes_no_messages_of_a_queue(node: Node) -> None:
+    """Browsers say no Origin for an image, and messages that it got would have failed."""
+    for site in ("cross-site", "same-site"):
+        source = Source(node, "/v1/events?queue=orders", Sec_Fetch_Site=site)
+        assert json.loads(source.answer.read())["code"] == errors.CROSS_ORIGIN
+        source.close()
+    for site in ("same-origin", "none"):
+        source = Source(node, "/v1/events?queue=orders", Sec_Fetch_Site=site)
+        assert source.answer.headers["Content-Type"] == "text/event-stream"
+        source.close()
+
+
 @pytest.mark.requirement("R253")
 def test_a_queue_goes_on_behind_the_last_event_that_was_read(node: Node) -> None:
     with blocking.connect(node.url) as client:
