@@ -25,7 +25,7 @@ from angarium_server.connections.outgoing import to_router
 from angarium_server.connections.tls import make_context
 from angarium_server.memory.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import Process, at_work, load_config
-from cluster.mqtt.crowd import Crowd, Deadlines
+from cluster.mqtt.crowd import NEVER, Crowd, Deadlines
 from cluster.mqtt.role import MqttRuntime
 from gateway.egress import Egress
 from gateway.fanout import Lookups
@@ -385,7 +385,7 @@ class MqttServer:
         is_behind = self._is_delivering and self._deliver_rest(now)
         for connection_id in self._lookups.begin_turn():
             if client := self._clients.get(connection_id):
-                client.tick(now)
+                self._look_at_client(client, now)
         is_behind = is_behind or len(self._lookups) > 0
         wake = min(self._carriers.tick(now), self._due_at, read_at)
         for readings in self._readings.values():
@@ -405,12 +405,12 @@ class MqttServer:
         self._end_slow(now)
         for connection_id in self._wakes.take(now):
             if client := self._clients.get(connection_id):
-                client.tick(now)
+                self._look_at_client(client, now)
         for connection_id in self._deadlines.take(now):
             if client := self._clients.get(connection_id):
                 if self._door.is_paused(connection_id):  # who is not read is not silent
                     client.heard(now)
-                self._deadlines.add(connection_id, client.tick(now))
+                self._deadlines.add(connection_id, self._look_at_client(client, now))
         if now >= self._memory_at:
             self._memory.update(self._egress.freed_bytes, now, held_bytes=in_use_bytes())
             self._memory_at = now + min(SWEEP_S, self._memory.wait_s)
@@ -420,6 +420,15 @@ class MqttServer:
                 delivering.sweep(now)
         due = min(self._deadlines.next, self._wakes.next, self._sweep_at, self._memory_at)
         self._due_at = max(due, self._look_at)
+
+    def _look_at_client(self, client: Client, now: float) -> float:
+        """Have a client do what is due; gives its next deadline."""
+        try:
+            return client.tick(now)
+        except Exception:  # noqa: BLE001 - as with a packet: it costs that client only
+            _log.exception("what was due of a client led to a fault of the gateway")
+            client.end(error_for(errors.INTERNAL), now)
+            return NEVER
 
     def _end_slow(self, now: float) -> None:
         """End clients that do not read."""

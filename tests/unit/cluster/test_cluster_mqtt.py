@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import pytest
 
+from angarium import errors
 from angarium_server.watch import Watch
 from cluster.configuration.config import NodeConfig
 from cluster.configuration.mqtt import MqttAddress, MqttSection, address_of, with_port
 from cluster.data.node_file import NodeFile
 from cluster.mqtt.crowd import NEVER, STALE_MAX, Deadlines
 from cluster.mqtt.role import MqttRuntime, of_mqtt
-from cluster.mqtt.server import SWEEP_S, MqttServer, door_limits, settings_of
+from cluster.mqtt.server import LOOK_S, SWEEP_S, MqttServer, door_limits, settings_of
 from cluster.roles.role import InForce
 from router.ground.config import Identity
 
 if TYPE_CHECKING:
+    from angarium.errors import AngariumError
     from angarium_server.process import Process
+    from gateway.mqtt.clients.client import Client
 
 
 class Idle:
@@ -54,6 +57,40 @@ def test_no_turn_of_an_idle_process_wants_the_next_one_at_once(tmp_path: Path) -
     process.close()
     assert min(waits) > 0.0
     assert max(waits) <= SWEEP_S
+
+
+class Faulty:
+    """A client whose time leads to a fault of the gateway."""
+
+    def __init__(self) -> None:
+        self.codes: list[int] = []
+
+    def tick(self, _now: float) -> float:
+        raise KeyError(7)
+
+    def heard(self, _now: float) -> None:
+        """It is not read."""
+
+    def end(self, error: AngariumError, _now: float) -> None:
+        self.codes.append(error.code)
+
+
+def test_a_fault_in_what_is_due_of_a_client_costs_that_client_only(tmp_path: Path) -> None:
+    (tmp_path / "mqtt.json").write_bytes(msgspec.json.encode(told()))
+    process = Idle(tmp_path)
+    server = MqttServer(cast("Process", process))
+    woken, late, looking = clients = [Faulty(), Faulty(), Faulty()]
+    for number, client in enumerate(clients):
+        server._clients[b"%d" % number] = cast("Client", client)
+    now = time.monotonic()
+    server.wake(b"0", now)
+    server.admitted(b"1")
+    server.lookups.put_off(b"2")
+    server.tick(now + LOOK_S)
+    server._clients.clear()
+    server.close()
+    process.close()
+    assert woken.codes == late.codes == looking.codes == [errors.INTERNAL]
 
 
 @pytest.mark.parametrize(
