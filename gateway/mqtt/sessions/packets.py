@@ -75,11 +75,11 @@ def packet_of(
     None if it is too large [MQTT-3.1.2-25], or its time is over and nobody was sent it yet [MQTT-3.3.2-5].
     """
     row = came.row
-    left_ms = _left_ms(came, host)
+    left_ms = left_ms_of(row, came.stored_ms, host)
     if left_ms <= 0 and not came.is_again:
         receiver.count("discard.message-expired")
         return None
-    section = publish_section(_aged(row, left_ms)) if receiver.version == V5 else b""
+    section = publish_section(aged(row, left_ms)) if receiver.version == V5 else b""
     message = publish.Message(topic, section, row[5], receiver.version)
     qos = min(granted, qos_of(row)) if granted > 1 else int(bool(row[2] & wire.FLAG_MODE))
     flags = qos << 1 | (publish.RETAIN if keeps_retain and row[2] & wire.FLAG_RETAIN else 0)
@@ -90,15 +90,15 @@ def packet_of(
     return Packet(framed, qos)
 
 
-def _left_ms(came: Came, host: SessionHost) -> float:
-    """Give for how long a message may still be sent; one that has waited here may have waited for too long."""
-    meta = came.row[3]
+def left_ms_of(row: Row, since_ms: int, host: SessionHost) -> float:
+    """Give for how long a message may still be sent, of which that was known then; it may have waited for too long."""
+    meta = row[3]
     if meta is None or meta[0] <= 0:
         return inf
-    return meta[0] - max(0, host.unix_ms() - came.stored_ms)
+    return meta[0] - max(0, host.unix_ms() - since_ms)
 
 
-def _aged(row: Row, left_ms: float) -> Row:
+def aged(row: Row, left_ms: float) -> Row:
     """Give a row whose time to live is what is left of it [MQTT-3.3.2-6]."""
     number, topic, flags, meta, properties, payload = row
     if meta is None or left_ms == inf:

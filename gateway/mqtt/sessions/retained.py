@@ -18,6 +18,7 @@ from angarium.client.protocol.flow_window import spool_size
 from angarium.errors import error_for
 from gateway.mqtt.delivering import retained_frame
 from gateway.mqtt.messages import qos_of
+from gateway.mqtt.sessions.packets import aged, left_ms_of
 from gateway.mqtt.sessions.unacknowledged import IDS_OF_RETAINED, Numbered
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ class Retained:
         self._qos_max: Final = 1 if outlives_connection else 2
         #: The sizes of those on their way.
         self._out: Numbered[int] = Numbered(IDS_OF_RETAINED)
-        #: Those without room, the oldest first; as long as there are any, they hold back what comes of queues.
-        self._waiting: deque[tuple[MqttSubscription, Row]] = deque()
+        #: Those without room, the oldest first, and since when; as long as there are any, they hold back what comes of
+        #: queues.
+        self._waiting: deque[tuple[MqttSubscription, Row, int]] = deque()
 
     @property
     def is_waiting(self) -> bool:
@@ -55,7 +57,8 @@ class Retained:
         """Send what was read for a subscription."""
         if rows and not self._waiting:
             self._in_flight.hold()
-        self._waiting.extend([(subscription, row) for row in rows])
+        since_ms = self._host.unix_ms()
+        self._waiting.extend([(subscription, row, since_ms) for row in rows])
         if not self.go_on(now):
             self._owner.end(error_for(errors.EGRESS_BLOCKED), now)
 
@@ -70,10 +73,13 @@ class Retained:
             self._in_flight.release()
         return not packets or self._host.send_retained(self._owner, b"".join(packets), now)
 
-    def _send(self, subscription: MqttSubscription, row: Row) -> list[bytes]:
-        """Give the parts of a packet; none if the client cannot have the message."""
+    def _send(self, subscription: MqttSubscription, row: Row, since_ms: int) -> list[bytes]:
+        """Give the parts of a packet; none if the client cannot have it, or its time is over [MQTT-3.3.2-5]."""
+        left_ms = left_ms_of(row, since_ms, self._host)
+        if left_ms <= 0:
+            return []
         qos = min(subscription.options.qos, self._qos_max, qos_of(row))
-        frame = retained_frame(row, subscription, qos)
+        frame = retained_frame(aged(row, left_ms), subscription, qos)
         if frame is None:
             return []
         head, *rest = frame

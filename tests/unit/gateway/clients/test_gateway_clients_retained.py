@@ -103,6 +103,17 @@ def test_what_comes_of_queues_waits_until_all_is_sent_and_not_until_it_is_acknow
     assert (live.payload, live.retain) == (b"live", False)
 
 
+def test_what_waits_for_acknowledgements_expires_and_is_told_what_is_left() -> None:
+    """[MQTT-3.3.2-5] [MQTT-3.3.2-6]."""
+    reading = Reading(properties=Properties(receive_maximum=1))
+    short, long = row("short", ttl_ms=2_000), row("long", ttl_ms=60_000)
+    (first,) = reading.gives(kept("a", 1), short, long)
+    reading.talk.time_ms += 2_500
+    reading.talk.says(PubAck(first.packet_id))
+    (second,) = reading.gets()
+    assert (second.payload, second.properties.message_expiry_interval) == (b"long", 58)
+
+
 def test_a_refusal_makes_room_and_what_is_unknown_does_not() -> None:
     reading = Reading(properties=Properties(receive_maximum=1))
     (first,) = reading.gives(kept("a", 2), kept("b", 1))
