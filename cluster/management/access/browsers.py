@@ -288,7 +288,8 @@ def _over() -> RefusedError:
 def cookie_name(request: BaseRequest, peer: Peer) -> str:
     """Give the name of the cookie of a session."""
     port = request.headers["Host"].rpartition(":")[2]
-    name = f"angarium-{port}" if port.isdecimal() else "angarium"
+    # Digits of other scripts are digits too, and no cookie can have them in its name.
+    name = f"angarium-{port}" if port.isascii() and port.isdecimal() else "angarium"
     return f"__Host-{name}" if peer.is_encrypted else name
 
 

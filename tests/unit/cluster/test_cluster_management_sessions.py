@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from aiohttp import web
+
+from angarium_server.connections.tls import LOCAL
 from cluster.management.access.browsers import (
     IDLE_S,
     LIFETIME_S,
     PER_OPERATOR_MAX,
     SESSIONS_MAX,
     Sessions,
+    cookie_name,
+    set_cookie,
 )
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest
 
 
 def test_a_session_lasts_while_it_is_used_and_no_longer_than_its_lifetime() -> None:
@@ -53,3 +65,18 @@ def test_there_are_so_many_sessions_and_those_that_are_over_make_room_first() ->
     assert len(sessions) == SESSIONS_MAX
     sessions.begin("anna", "hash", IDLE_S + 1)
     assert len(sessions) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("localhost:8090", "angarium-8090"),
+        ("localhost", "angarium"),
+        ("[::1]", "angarium"),
+        ("localhost:\u0661", "angarium"),
+    ],
+)
+def test_a_cookie_has_a_name_that_cookies_can_have(host: str, name: str) -> None:
+    request = cast("BaseRequest", SimpleNamespace(headers={"Host": host}))
+    assert cookie_name(request, LOCAL) == name
+    set_cookie(web.Response(), cookie_name(request, LOCAL), "x", LOCAL)
