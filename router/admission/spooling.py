@@ -221,15 +221,16 @@ class Spooling:
             rules_id = a_round.session.publish_rules_id
             denied = self._rights.denied(rules_id, batches) if a_round.resent else {}
             verdict = judge(Tally(self._usage), memory, a_round.first, _rows(frames), denied=denied)
-            if verdict.waits_from is not None:
-                head = cut(a_round, verdict.waits_from)
-                if head is not None:
-                    self._admit(head, producer, now)
-                return False
             stores = _stores_of(verdict)
         index = self._streams.short_of(stores)
         if index is not None:
             self._waits_for[producer] = index
+            return False
+        if verdict.waits_from is not None:
+            # What is cut off has to be admitted now, and will be: no disk is too short of room for it.
+            head = cut(a_round, verdict.waits_from)
+            if head is not None:
+                self._admit(head, producer, now)
             return False
         if is_judged:
             self._judge_denied(a_round, frames, producer, verdict, denied)

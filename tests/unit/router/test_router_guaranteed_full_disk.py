@@ -170,6 +170,34 @@ class TestRoomForWhatIsUnderWay:
         assert publisher.told() == []
         assert other.acked() == (2, [])
 
+    @pytest.mark.requirement("R281")
+    def test_rows_before_one_that_waits_for_a_quota_wait_for_a_disk(self, make_publish_node: Any) -> None:
+        """They are acknowledged with the row behind them, so they must not be left out."""
+        node = make_publish_node(2)
+        node.queue("near", "a", home=0)
+        node.queue("full", "a", home=1, max_spool_usage_mb=1)
+        node.queue("far", "b", "c", home=1)
+        publisher = node.publisher()
+        node.homes[1].commits = False
+        publisher.publish("b", "a")
+        node.restart_router()
+        node.homes[1].commits = True
+        assert (node.sequences("near"), node.sequences("far")) == ([2], [])
+        other, again = node.publisher("other"), publisher.reopen()
+        other.publish(("#P2P/QUE/full", bytes(999_900)))
+        tell_room(node, 1, 10)
+        node.homes[1].commits = False
+        other.publish("c")
+        again.publish("b", "a", first=1)
+        assert again.told() == []
+        node.commit()
+        node.advance(1.0)
+        assert again.acked() == (1, [])
+        node.consume("full", 1)
+        node.advance(1.0)
+        assert again.acked() == (2, [])
+        assert [row.topic for row in node.stored("far")] == ["c", "b"]
+
     def test_a_home_that_is_down_is_given_what_it_gets_later(self, spooling: PublishNode) -> None:
         spooling.queue("q", "a")
         publisher = spooling.publisher()
