@@ -159,6 +159,7 @@ class Router:
         self.dispatcher = Dispatcher(self.interest, self.egress, self.eliding, self.ground.rng)
         self.accounting = Accounting(self.counters, self.egress, self.sessions)
         self.effort = Effort(self.counters, self.out)
+        self.rights.on_granted = self.effort.limits_changed
         self.fan_out = FanOut(self.interest, self.eliding, config.delivery_step_us)
         self.rounds = Rounds(
             self.shards,

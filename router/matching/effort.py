@@ -4,7 +4,8 @@ A worker tells of batches whose topics cost it more than what is free (WORK). Su
 window of the worker any more, because it waits there for turns; what its session publishes next waits here instead
 until it is answered. The work is taken from a token bucket of the client and from one of its Message VPN. A client
 that found one of them empty goes on when both have recovered: its rounds wait, so its credit does not come back.
-Clients whose messages cost nothing do not look at the buckets.
+An operator who allows more meanwhile lets it go on sooner. Clients whose messages cost nothing do not look at the
+buckets.
 
 No I/O, no clock; `Rounds` asks before it hands over a round.
 """
@@ -71,13 +72,7 @@ class Effort:
         self._counters.totals["matching_work"] += work
         if not session.is_client:
             return
-        vpn = session.vpn
-        shared = vpn.work_bucket
-        if shared is None:
-            shared = vpn.work_bucket = WorkBucket(now)
-        burden.bucket.rate = session.permissions.matching_work_per_s
-        shared.rate = int(vpn.attributes["max_matching_work_per_s"])
-        free_at = max(burden.bucket.take(work, now), shared.take(work, now))
+        free_at = _take(session, burden, work, now)
         if free_at > now:
             self._hold_back(session, burden, free_at, now)
 
@@ -113,6 +108,11 @@ class Effort:
         session.burden.slow_parts -= 1
         self.next_due = min(self.next_due, session.burden.free_at)
 
+    def limits_changed(self, session: Session, now: float) -> None:
+        """See whether who is held back may go on: an operator has perhaps allowed more."""
+        if session in self.waiting:
+            self.next_due = now
+
     def take_free(self, now: float) -> list[Session]:
         """Give the waiting sessions that may go on, which wait no longer."""
         if now < self.next_due and not self.is_over:
@@ -134,4 +134,19 @@ class Effort:
 
 def _is_free(session: Session, now: float) -> bool:
     burden = session.burden
-    return burden is None or (burden.slow_parts == 0 and burden.free_at <= now)
+    if burden is None or burden.slow_parts:
+        return burden is None
+    if burden.free_at > now:
+        burden.free_at = min(burden.free_at, _take(session, burden, 0, now))
+    return burden.free_at <= now
+
+
+def _take(session: Session, burden: Burden, work: int, now: float) -> float:
+    """Take work from the buckets of a client by the limits of now; gives when both are not overdrawn any more."""
+    vpn = session.vpn
+    shared = vpn.work_bucket
+    if shared is None:
+        shared = vpn.work_bucket = WorkBucket(now)
+    burden.bucket.allow(session.permissions.matching_work_per_s, now)
+    shared.allow(int(vpn.attributes["max_matching_work_per_s"]), now)
+    return max(burden.bucket.take(work, now), shared.take(work, now))

@@ -23,6 +23,16 @@ class WorkBucket:
         self._level = BURST_S
         self._stamp = now
 
+    def allow(self, rate: int, now: float) -> None:
+        """Take the attribute of now; what is overdrawn is the same work at another rate, and nothing without one."""
+        if rate == self.rate:
+            return
+        self._level = min(BURST_S, self._level + now - self._stamp)
+        self._stamp = now
+        if self._level < 0:
+            self._level *= self.rate / rate if rate else 0.0
+        self.rate = rate
+
     def take(self, work: int, now: float) -> float:
         """Count work that was done; gives when the bucket is not overdrawn any more."""
         if not self.rate:

@@ -22,6 +22,8 @@ from router.sessions.queues import EgressQueue
 from router.sessions.session import Permissions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from angarium_server.access import TopicRules
     from angarium_server.tokens.claims import Grant
     from router.delivery.egress import Egress
@@ -66,6 +68,8 @@ class Rights:
         self.shards = shards
         self._eliding = eliding
         self._egress = egress
+        #: Called with a session that may something else now, perhaps, and the time.
+        self.on_granted: Callable[[Session, float], None] = _ignore
         #: Attached clients that may something else than their gateways know.
         self._changed: dict[Session, gateways.Rights] = {}
         self._next_id = 1
@@ -95,6 +99,7 @@ class Rights:
             if session.rights not in (None, granted.for_gateway):
                 self._changed[session] = granted.for_gateway
             session.rights = granted.for_gateway
+        self.on_granted(session, now)
         return True
 
     def tell_gateways(self) -> None:
@@ -167,6 +172,10 @@ class Rights:
             return
         delay_ms, topics_max = int(str(profile["eliding_delay_ms"])), int(str(profile["eliding_max_topics"]))
         self._eliding.allow(session, delay_ms, topics_max, now)
+
+
+def _ignore(_session: Session, _now: float) -> None:
+    """Nobody waits for other rights."""
 
 
 def _permissions(profile: Attributes, acl: AclProfile, subscribe: TopicRules) -> Permissions:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
+from cluster import objects
 from node.matching import worker as worker_module
 from router.ground.effects import SendWorker
 from router.matching import effort
@@ -237,6 +238,47 @@ def test_zero_is_no_limit(make_node: Any) -> None:
     slow.tell(reference, 1 << 40)
     slow.answer(reference)
     dear.publish("next")
+    assert slow.topics() == ["next"]
+
+
+@pytest.mark.parametrize("allowed", [0, 8_000_000])
+def test_a_limit_that_an_operator_raises_lets_go_who_is_held_back(slow: _Slow, allowed: int) -> None:
+    """At a low one what a single batch has cost may be an hour's allowance, which a reconnect does not give back."""
+    node = slow.node
+    dear = node.client()
+    dear.publish("dear")
+    reference = slow.matches()[0][0]
+    slow.tell(reference, 4_000_000)
+    slow.answer(reference)
+    dear.publish("next")
+    node.advance(1)
+    assert slow.topics() == []
+    attributes = objects.complete("profile", {"max_matching_work_per_s": allowed})
+    node.router.operators.put_object("profile", "default", "default", attributes, node.now)
+    node.advance(1)
+    assert slow.topics() == ["next"]
+    again = node.client()
+    dear.send(wire.BYE, [])
+    again.publish("last")
+    assert slow.topics() == ["next", "last"]
+
+
+def test_a_limit_of_a_message_vpn_that_an_operator_raises_lets_go_who_is_held_back(make_node: Any) -> None:
+    rows = snapshot(("profile", "default", "default", {"max_matching_work_per_s": 0}))
+    rows[0][3]["max_matching_work_per_s"] = 1_000
+    slow = _Slow(make_node(1, rows))
+    node = slow.node
+    dear = node.client()
+    dear.publish("dear")
+    reference = slow.matches()[0][0]
+    slow.tell(reference, 4_000_000)
+    slow.answer(reference)
+    dear.publish("next")
+    node.advance(1)
+    assert slow.topics() == []
+    attributes = objects.complete("vpn", {"max_matching_work_per_s": 8_000_000})
+    node.router.operators.put_object("vpn", "", "default", attributes, node.now)
+    node.advance(1)
     assert slow.topics() == ["next"]
 
 
