@@ -167,7 +167,7 @@ class Retained:
         endpoint = self._endpoints.find(session.vpn.name, QUEUE, wire.RETAINED_QUEUE)
         if endpoint is not None and not all(map(_is_empty, (*endpoint.lanes, *endpoint.retiring))):
             return True
-        return bool(self._rounds.under_way()) or any(True for _ in self._unadmitted())
+        return bool(self._ahead(session.vpn.id)) or any(True for _ in self._unadmitted_in(session.vpn.id))
 
     def _splice(self, session: Session, wish: ReadArguments, parsed: ParsedFilter, now: float) -> Splice:
         if session.splices is None:
@@ -181,9 +181,9 @@ class Retained:
             del session.splices[next(iter(session.splices))]
         wanted = [self._interest.find(session.vpn.id, parsed, always) for always in (False, True)]
         filters = [one for one in wanted if one is not None and session in one.members]
-        splice = Splice(parsed.pattern, filters, self._rounds.under_way(), now + SPLICE_S)
+        splice = Splice(parsed.pattern, filters, self._ahead(session.vpn.id), now + SPLICE_S)
         session.splices[wish.live] = splice
-        rounds = list(self._unadmitted())
+        rounds = list(self._unadmitted_in(session.vpn.id))
         for a_round in rounds:
             self._match_late(a_round, filters)
         if splice.ahead or rounds:
@@ -195,7 +195,7 @@ class Retained:
         direct = [one for one in filters if one.kind != wire.KIND_SHARED]
         if not direct:
             return lambda: None
-        for a_round in islice(self._unadmitted(), UNADMITTED_MAX):
+        for a_round in filter(self._is_retained, islice(self._unadmitted(), UNADMITTED_MAX)):
             self._match_late(a_round, direct)
         vpn_id = direct[0].vpn_id
         if sum(one.filters[0].vpn_id == vpn_id for one in self.waiting if one.filters) >= WAITING_MAX:
@@ -204,23 +204,40 @@ class Retained:
         self.waiting[splice] = []
 
         def known() -> None:
-            splice.ahead = self._rounds.under_way()
+            splice.ahead = self._ahead(vpn_id)
             if not splice.ahead:
                 self.waiting.pop(splice, None)
 
         return known
 
+    def _ahead(self, vpn_id: int) -> dict[Session, int]:
+        """Give the rounds of a Message VPN that are under way, by their sessions: those of others hold up nobody."""
+        under_way = self._rounds.under_way()
+        return {one: number for one, number in under_way.items() if one.vpn.id == vpn_id}
+
+    def _unadmitted_in(self, vpn_id: int) -> Iterator[Round[Session]]:
+        """Give the rounds of a Message VPN that wait before endpoints, and of which something is to be retained.
+
+        Others may wait for as long as an endpoint is full.
+        """
+        return (one for one in self._unadmitted() if one.session.vpn.id == vpn_id and self._is_retained(one))
+
+    def _is_retained(self, a_round: Round[Session]) -> bool:
+        """Tell whether the queue for retained messages takes something of a round."""
+        return any(one.retains for result in a_round.endpoints for one in self._endpoints.resolve(result.set))
+
     def retiring(self, a_round: Round[Session]) -> None:
         """A round retires while readings wait: workers may have matched it before they knew these subscriptions."""
+        if not self._is_retained(a_round):
+            return
         read_first = sorted(self.waiting, key=lambda one: not one.pattern)
         self._match_late(a_round, chain.from_iterable(one.filters for one in read_first))
 
     def _match_late(self, a_round: Round[Session], filters: Iterable[Filter[Session]]) -> None:
+        """Give a round of which something is retained to filters that workers may not have known."""
         vpn_id, first = a_round.session.vpn.id, a_round.next_filter
         late = dict.fromkeys(one for one in filters if one.id >= first and one.vpn_id == vpn_id)
-        if late and any(
-            one.retains for result in a_round.endpoints for one in self._endpoints.resolve(result.set)
-        ):
+        if late:
             match_late(a_round, late)
 
     def _ask(self, reading: _Reading, now: float) -> None:
@@ -246,8 +263,8 @@ class Retained:
         if now < self._look_at:
             return self._look_at
         self._look_at = now + LOOK_S
+        unadmitted = {id(one) for one in self._unadmitted()} if any(self.waiting.values()) else ()
         for splice, rounds in list(self.waiting.items()):
-            unadmitted = {id(one) for one in self._unadmitted()} if rounds else ()
             rounds[:] = [one for one in rounds if id(one) in unadmitted]
             if splice.look() and not rounds:
                 self._end_wait(splice, None)

@@ -14,6 +14,7 @@ from router.matching import copies
 from router.sessions import splice
 from router.subscriptions import retained
 from tests.unit.router.publish_rig import ask
+from tests.unit.router.wired_node import snapshot
 
 if TYPE_CHECKING:
     from tests.unit.router.publish_rig import Publisher, PublishNode
@@ -389,6 +390,28 @@ class TestSplice:
         assert answer[0] == errors.HOME_NOT_READY
         release(retaining)
 
+    def test_rounds_of_another_message_vpn_hold_up_nobody(self, make_publish_node: Any) -> None:
+        rows = snapshot(("vpn", "", "other", {}), ("username", "other", "default", {}))
+        node: PublishNode = make_publish_node(2, rows)
+        node.queue(wire.RETAINED_QUEUE, home=0, max_spool_usage_mb=10)
+        node.queue(wire.RETAINED_QUEUE, home=1, max_spool_usage_mb=10, vpn="other")
+        keep(node.publisher(), a=b"1")
+        client, other = node.client(), node.publisher(vpn="other")
+        client.subscribe("a")
+        wait_before_endpoints(node, other, KEPT, vpn="other")
+        assert not waits(node, client)
+        publish_held(node, other, (HELD, b"is at a worker"))
+        assert not waits(node, client)
+
+    def test_nor_do_rounds_that_wait_before_endpoints_and_are_not_retained(
+        self, retaining: PublishNode, publisher: Publisher
+    ) -> None:
+        keep(publisher, a=b"1")
+        client = retaining.client()
+        client.subscribe("a")
+        wait_before_endpoints(retaining, publisher, wire.MODE_PERSISTENT)
+        assert not waits(retaining, client)
+
     def test_one_who_leaves_while_it_waits_is_forgotten(
         self, retaining: PublishNode, publisher: Publisher
     ) -> None:
@@ -413,6 +436,21 @@ def publish_held(node: PublishNode, publisher: Publisher, *rows: tuple[str, byte
     """Publish a round whose worker does not answer until `release`."""
     node.pause(1)
     publisher.publish(*[(topic, payload, KEPT) for topic, payload in rows])
+
+
+def wait_before_endpoints(node: PublishNode, publisher: Publisher, flags: int, vpn: str = "default") -> None:
+    """Publish a round that waits until the second home, which has stored nothing by then, has stored another one."""
+    node.queue("q", FREE, home=[1, 1], access_type="non-exclusive", vpn=vpn)
+    node.homes[1].commits = False
+    publisher.publish(FREE, flags=flags)
+    node.change("q", partition_count=2, vpn=vpn)
+    publisher.publish(FREE, flags=flags)
+    assert node.router.publishing.spooling.waiting_rounds == 1
+
+
+def waits(node: PublishNode, client: FakeClient) -> bool:
+    """Tell whether a reading that a subscription goes on from has to wait."""
+    return page(client, ask(client, "retained.read", filter="a", live=1)) is None
 
 
 def other_round(publisher: Publisher, *rows: tuple[str, bytes]) -> None:
