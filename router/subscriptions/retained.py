@@ -10,6 +10,7 @@ says that the subscription gets what comes live from a queue: of what waits for 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from itertools import chain, islice
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -49,8 +50,9 @@ SPLICE_S: Final = 10.0
 #: rounds that wait before their endpoints and are looked at for these.
 WAITING_MAX: Final = 100
 UNADMITTED_MAX: Final = 32
-#: How often it is looked whether they have retired.
+#: How often it is looked whether they have retired, and at how many of these at once, all readings together: 1 ms.
 LOOK_S: Final = 0.005
+LOOKED_AT_MAX: Final = 2_000
 
 
 class ReadArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,8 +134,8 @@ class Retained:
         self._interest = interest
         self._check = check
         self._unadmitted = unadmitted
-        #: Those that wait for rounds, with what of these waits before endpoints.
-        self.waiting: dict[Splice, list[Round[Session]]] = {}
+        #: Those that wait for rounds, with what of these waits before endpoints. Who was looked at is last.
+        self.waiting: OrderedDict[Splice, list[Round[Session]]] = OrderedDict()
         self._look_at = 0.0
 
     def read(self, session: Session, wish: ReadArguments, answer: Answer, now: float) -> None:
@@ -257,14 +259,19 @@ class Retained:
         self._questions.ask(endpoint, endpoint.lanes[0], verb, done, now)
 
     def tick(self, now: float) -> float:
-        """See which readings may go on; gives when to look again, infinite if none waits."""
+        """See which readings may go on, some of very many; gives when to look again, infinite if none waits."""
         if not self.waiting:
             return inf
         if now < self._look_at:
             return self._look_at
         self._look_at = now + LOOK_S
         unadmitted = {id(one) for one in self._unadmitted()} if any(self.waiting.values()) else ()
-        for splice, rounds in list(self.waiting.items()):
+        left = LOOKED_AT_MAX
+        for splice, rounds in [*islice(self.waiting.items(), LOOKED_AT_MAX)]:
+            if left <= 0:
+                break
+            left -= 1 + len(splice.ahead or ()) + len(rounds)
+            self.waiting.move_to_end(splice)
             rounds[:] = [one for one in rounds if id(one) in unadmitted]
             if splice.look() and not rounds:
                 self._end_wait(splice, None)

@@ -412,6 +412,25 @@ class TestSplice:
         wait_before_endpoints(retaining, publisher, wire.MODE_PERSISTENT)
         assert not waits(retaining, client)
 
+    def test_very_many_are_looked_at_in_turns(
+        self, retaining: PublishNode, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(retained, "LOOKED_AT_MAX", 4)
+        client = retaining.client()
+        client.subscribe(FREE)
+        publish_held(retaining, publisher, (HELD, b"2"))
+        numbers = [ask(client, "retained.read", filter=FREE, live=live) for live in range(1, 6)]
+        retaining.advance(0.02)
+        release(retaining)
+        answered = 0
+        for count in (2, 4, 5):
+            retaining.now += retained.LOOK_S
+            retaining.router.retained.tick(retaining.now)
+            retaining.settle()
+            answered += sum(page(client, number) is not None for number in numbers)
+            assert answered == count
+        assert not retaining.router.retained.waiting
+
     def test_one_who_leaves_while_it_waits_is_forgotten(
         self, retaining: PublishNode, publisher: Publisher
     ) -> None:
