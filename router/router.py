@@ -467,7 +467,9 @@ class Router:
         unmatched: int | None
         if a_round.producer is None or not self.wills.due:
             self._is_restless = self._was_restless
-        if a_round.producer is None:
+        if session.burden is not None and self.effort.holds_back(session, now):
+            unmatched = None
+        elif a_round.producer is None:
             unmatched = self.fast_path.answer(a_round)
         else:
             unmatched = 0 if self.fast_path.answer_guaranteed(a_round) else None

@@ -102,6 +102,10 @@ class Effort:
             self.next_due = min(self.next_due, session.burden.free_at)
         return False
 
+    def holds_back(self, session: Session, now: float) -> bool:
+        """Tell whether a client has to wait with its next round, also if no worker is needed to match it."""
+        return session.is_client and not (self.is_over or _is_free(session, now))
+
     def end_slow(self, session: Session) -> None:
         """A batch of a session that waited for turns is over."""
         assert session.burden is not None

@@ -184,6 +184,26 @@ def test_the_work_is_charged_to_the_publisher(make_node: Any) -> None:
     assert dear.retired() == 2
 
 
+def test_who_owes_work_waits_with_known_topics_too(make_node: Any) -> None:
+    """The router answers their rounds itself, and what these cost it is charged like that of others."""
+    rows = snapshot(
+        ("profile", "default", "default", {"eliding": True, "max_matching_work_per_s": 1_000}),
+    )
+    node: WiredNode = make_node(1, rows, delivery_step_us=STEP_US)
+    for client in [node.client() for _ in range(40)]:
+        client.subscribe("known")
+    node.client().publish(("known", b"", wire.FLAG_ELIDING))
+    publisher = node.client()
+    session = _session(node, publisher)
+    for number in range(1, 4):
+        publisher.publish(*[("known", b"", wire.FLAG_ELIDING)] * 4)
+        node.advance(0.1)
+        assert session.retired_round == node.router.fast_path.rounds == min(number, 2)
+    assert (session.round_number, len(session.pending)) == (3, 1)
+    node.advance(1)
+    assert session.retired_round == 3
+
+
 def test_many_subscribers_of_the_same_rows_are_no_reason_to_cut(node: WiredNode) -> None:
     for _ in range(30):
         node.client().subscribe("all")
