@@ -518,6 +518,8 @@ class Moves:
         found = mover.held.lane.find(position)
         if found is None or intent.kind == KIND_COPY:
             return
+        if code and _is_dead(*found):
+            return  # it may have been sent before a crash, and is sent once only: its move is the next
         if code:
             mover.held.lane.kept(*found, self._now, self._wall_ms)
         else:
@@ -575,6 +577,11 @@ def _past_of(segment: Segment, i: int) -> tuple[int, int, int, int]:
     expires = segment.expires[i] if segment.expires is not None else 0
     due = segment.due[i] if segment.due is not None else 0
     return tries, segment.stored_at_ms(i), expires, due
+
+
+def _is_dead(segment: Segment, i: int) -> bool:
+    """Tell whether a message waits for its move to the dead message queue."""
+    return segment.dead is not None and segment.dead[i] > 0
 
 
 def _is_tried_again(held: HeldLane, reason: str) -> bool:

@@ -20,7 +20,7 @@ from tests.unit.node.driven_home import (
     rows_of,
     settings_of,
 )
-from tests.unit.node.moving_messages import DEAD, LANES, ack, again, begun, reject_all
+from tests.unit.node.moving_messages import DEAD, LANES, QUEUE, ack, again, begun, reject_all
 
 ELIGIBLE = 1 | wire.FLAG_DMQ_ELIGIBLE
 QUOTA = errors.SPOOL_OVER_QUOTA
@@ -332,6 +332,27 @@ def test_messages_that_were_purged_meanwhile_are_not_moved() -> None:
     again(driven)
     driven.settle_down()
     assert driven.moves == []
+    assert driven.totals[LANE][0] == 0
+
+
+def test_what_died_in_a_crash_while_it_was_moved_is_delivered_to_nobody_when_the_move_is_refused() -> None:
+    lanes = {**LANES, LANE: {**QUEUE, "redelivery_enabled": False}}
+    driven = DrivenHome()
+    driven.start(ROUTER, lanes)
+    driven.bind(messages=1)
+    driven.store(([LANE], rows_of(3)))
+    driven.settle_down()
+    driven.ask("endpoint.move", lane_id=LANE, target=["queue", "default", "other"])
+    driven.settle_down()
+    driven.kill()
+    driven.start(ROUTER, lanes)
+    assert [row[5] for row in driven.moves[0][1]] == [b"m1", b"m2"]
+    ack(driven, 0, (1, QUOTA), (2, QUOTA))
+    flow = driven.bind()
+    driven.settle_down(RETRY_S)
+    assert [row[5] for row in driven.moves[1][1]] == [b"m0", b"m1", b"m2"]
+    assert flow not in driven.delivered, "each may have been sent before, and is sent once only"
+    ack(driven, 1)
     assert driven.totals[LANE][0] == 0
 
 
