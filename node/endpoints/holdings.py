@@ -141,12 +141,15 @@ class Holdings:
     def claim(self, segment: Segment) -> None:
         """Make OUT what is held of a segment that was loaded."""
         for one in self._holdings.values():
+            before = one.out.count
             for position in one.wanted:
                 i = position - segment.first
                 if 0 <= i < segment.count and segment.state[i] == READY:
                     self._backlog.change(segment, i, i + 1, READY, OUT)
                     one.out.add(position, position)
-                    self.count += 1
+            self.count += one.out.count - before
+            if one.flow is not None and one.out.count > before:
+                self._consumers.resume(one.flow, one.out)
 
     def forget(self, position: int) -> None:
         """Take note that somebody takes a message that is OUT."""
@@ -173,8 +176,14 @@ class Holdings:
         ]
 
     def load(self, rows: Iterable[HoldingRow]) -> None:
-        """Go on with what was there before a restart; the messages come afterwards."""
+        """Go on with what was there before a restart, or at another home; the messages come afterwards.
+
+        A flow may be bound already: a lane has consumers while it is taken over.
+        """
+        bound = [one.flow for one in self._holdings.values() if one.flow is not None]
         self._holdings = {row.holder: _Holding(row) for row in rows}
+        for flow in bound:
+            self.bound(flow)
 
     def validate(self) -> None:
         """Check what the comments on the attributes say."""

@@ -428,3 +428,18 @@ def test_what_is_held_goes_with_its_lane() -> None:
     assert driven.leased_at_once("note", "m") == [b"mine", [2]]
     assert has(driven, member(driven, "other")) == [1, 3]
     assert has(driven, member(driven, "m")) == [2]
+
+
+def test_who_came_while_a_lane_was_taken_over_has_what_it_holds_and_may_hold_more() -> None:
+    old = shared(3)
+    member(old, "m", messages=2)
+    old.leased_at_once("keep", b"mine", [], "m", [2])
+    old.restart()
+    driven, _ = new_home(old.disk)
+    driven.lanes({LANE: settings_of(GROUP)})
+    flow = driven.bind(holder="m")
+    driven.settle_down(1.0)
+    assert has(driven, flow) == [2, 1, 3]
+    assert driven.leased_at_once("keep", b"more", [], "m", [1, 2]) == []
+    driven.unbind(flow)
+    assert has(driven, member(driven, "other")) == [3]
