@@ -284,6 +284,13 @@ class Operations:
             raise errors.error_for(errors.HOME_NOT_READY, "another worker takes the queue over")
         return held
 
+    def _whole_lane(self, lane_id: int) -> HeldLane:
+        """Give a lane that is here with all it has: what is still to come would come behind the answer."""
+        held = self._lane(lane_id)
+        if held.importing:
+            raise errors.error_for(errors.HOME_NOT_READY, "the queue is being taken over from another worker")
+        return held
+
     def _copy_lane(self, request: _Copy) -> dict[str, Any]:
         return self._parts.early.want(request.lane_id, str(request.source), request.bytes_per_s, self._now)
 
@@ -419,13 +426,11 @@ class Operations:
         return self._when_durable(messages)
 
     def _release(self, request: _Lane) -> Answer:
-        held = self._lane(request.lane_id)
+        held = self._whole_lane(request.lane_id)
         return self._when_durable(self._parts.leases.release(held, self._now, self._wall_ms))
 
     def _delete_messages(self, request: _Positions) -> Answer:
-        held = self._lane(request.lane_id)
-        if held.importing:  # those that are not here yet would come behind the answer
-            raise errors.error_for(errors.HOME_NOT_READY, "the queue is being taken over from another worker")
+        held = self._whole_lane(request.lane_id)
         before = held.lane.messages
         for position in request.positions:
             found = held.lane.find(position)
@@ -449,10 +454,10 @@ class Operations:
 
     def _move(self, request: _Move) -> dict[str, int]:
         kind = KIND_COPY if request.copy else KIND_MOVE
-        return self._begin_move(self._lane(request.lane_id), kind, request.target, request)
+        return self._begin_move(self._whole_lane(request.lane_id), kind, request.target, request)
 
     def _redrive(self, request: _Redrive) -> dict[str, int]:
-        return self._begin_move(self._lane(request.lane_id), KIND_REDRIVE, None, request)
+        return self._begin_move(self._whole_lane(request.lane_id), KIND_REDRIVE, None, request)
 
     def _begin_move(
         self, held: HeldLane, kind: str, target: tuple[str, str, str] | None, request: _Redrive

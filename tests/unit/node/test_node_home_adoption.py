@@ -98,6 +98,29 @@ def test_messages_are_not_deleted_before_they_are_here() -> None:
     assert driven.ask("endpoint.delete_messages", lane_id=LANE, positions=[5, 6]) == 2
 
 
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        ("endpoint.move", {"target": ["queue", "default", "other"]}),
+        ("endpoint.move", {"target": ["queue", "default", "other"], "copy": True}),
+        ("endpoint.redrive", {}),
+        ("endpoint.release", {}),
+    ],
+)
+def test_what_is_asked_of_all_messages_waits_until_they_are_here(
+    operation: str, arguments: dict[str, Any]
+) -> None:
+    """A job would be done with nothing, and write a row in front of the one that comes."""
+    driven, _ = new_home(left_behind())
+    driven.lanes(LANES)
+    with pytest.raises(errors.AngariumError) as refused:
+        driven.ask(operation, lane_id=LANE, **arguments)
+    assert refused.value.code == errors.HOME_NOT_READY
+    driven.settle_down(1.0)
+    answer = driven.ask(operation, lane_id=LANE, **arguments)
+    assert answer is None or driven.ask("job", job=answer["job"])["total"] > 0
+
+
 def test_a_lane_is_done_with_when_another_worker_has_deleted_its_old_spool() -> None:
     """The worker that left deleted it itself; so the next one that looked deleted the last lane, and the spool."""
     disk = left_behind()
