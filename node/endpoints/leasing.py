@@ -122,9 +122,9 @@ class Leasing:
         self.grace_until = now + GRACE_S
         return False, self._begin(Lease(LeaseRow(group, wall_ms, lease_ms, 0, 0, []), now), wall_ms)
 
-    def load(self, row: LeaseRow, now: float) -> None:
-        """Go on with a lease that was there before a restart; the messages come afterwards."""
-        self._begin(Lease(row, now), 0)
+    def load(self, row: LeaseRow, now: float) -> list[FlowEvent]:
+        """Go on with a lease that was there before; the messages come afterwards, and flows may be here."""
+        return self._begin(Lease(row, now), 0)
 
     def _begin(self, lease: Lease, wall_ms: int) -> list[FlowEvent]:
         self._look_at = lease.used_at + lease.lease_s

@@ -42,6 +42,7 @@ from node.home.spool.writing import Task
 from storage.spool import Table
 
 if TYPE_CHECKING:
+    from angarium_server.frames.homes import FlowEvent
     from node.home.lanes.copies import Copies, EarlyCopies
     from node.home.lanes.moves import Moves
     from node.home.lanes.others import Others, Trail
@@ -224,7 +225,7 @@ class Adoptions:
         one = self.imports[held.lane_id] = Import(held, trail, self._writing.buried, early)
         oldest = trail[len(one.parts) - 1]
         if oldest.lease is not None and oldest.row.generation == held.lane.generation:
-            held.lane.leasing.load(layout.unpack_lease(oldest.lease), self._now)
+            self._lease(held, oldest.lease)
         for name in one.names:
             self.others.claim(name, held.lane_id)
         if one.is_cut:
@@ -508,9 +509,9 @@ class Adoptions:
             self._doubled[held] = one.trail
         if one.lease is not None:
             # It may have gone on after it was looked at, as long as the old worker ran.
-            held.lane.leasing.load(layout.unpack_lease(one.lease), self._now)
+            self._lease(held, one.lease)
         else:
-            held.lane.leasing.drop(self._wall_ms)
+            self._tell(held.lane.leasing.drop(self._wall_ms))
         for segment in sorted(one.segments, key=attrgetter("first")):
             self._give(held, segment, is_old=True)
         waiting, held.waiting = held.waiting, NO_SEGMENTS
@@ -528,6 +529,16 @@ class Adoptions:
         self._counts["lanes_adopted"] += 1
         text = f"lane {held.lane_id} came from spool {one.name} and has {held.lane.messages} messages"
         self._outbox.event("info", "SYSTEM_AD_LANE_ADOPTED", text)
+
+    def _lease(self, held: HeldLane, packed: bytes) -> None:
+        """Let a lane be leased as it was; consumers that came before that was known are told."""
+        is_known = held.lane.lease is not None
+        told = held.lane.leasing.load(layout.unpack_lease(packed), self._now)
+        self._tell([] if is_known else told)
+
+    def _tell(self, events: list[FlowEvent]) -> None:
+        for event in events:
+            self._outbox.tell(event)
 
     def _give(self, held: HeldLane, segment: Segment, *, is_old: bool) -> None:
         if segment.first < held.floor:

@@ -278,6 +278,27 @@ def test_a_leased_lane_comes_to_its_new_home_with_lease_and_plan(monkeypatch: py
     assert driven.leased_at_once("open", "g", HOUR_MS)["continued"] is True
 
 
+@pytest.mark.parametrize("is_leased", [True, False])
+def test_consumers_of_a_lane_that_comes_are_told_what_became_of_its_lease_meanwhile(is_leased: bool) -> None:
+    old = leased()
+    if not is_leased:
+        old.leased_at_once("release", "g", 0)
+    driven, _ = new_home(old.disk, runs=True)
+    driven.lanes(LANES)
+    consumer = driven.bind(LANE)
+    driven.settle_down(0.1)
+    if is_leased:
+        old.leased_at_once("release", "g", 0)
+    else:
+        old.leased_at_once("open", "g", HOUR_MS)
+    old.restart()
+    driven.neighbours.running.clear()  # type: ignore[union-attr]
+    driven.settle_down(1.0)
+    turns = [wire.FLOW_INACTIVE, wire.FLOW_ACTIVE] if is_leased else [wire.FLOW_ACTIVE, wire.FLOW_INACTIVE]
+    assert [event[1] for event in driven.events if event[0] == consumer] == turns
+    assert (consumer in driven.delivered) is is_leased
+
+
 # -- notes -------------------------------------------------------------------------------------------------------
 
 
