@@ -288,7 +288,10 @@ class MoveJobs:
             return
         for index, position in enumerate(intent.positions):
             code = intent.refused.get(intent.first + index, 0)
-            if code:
+            if code == errors.SPOOL_DAMAGED:
+                job.refused += 1
+                job.error = (code, f"the message at position {position} cannot be read, and stays")
+            elif code:
                 # What lies ahead is counted when the job comes by.
                 job.refused += position < job.cursor
                 job.refusing[intent.target] = code

@@ -100,7 +100,7 @@ class Intent:
         self.positions = positions
         #: What the origin of each row will say.
         self.reasons = reasons
-        #: Sequence -> code, as far as the router answered.
+        #: Sequence -> code, as far as the router answered; also of what cannot be read, which it is not asked for.
         self.refused: dict[int, int] = {}
         #: The last sequence that was sent: the last messages may have gone before, by an operator for instance.
         self.sent_upto = self.last
@@ -112,6 +112,10 @@ class Intent:
     def last(self) -> int:
         """The last sequence."""
         return self.first + len(self.positions) - 1
+
+    def is_unreadable(self, index: int) -> bool:
+        """Tell whether the block of a row cannot be read: it stays where it is, and in nobody's way."""
+        return self.refused.get(self.first + index) == errors.SPOOL_DAMAGED
 
 
 class Mover:
@@ -395,8 +399,11 @@ class Moves:
         file: int | None = None
         for index, (position, reason) in enumerate(zip(intent.positions, intent.reasons, strict=True)):
             found = held.lane.find(position)
-            row = found and self._row(held, *found, index, intent.kind, reason)
-            if not found or not row:
+            if not found:
+                continue
+            row = self._row(held, *found, index, intent.kind, reason)
+            if row is None:
+                intent.refused[intent.first + index] = errors.SPOOL_DAMAGED
                 continue
             rows.append(row)
             # All rows go on in the spool file of the oldest; what is copied is new, and gets another one.
@@ -410,6 +417,7 @@ class Moves:
                 pasts[index] = _past_of(*found)
             else:
                 origins.append((settings.kind, settings.name, reason))
+        self._tell_unreadable(held, list(intent.refused.values()).count(errors.SPOOL_DAMAGED))
         self.count(held)
         if not rows:
             self._answer(mover, intent)
@@ -429,13 +437,21 @@ class Moves:
         )
         self._outbox.move(move, encode(rows))
 
+    def _tell_unreadable(self, held: HeldLane, rows: int) -> None:
+        if rows:
+            settings = held.lane.settings
+            held.count("messages_unreadable", rows)
+            text = f"{rows} messages of {settings.kind} {settings.name!r} cannot be moved: their blocks are damaged"
+            self._outbox.event("error", "SYSTEM_AD_MESSAGES_UNREADABLE", text)
+
     def count(self, held: HeldLane) -> None:
         """Count what of a move is in the figures of its lane; messages of it may have gone otherwise."""
         mover = self._movers.get(held.lane_id)
         intent = None if mover is None else mover.intent
         if intent is None or intent.kind == KIND_COPY or not intent.is_durable or intent.is_answered:
             return
-        sizes = [one[0].sizes[one[1]] for one in map(held.lane.find, intent.positions) if one is not None]
+        leaving = [at for index, at in enumerate(intent.positions) if not intent.is_unreadable(index)]
+        sizes = [one[0].sizes[one[1]] for one in map(held.lane.find, leaving) if one is not None]
         held.moving = intent.first, len(sizes), sum(sizes)
 
     def _row(
@@ -447,9 +463,6 @@ class Moves:
         try:
             row = self._blocks.rows(block)[segment.row_in_block(i)]
         except errors.UnavailableError:
-            held.count("messages_unreadable")
-            held.lane.gone(segment, i)
-            self._lanes.touched[held] = None
             return None
         meta = row.meta
         if meta is not None and kind != KIND_RETIRE:
@@ -484,6 +497,8 @@ class Moves:
         refused_dead: list[tuple[int, str]] = []
         for index, (position, reason) in enumerate(zip(intent.positions, intent.reasons, strict=True)):
             code = intent.refused.get(intent.first + index, 0)
+            if intent.is_unreadable(index):
+                continue  # it is tried again after a restart, like one that cannot be delivered
             if intent.kind == KIND_DEAD:
                 if not self._end_dead(mover.held, position, reason, code):
                     refused_dead.append((position, reason))

@@ -356,6 +356,60 @@ def test_what_died_in_a_crash_while_it_was_moved_is_delivered_to_nobody_when_the
     assert driven.totals[LANE][0] == 0
 
 
+# -- what cannot be read -------------------------------------------------------------------------------------
+
+
+def damage(driven: DrivenHome, number: int) -> tuple[bytes, bytes]:
+    """Damage one of the blocks on disk; gives it as it was."""
+    key, value = driven.disk.scan(Table.BLOCKS)[number]
+    driven.disk.commit([(Table.BLOCKS, key, value[:-1] + b"?")])
+    return key, value
+
+
+@pytest.mark.parametrize("why", ["moved", "copied", "expired", "retired"])
+def test_a_move_leaves_what_cannot_be_read_where_it_is(why: str) -> None:
+    source = P1 if why == "retired" else LANE
+    lanes = {**LANES, source: {**QUEUE, "partitions": 2 if why == "retired" else 0}}
+    driven = DrivenHome(limits=HomeLimits(cache_bytes_max=1))
+    driven.start(ROUTER, lanes)
+    meta = (1_000, 0, None, None) if why == "expired" else None
+    for first in (0, 2):
+        driven.store(([source], rows_of(2, first, meta=meta)))
+        driven.settle_down()
+    key, value = damage(driven, 0)
+    driven.kill()
+    driven.start(ROUTER, lanes)
+    job = None
+    if why == "retired":
+        driven.lanes({P1: {**QUEUE, "partitions": 1}})
+    elif why != "expired":
+        target = ["queue", "default", "other"]
+        job = driven.ask("endpoint.move", lane_id=LANE, target=target, copy=why == "copied")["job"]
+    driven.settle_down(1.1)
+    ((_, rows),) = driven.moves
+    assert [row[5] for row in rows] == [b"m2", b"m3"]
+    moving = driven.home.lanes.get(source).moving  # type: ignore[union-attr]
+    assert moving == (None if why == "copied" else (1, 2, 132)), "the figures have no more of the move"
+    driven.moved(source, 1, 4)
+    driven.settle_down(RETRY_S)
+    assert len(driven.moves) == 1
+    assert driven.totals[source][0] == (4 if why == "copied" else 2)
+    assert [event["event"] for event in driven.told] == ["SYSTEM_AD_MESSAGES_UNREADABLE"]
+    if job is not None:
+        report = driven.ask("job", job=job)
+        assert (report["state"], report["done"], report["refused"]) == ("done", 2, 2)
+        assert report["error"][0] == errors.SPOOL_DAMAGED
+    # The disk may be right after all the next time.
+    driven.disk.commit([(Table.BLOCKS, key, value)])
+    driven.kill()
+    driven.start(ROUTER, {LANE: settings_of("q"), P1: settings_of("q", partitions=2)})
+    flow = driven.bind(source)
+    driven.settle_down(1.1)
+    found = [row[5] for row in driven.delivered[flow].rows.values()] if flow in driven.delivered else []
+    found += [row[5] for _, rows in driven.moves for row in rows]
+    assert found[:2] == [b"m0", b"m1"]
+
+
 # -- partitions that are taken away --------------------------------------------------------------------------
 
 P0, P1 = THIRD, THIRD | 1
