@@ -91,7 +91,7 @@ class FlowVerbs:
 
     def _bind(self, flow: int, bind: Bind, now: float, _wall_ms: int) -> None:
         held = self._lanes.get(bind.lane)
-        if held is None:
+        if held is None or held.is_parting:  # the bind may have waited since before that was so
             detail = f"lane {bind.lane} is not here"
             self.tell([FlowEvent(flow, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT, detail)])
             return

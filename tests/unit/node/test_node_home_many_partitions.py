@@ -268,3 +268,21 @@ def test_what_deleted_lanes_leave_over_is_cleared_in_few_writes(driven: DrivenHo
     assert driven.disk.commits - before <= 5
     assert not driven.home.stats()["lanes_to_clear"]
     assert driven.disk.count(Table.RECORDS) == 0
+
+
+def test_a_bind_that_waits_for_a_lane_that_goes_to_another_worker_comes_to_nothing(
+    driven: DrivenHome,
+) -> None:
+    """Else nobody else is served, if the lane comes back before that worker has it: a partition has one consumer."""
+    lane_id = LANES[BINDS_PER_TICK]
+    driven.store(([lane_id], rows_of(1)))
+    driven.settle_down(0.1)
+    bind_all(driven)
+    driven.store(producer=None, parts=(lane_id,))
+    driven.settle_down(1.0)
+    gone = [event for event in driven.events if event[1] == wire.FLOW_CLOSED]
+    assert [event[:3] for event in gone] == [[BINDS_PER_TICK + 1, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT]]
+    driven.lanes({lane_id: SETTINGS})
+    flow = driven.bind(lane_id)
+    driven.settle_down(1.0)
+    assert driven.delivered[flow].order == [1]
