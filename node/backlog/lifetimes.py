@@ -12,6 +12,7 @@ messages that are spooled. An expired message that is out stays out: if it comes
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from node.backlog.backlog import NO_POSITIONS, PositionSet, runs_of
@@ -21,10 +22,13 @@ from node.backlog.time_index import NO_TIMES, Schedule, TimeIndex
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from angarium_server.frames.settings import LaneSettings
     from node.backlog.backlog import Backlog
 
 #: Segments, and runs of delayed messages, that are served in one call of `run`.
 SERVED_MAX: Final = 256
+#: What settings say of the times of all messages; a redelivery delay begins when it is needed.
+_times_of: Final = attrgetter("respect_ttl", "max_ttl_s", "delivery_delay_ms")
 
 
 class Lifetimes:
@@ -108,14 +112,29 @@ class Lifetimes:
             return [self.expires_ms(segment, 0)] * segment.count
         return [self.expires_ms(segment, i) for i in range(segment.count)]
 
-    def apply_settings(self, wall_ms: int) -> None:
-        """Follow changed settings."""
+    def apply_settings(self, before: LaneSettings, wall_ms: int) -> None:
+        """Follow settings; mostly they say of times what those before said."""
+        if _times_of(before) == _times_of(self._backlog.settings):
+            self.follow_held(wall_ms)
+            return
         for segment in list(self._backlog.segments):
-            self.watch(segment)
-            if HELD in segment.state:
-                rows = range(segment.count)
-                for i, j in _spans([row for row in rows if self.due_ms(segment, row) <= wall_ms]):
-                    self._release(segment, i, j)
+            self._follow(segment, wall_ms)
+
+    def follow_held(self, wall_ms: int) -> None:
+        """Follow what changes for messages that are held, as `Backlog.in_order` does, and for no others.
+
+        Any client may ask for the order, and of millions of messages few are held.
+        """
+        if self._backlog.counts[HELD]:
+            for segment in [one for one in self._backlog.segments if HELD in one.state]:
+                self._follow(segment, wall_ms)
+
+    def _follow(self, segment: Segment, wall_ms: int) -> None:
+        self.watch(segment)
+        if HELD in segment.state:
+            rows = range(segment.count)
+            for i, j in _spans([row for row in rows if self.due_ms(segment, row) <= wall_ms]):
+                self._release(segment, i, j)
 
     def _arm(self, segment: Segment) -> None:
         """Have a segment looked at when the next of its rows expires or is due."""

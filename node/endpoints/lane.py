@@ -335,7 +335,7 @@ class Lane:
         if settings.retains != before.retains:
             self.retained = self._make_retained(settings)
         self._backlog.settings = settings
-        self._lifetimes.apply_settings(wall_ms)
+        self._lifetimes.apply_settings(before, wall_ms)
         if settings.last_value and not before.last_value:
             self._backlog.newest = 0
             self._backlog.replace_older(min(self.next_position - 1, self._lifetimes.filtered_upto))

@@ -136,7 +136,7 @@ class Leasing:
         if in_order == self._backlog.in_order:
             return []
         self._backlog.in_order = in_order
-        self._lifetimes.apply_settings(wall_ms)
+        self._lifetimes.follow_held(wall_ms)
         return self._consumers.apply_settings()
 
     def claim(self, segment: Segment) -> None:

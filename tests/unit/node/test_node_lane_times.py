@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from node.backlog.lifetimes import SERVED_MAX
+from node.backlog.lifetimes import SERVED_MAX, Lifetimes
 from node.endpoints.topic_selector import EXAMINED_MAX
 from tests.share import short
 from tests.unit.node.lane_driver import ACCEPTED, FAILED, Driver, checked_drivers, row
+
+if TYPE_CHECKING:
+    from node.backlog.segment import Segment
 
 make = pytest.fixture(checked_drivers)
 
@@ -213,6 +216,42 @@ def test_without_that_consumer_the_settings_count_again(make: type[Driver]) -> N
     driver.put(row(0, delay=1000), row(1, priority=1), row(2, priority=9))
     driver.bind(2)
     assert driver.deliver() == {2: [3, 2]}
+
+
+@pytest.mark.parametrize("what", ["order", "lease", "settings"])
+def test_what_changes_the_times_of_few_messages_looks_at_no_others(
+    make: type[Driver], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A million messages with a time to live took a fifth of a second, each time a client came that asks for order."""
+    driver = make()
+    for _ in range(20):
+        driver.fill(5, ttl=60_000, delay=1)
+    driver.pass_ms(10)
+    driver.tick()
+    held = driver.put(row(0, ttl=60_000, delay=1_000), row(1))
+    seen: list[Segment] = []
+    watch = Lifetimes.watch
+
+    def watched(lifetimes: Lifetimes, segment: Segment) -> None:
+        seen.append(segment)
+        watch(lifetimes, segment)
+
+    monkeypatch.setattr(Lifetimes, "watch", watched)
+    if what == "settings":
+        driver.configure(egress_enabled=False, dead_message_queue="other")
+        driver.configure(egress_enabled=True)
+        assert seen == [held, held]
+        return
+    if what == "lease":
+        driver.lane.leasing.take("g", 60_000, driver.now, driver.wall_ms)
+    else:
+        driver.bind(1, in_order=True)
+    assert seen == [held]
+    driver.lane.leasing.end(driver.wall_ms)
+    driver.unbind(1)
+    assert seen == [held]
+    later(driver, 60_000)
+    assert driver.states() == {102: "ready"}, "all others have lived"
 
 
 def test_the_delay_of_the_endpoint_counts_in_order_too(make: type[Driver]) -> None:
