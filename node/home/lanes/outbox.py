@@ -211,6 +211,7 @@ class Outbox:
         """Forget what is to be said: its router is gone."""
         self.frames.clear()
         self._told.clear()
+        self._moves.clear()
 
     def take_frames(self) -> list[list[bytes]]:
         """Give the frames, in order."""

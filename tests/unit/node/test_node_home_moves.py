@@ -267,6 +267,28 @@ def test_a_move_is_asked_for_again_of_another_router() -> None:
     assert [header[:2] for header, _ in driven.moves] == [[LANE, 1], [LANE, 1]]
 
 
+def test_another_router_is_asked_for_a_move_when_it_knows_what_is_here_and_not_before() -> None:
+    driven = begun()
+    flow = driven.bind()
+    driven.store(([LANE], rows_of(1)))
+    driven.settle_down()
+    driven.settle(flow, (1, 1), outcome=wire.OUTCOME_REJECTED)
+    driven.tick()
+    driven.tick()
+    assert driven.begin_write()
+    assert driven.out is not None
+    number, changes = driven.out
+    driven.out = None
+    driven.disk.commit(changes)
+    driven.home.written(number, driven.now, driven.wall_ms)  # the MOVE leaves with the next turn
+    driven.start(ROUTER + 1)
+    driven.tick()
+    assert driven.moves == []
+    driven.lanes(LANES, complete=True)
+    driven.settle_down()
+    assert [header[:2] for header, _ in driven.moves] == [[LANE, 1]]
+
+
 def test_the_end_of_a_move_and_its_deletions_are_one_transaction() -> None:
     driven = begun()
     reject_all(driven)
