@@ -38,6 +38,7 @@ class Lifetimes:
         "_backlog",
         "_delayed",
         "_on_ready",
+        "_until",
         "delays",
         "filtered_upto",
     )
@@ -50,8 +51,10 @@ class Lifetimes:
         self.filtered_upto = POSITION_MAX
         #: HELD messages that wait for their redelivery delay; also some that were removed meanwhile.
         self._delayed = NO_POSITIONS
-        #: When redelivery delays end, in monotonic ms.
+        #: When redelivery delays end, in monotonic ms; also some of messages that were let go sooner.
         self.delays = NO_TIMES
+        #: While there may be such: position -> when the delay of a message ends that began since. None: there is none.
+        self._until: dict[int, int] | None = None
 
     def expires_ms(self, segment: Segment, i: int) -> int:
         """Give the wall ms at which a message expires, 0 for never."""
@@ -161,11 +164,13 @@ class Lifetimes:
         first = segment.first + i
         self._delayed.add(first, first + j - i - 1)
         self.delays.add(until_ms, first, j - i)
+        if self._until is not None:
+            self._until.update(dict.fromkeys(range(first, first + j - i), until_ms))
 
     def forget_delay(self, segment: Segment, i: int, j: int) -> None:
         """Take note that a run that was HELD is not any more."""
-        if self._delayed.count:
-            self._delayed.remove(segment.first + i, segment.first + j - 1)
+        if self._delayed.count and self._delayed.remove(segment.first + i, segment.first + j - 1):
+            self._until = self._until or {}
 
     def run(self, now_ms: int, wall_ms: int) -> bool:
         """Expire what expired and make ready what is due; tells whether more is due than one call does."""
@@ -178,7 +183,10 @@ class Lifetimes:
                 self._serve(segment, wall_ms)
         if delays.count:
             for first, count in delays.take(now_ms, SERVED_MAX):
-                self._end_delay(first, first + count - 1)
+                for i, j in self._over(range(first, first + count), now_ms):
+                    self._end_delay(i, j - 1)
+            if not delays.count:
+                self._until = None
         return self._is_due(timers, wall_ms) or self._is_due(delays, now_ms)
 
     @staticmethod
@@ -221,6 +229,16 @@ class Lifetimes:
                 if not waits:
                     self._make_ready(segment, start + a, start + b)
 
+    def _over(self, positions: range, now_ms: int) -> list[tuple[int, int]]:
+        """Give the runs [i, j) of those whose delay is over: others were let go, and wait anew."""
+        if self._until is None:
+            return [(positions.start, positions.stop)]
+        until = self._until
+        over = [position for position in positions if until.get(position, 0) <= now_ms]
+        for position in over:
+            until.pop(position, None)
+        return _spans(over)
+
     def _end_delay(self, first: int, last: int) -> None:
         for run_first, run_last in self._delayed.remove(first, last):
             for segment, i, j in self._backlog.segments.slices(run_first, run_last):
@@ -234,13 +252,14 @@ class Lifetimes:
 
     def clear(self) -> None:
         """Forget all delays; the backlog was purged."""
-        self._delayed, self.delays = NO_POSITIONS, NO_TIMES
+        self._delayed, self.delays, self._until = NO_POSITIONS, NO_TIMES, None
 
     def validate(self) -> None:
         """Check the structures."""
         self._delayed.validate()
         self.delays.validate()
         assert not NO_POSITIONS.count
+        assert self._until is None or self.delays.count
 
 
 def _spans(rows: list[int]) -> list[tuple[int, int]]:

@@ -209,6 +209,32 @@ def test_what_another_consumer_failed_waits_no_longer_than_what_it_did_not_get(m
     assert driver.deliver() == {}
 
 
+@pytest.mark.parametrize("why", ["order", "move"])
+def test_a_delay_that_was_cut_short_does_not_end_the_next_one(make: type[Driver], why: str) -> None:
+    driver = make(redelivery_delay=(1000, 1000, 100), access_type="non-exclusive")
+    driver.bind(1)
+    segment = driver.fill(3)
+    driver.deliver()
+    driver.settle(1, FAILED, (1, 3))
+    later(driver, 500)
+    if why == "order":
+        driver.bind(2, in_order=True)
+        driver.unbind(2)
+    else:
+        for i in range(3):
+            assert driver.lane.take(segment, i)
+            driver.lane.kept(segment, i, driver.now, driver.wall_ms)
+    assert driver.deliver() == {1: [1, 2, 3]}
+    driver.settle(1, FAILED, (2, 3))
+    later(driver, 990)
+    assert driver.deliver() == {}, "the first delay would have ended long ago"
+    later(driver, 20)
+    assert driver.deliver() == {1: [2, 3]}
+    driver.settle(1, ACCEPTED, (1, 3))
+    later(driver, 1000)
+    assert driver.lane.next_due() is None
+
+
 def test_without_that_consumer_the_settings_count_again(make: type[Driver]) -> None:
     driver = make(respect_priority=True)
     driver.bind(1, in_order=True)
