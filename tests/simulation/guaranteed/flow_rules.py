@@ -71,8 +71,9 @@ def forgotten(index: GuaranteedIndex) -> Iterator[Violation]:
             written = _written_by(index, event)
             for position in event.positions:
                 sent = index.emitted.get((lane, position), [])
-                # Only what that flow had then: a late word on what is somebody else's counts for nothing.
-                last = max((one for one in sent if one.at <= event.at), key=_time, default=None)
+                # Only what that flow had then: a late word on what is somebody else's counts for nothing, though that
+                # flow has it in the same moment.
+                last = max((one for one in sent if one.at < event.at), key=_time, default=None)
                 if last is None or last.flow != event.flow or last.worker != event.worker:
                     continue
                 if index.is_leased(lane) and _died_between(index, event.worker, last.at, event.at):
