@@ -20,7 +20,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from angarium import errors, wire
+from angarium import wire
 from router.asking.asks import refusal
 from router.guaranteed.endpoint_filters import EXCEPTION_MARK
 from router.guaranteed.endpoints import CLIENT_SUBSCRIPTIONS, QUEUE
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint, Endpoints
     from router.sessions.session import Session
 
-#: A controller that was away is asked again after this time.
+#: A controller that was away, or could not do it, is asked again after this time.
 RETRY_S: Final = 0.5
-_PASSING: Final = (errors.CONTROLLER_UNAVAILABLE, errors.INTERNAL)
+#: Refusals that say nothing of the queue: the families of "too slow", "too fast" and "not possible now".
+_PASSING_FAMILIES: Final = (408, 429, 500, 503)
 #: Subscriptions that one question names at most: 3 ms for a router that takes the change which follows.
 QUESTION_MAX: Final = 5_000
 
@@ -223,7 +224,7 @@ class StoredInterest:
                 return
             if ok:
                 self._answered(key, line, dict(zip(add, value["added"], strict=True)), len(remove))
-            elif refusal(value).code in _PASSING:
+            elif refusal(value).code // 100 in _PASSING_FAMILIES:
                 line.is_changed = True
                 line.ask_at = now + RETRY_S
             else:

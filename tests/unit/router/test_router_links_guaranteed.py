@@ -113,6 +113,21 @@ class TestStoredInterest:
         assert [*near.endpoint("#link/x").attributes["client_subscriptions"]] == ["a"]
         assert wire.IMPORTED in [frames[0] for frames in link.received]
 
+    @pytest.mark.parametrize("code", [errors.DISK_FULL, errors.CONTROL_RATE_EXCEEDED])
+    def test_a_refusal_that_passes_is_no_limit_of_the_queue(self, near: PublishNode, code: int) -> None:
+        """Of what the queue does not take the neighbour's endpoints lack each message, acknowledged as it is."""
+        link = neighbour(near)
+        near.held_asks = []
+        wants(link, a=ENDPOINT)
+        (ask,) = near.held_asks
+        near.held_asks = None
+        near.router.controller_answered(ask.ticket, False, [code, ""], near.now)
+        assert wire.IMPORTED not in [frames[0] for frames in link.received]
+        near.advance(1.0)
+        assert wire.IMPORTED in [frames[0] for frames in link.received]
+        near.publisher().publish("a")
+        assert [row.topic for row in near.stored("#link/x")] == ["a"]
+
     def test_what_is_above_the_limit_is_counted_told_once_and_asked_for_again(self, near: LinkedNode) -> None:
         near.limit = 2
         link = neighbour(near)
