@@ -319,8 +319,9 @@ class Consumers:
         reader = self.bound.readers.get(key)
         if reader is None:
             # Not `Reader[Flow](...)`: that takes longer than to make the reader.
+            backlog = self._backlog
             reader = self.bound.readers[key] = Reader(
-                key, flow.matches, by_priority=self._backlog.by_priority
+                key, flow.matches, by_priority=backlog.by_priority, in_order=backlog.in_order
             )
         reader.flows += 1
         flow.reader = reader
@@ -381,8 +382,8 @@ class Consumers:
         return events
 
     def wants_order(self) -> bool:
-        """Tell whether a consumer asks for the order of positions."""
-        return any(flow.options.in_order for flow in self.bound.consuming.values())
+        """Tell whether a consumer whose turn it is asks for the order of positions."""
+        return any(flow.options.in_order and flow.active for flow in self.bound.consuming.values())
 
     def forget(self, position: int) -> None:
         """Take a message from the flow that has it out."""

@@ -339,7 +339,7 @@ class Lane:
         if settings.last_value and not before.last_value:
             self._backlog.newest = 0
             self._backlog.replace_older(min(self.next_position - 1, self._lifetimes.filtered_upto))
-        return self._consumers.apply_settings()
+        return [*self._consumers.apply_settings(), *self.leasing.follow_consumers(wall_ms)]
 
     def _make_retained(self, settings: LaneSettings) -> Retained | None:
         if not settings.retains:

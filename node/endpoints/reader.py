@@ -21,7 +21,16 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from node.backlog.backlog import PositionSet, run_end, runs_of
-from node.backlog.segment import GONE, MOVING, POSITION_MAX, PRIORITY_MAX, PRIORITY_UNSET, READY, Segment
+from node.backlog.segment import (
+    GONE,
+    HELD,
+    MOVING,
+    POSITION_MAX,
+    PRIORITY_MAX,
+    PRIORITY_UNSET,
+    READY,
+    Segment,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +49,7 @@ SKIPPED_MAX: Final = 2_000
 _VISIBLE: Final = bytes(code not in (GONE, MOVING) for code in range(256))
 
 _READY: Final = bytes((READY,))
+_HELD: Final = bytes((HELD,))
 
 
 class Run(NamedTuple):
@@ -123,12 +133,16 @@ class Work:
 class Track:
     """How far the messages of one priority, or all of them, were looked at."""
 
-    __slots__ = ("_level", "_matches", "behind", "cursor")
+    __slots__ = ("_level", "_matches", "_waits", "behind", "cursor")
 
-    def __init__(self, level: int | None, matches: Callable[[Segment, int], bool] | None) -> None:
+    def __init__(
+        self, level: int | None, matches: Callable[[Segment, int], bool] | None, *, waits: bool
+    ) -> None:
         """Begin at the oldest message of a level, or of all, for which `matches` is true."""
         self._level = level
         self._matches = matches
+        #: Whether nothing overtakes a message that is held: an earlier one may be due later, if a clock was set back.
+        self._waits = waits
         #: Ready messages below it are in `behind`, or were examined and do not match.
         self.cursor = 0
         #: Positions below the cursor that became ready; some may be taken or gone since.
@@ -182,12 +196,13 @@ class Track:
             if start >= stop:
                 work.barred = True
                 return None
-            i, j, upto = self._scan(segment, start, stop, rows, work)
+            held = segment.state.find(_HELD, start, stop) if self._waits else -1
+            i, j, upto = self._scan(segment, start, stop if held < 0 else held, rows, work)
             run = _cut(segment, i, j, size) if i < j else None
             if run is not None and run.j < j:
                 upto = run.j
             self.cursor = segment.first + upto
-            if run is not None or work.exhausted or not work.skip():
+            if run is not None or work.exhausted or held >= 0 or not work.skip():
                 return run
             if stop < segment.count:
                 work.barred = True
@@ -263,7 +278,12 @@ class Reader(Generic[FlowT]):
     __slots__ = ("_by_level", "flows", "key", "tracks", "willing")
 
     def __init__(
-        self, key: object, matches: Callable[[Segment, int], bool] | None, *, by_priority: bool
+        self,
+        key: object,
+        matches: Callable[[Segment, int], bool] | None,
+        *,
+        by_priority: bool,
+        in_order: bool = False,
     ) -> None:
         #: Flows with the same key share the reader.
         self.key = key
@@ -273,7 +293,7 @@ class Reader(Generic[FlowT]):
         self.willing: deque[FlowT] = deque()
         levels: list[int | None] = [*range(PRIORITY_MAX, -1, -1)] if by_priority else [None]
         #: In the order in which they are served.
-        self.tracks = [Track(level, matches) for level in levels]
+        self.tracks = [Track(level, matches, waits=in_order) for level in levels]
         self._by_level = dict(zip(levels, self.tracks, strict=True))
 
     def readied(self, segment: Segment, i: int, j: int) -> None:

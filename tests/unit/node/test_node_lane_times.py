@@ -235,6 +235,19 @@ def test_a_delay_that_was_cut_short_does_not_end_the_next_one(make: type[Driver]
     assert driver.lane.next_due() is None
 
 
+def test_what_another_consumer_failed_comes_first_also_for_one_that_stood_by(make: type[Driver]) -> None:
+    """A bridge may wait for its turn for long: what came after a higher position it would take for transferred."""
+    driver = make(redelivery_delay=(1000, 1000, 100))
+    driver.bind(1)
+    driver.bind(2, in_order=True)
+    driver.fill(4)
+    assert driver.deliver() == {1: [1, 2, 3, 4]}
+    driver.settle(1, FAILED, (2, 2))
+    assert driver.deliver() == {}
+    driver.unbind(1)
+    assert driver.deliver() == {2: [1, 2, 3, 4]}
+
+
 def test_without_that_consumer_the_settings_count_again(make: type[Driver]) -> None:
     driver = make(respect_priority=True)
     driver.bind(1, in_order=True)
@@ -287,6 +300,21 @@ def test_the_delay_of_the_endpoint_counts_in_order_too(make: type[Driver]) -> No
     assert driver.deliver() == {}
     later(driver, 300)
     assert driver.deliver() == {1: [1, 2]}
+
+
+def test_in_order_nothing_overtakes_what_waits_longer_because_the_clock_was_set_back(
+    make: type[Driver],
+) -> None:
+    """Whoever publishes with positions as sequences would have it taken for stored."""
+    driver = make(delivery_delay_ms=300)
+    driver.bind(1, in_order=True)
+    driver.fill(2)
+    driver.wall_ms -= 200
+    driver.fill(2)
+    later(driver, 300)
+    assert driver.deliver() == {}
+    later(driver, 200)
+    assert driver.deliver() == {1: [1, 2, 3, 4]}
 
 
 def test_the_later_of_the_delays_of_message_and_endpoint_counts(make: type[Driver]) -> None:
