@@ -21,7 +21,7 @@ from angarium.errors import AngariumError, error_for
 from angarium_server.costs import flow_bytes
 from router.asking.asks import refusal
 from router.asking.requests import GivenAttributes  # noqa: TC001 - msgspec reads it at run time
-from router.flows.flow import Flow, Range, count_refused_bind
+from router.flows.flow import Flow, Range, count_refused_bind, why_unordered
 from router.flows.groups import check_group
 from router.ground.alarms import CLIENT_EGRESS_FLOWS, ENDPOINT_FLOWS, VPN_EGRESS_FLOWS
 from router.guaranteed.endpoints import QUEUE, TOPIC_ENDPOINT, Endpoint
@@ -175,8 +175,9 @@ class Binding:
             demand(session, endpoint, Level.CONSUME, "consuming from")
         if not endpoint.attributes["egress_enabled"]:
             raise error_for(errors.ENDPOINT_SHUTDOWN, f"egress of {endpoint.kind} {endpoint.name}")
-        if wish.in_order:
-            _check_order(endpoint)
+        unfit = why_unordered(endpoint) if wish.in_order else None
+        if unfit is not None:
+            raise unfit
         if not endpoint.durable and endpoint.flows:
             raise error_for(errors.ALREADY_BOUND, endpoint.name)
 
@@ -330,24 +331,6 @@ class Binding:
         flow.granted_messages, flow.granted_bytes = wish.messages, wish.bytes
         flow.answer = bind.answer
         return flow
-
-
-def _check_order(endpoint: Endpoint) -> None:
-    """Refuse order, and that no message is given up, of an endpoint that does not promise it.
-
-    Raises:
-        ForbiddenError: it has consumers side by side, or gives messages up that were sent once (40325).
-    """
-    attributes = endpoint.attributes
-    fits = (
-        ("access_type", "exclusive"),
-        ("max_redelivery_count", 0),
-        ("redelivery_enabled", True),
-    )
-    for name, value in fits:
-        if attributes[name] != value:
-            detail = f"{endpoint.name} has {name} {attributes[name]}, set it to {value}"
-            raise error_for(errors.QUEUE_UNFIT, detail)
 
 
 def _check_wish(wish: BindArguments) -> None:

@@ -25,10 +25,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
+from angarium.errors import error_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from angarium.errors import AngariumError
     from router.asking.requests import Answer
     from router.guaranteed.endpoints import Endpoint, LaneUsage
     from router.sessions.session import Session
@@ -361,6 +363,21 @@ class Flow:
 def count_refused_bind(endpoint: Endpoint, code: int) -> None:
     """Count a bind that was refused, by its reason."""
     endpoint.count(_BIND_REFUSED.get(code, _BIND_REFUSED_OTHER))
+
+
+def why_unordered(endpoint: Endpoint) -> AngariumError | None:
+    """Tell why an endpoint does not promise order, and that no message is given up (40325); None if it does."""
+    attributes = endpoint.attributes
+    fits = (
+        ("access_type", "exclusive"),
+        ("max_redelivery_count", 0),
+        ("redelivery_enabled", True),
+    )
+    for name, value in fits:
+        if attributes[name] != value:
+            detail = f"{endpoint.name} has {name} {attributes[name]}, set it to {value}"
+            return error_for(errors.QUEUE_UNFIT, detail)
+    return None
 
 
 def more(left: int, spoken_for: int, own: int, ends: int) -> int:

@@ -18,7 +18,7 @@ from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from router.flows.assignments import Assignments
 from router.flows.ends import Ends
-from router.flows.flow import Flow, HomeState, count_refused_bind
+from router.flows.flow import Flow, HomeState, count_refused_bind, why_unordered
 from router.guaranteed.permissions import Level, level_of
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ def _why_not(flow: Flow) -> AngariumError | None:
     flow.may_settle = level >= Level.CONSUME
     if level < (Level.READ_ONLY if flow.browse and not flow.is_of_group else Level.CONSUME):
         return error_for(errors.PERMISSION_DENIED, endpoint.name)
-    return None
+    return why_unordered(endpoint) if flow.in_order else None
 
 
 def _ignore(_endpoint: Endpoint) -> None:

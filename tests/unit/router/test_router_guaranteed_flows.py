@@ -250,6 +250,18 @@ def test_changed_attributes_end_the_flows_that_may_not_be_any_more(
     assert rig.homes[0].bound == {}
 
 
+def test_a_flow_in_order_ends_where_order_is_not_kept_any_more(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    """What another consumer had would come to a bridge behind higher positions, and be taken for transferred."""
+    flow = client.bind("q", in_order=True)["flow"]
+    client.bind("q")
+    rig.controller.put("q", access_type="non-exclusive")
+    assert [told[:3] for told in client.taken(wire.INDICATION)] == [
+        [flow, wire.FLOW_CLOSED, errors.QUEUE_UNFIT]
+    ]
+
+
 @pytest.mark.requirement("R180")
 def test_a_deleted_endpoint_takes_its_flows_along_before_its_lanes_go(
     rig: Rig, client: FakeClient, queue: Endpoint
