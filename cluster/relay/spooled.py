@@ -89,8 +89,9 @@ class Forwarder:
         self._endpoint_id = 0
         #: True while the flow, or the producer, was refused and is not asked for again.
         self.is_refused = False
-        #: Rows with their positions that wait for credit, oldest first, and the bytes they count for.
-        self._waiting: deque[tuple[int, Row]] = deque()
+        #: Rows that wait for credit, oldest first, with their positions and when they came (0: before the first tick),
+        #: and the bytes they count for.
+        self._waiting: deque[tuple[int, Row, float]] = deque()
         self._waiting_bytes = 0
         #: The time of the last tick, and until when what waits gathers.
         self._now = self._gather_until = 0.0
@@ -208,7 +209,7 @@ class Forwarder:
         self._add(position, row)
 
     def _add(self, position: int, row: Row) -> None:
-        self._waiting.append((position, row))
+        self._waiting.append((position, row, self._now))
         self._waiting_bytes += _spooled_bytes(row)
 
     def _outcome(self, position: int) -> int | None:
@@ -250,7 +251,7 @@ class Forwarder:
         if not self.producer or welcome is None:
             return
         while self._waiting and target.can_publish() and self._has_window(welcome) and not self._gathers():
-            position, row = self._waiting[0]
+            position, row, _ = self._waiting[0]
             if len(row[5]) + len(row[4] or b"") + slots.ROW_OVERHEAD_BYTES > welcome.max_batch_bytes:
                 self._waiting.popleft()
                 self._waiting_bytes -= _spooled_bytes(row)
@@ -291,11 +292,13 @@ class Forwarder:
         size = 0
         limit = min(slots.ROUND_BYTES_MAX, welcome.max_batch_bytes - slots.ROW_OVERHEAD_BYTES)
         while self._waiting and len(rows) < min(ROUND_ROWS_MAX, welcome.max_batch_rows):
-            position, row = self._waiting[0]
+            position, row, came_at = self._waiting[0]
             size += len(row[5]) + len(row[4] or b"") + slots.ROW_OVERHEAD_BYTES
             if rows and size > limit:
                 break
             self._waiting.popleft()
+            if row[3] is not None and came_at:
+                row = (*row[:3], aged(row[3], round((self._now - came_at) * 1000)), *row[4:])
             rows.append((position - first, *row[1:]))
             if runs and runs[-1][1] == position - 1:
                 runs[-1] = (runs[-1][0], position)

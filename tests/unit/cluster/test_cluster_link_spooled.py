@@ -170,6 +170,19 @@ def test_ages_are_counted_by_the_clock_of_the_router_that_stored_them() -> None:
     assert rows[0][wire.ROW_META] == [6_000, 0, None, None]
 
 
+@pytest.mark.requirement("R204")
+def test_time_goes_on_for_what_waits_for_the_window_of_the_neighbour() -> None:
+    bench = Bench(producer_bytes=1_000)
+    bench.forwarder.tick(10.0)
+    bench.deliver(1, size=1_000)
+    bench.deliver(2, meta=[8_000, 3_000, None, None], stored=NOW_MS - 1_000)
+    bench.published()
+    bench.forwarder.tick(11.5)
+    bench.acked(1)
+    ((_, rows),) = bench.published()
+    assert rows[0][wire.ROW_META] == [5_500, 500, None, None]
+
+
 def test_a_window_bounds_what_is_under_way() -> None:
     bench = Bench(producer_bytes=10_000)
     for position in range(1, 31):
