@@ -133,7 +133,7 @@ class Pair(ABC):
         self.error: AngariumError | None = None
         #: Code of a refusal -> when operators were told of it.
         self._told: dict[int, float] = {}
-        #: The wall clock of each router less our own, in ms.
+        #: The wall clock of each router less `_clock_ms`.
         self._offsets_ms = [0, 0]
         #: When flows and producers that were refused are asked for again.
         self._open_at: float | None = None
@@ -273,7 +273,7 @@ class Pair(ABC):
         assert session is not None
         assert session.welcome is not None
         said_ms = session.welcome.link.get("wall_ms", 0)
-        self._offsets_ms[side] = int(said_ms) - int(self._wall_s() * 1000)
+        self._offsets_ms[side] = int(said_ms) - self._clock_ms(side, now)
         if side == FAR:
             self._join(now)
             return
@@ -282,6 +282,11 @@ class Pair(ABC):
         self.error = None
         self._refusals.clear()
         self._became_up()
+
+    def _clock_ms(self, side: int, now: float) -> int:
+        """Give the time that the clock of a router is compared with: one of this host is set when ours is."""
+        is_here = side == OWN or self._far_url == self._own_url
+        return int((self._wall_s() if is_here else now) * 1000)
 
     # -- relaying --------------------------------------------------------------------------------------------
 
@@ -325,7 +330,7 @@ class Pair(ABC):
         try:
             for forwarder in self.forwarders[side]:
                 if forwarder.flow == event.flow:
-                    forwarder.messages(event.parts, event.batches, int(self._wall_s() * 1000))
+                    forwarder.messages(event.parts, event.batches, self._clock_ms(side, now))
         except AngariumError as error:
             self._fail(error, now)
 

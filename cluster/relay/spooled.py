@@ -78,7 +78,7 @@ class Forwarder:
     MORE_WISHES: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, source: LinkSession, target: LinkSession, queue: str, clock_offset_ms: int) -> None:
-        """Ask for the flow and the producer; the offset is the clock of the source's router less that of this."""
+        """Ask for the flow and the producer; the offset is the clock of the source's router less that of `messages`."""
         self._source = source
         self._target = target
         self._queue = queue

@@ -27,6 +27,8 @@ from cluster.relay.pair import (
 )
 from cluster.relay.runtime import RelayRuntime
 from router.ground.config import Identity
+from tests.unit.cluster.played_relay import sent
+from tests.unit.cluster.spooled_requests import answer, requests
 from tests.unit.declared_metrics import differences
 from tests.welcome import welcome
 
@@ -41,7 +43,9 @@ class Bench:
         self.now = 100.0
         config = LinkConfig(neighbour="b", addresses=list(addresses), vpns=["default"])
         runtime = RelayRuntime(node="a", identity=IDENTITY)
-        around = Surroundings(runtime, 7, "ipc:///own", self.outbox, random.Random(1))
+        #: The clock of this host, which its router reads too.
+        self.wall_s = 0.0
+        around = Surroundings(runtime, 7, "ipc:///own", self.outbox, random.Random(1), lambda: self.wall_s)
         self.channel = Channel(around, config, "default", self.now)
         self.events: list[dict[str, Any]] = []
 
@@ -77,8 +81,8 @@ class Bench:
         found: dict[str, Any] = wire.unpack(frames[1])
         return found
 
-    def welcome(self, side: int, node: str = "b") -> None:
-        link = {"node": node, "node_id": f"id-{node}", "cluster": "c"}
+    def welcome(self, side: int, node: str = "b", wall_ms: int = 0) -> None:
+        link = {"node": node, "node_id": f"id-{node}", "cluster": "c", "wall_ms": wall_ms}
         body = welcome(node=node, max_batch_rows=1_000, max_batch_bytes=1 << 20, link=link)
         self.receive(side, wire.WELCOME, body)
 
@@ -112,6 +116,29 @@ def test_the_neighbour_is_asked_first_and_the_own_router_hears_who_answered() ->
     bench.welcome(OWN, "a")
     assert [*states, bench.channel.state] == [State.JOINING, State.UP]
     bench.effects()
+
+
+@pytest.mark.requirement("R204")
+@pytest.mark.parametrize(("source", "stored_ms"), [(FAR, 499_000), (OWN, 3_699_000)])
+def test_ages_are_right_although_the_clock_of_this_host_was_set(source: int, stored_ms: int) -> None:
+    """A host may have begun with a wrong clock, and its links are up for months."""
+    bench = Bench("tcp://far:1")
+    bench.wall_s = 100.0
+    bench.until_connect()
+    bench.welcome(FAR, wall_ms=500_000)
+    bench.effects()
+    bench.welcome(OWN, "a", wall_ms=100_000)
+    here, there = bench.channel.sessions[source], bench.channel.sessions[1 - source]
+    assert here is not None
+    assert there is not None
+    answer(here, requests(here)[0][0], {"flow": 5, "endpoint_id": 9})
+    answer(there, requests(there)[-1][0], {"producer": 3})
+    bench.wall_s = 3_700.0
+    rows = [[0, "t", wire.MODE_PERSISTENT, [8_000, 0, None, None], None, b""]]
+    head = [5, [[0, 1, [[1, 1]], None, stored_ms, None]]]
+    bench.channel.received(source, [wire.MESSAGES, wire.pack(head), wire.pack(rows)], bench.now)
+    (published,) = [frames for frames in sent(there) if frames[0] == wire.PUBLISH]
+    assert wire.unpack(published[2])[0][wire.ROW_META] == pytest.approx([7_000, 0, None, None], abs=20)
 
 
 def test_another_node_at_the_address_is_not_joined() -> None:
