@@ -583,8 +583,8 @@ class Router:
             self.retained.retiring(a_round)
         if producer is not None:
             self.publishing.spooling.take(a_round, producer, now)
-        elif session.closed and session.is_neighbour:
-            # The neighbour may be back, and newer messages of the same publishers may have been here sooner.
+        elif session.closed and session.kind.is_relay:
+            # It may be back, and newer messages of the same publishers may have been here sooner.
             self.counters.totals["discard.client-not-connected"] += a_round.rows
         else:
             self.dispatcher.deliver(a_round, now)

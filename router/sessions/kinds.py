@@ -24,6 +24,8 @@ class SessionKind(NamedTuple):
     is_neighbour: bool = False
     #: Only processes of this node may be it.
     is_of_node: bool = False
+    #: Brings what was published elsewhere, by those whose next messages may come with its next session.
+    is_relay: bool = False
     #: Added to the mode of a batch of it (`wire.MATCH_...`).
     match_bits: int = 0
     #: Rounds and bytes of it that may be under way; 0: as the configuration says.
@@ -45,6 +47,7 @@ BRIDGE: Final = SessionKind(
     username=wire.BRIDGE_USERNAME,
     is_client=False,
     is_of_node=True,
+    is_relay=True,
     match_bits=wire.MATCH_TRAILS,
     rounds_max=32_768,  # bytes are what bounds it, so many lone messages fit on a path of 200 ms too
     bytes_max=wire.LINK_BYTES,
@@ -56,6 +59,7 @@ BRIDGE: Final = SessionKind(
 GATEWAY: Final = BRIDGE._replace(
     name="gateway",
     username=wire.GATEWAY_USERNAME,
+    is_relay=False,
     match_bits=0,
     rounds_max=4_096,  # one holds what many clients said in one turn
     bytes_max=32 << 20,  # it is beside the router, so no path has to be filled

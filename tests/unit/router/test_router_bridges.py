@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
+from angarium.topic import slot_of
 from cluster import objects
 from router.ground.config import Identity
 from tests.unit.router.wired_node import WiredNode, snapshot
@@ -139,6 +140,24 @@ def test_what_a_bridge_publishes_says_where_it_has_been(node: WiredNode) -> None
     for _ in range(2):
         bridge.publish_raw([[0, "t/1", 0, TRAIL, None, b""]])
     assert [row[3] for row in subscriber.rows()] == [TRAIL, TRAIL]
+
+
+@pytest.mark.requirement("R3")
+def test_the_order_of_a_publisher_holds_when_a_bridge_comes_again(node: WiredNode) -> None:
+    """What a busy worker still has of its first connection would come behind what the second one brings."""
+    subscriber = node.client(client_name="s")
+    subscriber.subscribe("t/>")
+    table = node.router.shards.table
+    topics = [f"t/{number}" for number in range(20)]
+    slow, quick = (next(t for t in topics if table[slot_of(t)] == worker) for worker in (0, 1))
+    first, _ = come(node, hello_own())
+    node.pause(0)
+    first.publish((slow, b"first"))
+    second, _ = come(node, hello_own(bridge=says(incarnation=2)))
+    second.publish((quick, b"second"))
+    node.unpause(0)
+    node.settle()
+    assert subscriber.payloads() == [b"second"]
 
 
 @pytest.mark.parametrize("count", [1, 20])
