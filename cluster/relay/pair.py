@@ -16,6 +16,8 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+import msgspec
+
 from angarium import errors, wire
 from angarium.client.protocol.events import Closed, Noticed, Opened, Replied, Retired, TableChanged
 from angarium.errors import AngariumError, error_for
@@ -48,6 +50,8 @@ OPEN_AGAIN_S: Final = 0.5
 #: A pair that was up for so long begins with short pauses again.
 FORGIVE_AFTER_S: Final = 5.0
 KEEPALIVE_MS: Final = 1_000
+#: What comes of a batch, or of an answer, that is none: they are looked into here, and not by the session.
+_NONSENSE: Final = (msgspec.MsgspecError, LookupError, TypeError, ValueError, RecursionError)
 #: What is refused is tried again and again: one event for a reason in this time.
 REFUSAL_EVENT_S: Final = 60.0
 
@@ -219,7 +223,10 @@ class Pair(ABC):
         if (
             session is not None and self.state is not State.WAITING
         ):  # what comes after the end says nothing new
-            self._take(side, session.receive(frames, now), now)
+            try:
+                self._take(side, session.receive(frames, now), now)
+            except _NONSENSE as error:
+                self._ended(side, error_for(errors.MALFORMED_FRAME, f"the router sent: {error!r}"), now)
 
     def lost(self, side: int, error: AngariumError, now: float) -> None:
         """The connection of a side is gone, or could not be made."""

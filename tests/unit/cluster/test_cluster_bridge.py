@@ -133,6 +133,31 @@ def test_it_comes_as_a_client_over_there_and_with_the_secret_of_the_run_here() -
     assert hello["bridge"] == who
 
 
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [wire.DELIVER, wire.pack([0, [[1, None]], 0]), b"\xc1"],
+        [wire.DELIVER, wire.pack([0, [[1, None]], 0]), wire.pack([[0, 7, 0, None, None, b""]])],
+        [wire.MESSAGES, wire.pack([5, [[0, 1, [[1, 1]], None, 0, None]]]), b"\xc1"],
+        [wire.ANSWER],
+    ],
+)
+def test_what_no_router_sends_costs_the_connection_and_not_the_process(frames: list[bytes]) -> None:
+    """Batches are opened here only; and the far router may be of another organisation, or of another version."""
+    bench = Bench(remote_queue="q")
+    said = bench.up()
+    number = next(header[0] for operation, header in said if operation == wire.REQUEST)
+    if frames[0] == wire.MESSAGES:
+        bench.receive(FAR, wire.ANSWER, [number, 0, {"flow": 5, "endpoint_id": 9, "active": True}])
+    elif frames[0] == wire.ANSWER:
+        frames = [*frames, wire.pack([number, 0, {}])]
+    bench.channel.received(FAR, frames, bench.now)
+    bench.effects()
+    assert bench.channel.error is not None
+    assert bench.channel.error.code == errors.MALFORMED_FRAME
+    assert ("VPN_BRIDGE_REFUSED", errors.MALFORMED_FRAME) in bench.events
+
+
 def test_without_addresses_it_logs_in_a_client_of_this_host_at_the_own_router() -> None:
     bench = Bench(addresses=[], server_name="")
     connect = bench.until_connect()
