@@ -467,8 +467,8 @@ class Moves:
         meta = row.meta
         if meta is not None and kind != KIND_RETIRE:
             times = _times_left(segment, i, self._wall_ms)
-            if kind == KIND_DEAD:
-                times = (times[0] if _is_tried_again(held, reason) else 0, 0)
+            if kind == KIND_DEAD and not _is_tried_again(held, reason):
+                times = (0, 0)
             meta = (*times, meta[2], meta[3])
         return index, row.topic, row.flags, meta, row.properties, row.payload
 

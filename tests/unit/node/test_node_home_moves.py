@@ -96,6 +96,20 @@ def test_what_a_neighbour_refused_lives_no_longer_in_the_queue_for_another_try()
     assert (delay_ms, priority, key) == (0, 7, "key")
 
 
+@pytest.mark.requirement("R204")
+def test_what_a_neighbour_refused_is_delivered_no_sooner_by_another_try() -> None:
+    driven = begun(name="#link/b", dead_message_queue="#link/b/retry")
+    flow = driven.bind(in_order=True)
+    driven.store(([LANE], rows_of(1, meta=(0, 60_000, 7, "key"))))
+    driven.settle_down()
+    driven.settle(flow, (1, 1), outcome=wire.OUTCOME_REJECTED)
+    driven.settle_down(0.05)
+    ((_, rows),) = driven.moves
+    ttl_ms, delay_ms, priority, key = rows[0][wire.ROW_META]
+    assert 50_000 < delay_ms < 60_000
+    assert (ttl_ms, priority, key) == (0, 7, "key")
+
+
 def test_what_dies_while_it_is_copied_moves_to_the_dead_message_queue_after_that() -> None:
     driven = begun()
     driven.store(([LANE], [row_of(i, b"%d" % i, meta=[500, 0, None, None]) for i in range(2)]))
