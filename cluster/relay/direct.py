@@ -11,6 +11,7 @@ as a client would, so that no router has to.
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -60,8 +61,9 @@ class Relay:
         self._table = b""
         #: In the order of their coming; bounded by the credit of the source.
         self._rounds: deque[_Waiting] = deque()
-        #: Wishes of the source's node that the target was not told yet; bounded by what that node exports.
-        self._wishes: deque[tuple[int, Entries]] = deque()
+        #: Wishes of the source's node that the target was not told yet, in pieces with the newest of each pattern;
+        #: changes that follow each other are one piece, so all of them are bounded by what that node exports.
+        self._wishes: deque[tuple[int, dict[str, int]]] = deque()
         #: True once the target has confirmed all of a snapshot.
         self.is_synchronised = False
         self.messages = 0
@@ -89,7 +91,7 @@ class Relay:
     @property
     def untold(self) -> int:
         """Count the wishes that wait to be told."""
-        return sum(len(entries) for _, entries in self._wishes)
+        return sum(len(wishes) for _, wishes in self._wishes)
 
     def passed(self, event: Passed) -> None:
         """Take messages of the source."""
@@ -160,12 +162,10 @@ class Relay:
 
     def exported(self, event: Exported) -> None:
         """Take what the source's node wants; changes that wait are told together."""
-        kind, waiting = self._wishes[-1] if self._wishes else (event.kind, [])
-        fits = len(waiting) + len(event.entries) <= wire.MAX_WISHES_PER_FRAME
-        if waiting and kind == event.kind == wire.EXPORTS_CHANGES and fits:
-            waiting.extend(event.entries)
+        if self._wishes and self._wishes[-1][0] == event.kind == wire.EXPORTS_CHANGES:
+            self._wishes[-1][1].update(event.entries)
         else:
-            self._wishes.append((event.kind, event.entries))
+            self._wishes.append((event.kind, dict(event.entries)))
         self.go_on()
 
     def go_on(self) -> None:
@@ -173,7 +173,18 @@ class Relay:
         self._publish()
         target = self._target
         while self._wishes and target is not None and target.can_tell():
-            target.tell(*self._wishes.popleft())
+            target.tell(*self._next_wishes())
+
+    def _next_wishes(self) -> tuple[int, Entries]:
+        """Take what is told next."""
+        kind, wishes = self._wishes[0]
+        entries = list(islice(wishes.items(), wire.MAX_WISHES_PER_FRAME))
+        if kind != wire.EXPORTS_CHANGES or len(entries) == len(wishes):
+            self._wishes.popleft()
+            return kind, list(wishes.items())
+        for pattern, _ in entries:
+            del wishes[pattern]
+        return kind, entries
 
     def _publish(self) -> None:
         target, rounds = self._target, self._rounds

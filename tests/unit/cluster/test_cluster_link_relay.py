@@ -141,15 +141,21 @@ def test_wishes_wait_for_the_other_side_and_for_its_answers() -> None:
     assert len(sent(target)) == 3
 
 
-def test_changes_that_wait_are_told_together_and_in_order() -> None:
+def test_of_changes_that_wait_the_newest_of_each_pattern_is_told_in_its_place() -> None:
+    """Answers wait for the controller of the target, and what is subscribed meanwhile changes all the time."""
     source, target = make_session(), make_session()
     relay = Relay(source)
     relay.exported(Exported(wire.EXPORTS_COMPLETE, []))
-    for number in range(10):
-        relay.exported(Exported(wire.EXPORTS_CHANGES, [("x", number)]))
+    for number in range(3_000):
+        relay.exported(Exported(wire.EXPORTS_CHANGES, [("x", number), (f"y/{number % 1_500}", 4)]))
+    assert relay.untold == 1_501
     relay.open(target)
     told = [wire.unpack(frames[1])[1:] for frames in sent(target)]
-    assert told == [[wire.EXPORTS_COMPLETE, []], [wire.EXPORTS_CHANGES, [["x", n] for n in range(10)]]]
+    kinds = [kind for kind, _ in told]
+    assert kinds == [wire.EXPORTS_COMPLETE, wire.EXPORTS_CHANGES, wire.EXPORTS_CHANGES]
+    assert [len(entries) for _, entries in told] == [0, wire.MAX_WISHES_PER_FRAME, 501]
+    assert told[1][1][0] == ["x", 2_999]
+    assert relay.untold == 0
 
 
 def test_a_router_that_breaks_the_protocol_ends_its_session() -> None:
