@@ -10,6 +10,7 @@ from angarium import errors
 from angarium.pipeline.dataset import journal
 from angarium.pipeline.dataset.files import LocalFiles, walk
 from angarium.pipeline.dataset.journal import Change
+from angarium.pipeline.dataset.layout import topic_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,3 +106,13 @@ def test_a_file_is_created_whole_and_once(files: LocalFiles) -> None:
     assert not files.create("a/b.json", "two")
     assert files.read("a/b.json") == "one"
     assert [entry.name for entry in files.entries("a")] == ["b.json"]
+
+
+@pytest.mark.parametrize("level", ["x.crc", ".crc", ".x.parquet.crc"])
+def test_a_topic_may_be_called_like_a_check_sum(files: LocalFiles, level: str) -> None:
+    """A batch moves what is found in its staging, and removes the rest of it."""
+    folder = files.root / "date=2026-03-01" / topic_directory(f"{level}/7", 1)
+    folder.mkdir(parents=True)
+    for name in ("1.parquet", ".1.parquet.crc"):
+        (folder / name).write_text("x")
+    assert found(files) == [f"date=2026-03-01/topic_1={level}/1.parquet"]

@@ -113,11 +113,8 @@ class LocalFiles:
         """Give what is in a directory, by name; nothing if there is no such directory."""
         try:
             with os.scandir(self.root / path) as found:
-                return sorted(
-                    Entry(_join(path, one.name), one.is_dir(), one.stat().st_size)
-                    for one in found
-                    if not one.name.endswith(".crc")
-                )
+                entries = (Entry(_join(path, one.name), one.is_dir(), one.stat().st_size) for one in found)
+                return sorted(entry for entry in entries if not _is_check_sum(entry))
         except FileNotFoundError:
             return []
 
@@ -198,7 +195,7 @@ class ClusterFiles:
             Entry(_join(path, one.getPath().getName()), one.isDirectory(), one.getLen())
             for one in self._system.listStatus(place)
         )
-        return sorted(entry for entry in found if not entry.name.endswith(".crc"))
+        return sorted(entry for entry in found if not _is_check_sum(entry))
 
     def exists(self, path: str) -> bool:
         """Tell whether there is such a file or directory."""
@@ -257,6 +254,11 @@ class ClusterFiles:
 
 def _jvm(spark: SparkSession) -> Any:
     return spark.sparkContext._jvm
+
+
+def _is_check_sum(entry: Entry) -> bool:
+    """Tell whether Hadoop made it beside a file; a directory of such a name is that of a topic."""
+    return entry.name.endswith(".crc") and not entry.is_directory
 
 
 def _join(folder: str, name: str) -> str:
