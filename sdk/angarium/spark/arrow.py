@@ -1,6 +1,8 @@
 """Rows of messages as Arrow record batches: one list per column that is asked for, none for the others.
 
 Nothing is made per message but the values of these columns; packed properties are opened only if a column needs them.
+What no client of ours lets a message have, and another one has sent, is NULL, or the most that is possible: no message
+keeps a queue from being read, or what was read from being written again.
 Batches of messages are put together until there are enough for Spark, which has a price per record batch.
 """
 
@@ -15,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from angarium import wire
-from angarium.message import HEADER_KEYS, USER_PROPERTIES_KEY, unpack_properties
+from angarium import errors, wire
+from angarium.message import HEADER_KEYS, MAX_TTL_MS, USER_PROPERTIES_KEY, unpack_properties
 from angarium.spark.schema import texts_of
+from angarium.topic import check_topic
 from angarium.trail import key_of
 
 if TYPE_CHECKING:
@@ -32,8 +35,7 @@ if TYPE_CHECKING:
 BATCH_MESSAGES: Final = 10_000
 #: Bytes in the spool after which a record batch is full; what Spark hands over at once stays small.
 BATCH_BYTES: Final = 8 << 20
-#: Times that Spark's timestamps hold, in ms: the years 1 to 9999.
-_TIME_MIN: Final = -62_135_596_800_000
+#: Spark's timestamps hold no later times, in ms: the year 9999 is the last.
 _TIME_END: Final = 253_402_300_800_000
 _INT64_END: Final = 1 << 63
 
@@ -181,9 +183,7 @@ def _sent(messages: Messages) -> Values:
     values = messages.properties(HEADER_KEYS["sender_timestamp_ms"], int)
     if values is None:
         return _NULL
-    return _times(
-        [value if value is not None and _TIME_MIN <= value < _TIME_END else None for value in values]
-    )
+    return _times([value if value is not None and 0 <= value < _TIME_END else None for value in values])
 
 
 def _times(values: Sequence[int | None]) -> pa.Array:
@@ -194,7 +194,7 @@ def _sequence(messages: Messages) -> Values:
     values = messages.properties(HEADER_KEYS["sequence_number"], int)
     if values is None:
         return _NULL
-    return [value if value is not None and -_INT64_END <= value < _INT64_END else None for value in values]
+    return [value if value is not None and 0 <= value < _INT64_END else None for value in values]
 
 
 def _mode(flags: int) -> str:
@@ -210,11 +210,11 @@ def _flag(flag: int) -> Callable[[Messages], Values]:
 
 
 def _time_span(at: int) -> Callable[[Messages], Values]:
-    """Give a column of times that are 0 for none."""
+    """Give a column of times that are 0 for none, and at most what a client of ours lets a message have."""
 
     def column(messages: Messages) -> Values:
         values = messages.metas(at)
-        return _NULL if values is None else [value or None for value in values]
+        return _NULL if values is None else [min(value, MAX_TTL_MS) if value else None for value in values]
 
     return column
 
@@ -278,6 +278,22 @@ def _header(name: str) -> Callable[[Messages], Values]:
     return lambda messages: messages.properties(HEADER_KEYS[name], str) or _NULL
 
 
+def _reply_to(messages: Messages) -> Values:
+    values = messages.properties(HEADER_KEYS["reply_to"], str)
+    if values is None:
+        return _NULL
+    known = {value: value if value is not None and _is_topic(value) else None for value in set(values)}
+    return [known[value] for value in values]
+
+
+def _is_topic(text: str) -> bool:
+    try:
+        check_topic(text)
+    except errors.AngariumError:
+        return False
+    return True
+
+
 #: Gives the values of each column.
 _COLUMNS: Final[dict[str, Callable[[Messages], Values]]] = {
     "topic": lambda messages: [row[1] for row in messages.rows],
@@ -293,7 +309,7 @@ _COLUMNS: Final[dict[str, Callable[[Messages], Values]]] = {
     "ttl_ms": _time_span(0),
     "delay_ms": _time_span(1),
     "correlation_id": _header("correlation_id"),
-    "reply_to": _header("reply_to"),
+    "reply_to": _reply_to,
     "application_message_id": _header("application_message_id"),
     "application_message_type": _header("application_message_type"),
     "sender_id": _header("sender_id"),

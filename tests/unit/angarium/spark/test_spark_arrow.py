@@ -14,10 +14,12 @@ pytest.importorskip("pyspark")
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from angarium.client.protocol.messages import GuaranteedBatch, GuaranteedDelivery
-from angarium.message import Message, pack_rows, unpack_rows
+from angarium.message import MAX_TTL_MS, Message, pack_rows, unpack_properties, unpack_rows
 from angarium.spark import arrow
 from angarium.spark.arrow import Builder
+from angarium.spark.rows import Place, Target, rows_of
 from angarium.spark.schema import NAMES, schema
+from node.matching.batch import ClientRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -192,7 +194,11 @@ def test_record_batches_are_neither_small_nor_large(monkeypatch: pytest.MonkeyPa
         (4, "now", "sender_timestamp"),
         (4, 1 << 62, "sender_timestamp"),
         (4, -(1 << 60), "sender_timestamp"),
+        (4, -1, "sender_timestamp"),
         (5, (1 << 64) - 1, "sequence_number"),
+        (5, -1, "sequence_number"),
+        (2, "", "reply_to"),
+        (2, "a/" + 250 * "b", "reply_to"),
         (5, True, "sequence_number"),
         (5, 5.0, "sequence_number"),
         (10, ["no map"], "user_properties"),
@@ -210,3 +216,15 @@ def test_properties_that_cannot_be_read_are_null() -> None:
     delivery = GuaranteedDelivery(None, 0, [row], [(1, 1)], None, 1, None, 0)  # type: ignore[arg-type]
     (found,) = table(GuaranteedBatch(delivery, 0, 1), names=["payload", "sender_id", "user_properties"])
     assert found == {"payload": b"x", "sender_id": None, "user_properties": None}
+
+
+def test_what_another_publisher_said_strangely_is_read_and_written_again() -> None:
+    """A node takes any times that are no less than 0, and looks into no packed properties."""
+    spans, packed = (1 << 64) - 1, {2: "", 4: -1, 5: -1, 10: {"n": (1 << 64) - 1, 5: 6}}
+    row = pack_rows([(0, "a", 1, (spans, spans, 255, ""), msgspec.msgpack.encode(packed), b"x")])
+    assert msgspec.msgpack.decode(row, type=list[ClientRow])[0].meta is not None, "the check of a worker"
+    delivery = GuaranteedDelivery(None, 0, unpack_rows(row), [(1, 1)], None, 1, None, 0)  # type: ignore[arg-type]
+    found = Builder(schema(NAMES), "q").record_batch([GuaranteedBatch(delivery, 0, 1)])
+    ((_, topic, _, meta, properties, payload),) = rows_of(found, Place(Target(None)))
+    assert (topic, meta, payload) == ("a", (MAX_TTL_MS, MAX_TTL_MS, 255, ""), b"x")
+    assert unpack_properties(properties) == {10: {"n": (1 << 64) - 1}}
