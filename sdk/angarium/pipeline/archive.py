@@ -233,7 +233,7 @@ class _Run:
         job_id = open_checkpoint(self._files, folder, job)
         self._source = source or QueueSource(source_options(job, f"archive-{self._name}-{job_id}"))
         self._writer = BatchWriter(
-            self._files, job_id, levels=job.levels, directories_max=job.directories_max
+            self._files, job_id, self._checkpoint, levels=job.levels, directories_max=job.directories_max
         )
         self._merged = [0, 0]
         #: What a batch failed with; Spark hands on its text only.

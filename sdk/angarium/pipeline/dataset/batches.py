@@ -10,6 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from angarium.pipeline.dataset import journal, layout
+from angarium.pipeline.dataset.checkpoint import range_file
 from angarium.pipeline.dataset.files import walk
 from angarium.pipeline.dataset.journal import STAGING, Change
 
@@ -25,9 +26,12 @@ KEPT_BATCHES: Final = 2
 class BatchWriter:
     """Writes the batches of one checkpoint."""
 
-    def __init__(self, files: Files, job_id: str, *, levels: int, directories_max: int) -> None:
-        """Write into an archive, for one job; topics beyond `directories_max` share one."""
+    def __init__(
+        self, files: Files, job_id: str, checkpoint: str, *, levels: int, directories_max: int
+    ) -> None:
+        """Write into an archive, for one job with its checkpoint; topics beyond `directories_max` share one."""
         self._files = files
+        self._checkpoint = checkpoint
         self._prefix = f"batch-{job_id}-"
         self._levels = levels
         self._directories_max = directories_max
@@ -50,7 +54,7 @@ class BatchWriter:
         """Bring a batch into the archive, unless it is there; when this returns it is durable."""
         self.is_busy = True
         try:
-            change = self._write(rows, f"{self._prefix}{batch:012d}")
+            change = self._write(rows, batch)
         finally:
             self.is_busy = False
         if batch > self._counted:
@@ -58,18 +62,22 @@ class BatchWriter:
             self.messages += change.messages
             self.batches += 1
 
-    def _write(self, rows: DataFrame, name: str) -> Change:
-        change = journal.decided(self._files, name) or self._stage(rows, name)
+    def _write(self, rows: DataFrame, batch: int) -> Change:
+        name = f"{self._prefix}{batch:012d}"
+        change = journal.decided(self._files, name) or self._stage(rows, name, batch)
         journal.finish(self._files, change)
         old = [one.name for one in journal.changes(self._files, self._prefix) if one.name < name]
         journal.forget(self._files, old[: 1 - KEPT_BATCHES])
         return change
 
-    def _stage(self, rows: DataFrame, name: str) -> Change:
+    def _stage(self, rows: DataFrame, name: str, batch: int) -> Change:
         """Write a batch aside and decide it; give the decision, which may be another run's."""
         staging = f"{STAGING}/{name}-{uuid.uuid4().hex}"
         messages = self._write_aside(rows, staging)
         change = Change(name, staging, self._moves(staging, name), (), messages)
+        # Spark does not wait until its notes are on disk. If a power cut took the range of a batch that is decided,
+        # Spark would plan another one under the same number, and what that has more would be taken for archived.
+        self._files.sync([range_file(self._checkpoint, batch)])
         if journal.decide(self._files, change):
             return change
         self._files.remove(staging)

@@ -66,8 +66,13 @@ def parse_offset(text: str, where: str) -> str | None:
     return None if lines[-1] == _NO_OFFSET else lines[-1]
 
 
+def range_file(checkpoint: str, batch: int) -> str:
+    """Give the file that has the end of the range of a batch."""
+    return f"{checkpoint}/offsets/{batch}"
+
+
 def _end(files: Files, checkpoint: str, batch: int) -> str | None:
-    place = f"{checkpoint}/offsets/{batch}"
+    place = range_file(checkpoint, batch)
     return parse_offset(files.read(place), files.url(place)) if files.exists(place) else None
 
 
