@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import pytest
 
 from angarium import errors
+from angarium.pipeline.dataset import files as files_module
 from angarium.pipeline.dataset import journal
 from angarium.pipeline.dataset.files import LocalFiles, walk
 from angarium.pipeline.dataset.journal import Change
@@ -116,3 +118,16 @@ def test_a_topic_may_be_called_like_a_check_sum(files: LocalFiles, level: str) -
     for name in ("1.parquet", ".1.parquet.crc"):
         (folder / name).write_text("x")
     assert found(files) == [f"date=2026-03-01/topic_1={level}/1.parquet"]
+
+
+def test_what_a_decision_rests_on_outlasts_a_power_cut(
+    files: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name is on disk once the directory is that it is in; without its staging a change would count as done."""
+    lasting: list[Path] = []
+    monkeypatch.setattr(files_module, "_sync", lasting.append)
+    change = stage(files, "a")
+    journal.decide(files, change)
+    wanted = [f"{journal.JOURNAL}/a.json", *(source for source, _ in change.moves)]
+    folders = {files.root / parent for path in wanted for parent in PurePosixPath(path).parents}
+    assert folders <= set(lasting)

@@ -141,7 +141,7 @@ class LocalFiles:
             return False
         finally:
             partial.unlink(missing_ok=True)
-        _sync(target.parent)
+        self._sync_names([path])
         return True
 
     def move(self, source: str, target: str) -> None:
@@ -149,8 +149,7 @@ class LocalFiles:
         place = self.root / target
         if not place.parent.is_dir():
             place.parent.mkdir(parents=True, exist_ok=True)
-            for parent in PurePosixPath(target).parents:
-                _sync(self.root / parent)
+            self._sync_names([target])
         # Spark's check sum of a file has its name, and would be taken for that of another one.
         (self.root / source).with_name(f".{PurePosixPath(source).name}.crc").unlink(missing_ok=True)
         (self.root / source).rename(place)
@@ -165,12 +164,15 @@ class LocalFiles:
 
     def sync(self, paths: Iterable[str]) -> None:
         """Make files and the directories that they are in durable."""
-        parents = set()
+        paths = list(paths)
         for path in paths:
             _sync(self.root / path)
-            parents.add((self.root / path).parent)
-        for parent in sorted(parents):
-            _sync(parent)
+        self._sync_names(paths)
+
+    def _sync_names(self, paths: Iterable[str]) -> None:
+        """Make the names of files durable, and those of the directories that lead to them, whoever made them."""
+        for parent in sorted({parent for path in paths for parent in PurePosixPath(path).parents}):
+            _sync(self.root / parent)
 
 
 class ClusterFiles:
