@@ -247,8 +247,7 @@ class _Run:
         rows = self._spark.read.parquet(self._files.url(place))
         keys = (F.col("_metadata.file_name").alias("file"), slice_column(slice_us).alias("slice"))
         found = rows.groupBy(*keys).agg(F.count("*").alias("rows"), F.min(AT).alias("at")).collect()
-        parts = [Part(row.file, row.slice, row.rows, row.at or 0) for row in found]
-        return sorted(parts, key=lambda part: (part.file, part.slice))
+        return replay_plan.ordered(Part(row.file, row.slice, row.rows, row.at or 0) for row in found)
 
 
 @contextlib.contextmanager

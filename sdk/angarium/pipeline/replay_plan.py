@@ -8,6 +8,7 @@ says the newest file `done-N`.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 PLAN: Final = "plan.json"
 ROWS: Final = "rows"
 _DONE: Final = "done-"
+#: Which task of Spark's wrote a file, and which of its files it is: part-00003-UUID-c000.snappy.parquet.
+_NUMBERS: Final = re.compile(r"^part-(?P<task>\d+)-.*-c(?P<file>\d+)\.")
 #: Files that one batch stages at the same time, each by a task of its own.
 BATCH_FILES: Final = 4
 MICROSECONDS: Final = 1_000_000
@@ -64,6 +67,20 @@ class Plan:
     def done_before(self, number: int) -> int:
         """Give how many messages the batches before one have."""
         return sum(batch.rows for batch in self.batches[:number])
+
+
+def ordered(parts: Iterable[Part]) -> list[Part]:
+    """Sort parts as their messages are sorted.
+
+    The names of files alone would not do: Spark writes their numbers with so many digits at least.
+    """
+
+    def place(part: Part) -> tuple[int, int, int]:
+        found = _NUMBERS.search(part.file)
+        assert found is not None, f"a file of Spark's is not called {part.file}"
+        return int(found["task"]), int(found["file"]), part.slice
+
+    return sorted(parts, key=place)
 
 
 def batches_of(parts: Iterable[Part], *, paced: bool) -> tuple[Batch, ...]:

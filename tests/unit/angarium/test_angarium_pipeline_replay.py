@@ -83,6 +83,14 @@ def test_a_job_is_the_same_if_it_sends_the_same_to_the_same_place() -> None:
 PARTS = [Part(f"part-{number}", number % 2, 10 + number, 1000 * number) for number in range(6)]
 
 
+def test_parts_are_in_the_order_of_their_files_however_many_there_are() -> None:
+    """Spark numbers the tasks with five digits and the files of each with three, and with more once there are more."""
+    numbers = [(task, file) for task in (0, 7, 99_999, 100_000) for file in (0, 101, 999, 1000, 1001, 10_000)]
+    name = "part-{:05d}-0e7a8f41-c12d-4d0c-b5c9-c00012345678-c{:03d}.snappy.parquet"
+    parts = [Part(name.format(*number), slice_, 1, 0) for number in numbers for slice_ in (9, 10)]
+    assert replay_plan.ordered(sorted(parts, key=lambda part: part.file)) == parts
+
+
 def test_as_fast_as_possible_some_files_are_a_batch_in_their_order() -> None:
     found = replay_plan.batches_of(PARTS, paced=False)
     assert [batch.files for batch in found] == [
