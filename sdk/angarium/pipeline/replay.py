@@ -224,7 +224,7 @@ class _Run:
         """Copy the wanted messages in order and make the plan."""
         rows = select(read_archive(self._spark, self._job.path), self._job.selection)
         place = f"{self._folder}/{ROWS}"
-        self._files.remove(self._folder)
+        replay_plan.discard(self._files, self._folder)
         writer = in_order(rows).write.option("maxRecordsPerFile", self._job.file_messages)
         writer.parquet(self._files.url(place))
         slice_us = None if self._job.speed is None else int(SLICE_S * self._job.speed * MICROSECONDS)

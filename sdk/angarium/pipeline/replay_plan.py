@@ -128,6 +128,12 @@ def load(files: Files, folder: str) -> Plan | None:
     return Plan(values["sink"], values["slice_us"], batches)
 
 
+def discard(files: Files, folder: str) -> None:
+    """Remove a replay, its plan first: who is killed in between must not leave a plan that knows of nothing done."""
+    files.remove(f"{folder}/{PLAN}")
+    files.remove(folder)
+
+
 def next_batch(files: Files, folder: str) -> int:
     """Give the number of the first batch that is not known to be done."""
     names = (entry.name for entry in files.entries(folder))

@@ -127,3 +127,26 @@ def test_a_plan_is_kept_and_says_what_is_done(tmp_path: Path) -> None:
     for number in range(2):
         replay_plan.mark_done(files, "r", number)
         assert replay_plan.next_batch(files, "r") == number + 1
+
+
+class CutOffFiles(LocalFiles):
+    """Is killed while it removes a directory, when all but the plan is gone."""
+
+    def remove(self, path: str) -> None:
+        if not (self.root / path).is_dir():
+            super().remove(path)
+            return
+        for entry in self.entries(path):
+            if entry.name != replay_plan.PLAN:
+                super().remove(entry.path)
+        raise InterruptedError
+
+
+def test_a_replay_that_was_removed_in_part_is_begun_anew(tmp_path: Path) -> None:
+    """It would send batches again, of rows that were removed when it was finished."""
+    files = CutOffFiles(tmp_path)
+    replay_plan.save(files, "r", Plan("sink", None, replay_plan.batches_of(PARTS, paced=False)))
+    replay_plan.mark_done(files, "r", 1)
+    with pytest.raises(InterruptedError):
+        replay_plan.discard(files, "r")
+    assert replay_plan.load(files, "r") is None
