@@ -131,3 +131,11 @@ def test_what_a_decision_rests_on_outlasts_a_power_cut(
     wanted = [f"{journal.JOURNAL}/a.json", *(source for source, _ in change.moves)]
     folders = {files.root / parent for path in wanted for parent in PurePosixPath(path).parents}
     assert folders <= set(lasting)
+
+
+def test_what_goes_while_a_directory_is_listed_takes_nothing_else_with_it(files: LocalFiles) -> None:
+    """Another job makes and removes files in the journal all the time; a link to nothing looks as if it had gone."""
+    (files.root / "d").mkdir()
+    (files.root / "d" / "1.parquet").write_text("x")
+    (files.root / "d" / "2.parquet").symlink_to("nowhere")
+    assert found(files) == ["d/1.parquet"]

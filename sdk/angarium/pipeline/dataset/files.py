@@ -113,8 +113,8 @@ class LocalFiles:
         """Give what is in a directory, by name; nothing if there is no such directory."""
         try:
             with os.scandir(self.root / path) as found:
-                entries = (Entry(_join(path, one.name), one.is_dir(), one.stat().st_size) for one in found)
-                return sorted(entry for entry in entries if not _is_check_sum(entry))
+                entries = (_entry_of(path, one) for one in found)
+                return sorted(entry for entry in entries if entry is not None and not _is_check_sum(entry))
         except FileNotFoundError:
             return []
 
@@ -256,6 +256,14 @@ class ClusterFiles:
 
 def _jvm(spark: SparkSession) -> Any:
     return spark.sparkContext._jvm
+
+
+def _entry_of(folder: str, found: os.DirEntry[str]) -> Entry | None:
+    """Give an entry of a directory; None if somebody has removed it meanwhile, which says nothing of the others."""
+    try:
+        return Entry(_join(folder, found.name), found.is_dir(), found.stat().st_size)
+    except FileNotFoundError:
+        return None
 
 
 def _is_check_sum(entry: Entry) -> bool:
