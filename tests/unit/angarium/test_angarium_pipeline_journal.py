@@ -139,3 +139,25 @@ def test_what_goes_while_a_directory_is_listed_takes_nothing_else_with_it(files:
     (files.root / "d" / "1.parquet").write_text("x")
     (files.root / "d" / "2.parquet").symlink_to("nowhere")
     assert found(files) == ["d/1.parquet"]
+
+
+class ForgettingFiles(LocalFiles):
+    """Another job forgets each change after it was listed and before it is read."""
+
+    def read(self, path: str) -> str:
+        self.remove(path)
+        return super().read(path)
+
+
+def test_a_change_that_its_job_forgets_is_none_that_has_to_be_finished(files: LocalFiles) -> None:
+    change = stage(files, "a")
+    journal.decide(files, change)
+    journal.finish(files, change)
+    assert journal.changes(files) == [change]
+    assert journal.changes(ForgettingFiles(files.root)) == []
+
+
+def test_a_change_that_cannot_be_read_is_not_passed_over(files: LocalFiles) -> None:
+    files.create(f"{journal.JOURNAL}/a.json", "{")
+    with pytest.raises(ValueError, match="Expecting"):
+        journal.changes(files)

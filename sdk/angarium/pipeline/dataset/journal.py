@@ -96,11 +96,9 @@ def is_done(files: Files, change: Change) -> bool:
 def changes(files: Files, prefix: str = "") -> list[Change]:
     """Give the decided changes whose names begin so, by name."""
     names = (entry.name for entry in files.entries(JOURNAL))
-    return [
-        _load(files, f"{JOURNAL}/{name}")
-        for name in names
-        if name.startswith(prefix) and name.endswith(_SUFFIX)
-    ]
+    wanted = (name for name in names if name.startswith(prefix) and name.endswith(_SUFFIX))
+    found = (_known(files, f"{JOURNAL}/{name}") for name in wanted)
+    return [change for change in found if change is not None]
 
 
 def recover(files: Files) -> list[Change]:
@@ -142,6 +140,16 @@ def visible(paths: Iterable[str], unfinished: Iterable[Change], staged: set[str]
 
 def _place(name: str) -> str:
     return f"{JOURNAL}/{name}{_SUFFIX}"
+
+
+def _known(files: Files, path: str) -> Change | None:
+    """Give a change that is in the journal; None if its job has forgotten it since, so that it is finished."""
+    try:
+        return _load(files, path)
+    except Exception:
+        if files.exists(path):
+            raise
+        return None
 
 
 def _load(files: Files, path: str) -> Change:
