@@ -11,7 +11,7 @@ import lmdb
 import pytest
 
 from angarium import errors
-from storage.config_store import Change, ConfigStore
+from storage.config_store import Change, ConfigStore, config_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +45,19 @@ def test_what_was_committed_is_there_after_reopening(tmp_path: Path) -> None:
         Change("vpn", "", "default", {"enabled": True}),
     ]
     second.close()
+
+
+def test_an_object_that_a_commit_writes_twice_does_not_look_damaged(tmp_path: Path) -> None:
+    """As a standby does, which writes all groups at once that came while it wrote others."""
+    store = ConfigStore(tmp_path)
+    long, short = (Change("queue", "v", "q", {"subscriptions": ["x" * size]}) for size in (20_000, 9_000))
+    store.commit([long, short])
+    store.close()
+    assert config_faults(tmp_path) == []
+    store = ConfigStore(tmp_path)
+    assert store.load() == [short]
+    assert store.take_notices() == []
+    store.close()
 
 
 def test_a_change_without_attributes_removes_the_object(store: ConfigStore) -> None:

@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[3]
 MAP_BYTES = 64 << 20
 PAGE = 4096
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
+#: The end of the head of a large value: what it is, and how many pages it has.
+_VALUE_OF_THREE = bytes((_OVERFLOW, 0, 3, 0, 0, 0))
 
 
 def key(number: int) -> bytes:
@@ -102,6 +104,31 @@ def test_a_sound_file_passes_after_every_commit(directory: Path) -> None:
         spool.commit(changes)
         pages.check_file(directory / DATA_FILE)
     spool.close()
+
+
+@pytest.mark.parametrize("sizes", [(20_000, 9_000), (20_000, 100), (9_000, 5_000, 30_000, 20_000)])
+def test_a_value_that_got_shorter_in_its_transaction_keeps_its_pages(
+    sizes: tuple[int, ...], tmp_path: Path
+) -> None:
+    spool = open_spool(tmp_path / "0", MAP_BYTES)
+    spool.commit([(Table.MOVES, key(1), bytes(size)) for size in sizes])
+    spool.commit([(Table.BLOCKS, key(2), bytes(9_000))])
+    assert verdict(pages.check_file, tmp_path / "0" / DATA_FILE) == ""
+    spool.commit([(Table.MOVES, key(1), None)])
+    spool.commit([(Table.BLOCKS, key(number), bytes(9_000)) for number in range(3, 20)])
+    assert verdict(pages.check_file, tmp_path / "0" / DATA_FILE) == ""
+    spool.close()
+
+
+def test_a_head_with_the_pages_of_another_value_is_found(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path / "0", MAP_BYTES)
+    spool.commit([(Table.BLOCKS, key(1), bytes(9_000)), (Table.BLOCKS, key(2), bytes(9_000))])
+    spool.close()
+    data = (tmp_path / "0" / DATA_FILE).read_bytes()
+    heads = [at for at in range(0, len(data), PAGE) if data[at + 10 : at + 16] == _VALUE_OF_THREE]
+    assert len(heads) == 2
+    file = changed(tmp_path / "0", tmp_path / "1", min(heads) + 12, (4).to_bytes(4, "little"))
+    assert "in two places" in verdict(pages.check_file, file)
 
 
 @pytest.mark.slow
