@@ -7,7 +7,7 @@ disk of the simulation passes the same contract suite.
 How LMDB is used:
 
 - Never WRITEMAP, NOSYNC or MAPASYNC. A reader lives for one call, so that no page is kept from being used
-  again.
+  again; one that was killed meanwhile is cleared before the file grows.
 - The map is sized once, sparse, above the quota. Before each commit room is made for it on the disk
   (`storage.headroom`). After a failed sync nobody knows what is on disk, and trying again would "succeed": such a
   failure ends the process (`SpoolFailedError`).
@@ -164,7 +164,7 @@ class LmdbSpool:
         if lock is not None:
             self._find_tails()
             self._descriptor = os.open(directory / DATA_FILE, os.O_RDWR | os.O_CLOEXEC)
-            self._space = SpaceGuard(self._descriptor, map_bytes, self._usage, has_ahead=True)
+            self._space = SpaceGuard(self._descriptor, map_bytes, self._look, has_ahead=True)
 
     def _open_added(self, environment: Any, *, may_create: bool) -> None:
         """Open the tables that may be missing; to a reader one that is missing is empty."""
@@ -282,6 +282,11 @@ class LmdbSpool:
     def size_bytes(self) -> int:
         """See `Spool.size_bytes`."""
         return self._usage().used_bytes
+
+    def _look(self) -> Usage:
+        """Give what is used, before the file grows; whoever was killed while he read keeps no pages from now on."""
+        self._environment.reader_check()
+        return self._usage()
 
     def _usage(self) -> Usage:
         index, values = 0, 0

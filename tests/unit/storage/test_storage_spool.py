@@ -111,6 +111,26 @@ def test_readers_keep_no_page_from_being_used_again(directory: Path) -> None:
     spool.close()
 
 
+def test_a_reader_that_is_killed_keeps_no_page_from_being_used_again(directory: Path) -> None:
+    """As a worker that is killed while it looks into the spool of a neighbour."""
+    spool = open_spool(directory, MAP_BYTES)
+    spool.commit([(Table.BLOCKS, key(1), bytes(100_000))])
+    code = """\
+        import os, signal, sys
+        from pathlib import Path
+        from storage.spool import open_readonly
+        spool = open_readonly(Path(sys.argv[1]))
+        with spool._environment.begin():
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    with pytest.raises(AssertionError):
+        run_python(code, str(directory))
+    for _ in range(400):
+        spool.commit([(Table.BLOCKS, key(1), bytes(100_000))])
+    assert spool._usage().end_bytes < 16 << 20
+    spool.close()
+
+
 def test_blocks_in_append_order_fill_their_pages(directory: Path) -> None:
     spool = open_spool(directory, MAP_BYTES)
     for first in range(0, 4_000, 500):
