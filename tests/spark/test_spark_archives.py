@@ -80,6 +80,31 @@ def test_spark_puts_topics_where_the_rule_says(spark: SparkSession, levels: int)
         assert "/".join(names) == layout.topic_directory(row.topic, levels)
 
 
+def test_a_day_is_one_in_utc_whatever_the_zone_of_a_session(spark: SparkSession) -> None:
+    """A program of somebody's own, or the session that it has, may have another zone than our commands."""
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    moments: dict[int | None, str] = {
+        0: "1970-01-01",
+        86_399: "1970-01-01",
+        86_400: "1970-01-02",
+        -1: "1969-12-31",
+        None: layout.ABSENT,
+    }
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    try:
+        for name in ("UTC", "Pacific/Kiritimati", "America/Los_Angeles"):
+            spark.conf.set("spark.sql.session.timeZone", name)
+            frame = spark.createDataFrame([(one,) for one in moments], "at long")
+            frame = frame.select(
+                "at", F.timestamp_seconds("at").alias("spooled_timestamp"), F.lit("t").alias("topic")
+            )
+            found = frame.select("at", layout.columns_for(0)[layout.DATE].alias("date")).collect()
+            assert {row["at"]: row["date"] for row in found} == moments
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
 @pytest.fixture(params=["local", "cluster"])
 def files(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Files:
     """Both kinds of files; the second works on this machine's through Spark's Java."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 DATE: Final = "date"
+_DAY_S: Final = 86_400
 #: What our jobs keep in an archive beside the messages; readers pass over it because of its first letter.
 PRIVATE: Final = "_angarium"
 #: Topics with fewer levels than there are directories.
@@ -122,7 +123,9 @@ def columns_for(levels: int) -> dict[str, Column]:
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     topic = F.split(F.col("topic"), "/", -1)
-    found = {DATE: F.coalesce(F.date_format("spooled_timestamp", "yyyy-MM-dd"), F.lit(ABSENT))}
+    # A day counted from 1970, since what formats a time does so in the zone of the session.
+    day = F.date_from_unix_date(F.floor(F.unix_seconds("spooled_timestamp") / F.lit(_DAY_S)).cast("int"))
+    found = {DATE: F.coalesce(day.cast("string"), F.lit(ABSENT))}
     for at, column in enumerate(level_columns(levels)):
         found[column] = _name_column(F.get(topic, F.lit(at)))
     return found
