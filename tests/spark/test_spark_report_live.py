@@ -104,6 +104,14 @@ def test_batches_add_up_to_the_report_of_all_and_a_repeated_one_counts_once(
     assert (figures["missing"], figures["duplicates"], figures["out_of_order"]) == (3, 1, 1)
 
 
+def test_what_is_behind_the_watermark_is_what_its_window_lacks(spark: SparkSession, tmp_path: Path) -> None:
+    """The window of the first one is open, though the message itself is older than the watermark."""
+    live = live_report(spark, tmp_path, watermark_s=100.0)
+    step(live, frame(spark, rows([1], at_s=240)), 0)
+    found, behind = step(live, frame(spark, rows([2], at_s=130) + rows([3], at_s=50)), 1)
+    assert (found.windows, behind) == ({240: 1, 120: 1, -1: 1}, 1)
+
+
 @pytest.mark.long  # what comes from a queue is counted below, and nothing of it is late
 def test_old_windows_and_what_is_behind_the_watermark_are_in_the_totals_only(
     spark: SparkSession, tmp_path: Path

@@ -5,8 +5,8 @@ each publisher. A batch that Spark runs again after a death starts from the stat
 once. The state is bounded by topics and clients times `windows_kept` windows, and by publishers, not by messages:
 
 - A window is **open** until the watermark has passed its end. The watermark is the latest spooled time of all batches
-  before, less `watermark_s`. A message behind it is counted (`behind_watermark`) and belongs to the totals, but to no
-  window.
+  before, less `watermark_s`. A message whose window is not open any more is counted (`behind_watermark`) and belongs to
+  the totals, but to no window.
 - Windows beyond the newest `windows_kept` are merged into one for each topic and client, which counts in the totals.
 
 In a stream a message that comes again in another batch and another queue is a duplicate; see `sequences` for archives.
@@ -19,13 +19,13 @@ It is kept as bytes between the batches.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - the name that every reader of Spark code expects
 
-from angarium.pipeline.report.cells import cells, merged
+from angarium.pipeline.report.cells import cells, merged, window_start
 from angarium.pipeline.report.facts import facts
 from angarium.pipeline.report.figures import WINDOWS_SHOWN, Tables, causes_of
 from angarium.pipeline.report.numbering import COUNT_MAX, GAPS_KEPT, REORDER, Gap, Numbering, gap_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.udtf import UserDefinedTableFunction
 
@@ -155,7 +155,8 @@ class LiveReport:
 
     def __init__(self, spark: SparkSession, options: ReportOptions, live: LiveOptions) -> None:
         self._spark = spark
-        self._options = replace(options, window_s=options.window_s or WINDOW_S)
+        self._options = options
+        self._window_s = options.window_s or WINDOW_S
         self._live = live
         #: Of the newest batch; after a start it is read.
         self._state = _NOTHING
@@ -184,13 +185,12 @@ class LiveReport:
                 part.unpersist()
 
     def _tables(self, state: dict[str, DataFrame]) -> Tables:
-        assert self._options.window_s is not None, "it has a default"
         return Tables(
             cells=state["cells"],
             publishers=state["ledgers"].drop("largest", "state"),
             gaps=largest_gaps(state["ledgers"]),
             causes=state["causes"],
-            window_s=self._options.window_s,
+            window_s=self._window_s,
         )
 
     def _before(self, batch: int) -> _State:
@@ -232,20 +232,23 @@ class LiveReport:
         return self._spark.read.schema(part.schema).parquet(place)
 
     def _behind(self, past_ms: int | None) -> Any:
-        return F.count_if(F.col("spooled") < self._watermark(past_ms)) if past_ms is not None else F.lit(0)
+        """Count the messages that come too late for their window."""
+        if past_ms is None:
+            return F.lit(0)
+        return F.count_if(~self._is_open(window_start("spooled", self._window_s), past_ms))
 
-    def _watermark(self, past_ms: int) -> Any:
-        return F.timestamp_millis(F.lit(past_ms - round(self._live.watermark_s * 1000)))
+    def _is_open(self, start: Column, past_ms: int) -> Column:
+        """Tell whether the watermark has not passed the end of a window."""
+        watermark = F.timestamp_millis(F.lit(past_ms - round(self._live.watermark_s * 1000)))
+        return F.timestamp_seconds(F.unix_seconds(start) + self._window_s) > watermark
 
     def _cells(
         self, found: DataFrame, before: DataFrame | None, past_ms: int | None, latest_ms: int | None
     ) -> DataFrame:
-        window_s = self._options.window_s
-        assert window_s is not None, "it has a default"
+        window_s = self._window_s
         new = cells(found, window_s, self._options.late_ms)
         if past_ms is not None:
-            whole = F.timestamp_seconds(F.unix_seconds("start") + window_s) > self._watermark(past_ms)
-            new = new.withColumn("start", F.when(whole, F.col("start")))
+            new = new.withColumn("start", F.when(self._is_open(F.col("start"), past_ms), F.col("start")))
         every = new if before is None else before.unionByName(new)
         oldest_s = ((latest_ms or 0) // 1000 // window_s - self._live.windows_kept + 1) * window_s
         start = F.when(F.unix_seconds("start") >= oldest_s, F.col("start")).alias("start")
