@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 NUMBERS_SKIPPED: Final = 1_000_000
 #: Name in the archive of the spool of a worker; its number follows.
 _SPOOL_MEMBER: Final = "spool-"
+#: Where a backup is unpacked, in the data directory, which one process at a time has.
+_FRESH: Final = ".restore"
 
 
 #: What a node at another host may call a part: it becomes a path here.
@@ -153,7 +155,9 @@ def restore(file: Path, data_dir: Path, tell: Callable[[str, int, int], None]) -
     manifest = read_manifest(file)
     name = "" if (data_dir / NODE_FILE).exists() else manifest.node
     with DataDirectory(data_dir, name) as data:
-        fresh = data.path / f".restore.{os.getpid()}"
+        fresh = data.path / _FRESH
+        # One that was killed left all that it had unpacked.
+        shutil.rmtree(fresh, ignore_errors=True)
         try:
             maintenance.unpack(file, fresh, lambda done, total: tell("reading the file", done, total))
             _arrange(fresh)

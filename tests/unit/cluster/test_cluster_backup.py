@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import textwrap
 import zlib
 from typing import TYPE_CHECKING, Any, cast
 
@@ -144,6 +148,24 @@ def test_what_was_there_is_put_aside_and_kept(tmp_path: Path) -> None:
     assert done.replaced is not None
     assert (done.replaced / "spool" / "7" / "data.mdb").read_bytes() == b"precious"
     assert [path.name for path in backup.spools_of(data)] == ["0", "1"]
+
+
+def test_a_restore_that_was_killed_leaves_nothing_to_the_next_one(tmp_path: Path) -> None:
+    """All of a backup may have been unpacked by then."""
+    data, file = tmp_path / "data", make_backup(tmp_path)
+    code = """
+        import os, signal, sys
+        from pathlib import Path
+        from cluster.commands.queues import backup
+        die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        backup._put_aside = die
+        backup.restore(Path(sys.argv[1]), Path(sys.argv[2]), lambda *_: None)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(file), str(data)]
+    assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
+    assert list(data.glob(".restore*")), "it was killed in the middle"
+    restore(file, data)
+    assert not list(data.glob(".restore*"))
 
 
 def test_a_node_that_has_a_name_keeps_it(tmp_path: Path) -> None:
