@@ -35,3 +35,48 @@ def test_receipts_reports_and_callbacks_tell_what_no_endpoint_took() -> None:
         assert producer.stats["unroutable_messages"] == node.guaranteed.stats["unroutable_messages"] == 5
 
     run(test())
+
+
+@pytest.mark.parametrize("is_told_before", [False, True])
+def test_a_refusal_is_told_by_flush_if_who_waited_for_it_gave_up(is_told_before: bool) -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        producer = await open_producer(node)
+        receipt = await producer.send("t")
+        many = asyncio.ensure_future(producer.publish_many([("t", b"")] * 3))
+        waiting = asyncio.ensure_future(_wait(receipt))
+        await node.steps()
+        if is_told_before:
+            node.acked(1, 1, (1, errors.SPOOL_OVER_QUOTA, ""), (3, errors.SPOOL_OVER_QUOTA, ""))
+        waiting.cancel()
+        many.cancel()
+        await node.steps()
+        assert waiting.cancelled()
+        assert many.cancelled()
+        if not is_told_before:
+            node.acked(1, 1, (1, errors.SPOOL_OVER_QUOTA, ""), (3, errors.SPOOL_OVER_QUOTA, ""))
+        node.acked(1, 4)
+        with pytest.raises(errors.AngariumError, match="2 messages were refused"):
+            await producer.flush()
+        await producer.flush()
+
+    run(test())
+
+
+def test_a_refusal_is_told_by_flush_if_who_gave_the_messages_gets_no_report() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        producer = await open_producer(node)
+        many = asyncio.ensure_future(producer.publish_many([("t", b""), ("", b"")]))
+        await node.steps()
+        node.acked(1, 1, (1, errors.SPOOL_OVER_QUOTA, ""))
+        await node.steps()
+        assert isinstance(many.exception(), errors.InvalidRequestError)
+        with pytest.raises(errors.AngariumError, match="sequence 1"):
+            await producer.flush()
+
+    run(test())
+
+
+async def _wait(receipt: Any) -> None:
+    await receipt

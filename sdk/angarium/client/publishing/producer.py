@@ -262,14 +262,18 @@ class Producer(Closing):
         tally = Tally(self._loop.create_future())
         fault: Exception | None = None
         try:
-            await self._feed(iter(messages), tally)
-        except Exception as error:  # noqa: BLE001 - whatever it is, what was given before is waited for
-            fault = error
-        await tally.wait()
-        if self._error is not None and (tally.lost or fault is self._error):
-            raise tally.failure(self._error)
-        if fault is not None:
-            raise fault
+            try:
+                await self._feed(iter(messages), tally)
+            except Exception as error:  # noqa: BLE001 - whatever it is, what was given before is waited for
+                fault = error
+            await tally.wait()
+            if self._error is not None and (tally.lost or fault is self._error):
+                raise tally.failure(self._error)
+            if fault is not None:
+                raise fault
+        except BaseException:
+            tally.forsake(self._refusals)
+            raise
         return tally.report()
 
     async def _feed(self, messages: Iterator[Publishable], tally: Tally) -> None:

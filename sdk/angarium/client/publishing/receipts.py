@@ -124,10 +124,22 @@ class Receipt:
             if self._waiters is None:
                 self._waiters = []
             self._waiters.append(waiter)
-            yield from waiter
+            try:
+                yield from waiter
+            except BaseException:
+                self._forsake(waiter)
+                raise
         if (error := self.error) is not None:
             raise error
         return self.sequence
+
+    def _forsake(self, waiter: asyncio.Future[None]) -> None:
+        """Take note that somebody does not wait any more, perhaps in the moment in which the message was refused."""
+        if self._waiters is not None:
+            self._waiters.remove(waiter)
+            self._waiters = self._waiters or None
+        elif self._error is not None:
+            self._refusals.add(self.sequence, self._error)
 
     def settle(self, messages: int) -> None:  # noqa: ARG002 - a receipt is of one message; the claim's signature
         """It is stored."""
@@ -177,7 +189,10 @@ class Tally:
         self.lost = 0
         self._acknowledged = 0
         self._unroutable = 0
-        self._refused: list[tuple[int, errors.AngariumError]] = []
+        #: Place, sequence and why.
+        self._refused: list[tuple[int, int, errors.AngariumError]] = []
+        #: Where refusals are told if nobody gets the report.
+        self._refusals: Refusals | None = None
         #: First sequence, first place and number of messages that were given together; neighbours are joined,
         #: and what is settled for long is forgotten.
         self._spans: list[list[int]] = []
@@ -214,7 +229,9 @@ class Tally:
             for first, place, messages in self._spans
             if first <= sequence < first + messages
         )
-        self._refused.append((place, error))
+        self._refused.append((place, sequence, error))
+        if self._refusals is not None:
+            self._refusals.add(sequence, error)
         self._close(1)
 
     def fail(self, messages: int, error: errors.AngariumError) -> None:  # noqa: ARG002 - as for a receipt
@@ -235,8 +252,14 @@ class Tally:
 
     def report(self) -> PublishReport:
         """Give what is known."""
-        refused = sorted(self._refused, key=lambda one: one[0])
+        refused = [(place, error) for place, _, error in sorted(self._refused, key=lambda one: one[0])]
         return PublishReport(self._acknowledged, refused, self._unroutable)
+
+    def forsake(self, refusals: Refusals) -> None:
+        """Nobody gets the report: what was refused, or will be, is told otherwise."""
+        self._refusals = refusals
+        for _, sequence, error in self._refused:
+            refusals.add(sequence, error)
 
     def failure(self, error: errors.AngariumError) -> errors.AngariumError:
         """Give an error that says besides its own text how far it went."""
