@@ -97,7 +97,7 @@ class ProducersAndFlows:
         try:
             await producer._open_first(timeout_s)
         except BaseException:
-            self._producers.pop(producer._rows, None)
+            producer._end(errors.error_for(errors.CLIENT_CLOSED, f"{producer} was not opened"))
             raise
 
     async def default_producer(self, timeout_s: float) -> Producer:

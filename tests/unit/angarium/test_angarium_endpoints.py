@@ -10,7 +10,7 @@ import pytest
 from angarium import errors, wire
 from angarium.client.guaranteed_messaging import GuaranteedMessaging
 from angarium.client.protocol.guaranteed import OPERATIONS_PENDING_MAX
-from tests.unit.angarium.spoken_node import SpokenNode, run
+from tests.unit.angarium.spoken_node import SpokenNode, open_flow, run
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -218,5 +218,45 @@ def test_when_the_client_is_closed_everybody_who_waits_knows() -> None:
         later = asyncio.ensure_future(Calls(node).delete_queue("q"))
         await node.steps()
         assert [type(task.exception()) for task in (asked, later)] == [errors.ConnectionLostError] * 2
+
+    run(test())
+
+
+# Ends that nobody waits for.
+
+
+def test_what_waits_for_its_turn_leaves_when_ends_that_nobody_waits_for_are_answered() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        for _ in range(OPERATIONS_PENDING_MAX):
+            await open_flow(node)
+        for flow in node.flows:
+            flow._binding.abandon()
+        waiting = asyncio.ensure_future(Calls(node).delete_queue("q"))
+        await node.steps()
+        node.answers |= {"flow.unbind": {}, "endpoint.delete": {}}
+        await node.steps()
+        assert waiting.done()
+
+    run(test())
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_the_end_of_a_flow_is_told_when_other_requests_were_answered(is_dropped: bool) -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node)
+        requests = [
+            asyncio.ensure_future(Calls(node).delete_queue("q")) for _ in range(OPERATIONS_PENDING_MAX)
+        ]
+        await node.steps()
+        if is_dropped:
+            flow._binding.abandon()
+        else:
+            await flow.close(timeout_s=0.01)
+        node.answers |= {"endpoint.delete": {}, "flow.unbind": {}}
+        await node.steps(10)
+        assert all(request.done() for request in requests)
+        assert node.asked[-1] == ("flow.unbind", {"flow": 1})
 
     run(test())

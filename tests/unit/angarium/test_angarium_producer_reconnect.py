@@ -386,3 +386,42 @@ def test_the_client_holds_no_more_than_its_window_while_the_node_is_away() -> No
             task.cancel()
 
     run(test())
+
+
+def test_a_producer_that_is_closed_before_everything_is_settled_is_closed_at_the_node() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        producer = await open_producer(node)
+        await producer.send("t")
+        node.answers["producer.close"] = {}
+        await producer.close(timeout_s=0.01)
+        await node.steps()
+        assert node.asked[-1] == ("producer.close", {"producer": 1, "forget": False})
+
+    run(test())
+
+
+def test_a_close_that_the_node_does_not_answer_in_time_is_asked_for_once() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        producer = await open_producer(node)
+        await producer.close(timeout_s=0.01)
+        assert [frame.header[1] for frame in node.sent(wire.REQUEST)] == ["producer.close"]
+
+    run(test())
+
+
+def test_a_producer_whose_opening_is_cancelled_when_the_answer_comes_is_closed_at_the_node() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        opening = asyncio.ensure_future(node.guaranteed.producer("p", 255, None, 5.0))
+        await asyncio.sleep(0)
+        node.answers |= {"producer.open": opened(1), "producer.close": {}}
+        node.serve()
+        opening.cancel()
+        await node.steps()
+        assert opening.cancelled()
+        assert node.asked[-1] == ("producer.close", {"producer": 1, "forget": False})
+        assert node.guaranteed.stats["producers"] == 0
+
+    run(test())

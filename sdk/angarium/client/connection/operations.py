@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from angarium import errors
 from angarium.client.connection.backoff import EAGER, waits
@@ -29,12 +29,15 @@ _T = TypeVar("_T")
 BACKOFF_MAX_S: Final = 3.0
 
 
+_Answer: TypeAlias = "asyncio.Future[tuple[Any, errors.AngariumError | None]]"
+
+
 class _Ask(NamedTuple):
     """A request and who waits for its answer."""
 
     #: Sends it, gives its number.
     send: Callable[[ClientSession], int]
-    answer: asyncio.Future[tuple[Any, errors.AngariumError | None]]
+    answer: _Answer
     #: Takes a value that nobody waits for any more, or None.
     on_late: Callable[[Any], None] | None
 
@@ -83,6 +86,26 @@ class Operations:
         if error is not None:
             raise error
         return value
+
+    def tell(self, send: Callable[[ClientSession], int]) -> _Answer:
+        """Ask on the connection that there is, for something that is wanted whether anybody waits for it or not."""
+        answer: _Answer = self._loop.create_future()
+        if self._session is None:
+            answer.set_result((None, self._refusal or errors.error_for(errors.NOT_CONNECTED)))
+        else:
+            self._queue.append(_Ask(send, answer, None))
+            self._send_queue()
+        return answer
+
+    async def finish(self, send: Callable[[ClientSession], int]) -> None:
+        """Ask for the end of something as `tell` does, and wait for the answer.
+
+        Raises:
+            AngariumError: as for `ask`.
+        """
+        _, error = await asyncio.shield(self.tell(send))
+        if error is not None:
+            raise error
 
     async def call(self, send: Callable[[ClientSession], int], timeout_s: float) -> Any:
         """Wait for a connection if there is none, ask, give the value.
@@ -147,12 +170,11 @@ class Operations:
     def replied(self, event: Replied) -> None:
         """Pass an answer to its caller."""
         ask = self._sent.pop(event.request, None)
-        if ask is None:
-            return  # Asked without waiting: something that nobody wants any more was closed.
-        if not ask.answer.done():
-            ask.answer.set_result((event.value, event.error))
-        elif ask.on_late is not None and event.error is None:
-            ask.on_late(event.value)
+        if ask is not None:  # A token is renewed past this.
+            if not ask.answer.done():
+                ask.answer.set_result((event.value, event.error))
+            elif ask.on_late is not None and event.error is None:
+                ask.on_late(event.value)
         self._send_queue()
 
     def go_online(self, session: ClientSession) -> None:

@@ -198,7 +198,7 @@ class Binding:
             return
         try:
             async with asyncio.timeout(self.options.timeout_s if timeout_s is None else timeout_s):
-                await self._operations.ask(lambda session: session.guaranteed.unbind(flow))
+                await self._operations.finish(lambda session: session.guaranteed.unbind(flow))
         except (TimeoutError, errors.AngariumError) as error:
             _logger.debug("%s ended without an answer: %s", self, error)
 
@@ -386,10 +386,8 @@ class Binding:
 
     def _let_go(self, flow: int) -> None:
         """Unbind without waiting, if there is something bound."""
-        session = self._connection.session
-        if flow and session is not None and session.can_ask():
-            session.guaranteed.unbind(flow)
-            self._connection.transmit()
+        if flow:
+            self._operations.tell(lambda session: session.guaranteed.unbind(flow))
 
     def _set_active(self, *, active: bool) -> None:
         if active and self._is_standby_told:

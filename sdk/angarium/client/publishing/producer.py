@@ -328,7 +328,8 @@ class Producer(Closing):
                 await self._settled()
                 if self._rows.handle and self._error is None:
                     handle, forget = self._rows.handle, forget or self._is_nameless
-                    await self._operations.ask(
+                    self._rows.lose()  # Nothing more is sent, and nobody else closes it.
+                    await self._operations.finish(
                         lambda session: session.guaranteed.close_producer(handle, forget=forget)
                     )
         except (TimeoutError, errors.AngariumError) as error:
@@ -400,6 +401,8 @@ class Producer(Closing):
         if self._error is None:
             self._error = error
             self._opener.stop()
+            if self._rows.handle:
+                self._let_go(self._rows.handle)
             self._rows.fail(error)
             self._on_over(self)
             self._go_on()
@@ -440,10 +443,12 @@ class Producer(Closing):
 
     def _close_late(self, opened: Any) -> None:
         """Close what was opened for a caller that did not wait; the session must not keep it."""
-        session = self._connection.session
-        if session is not None and session.can_ask():
-            session.guaranteed.close_producer(opened.producer, forget=False)
-            self._connection.transmit()
+        self._let_go(opened.producer)
+
+    def _let_go(self, handle: int) -> None:
+        """Close it at the node without waiting."""
+        forget = self._is_nameless
+        self._operations.tell(lambda session: session.guaranteed.close_producer(handle, forget=forget))
 
     def _pump(self) -> None:
         """Send what the window and the ingress credit allow."""
