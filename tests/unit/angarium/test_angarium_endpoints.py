@@ -260,3 +260,22 @@ def test_the_end_of_a_flow_is_told_when_other_requests_were_answered(is_dropped:
         assert node.asked[-1] == ("flow.unbind", {"flow": 1})
 
     run(test())
+
+
+@pytest.mark.parametrize("wrong", [object(), 1 << 70, "\ud800"])
+def test_an_argument_that_cannot_be_sent_is_refused_and_harms_nobody(wrong: Any) -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        client = Calls(node)
+        for _ in range(OPERATIONS_PENDING_MAX):
+            with pytest.raises(errors.InvalidRequestError, match=r"endpoint\.create"):
+                await client.create_queue("q", max_spool_usage_mb=wrong)
+        others = [asyncio.ensure_future(client.delete_queue("q")) for _ in range(OPERATIONS_PENDING_MAX)]
+        waiting = asyncio.ensure_future(client.create_queue("q", max_spool_usage_mb=wrong))
+        await node.steps()
+        node.answers["endpoint.delete"] = {}
+        await node.steps(10)
+        assert all(other.done() for other in others)
+        assert isinstance(waiting.exception(), errors.InvalidRequestError)
+
+    run(test())

@@ -209,8 +209,12 @@ class Operations:
             return
         while self._queue and session.can_ask():
             ask = self._queue.popleft()
-            if not ask.answer.done():
+            if ask.answer.done():
+                continue
+            try:
                 self._sent[ask.send(session)] = ask
+            except errors.InvalidRequestError as error:  # its caller's, who may not be who sends the queue
+                ask.answer.set_result((None, error))
         self._transmit()
 
     def validate(self) -> None:

@@ -97,12 +97,20 @@ class GuaranteedProtocol:
             decode: the typed decoder of the value.
             done: told the value before the event, None if it was refused.
             batches: how many the answer has; then its value is a pair of what is decoded, and the batches.
+
+        Raises:
+            InvalidRequestError: an argument is nothing that can be sent (INVALID_ARGUMENT).
         """
         assert self.can_ask(), "an operation too many"
-        self._last_request += 1
-        self._asked[self._last_request] = _Asked(decode, done, batches)
-        self._send(wire.REQUEST, wire.pack((self._last_request, operation, arguments)))
-        return self._last_request
+        number = self._last_request + 1
+        try:
+            asked = wire.pack((number, operation, arguments))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise errors.invalid(f"{operation}: an argument cannot be sent: {error}") from None
+        self._last_request = number
+        self._asked[number] = _Asked(decode, done, batches)
+        self._send(wire.REQUEST, asked)
+        return number
 
     def open_producer(self, window: SendWindow, arguments: dict[str, Any]) -> int:
         """Ask for a producer; the window is `opened` when the answer comes."""
