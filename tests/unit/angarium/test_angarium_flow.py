@@ -399,15 +399,23 @@ def test_batches_are_accepted_when_the_next_one_is_asked_for() -> None:
 # Callbacks.
 
 
-def test_a_callback_that_returns_accepts_and_one_that_raises_fails() -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("kind", [ValueError, asyncio.CancelledError])
+def test_a_callback_that_returns_accepts_and_one_that_raises_fails(
+    kind: type[BaseException], is_async: bool
+) -> None:
     async def test() -> None:
         node = SpokenNode()
 
         def callback(message: GuaranteedMessage) -> None:
             if message.payload == b"2":
-                raise ValueError
+                raise kind
 
-        flow = await open_flow(node, callback=callback, ack_delay_ms=60_000)
+        async def async_callback(message: GuaranteedMessage) -> None:
+            callback(message)
+
+        chosen = async_callback if is_async else callback
+        flow = await open_flow(node, callback=chosen, ack_delay_ms=60_000)
         node.messages(1, 1, numbered(1, 3))
         await node.steps()
         assert settles(node) == [[1, 0, [[0, 1, 1], [0, 3, 3]]], [1, 2, [[0, 2, 2]]]]

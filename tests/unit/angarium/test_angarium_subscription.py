@@ -476,15 +476,16 @@ def test_an_object_with_an_async_call_is_an_async_callback() -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("kind", [ValueError, asyncio.CancelledError])
 def test_a_callback_that_raises_is_logged_counted_and_called_again(
-    is_async: bool, caplog: pytest.LogCaptureFixture
+    kind: type[BaseException], is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(bench: Bench) -> None:
         seen: list[str] = []
 
         def callback(message: Message) -> None:
             seen.append(message.topic)
-            raise ValueError(message.topic)
+            raise kind(message.topic)
 
         async def async_callback(message: Message) -> None:
             callback(message)
@@ -500,6 +501,22 @@ def test_a_callback_that_raises_is_logged_counted_and_called_again(
     with caplog.at_level(logging.ERROR):
         run(test)
     assert len(caplog.records) == 2
+
+
+def test_a_callback_that_is_cancelled_with_its_task_ends_it() -> None:
+    async def test(bench: Bench) -> None:
+        async def callback(message: Message) -> None:
+            await asyncio.sleep(60)
+
+        one = bench.subscribe(">", callback=callback)
+        bench.deliver("a")
+        await asyncio.sleep(0)
+        one._mailbox.tasks[0].cancel()
+        await asyncio.wait(one._mailbox.tasks, timeout=5)
+        assert one._mailbox.tasks[0].cancelled()
+        assert one.stats["callback_errors"] == 0
+
+    run(test)
 
 
 def test_a_callback_never_keeps_the_loop_for_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from angarium import errors, tracing
 from angarium.client.protocol.flow_window import FlowWindow, spool_size
 from angarium.client.protocol.messages import GuaranteedBatch, GuaranteedDelivery, GuaranteedMessage
-from angarium.client.subscribing.callbacks import is_async
+from angarium.client.subscribing.callbacks import FAULTS, is_async, raise_if_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -210,8 +210,8 @@ class Callbacks:
                 else:
                     with tracing.active.process(message, self._place()):
                         self._callback(message)
-            except Exception as error:  # noqa: BLE001 - the application's fault, which costs one message a try
-                self._raised(message, error)
+            except FAULTS as fault:
+                self._raised(message, fault)
             else:
                 self._returned(message)
         self._is_scheduled = not budget
@@ -228,8 +228,9 @@ class Callbacks:
                     else:
                         with tracing.active.process(message, self._place()):
                             await self._callback(message)
-                except Exception as error:  # noqa: BLE001 - as above
-                    self._raised(message, error)
+                except FAULTS as fault:
+                    raise_if_cancelled(fault)
+                    self._raised(message, fault)
                 else:
                     self._returned(message)
         except errors.AngariumError as error:
@@ -239,7 +240,7 @@ class Callbacks:
         if self._is_auto and not message.settled:
             message.accept()
 
-    def _raised(self, message: GuaranteedMessage, error: Exception) -> None:
+    def _raised(self, message: GuaranteedMessage, error: BaseException) -> None:
         """Let a message that its callback could not take come again."""
         self.errors += 1
         _logger.error("the callback raised for %r", message, exc_info=error)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from angarium import errors, tracing
 from angarium.client.connection.opening import Closing
-from angarium.client.subscribing.callbacks import check_concurrency, is_async
+from angarium.client.subscribing.callbacks import FAULTS, check_concurrency, is_async, raise_if_cancelled
 from angarium.message import Message, MessageBatch, ReceivedMessage
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class Subscription(SubscriptionView, Closing):
                         message = ReceivedMessage(row, delivery)
                         with tracer.process(message, mailbox.place):
                             callback(message)
-                except Exception:  # noqa: BLE001 - the application's fault, which costs one message
+                except FAULTS:
                     self._raised()
                 if mailbox.is_discarded:
                     break
@@ -275,7 +275,8 @@ class Subscription(SubscriptionView, Closing):
                         else:
                             with tracing.active.process(message, mailbox.place):
                                 await callback(message)
-                    except Exception:  # noqa: BLE001 - as above
+                    except FAULTS as fault:
+                        raise_if_cancelled(fault)
                         self._raised()
                     if mailbox.is_discarded:
                         return
