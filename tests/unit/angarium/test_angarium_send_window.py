@@ -192,6 +192,16 @@ def test_what_is_held_is_bounded_by_messages_and_by_bytes() -> None:
     assert small.held_messages == 10
 
 
+def test_no_more_is_taken_from_an_iterator_than_the_bytes_of_a_window() -> None:
+    rows = window(200, bytes=10_000)
+    given: list[int] = []
+    messages = (("t", bytes(4_000)) for n in range(50) if not given.append(n))  # type: ignore[func-returns-value]
+    assert rows.fill(messages, FakeClaim()) == 3
+    assert given == [0, 1, 2]
+    assert rows.fill(messages, FakeClaim()) == 0, "there is no room"
+    assert given == [0, 1, 2]
+
+
 def test_a_round_is_bounded_by_bytes() -> None:
     rows = window(255, batch_bytes=10_000)
     claim = FakeClaim()

@@ -221,7 +221,7 @@ class SendWindow:
         if batch is not None and (len(batch.rows) >= self.half or sequence - batch.first > INDEX_MAX):
             batch = None
         most = self.half if batch is None else self.half - len(batch.rows)
-        held_bytes = self.held_bytes
+        held_bytes, held_max = self.held_bytes, self._bytes_max
         try:
             for message in islice(messages, min(self.room(), most)):
                 if type(message) is tuple and len(message) == 2:
@@ -244,6 +244,8 @@ class SendWindow:
                 batch.size_bytes += size
                 held_bytes += size
                 sequence += 1
+                if held_bytes >= held_max:
+                    break
         finally:
             self.held_bytes = held_bytes
             self.held_messages += sequence - first
