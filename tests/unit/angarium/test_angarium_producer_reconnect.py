@@ -77,6 +77,27 @@ def test_a_node_that_gives_a_smaller_window_gets_smaller_rounds() -> None:
     run(test())
 
 
+def test_who_waits_for_half_a_window_goes_on_with_half_of_a_smaller_one() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        producer = await open_producer(node, window=10)
+        for _ in range(10):
+            await producer.send("t")
+        many = asyncio.ensure_future(producer.publish_many([("t", b"")] * 3))
+        await node.steps()
+        node.lose()
+        node.answers["producer.open"] = opened(9, window=4)
+        node.connect()
+        await node.steps()
+        for upto in range(1, 14):
+            node.acked(9, upto)
+            await node.steps()
+        assert many.done()
+        assert (await many).acknowledged == 3
+
+    run(test())
+
+
 @pytest.mark.parametrize(
     "code", [errors.CONTROLLER_UNAVAILABLE, errors.HOME_NOT_READY, errors.TOO_MANY_FLOWS, errors.INTERNAL]
 )

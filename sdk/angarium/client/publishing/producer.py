@@ -382,7 +382,7 @@ class Producer(Closing):
         """Send what can be sent, and wake who waits: something has changed."""
         self._pump()
         room = self._rows.room()
-        while self._senders and (room >= self._senders[0][0] or self._error is not None):
+        while self._senders and (room >= self._possible(self._senders[0][0]) or self._error is not None):
             wanted, sender = self._senders.popleft()
             room -= wanted
             if not sender.done():
@@ -483,7 +483,7 @@ class Producer(Closing):
         while True:
             if self._error is not None:
                 raise self._error
-            if self._rows.room() >= messages and (is_first or not self._senders):
+            if self._rows.room() >= self._possible(messages) and (is_first or not self._senders):
                 return
             sender = self._loop.create_future()
             entry = (messages, sender)
@@ -500,6 +500,10 @@ class Producer(Closing):
                     self._go_on()
                 raise
             is_first = True
+
+    def _possible(self, messages: int) -> int:
+        """Give for how much room to wait of what was asked for: the window may have become smaller since."""
+        return min(messages, self._rows.half)
 
     async def _settled(self) -> None:
         """Wait until everything that was given before now is settled.
