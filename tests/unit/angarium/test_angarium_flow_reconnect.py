@@ -439,3 +439,20 @@ def test_numbers_that_are_in_use_cannot_be_given_again() -> None:
         opening.cancel()
 
     run(test())
+
+
+def test_what_was_thrown_away_with_its_partition_does_not_count_for_max_messages_later() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, answer=bound(1, partitions=[0, 1]), max_messages=4)
+        node.messages(1, 1, [b"1", b"2"])
+        node.hear(wire.INDICATION, [1, wire.FLOW_PARTITIONS, 0, [1]])
+        assert flow.stats["dropped_messages"] == 2
+        node.messages(1, 7, [b"7"], partition=1)
+        await flow.receive()
+        node.lose()
+        node.connect()
+        await node.until(lambda: len(node.asked) == 2)
+        assert node.asked[1][1]["messages"] == 3
+
+    run(test())

@@ -78,7 +78,7 @@ class Binding:
         self.access_type = ""
         #: Of the bind that there is, or is tried.
         self.window = FlowWindow(options.window, options.window_bytes)
-        #: Messages that were taken through earlier binds.
+        #: Messages that were taken through earlier binds, without those that were thrown away.
         self._taken_before = 0
         self._was_bound = False
         self._opener = Opener(operations, self._bind, is_passing, self.fail_for_good)
@@ -424,6 +424,7 @@ class Binding:
         dropped = self._buffer.keep_only(self.partitions)
         self._counters["dropped_messages"] += dropped
         self.window.limit = min(self.window.limit + dropped, UNLIMITED)
+        self._taken_before -= dropped
         self.release(self.window, 0, 0)
 
     async def ready(self) -> bool:
