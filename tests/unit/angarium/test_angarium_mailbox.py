@@ -357,6 +357,16 @@ def test_what_is_held_back_is_bounded_too() -> None:
     assert box.stats["dropped_messages"] == 7
 
 
+def test_the_bytes_of_what_is_held_back_are_bounded_too() -> None:
+    box = mailbox(retained=True, buffer_bytes=250)
+    for number in range(10):
+        some: list[Row] = [(0, f"t{number}", wire.FLAG_RETAIN, None, None, b"")]
+        box.push(Chunk(some, Delivery(some, None, 100), 100))
+        assert box.stats["received_messages"] - box.stats["dropped_messages"] <= 2, "before it is let go"
+    box.let_go()
+    assert [topic for topic, _ in got(box)] == ["t8", "t9"]
+
+
 def test_what_is_held_back_of_a_subscription_that_stalls_is_given_back_when_it_is_closed() -> None:
     released: list[int] = []
     dispatcher = Dispatcher(lambda messages, _: released.append(messages))

@@ -143,8 +143,8 @@ class Mailbox:
         self._chunks: deque[Chunk] = deque()
         #: What came live while what is retained is read, and goes behind it; None: that is over.
         self._held: deque[Chunk] | None = deque() if terms.retained else None
-        #: Messages in it, and topics of those to be retained.
-        self._held_messages = 0
+        #: Messages in it, their bytes, and topics of those to be retained.
+        self._held_messages = self._held_bytes = 0
         self._held_topics: set[str] = set()
         #: Messages in it that were not dropped, and their bytes. Unless it stalls at most those of the terms, or one
         #: chunk whose bytes are more.
@@ -243,10 +243,14 @@ class Mailbox:
     def _hold(self, held: deque[Chunk], chunk: Chunk) -> None:
         held.append(chunk)
         self._held_messages += len(chunk.rows)
+        self._held_bytes += chunk.size_bytes
         self._held_topics.update(row[1] for row in chunk.rows if row[2] & wire.FLAG_RETAIN)
-        while self._held_messages > self._messages_max and len(held) > 1:
+        while len(held) > 1 and (
+            self._held_messages > self._messages_max or self._held_bytes > self._bytes_max
+        ):
             oldest = held.popleft()
             self._held_messages -= len(oldest.rows)
+            self._held_bytes -= oldest.size_bytes
             self.dropped += len(oldest.rows)
             self._has_gap = True
             oldest.release()
@@ -266,7 +270,7 @@ class Mailbox:
         """All that is retained was read: what came live meanwhile follows."""
         with self._lock:
             held, self._held = self._held or (), None
-            self._held_messages = 0
+            self._held_messages = self._held_bytes = 0
             self._held_topics = set()
             became_slow = [self._append(chunk) for chunk in held]
         if any(became_slow):
