@@ -26,6 +26,7 @@ from angarium.client.protocol.messages import (
     GuaranteedDelivery,
     GuaranteedMessage,
 )
+from angarium.client.subscribing.callbacks import FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -229,7 +230,7 @@ class SharedReader:
                     else:
                         with tracing.active.process(message, self.binding.place):
                             callback(message)
-                except Exception:
+                except FAULTS:
                     with self._lock:
                         self.binding.callback_errors += 1
                     _logger.exception("the callback of %s raised", self.binding)

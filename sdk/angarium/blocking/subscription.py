@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from angarium import errors, tracing
 from angarium.blocking.portal import CallbackThreads, Closing
+from angarium.client.subscribing.callbacks import FAULTS
 from angarium.client.subscribing.subscription import BATCH_MESSAGES, SubscriptionView
 from angarium.message import Delivery, Message, MessageBatch, ReceivedMessage, Row
 
@@ -84,6 +85,8 @@ class Subscription(SubscriptionView, Closing):
                 if tracer is not None and tracer.is_on:
                     tracer.receive((message,), self._mailbox.place)
                 yield message
+                if self._mailbox.is_discarded:
+                    return
 
     def batches(self, max_messages: int = BATCH_MESSAGES) -> Iterator[MessageBatch]:
         """Give messages as they came, together; the fastest way to read.
@@ -103,6 +106,8 @@ class Subscription(SubscriptionView, Closing):
                 if tracing.active is not None:
                     tracing.active.receive(batch, self._mailbox.place)
                 yield batch
+                if self._mailbox.is_discarded:
+                    return
 
     def receive(self, timeout_s: float | None = None) -> Message:
         """Give the next message, waiting so many seconds for it, or for ever.
@@ -202,6 +207,8 @@ class Subscription(SubscriptionView, Closing):
             while self._ready(None):
                 rows, delivery = self._current
                 for row in rows:
+                    if self._mailbox.is_discarded:
+                        return
                     self._call(callback, ReceivedMessage(row, delivery))
         except errors.AngariumError as error:
             _logger.warning("%s has ended: %s", self, error)
@@ -213,7 +220,7 @@ class Subscription(SubscriptionView, Closing):
             else:
                 with tracing.active.process(message, self._mailbox.place):
                     callback(message)
-        except Exception:
+        except FAULTS:
             with self._lock:
                 self._mailbox.callback_errors += 1
             _logger.exception("the callback of %s raised", self)

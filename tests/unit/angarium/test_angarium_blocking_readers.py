@@ -1,0 +1,91 @@
+"""Readers of subscriptions and flows in other threads, without a client."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from angarium.blocking.subscription import Subscription
+from angarium.client.subscribing.mailbox import Chunk, Mailbox, Terms
+from angarium.message import Delivery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from angarium.blocking.portal import Portal
+    from angarium.message import Message, Row
+
+LIMIT_S = 10.0
+
+
+class FakePortal:
+    """Does what crosses to the thread of the client at once."""
+
+    def post(self, work: Callable[..., None], *arguments: Any) -> None:
+        work(*arguments)
+
+    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run(work)
+
+    def check_process(self) -> None:
+        """There is one process."""
+
+
+async def close(mailbox: Mailbox) -> None:
+    mailbox.discard()
+
+
+def subscribe(callback: Callable[[Message], None] | None = None) -> Subscription:
+    terms = Terms()
+    mailbox = Mailbox(terms.check(["a"]), terms, lambda _: None)
+    return Subscription(cast("Portal", FakePortal()), mailbox, close, {}, callback, 1)
+
+
+def deliver(subscription: Subscription, count: int) -> None:
+    rows: list[Row] = [(index, "a", 0, None, None, b"%d" % index) for index in range(count)]
+    subscription._mailbox.push(Chunk(rows, Delivery(rows, None, count), count))
+    subscription._mailbox.wake()
+
+
+def test_a_loop_that_closes_its_subscription_gets_nothing_more() -> None:
+    subscription = subscribe()
+    deliver(subscription, 5)
+    for number, _ in enumerate(subscription):
+        assert not number
+        subscription.close()
+    subscription = subscribe()
+    deliver(subscription, 5)
+    for number, _ in enumerate(subscription.batches(2)):
+        assert not number
+        subscription.close()
+
+
+def test_a_callback_that_closes_its_subscription_is_called_no_more() -> None:
+    seen: list[bytes] = []
+
+    def callback(message: Message) -> None:
+        seen.append(message.payload)
+        subscription.close()
+
+    subscription = subscribe(callback)
+    deliver(subscription, 5)
+    subscription._threads.join(LIMIT_S)
+    assert seen == [b"0"]
+
+
+@pytest.mark.parametrize("kind", [ValueError, asyncio.CancelledError])
+def test_a_callback_that_raises_is_called_again(kind: type[BaseException]) -> None:
+    numbers = itertools.count(1)
+
+    def callback(message: Message) -> None:
+        if next(numbers) == 5:
+            subscription.close()
+        raise kind
+
+    subscription = subscribe(callback)
+    deliver(subscription, 5)
+    subscription._threads.join(LIMIT_S)
+    assert subscription.stats["callback_errors"] == 5
