@@ -201,6 +201,22 @@ def test_what_never_left_a_client_that_is_lost_for_good_counts_as_lost(router: R
     run(test())
 
 
+@pytest.mark.parametrize("is_many", [False, True])
+def test_a_thread_waits_so_long_for_a_connection_behind_what_is_queued(router: Router, is_many: bool) -> None:
+    with blocking.connect(router.url, timeout_s=0.2) as client:
+        router.do(router.unbind)
+        wait_until(lambda: not client.connected, "the loss")
+        client.publish("a", b"1")
+        with pytest.raises(angarium.TimeoutExpiredError):
+            if is_many:
+                client.publish_many([("a", b"2")])
+            else:
+                client.flush()
+        router.do(router.bind)
+        client.flush(LIMIT_S)
+    assert [row[5] for row in router.rows] == [b"1"]
+
+
 def publish_until_refused(client: blocking.Client, payloads: list[bytes]) -> int:
     """Publish until there is no room and no connection in time; give how many were queued."""
     for number, payload in enumerate(payloads):

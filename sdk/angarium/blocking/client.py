@@ -155,20 +155,20 @@ class Client(Closing):
             self._raise_fault()
         queued = len(self._queue)
         if queued >= QUEUED_MAX or queued * size > QUEUED_BYTES_MAX:
-            self._empty_queue()
+            self._empty_queue(self._timeout_s)
         self._queue.append(message)
         if not self._is_told:
             self._tell()
 
-    def _empty_queue(self) -> None:
-        """Wait until the thread has taken what is queued.
+    def _empty_queue(self, timeout_s: float) -> None:
+        """Wait until the thread has taken what is queued, for a connection no longer than that.
 
         Raises:
             TimeoutExpiredError: there was no connection all the time (TIMEOUT).
         """
         while True:
             try:
-                self._cross([], wait_s=self._timeout_s)
+                self._cross([], wait_s=timeout_s)
             except errors.TimeoutExpiredError:
                 if not self._inner.connected:
                     detail = f"{len(self._queue)} messages wait for a connection; this one was not queued"
@@ -198,8 +198,11 @@ class Client(Closing):
             self._cross_many(traced, timeout_s)
 
     def _cross_many(self, messages: Iterator[Publishable], timeout_s: float | None) -> None:
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
         while some := list(islice(messages, PORTION_MESSAGES)):
-            self._cross(some, timeout_s=timeout_s)
+            if self._queue:  # What was queued waits for a connection without a limit.
+                self._empty_queue(limit_s)
+            self._cross(some, timeout_s=limit_s)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until all that was published so far has been matched and handed on by the router.
@@ -209,11 +212,11 @@ class Client(Closing):
             ConnectionLostError: since the last flush messages were in flight when the connection was lost
                 (NOT_CONNECTED).
         """
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
         started = time.monotonic()
-        self._cross([], wait_s=timeout_s)
+        self._cross([], wait_s=limit_s)
         self._raise_fault()
-        left_s = None if timeout_s is None else max(timeout_s - (time.monotonic() - started), 0)
-        self._portal.call(self._inner.flush(left_s))
+        self._portal.call(self._inner.flush(max(limit_s - (time.monotonic() - started), 0)))
 
     def _cross(
         self, messages: list[Publishable], *, timeout_s: float | None = None, wait_s: float | None = None
