@@ -201,6 +201,27 @@ def test_what_never_left_a_client_that_is_lost_for_good_counts_as_lost(router: R
     run(test())
 
 
+def test_who_waits_for_credit_when_the_client_is_closed_is_told(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            client._publisher._gatherer._rows_max = 1
+            router.retires = False
+            for number in range(router.rounds + 1):
+                await client.publish("a", b"%d" % number)
+                await asyncio.sleep(0)
+            publishing = asyncio.ensure_future(client.publish("a", b"late"))
+            await until(lambda: client._publisher._waiters)
+            # In one step: there is credit again, and the application closes the client.
+            client._connection._on_message([wire.RETIRED, wire.pack([router.rounds])])
+            await client.close()
+            with pytest.raises(errors.ConnectionLostError):
+                await publishing
+            assert [row[5] for row in router.rows] == [b"%d" % n for n in range(router.rounds + 1)]
+            assert client.stats["lost_messages"] == 0
+
+    run(test())
+
+
 @pytest.mark.parametrize("is_many", [False, True])
 def test_a_thread_waits_so_long_for_a_connection_behind_what_is_queued(router: Router, is_many: bool) -> None:
     with blocking.connect(router.url, timeout_s=0.2) as client:

@@ -284,7 +284,7 @@ class Publisher:
 
     async def _make_room(self, size_bytes: int, limit_s: float) -> None:
         """Send a round, or wait until one can be sent, until a message fits."""
-        while not self._gatherer.has_room(size_bytes):
+        while self._is_held or not self._gatherer.has_room(size_bytes):
             if self._is_held:
                 await self.connected(size_bytes, limit_s)
             elif self._can_send():
