@@ -123,11 +123,11 @@ class SharedReader:
         return None
 
     def _look(self) -> bool:
-        """Tell whether there is a row, without those of a bind that is over."""
+        """Tell whether there is a row, without those that are the node's again."""
         with self._lock:
             self._signal.clear()
             opened = self._reader.opened
-            if opened is not None and opened.window is not self.binding.window:
+            if opened is not None and self.binding.is_over(opened):
                 self._reader.skip()
             if not self._reader.advance():
                 return False

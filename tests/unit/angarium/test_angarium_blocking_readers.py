@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from angarium import errors, wire
+from angarium.blocking.flow import SharedReader
 from angarium.blocking.subscription import Subscription
 from angarium.client.subscribing.mailbox import Chunk, Mailbox, Terms
 from angarium.message import Delivery
+from tests.unit.angarium.spoken_node import SpokenNode, bound, open_flow, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -89,3 +92,27 @@ def test_a_callback_that_raises_is_called_again(kind: type[BaseException]) -> No
     deliver(subscription, 5)
     subscription._threads.join(LIMIT_S)
     assert subscription.stats["callback_errors"] == 5
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_another_flow_gets_is_not_read_any_more(is_lost: bool) -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, answer=bound(1, partitions=[0, 1]), ack="manual")
+        reader = SharedReader(cast("Portal", FakePortal()), flow._binding, {}, None, 0)
+        node.messages(1, 1, [b"1", b"2", b"3"])
+        message = reader.next(0)
+        assert message is not None
+        assert message.payload == b"1"
+        if is_lost:
+            node.lose()
+        else:
+            node.messages(1, 1, [b"4"], partition=1)
+            node.hear(wire.INDICATION, [1, wire.FLOW_PARTITIONS, 0, [1]])
+            other = reader.next(0)
+            assert other is not None
+            assert other.payload == b"4"
+        with pytest.raises(errors.TimeoutExpiredError):
+            reader.next(0)
+
+    run(test())

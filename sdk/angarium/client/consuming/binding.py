@@ -75,6 +75,8 @@ class Binding:
         self.name = options.name
         self.active = False
         self.partitions: tuple[int, ...] = ()
+        #: Whether there are several: only what is of its own is this flow's.
+        self._is_partitioned = False
         self.access_type = ""
         #: Of the bind that there is, or is tried.
         self.window = FlowWindow(options.window, options.window_bytes)
@@ -330,6 +332,12 @@ class Binding:
 
     # What the blocking client calls besides.
 
+    def is_over(self, delivery: GuaranteedDelivery) -> bool:
+        """Tell whether what is unread of a delivery is not this flow's any more; safe from any thread."""
+        if delivery.window is not self.window or not self.window.flow:
+            return True
+        return self._is_partitioned and delivery.partition not in self.partitions
+
     def take_delivery(self) -> GuaranteedDelivery | None:
         """Give the oldest delivery to be read elsewhere; safe from any thread."""
         return self._buffer.take_delivery()
@@ -419,7 +427,7 @@ class Binding:
         """Throw away what is unread of partitions that another flow has now."""
         if self.partitions and not partitions:
             self._tell_standby()
-        self.partitions = tuple(partitions)
+        self.partitions, self._is_partitioned = tuple(partitions), True
         self._is_standby_told = self._is_standby_told and not partitions
         dropped = self._buffer.keep_only(self.partitions)
         self._counters["dropped_messages"] += dropped
