@@ -222,17 +222,34 @@ def test_who_waits_for_credit_when_the_client_is_closed_is_told(router: Router) 
     run(test())
 
 
+def test_a_function_for_tokens_that_waits_for_what_was_cancelled_is_asked_again(router: Router) -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        calls = itertools.count(1)
+
+        async def token() -> str:
+            if next(calls) == 2:
+                cancelled = loop.create_future()
+                cancelled.cancel()
+                await cancelled
+            return "a token"
+
+        async with angarium.connect(router.url, token=token) as client:
+            router.drop_connections()
+            await until(lambda: client.stats["reconnects"] == 1)
+
+    run(test())
+
+
 @pytest.mark.parametrize("is_many", [False, True])
 def test_a_thread_waits_so_long_for_a_connection_behind_what_is_queued(router: Router, is_many: bool) -> None:
     with blocking.connect(router.url, timeout_s=0.2) as client:
         router.do(router.unbind)
         wait_until(lambda: not client.connected, "the loss")
         client.publish("a", b"1")
+        work = (lambda: client.publish_many([("a", b"2")])) if is_many else client.flush
         with pytest.raises(angarium.TimeoutExpiredError):
-            if is_many:
-                client.publish_many([("a", b"2")])
-            else:
-                client.flush()
+            work()
         router.do(router.bind)
         client.flush(LIMIT_S)
     assert [row[5] for row in router.rows] == [b"1"]

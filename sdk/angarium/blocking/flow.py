@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from angarium import errors, tracing
 from angarium.blocking.portal import CallbackThreads, Closing
+from angarium.client.connection.faults import FAULTS
 from angarium.client.consuming.flow import BATCH_MESSAGES, FlowView
 from angarium.client.consuming.flow_buffer import FlowReader
 from angarium.client.protocol.messages import (
@@ -26,7 +27,6 @@ from angarium.client.protocol.messages import (
     GuaranteedDelivery,
     GuaranteedMessage,
 )
-from angarium.client.subscribing.callbacks import FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from angarium import errors, tracing
 from angarium.blocking.portal import CallbackThreads, Closing
-from angarium.client.subscribing.callbacks import FAULTS
+from angarium.client.connection.faults import FAULTS
 from angarium.client.subscribing.subscription import BATCH_MESSAGES, SubscriptionView
 from angarium.message import Delivery, Message, MessageBatch, ReceivedMessage, Row
 

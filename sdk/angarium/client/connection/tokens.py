@@ -11,6 +11,7 @@ import inspect
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from angarium.client.connection.faults import FAULTS, raise_if_cancelled
 from angarium.client.protocol import answers
 from angarium.errors import CONNECT_FAILED, AngariumError, error_for, invalid
 
@@ -65,7 +66,8 @@ class Tokens:
             is_waiting = inspect.iscoroutinefunction(source)
             given = source() if is_waiting else await asyncio.to_thread(source)
             found = await given if inspect.isawaitable(given) else given
-        except Exception as error:
+        except FAULTS as error:
+            raise_if_cancelled(error)
             kind = type(error).__name__
             raise error_for(
                 CONNECT_FAILED, f"the function that gives tokens failed: {kind}: {error}"

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from angarium import errors, tracing
+from angarium.client.connection.faults import FAULTS, raise_if_cancelled
 from angarium.client.protocol.flow_window import FlowWindow, spool_size
 from angarium.client.protocol.messages import GuaranteedBatch, GuaranteedDelivery, GuaranteedMessage
-from angarium.client.subscribing.callbacks import FAULTS, is_async, raise_if_cancelled
+from angarium.client.subscribing.callbacks import is_async
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence

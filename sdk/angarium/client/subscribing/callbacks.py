@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,15 +12,6 @@ if TYPE_CHECKING:
 
 #: Calls of one callback at the same time: each is a task or a thread that waits for messages.
 CONCURRENCY_MAX: Final = 1_000
-#: What a callback may raise: it costs its message. The cancellation of what it waited for is not that of its caller.
-FAULTS: Final = (Exception, asyncio.CancelledError)
-
-
-def raise_if_cancelled(fault: BaseException) -> None:
-    """Raise what came out of a callback again if this task was cancelled."""
-    task = asyncio.current_task()
-    if isinstance(fault, asyncio.CancelledError) and task is not None and task.cancelling():
-        raise fault
 
 
 def is_async(callback: object) -> bool:

@@ -14,8 +14,9 @@ from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from angarium import errors, tracing
+from angarium.client.connection.faults import FAULTS, raise_if_cancelled
 from angarium.client.connection.opening import Closing
-from angarium.client.subscribing.callbacks import FAULTS, check_concurrency, is_async, raise_if_cancelled
+from angarium.client.subscribing.callbacks import check_concurrency, is_async
 from angarium.message import Message, MessageBatch, ReceivedMessage
 
 if TYPE_CHECKING:
