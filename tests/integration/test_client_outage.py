@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -247,7 +248,7 @@ def test_a_thread_waits_so_long_for_a_connection_behind_what_is_queued(router: R
         router.do(router.unbind)
         wait_until(lambda: not client.connected, "the loss")
         client.publish("a", b"1")
-        work = (lambda: client.publish_many([("a", b"2")])) if is_many else client.flush
+        work = partial(client.publish_many, [("a", b"2")]) if is_many else client.flush
         with pytest.raises(angarium.TimeoutExpiredError):
             work()
         router.do(router.bind)
