@@ -202,6 +202,34 @@ def test_what_never_left_a_client_that_is_lost_for_good_counts_as_lost(router: R
     run(test())
 
 
+def test_a_client_that_lost_its_connection_while_it_closes_waits_for_the_answer_to_bye(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        client = await angarium.connect(router.url)
+        settled = asyncio.Event()
+        leave, answered_before = client._connection.leave, []
+
+        def noted() -> bool:
+            answered_before.append(client._left.done())
+            return leave()
+
+        monkeypatch.setattr(client._guaranteed, "drain", settled.wait)
+        monkeypatch.setattr(client._connection, "leave", noted)
+        closing = asyncio.ensure_future(client.close(LIMIT_S))
+        await asyncio.sleep(0)
+        router.do(router.unbind)
+        await until(lambda: not client.connected)
+        router.do(router.bind)
+        await until(lambda: client.connected)
+        settled.set()
+        await closing
+        assert answered_before == [False]
+        assert client._left.done()
+
+    run(test())
+
+
 def test_who_waits_for_credit_when_the_client_is_closed_is_told(router: Router) -> None:
     async def test() -> None:
         async with angarium.connect(router.url) as client:

@@ -634,7 +634,8 @@ class Client(GuaranteedMessaging, Closing):
             if mailbox.terms.retained:
                 mailbox.hold()
         if self._is_closing:
-            if not self._left.done():
+            # Before BYE the next connection comes, and what waits to be settled with it.
+            if self._connection.is_leaving and not self._left.done():
                 self._left.set_result(None)
         else:
             error = event.error or errors.error_for(errors.NOT_CONNECTED, "the router has closed")

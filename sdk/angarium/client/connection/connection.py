@@ -171,7 +171,7 @@ class Connection:
         #: Brings fresh tokens; None for a session without, or with one that is not renewed.
         self._renewing: asyncio.Task[None] | None = None
         #: BYE was said: what ends after it does not come back.
-        self._is_leaving = False
+        self.is_leaving = False
         self._is_closed = False
 
     async def open(self) -> None:
@@ -197,7 +197,7 @@ class Connection:
 
     def leave(self) -> bool:
         """Say BYE if a session is open, and come back no more; tell whether its end will be an event."""
-        self._is_leaving = True
+        self.is_leaving = True
         if self.session is None:
             return False
         self.session.leave()
@@ -370,7 +370,7 @@ class Connection:
             self._attempted.set_result(error)
             return
         self._on_event(event)
-        if self._is_closed or self._is_leaving:
+        if self._is_closed or self.is_leaving:
             return
         if self._is_tried_again(error):
             self._task = self._loop.create_task(self._reconnect())
