@@ -34,6 +34,7 @@ from cluster.standby.places import ConfigPlace, SpoolPlace
 from storage.headroom import NoRoomError
 from storage.shipping.encoding import frames_to_primary, from_primary
 from storage.shipping.receiving import Finish, Fresh, Receiving
+from storage.shipping.shipping import Here, Synced
 from storage.spool import SpoolFailedError, SpoolFullError, remove_spool
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class Follower:
         self._failed = failed
         self._pool = ThreadPoolExecutor(1, f"store-{name}")
         self._receiving: Receiving | None = None
+        #: It was where a primary's is, at some time; one that was just made was not.
+        self.was_brought = False
         self._is_over = False
         self._is_due = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -119,6 +122,10 @@ class Follower:
     def _answer(self, receiving: Receiving) -> None:
         said, receiving.outbox[:] = list(receiving.outbox), []
         for message in said:
+            is_brought = isinstance(message, Synced) or (
+                isinstance(message, Here) and message.past.newest > 0
+            )
+            self.was_brought = self.was_brought or is_brought
             self._say(frames_to_primary(message, self._host))
 
     async def _run(self) -> None:
@@ -192,6 +199,8 @@ class Followers:
         #: Nobody is followed any more: what is still shipped is passed over.
         self._is_closing = False
         self._heard_at = 0.0
+        #: Stores that were brought to where the primary's were, at some time.
+        self.brought: set[str] = set()
 
     def listen(self, url: str, context: ssl.SSLContext | None) -> str:
         """Listen at an address; gives it with the port it got.
@@ -215,6 +224,7 @@ class Followers:
         self._door.tick(now)
         is_more = self._door.read_rest()
         self._door.flush()
+        self.brought.update(one.name for one in self._followers.values() if one.was_brought)
         if self._left and not self._ending:
             for store in self._left.difference(self.stores):
                 _log.info("store %s is dropped: the primary has it no more", store)
@@ -339,6 +349,8 @@ class Followers:
         self._filing.discard(connection_id)
         follower = self._followers.pop(connection_id, None)
         if follower is not None:
+            if follower.was_brought:
+                self.brought.add(follower.name)
             task = asyncio.get_running_loop().create_task(follower.end())
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)

@@ -80,6 +80,8 @@ LOOK_S: Final = 0.5
 #: outside store knows nothing.
 LOCK_FILE: Final = "standby.lock"
 ROLE_FILE: Final = "standby.role"
+#: There while this host lacks stores: it began with an empty disk, and may be in an in-sync set that means another one.
+NEW_FILE: Final = "standby.new"
 PATH_BYTES_MAX: Final = 4_096
 #: A primary whose lease has been over for so many leases, because no outside store answers it, ends: the other host may
 #: be the primary, and gets no standby before this one listens.
@@ -124,6 +126,7 @@ class Host:
         self._status = 0
         #: What this host was last, and the highest epoch that it has seen.
         self._role, self._epoch = self._known()
+        self._is_new = self._begins_with_nothing()
         #: The life that is going on.
         self.life: Life | None = None
 
@@ -141,6 +144,13 @@ class Host:
         place = self._data / ROLE_FILE
         role, _, epoch = (place.read_text(encoding="ascii").strip() if place.exists() else "").partition(" ")
         return role, int(epoch or 0)
+
+    def _begins_with_nothing(self) -> bool:
+        """Tell whether the disk of this host is new; remembered, for it has something as soon as it follows."""
+        place = self._data / NEW_FILE
+        if not files.data_id_of(self._data) and not place.exists():
+            write_durably(place, b"")
+        return place.exists()
 
     async def run(self) -> int:
         """Be a candidate, and whatever comes of it, again and again."""
@@ -254,7 +264,11 @@ class Host:
         me = Holder(self.name, secrets.token_hex(8))
         store = open_store(section, self._config.node.name, me, self._data)
         member = Member(
-            me, may_found=self._may_found(), may_be_alone=not section.required, known_epoch=self._promised
+            me,
+            may_found=self._may_found(),
+            may_be_alone=not section.required,
+            known_epoch=self._promised,
+            is_new=self._is_new,
         )
         return member, Keeper(member, store, probe, life.told, section.lease_seconds), store.close()
 
@@ -272,6 +286,12 @@ class Host:
         if known != (self._role, self._epoch):
             self._role, self._epoch = known
             write_durably(self._data / ROLE_FILE, f"{self._role} {self._epoch}\n".encode())
+
+    def note_whole(self) -> None:
+        """This host has been brought everything, or begins without it."""
+        if self._is_new:
+            self._is_new = False
+            (self._data / NEW_FILE).unlink(missing_ok=True)
 
     def start_node(self) -> subprocess.Popen[bytes]:
         """Start the node with the command that started this host; it waits for the word, and touches no data."""
@@ -324,7 +344,7 @@ class Life:
         self._is_due = asyncio.Event()
         self._is_over = self._is_stopping = self._is_switching = self._has_stopped = False
         self._status_at = 0.0
-        self._is_told_behind = False
+        self._is_told_of_store = False
         #: What it says it is, and since when.
         self._role, self._since = "standby", utc_now()
 
@@ -421,6 +441,7 @@ class Life:
                 if self._followers.tick(now):
                     wait_s = 0.0
                 self._look_for_primary(self._followers, now)
+                self._look_for_stores(self._followers)
                 if self._probes is not None:
                     self._probes.tick(now)
                 self._look_for_force()
@@ -440,6 +461,14 @@ class Life:
             self._keeper.primary_speaks()
         else:
             self._keeper.primary_is_silent()
+
+    def _look_for_stores(self, followers: Followers) -> None:
+        """A disk that was empty has everything once each store was brought: what counts from then on waits for it."""
+        assert self._member is not None
+        stores = self._stores.names()
+        if self._member.is_new and stores and followers.brought.issuperset(stores):
+            self._member.is_new = False
+            self._host.note_whole()
 
     def _look_for_force(self) -> None:
         """Go ahead without all that was acknowledged, if the operator said so."""
@@ -485,6 +514,7 @@ class Life:
             told.write(KEEPER_WORD)
         # The node begins meanwhile; nothing acts before the order.
         self._host.note(Role.PRIMARY, self.epoch)
+        self._host.note_whole()
         note_begun(self._data, Begun(epoch=self.epoch, at=utc_now(), why=why))
         if self._promotion is not None:
             note_promotion(self._data, self._promotion)
@@ -617,17 +647,28 @@ class Life:
         )
 
     def _note(self, standing: Standing | None) -> None:
-        """Remember what is seen, and tell of an outside store that has forgotten some of it."""
+        """Remember what is seen, and tell of an outside store that is wrong about this host."""
         assert self._member is not None
         follows = self._followers is not None and self._followers.stores
-        if standing is not None and self._member.is_behind(standing) and not self._is_told_behind:
-            self._is_told_behind = True
+        if standing is not None and not self._is_told_of_store and (fault := self._fault_of(standing)):
+            self._is_told_of_store = True
             _log.error(
-                "the outside store is in epoch %d, before what this host has seen: was it restored from a backup?"
-                " This host takes over with 'angarium standby promote --force' only: say so where everything is",
-                standing.epoch,
+                "%s This host takes over with 'angarium standby promote --force' only: say so where everything is",
+                fault,
             )
         self._host.note(Role.CANDIDATE if follows else None, self.epoch)
+
+    def _fault_of(self, standing: Standing) -> str:
+        """Say what keeps this host from taking over by a standing; empty: nothing."""
+        assert self._member is not None
+        if self._member.is_behind(standing):
+            return (
+                f"the outside store is in epoch {standing.epoch}, before what this host has seen:"
+                " was it restored from a backup?"
+            )
+        if self._member.has_lost(standing):
+            return "the outside store says that this host has everything, and its data directory was empty."
+        return ""
 
     def _store_statuses(self) -> list[StoreStatus]:
         if self._desk is None:

@@ -1,4 +1,4 @@
-"""Two hosts of a node whose outside store is an operator: nothing fails over by itself."""
+"""Two hosts of a node whose outside store is an operator, with whom nothing fails over by itself, or another one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 LEASE_S: Final = 2
 LIMIT_S: Final = 90.0
+#: What a section says of its outside store.
+MANUAL: Final = 'store = "manual"'
 
 
 class Host:
     """One host of the pair, by its commands."""
 
-    def __init__(self, folder: Path, name: str, listen: int, peer: int) -> None:
+    def __init__(self, folder: Path, name: str, listen: int, peer: int, store: str = MANUAL) -> None:
         self.name = name
         self.data = folder / name
         self._config = folder / f"{name}.toml"
@@ -34,7 +36,7 @@ name = "orders"
 [router]
 listen = ["tcp://127.0.0.1:0"]
 [standby]
-store = "manual"
+{store}
 host = "{name}"
 listen = "tcp://127.0.0.1:{listen}"
 peer = "tcp://127.0.0.1:{peer}"
@@ -47,7 +49,7 @@ lease_seconds = {LEASE_S}
         with self._log.open("ab") as log:
             command = launch.command("up", *where, "--workers", "1")
             self._process = testing._start_process(command, log, launch.environment())
-        self.wait(lambda status: status["store"] == "manual", "up")
+        self.wait(lambda status: bool(status["store"]), "up")
 
     def kill(self) -> None:
         """Kill the host; all that it started dies with it."""
@@ -55,6 +57,7 @@ lease_seconds = {LEASE_S}
             self._process.kill()
             self._process.wait(LIMIT_S)
             self._process = None
+        (self.data / "standby-status.json").unlink(missing_ok=True)
 
     def run(self, *arguments: str, is_done: bool = True) -> str:
         ran = testing._run_command(list(arguments), {**launch.environment(), "ANGARIUM_DATA": str(self.data)})
@@ -71,16 +74,19 @@ lease_seconds = {LEASE_S}
         return wait_for(self.status, holds, f"{self.name}: {what}", LIMIT_S, more=self._log.read_text)
 
     def wait_ready(self) -> None:
-        wait_for(self._log.read_text, lambda text: "is ready" in text, f"the node of {self.name}", LIMIT_S)
+        self.wait_log("is ready")
+
+    def wait_log(self, said: str) -> None:
+        wait_for(self._log.read_text, lambda text: said in text, f"{self.name}: {said}", LIMIT_S)
 
 
 @contextmanager
-def pair_of(folder: Path) -> Iterator[tuple[Host, Host]]:
+def pair_of(folder: Path, store: str = MANUAL) -> Iterator[tuple[Host, Host]]:
     """Give both hosts; none is up yet."""
     (folder / "secret").touch(mode=0o600)
     (folder / "secret").write_text("a secret of two hosts")
-    ports = free_port(), free_port()
-    alpha, beta = Host(folder, "alpha", *ports), Host(folder, "beta", *reversed(ports))
+    one, other = free_port(), free_port()
+    alpha, beta = Host(folder, "alpha", one, other, store), Host(folder, "beta", other, one, store)
     try:
         yield alpha, beta
     finally:

@@ -82,7 +82,13 @@ class Member:
     """One host of a pair, since it was started."""
 
     def __init__(
-        self, me: Holder, *, may_found: bool, may_be_alone: bool = True, known_epoch: int = 0
+        self,
+        me: Holder,
+        *,
+        may_found: bool,
+        may_be_alone: bool = True,
+        known_epoch: int = 0,
+        is_new: bool = False,
     ) -> None:
         """Be a candidate.
 
@@ -92,11 +98,14 @@ class Member:
             may_be_alone: a silent standby is put out of the in-sync set; else all waits for it.
             known_epoch: the highest that this host has ever seen. A store that says less was restored from a backup,
                 and knows nothing of who was let go since.
+            is_new: it began with an empty disk: a standing that has it in the in-sync set may mean the disk before.
         """
         self._me = me
         self._may_found = may_found
         self._may_be_alone = may_be_alone
         self._known_epoch = known_epoch
+        #: Until it was brought everything.
+        self.is_new = is_new
         self.role = Role.CANDIDATE
         #: An operator said that it takes over although it may lack what was acknowledged; also then not from a holder.
         self.is_forced = False
@@ -254,10 +263,15 @@ class Member:
         if seen.standing is None:
             return self._may_found
         has_all = self._me.host in seen.standing.in_sync and not self.is_behind(seen.standing)
+        has_all = has_all and not self.has_lost(seen.standing)
         if not has_all and not self.is_forced:
             return False
         # What this host had before it was started again has ended: only one process at a time has its data.
         return seen.holder is None or seen.holder.host == self._me.host
+
+    def has_lost(self, standing: Standing) -> bool:
+        """Tell whether this host has not what the outside store says, while another one has everything."""
+        return self.is_new and self._me.host in standing.in_sync and len(standing.in_sync) > 1
 
     def is_behind(self, standing: Standing) -> bool:
         """Tell whether the outside store has forgotten an epoch that this host has seen."""

@@ -175,6 +175,20 @@ def test_a_store_that_was_emptied_begins_above_all_that_was_seen() -> None:
     assert taken(member) == [Ask(2, Take(Seen(0, None, None), Standing(8, "a", frozenset("a"))))]
 
 
+@pytest.mark.requirement("R264")
+@pytest.mark.parametrize("in_sync", ["ab", "b"])
+@pytest.mark.parametrize("how", ["new", "forced", "brought"])
+def test_a_new_disk_takes_nothing_over_from_a_host_that_has_everything(in_sync: str, how: str) -> None:
+    """The standing means the disk before. A founder that was killed before it had anything goes on."""
+    member = Member(B, may_found=True, is_new=how != "brought")
+    member.disks_answered(float("inf"))
+    member.is_forced = how == "forced"
+    member.tick(1.0)
+    seen = Seen(5, Standing(3, "b", frozenset(in_sync)), None)
+    member.answered(Answer(asked(member)[0], True, seen), 1.0)
+    assert bool(taken(member)) == (how != "new" or in_sync == "b")
+
+
 def test_a_disk_that_hangs_ends_the_renewals() -> None:
     member = primary(ALONE)
     taken(member)

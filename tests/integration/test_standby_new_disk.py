@@ -1,0 +1,51 @@
+"""A host of a pair whose disk was replaced has nothing, whatever the outside store knows of it."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cluster.standby.host import NEW_FILE
+from tests.integration.lease_server import LeaseServer
+from tests.integration.manual_pair import LIMIT_S, acts_with, pair_of
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BOTH: Final = ["alpha", "beta"]
+
+
+@pytest.mark.long
+@pytest.mark.requirement("R264")
+@pytest.mark.timeout(400)
+def test_a_host_with_a_new_disk_takes_nothing_over_from_one_that_has_everything(tmp_path: Path) -> None:
+    with LeaseServer() as server:
+        store = f'store = "kubernetes"\nendpoints = ["{server.url}"]\nnamespace = "n"'
+        with pair_of(tmp_path, store) as (alpha, beta):
+            alpha.up()
+            alpha.wait(acts_with(["alpha"]), "the first primary")
+            beta.up()
+            alpha.wait(acts_with(BOTH), "the primary, with its standby")
+            alpha.run("queue", "create", "q")
+            alpha.run("pub", "q", "kept", "--queue")
+            alpha.kill()
+            beta.kill()
+            shutil.rmtree(beta.data)
+            beta.up()
+            beta.wait_log("its data directory was empty")
+            assert beta.status()["role"] == "standby"
+            alpha.up()
+            wait_for(
+                (beta.data / NEW_FILE).exists,
+                lambda there: not there,
+                "beta having everything again",
+                LIMIT_S,
+            )
+            alpha.wait(acts_with(BOTH), "the primary, with a copy at its standby")
+            alpha.kill()
+            beta.wait(acts_with(["beta"]), "the standby, which has everything by now")
+            beta.wait_ready()
+            assert "kept" in beta.run("consume", "q", "--count", "1")
