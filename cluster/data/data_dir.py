@@ -25,7 +25,16 @@ from typing import Any, Final, Self
 import msgspec
 
 from angarium import errors
-from cluster.data.node_file import LOCK_FILE, NODE_FILE, NodeFile, read_node_file, refuse_foreign
+from angarium_server.process import KEEPER_VARIABLE
+from cluster.data.node_file import (
+    HOST_LOCK_FILE,
+    LOCK_FILE,
+    NODE_FILE,
+    NodeFile,
+    is_locked,
+    read_node_file,
+    refuse_foreign,
+)
 from storage.sync import sync_path
 
 NODE_FORMAT: Final = 1
@@ -81,7 +90,7 @@ class DataDirectory:
                 configuration gives it another.
 
         Raises:
-            ConflictError: another node runs on the directory (40902).
+            ConflictError: another node runs on the directory, or a host of a pair, which did not start us (40902).
             InvalidRequestError: it cannot be used, is somebody else's, or `node.json` has an unknown format (40017).
         """
         self.path = Path(path).absolute()
@@ -152,6 +161,10 @@ class DataDirectory:
         except BlockingIOError:
             os.close(descriptor)
             raise in_use(self.path) from None
+        if KEEPER_VARIABLE not in os.environ and is_locked(self.path / HOST_LOCK_FILE):
+            os.close(descriptor)
+            # It writes what its primary sends, or starts the node here at any moment.
+            raise in_use(self.path)
         return descriptor
 
     def _load(self, name: str) -> NodeFile:

@@ -21,6 +21,8 @@ _START_FIELD: Final = 19
 NODE_FILE: Final = "node.json"
 #: Held by the supervisor for as long as it lives.
 LOCK_FILE: Final = "lock"
+#: Held by a host of a pair for as long as it lives, also while no supervisor runs, with its runtime directory in it.
+HOST_LOCK_FILE: Final = "standby.lock"
 
 
 class NodeFile(msgspec.Struct, kw_only=True):
@@ -109,7 +111,7 @@ def node_runs(data_dir: str | os.PathLike[str], node: NodeFile) -> bool:
     The process began when the supervisor did, is of the user who wrote the file, and the directory is locked.
     """
     place = Path(data_dir)
-    if not process_runs(node.pid, node.pid_start) or not _is_locked(place / LOCK_FILE):
+    if not process_runs(node.pid, node.pid_start) or not is_locked(place / LOCK_FILE):
         return False
     try:
         return bool(psutil.Process(node.pid).uids().effective == (place / NODE_FILE).stat().st_uid)
@@ -132,7 +134,8 @@ def process_start(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[_START_FIELD])
 
 
-def _is_locked(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
+    """Say whether a process holds the lock of a file."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -40,7 +40,7 @@ from cluster.controller.health.checks import Check, Health
 from cluster.controller.health.pages import page
 from cluster.controller.health.server import HealthServer
 from cluster.data.data_dir import RuntimeDirectory, in_use, write_durably
-from cluster.data.node_file import process_start
+from cluster.data.node_file import HOST_LOCK_FILE, process_start
 from cluster.standby import files
 from cluster.standby.desk import Desk, address_in
 from cluster.standby.files_line import FilesLine
@@ -76,9 +76,7 @@ if TYPE_CHECKING:
 TURN_S: Final = 0.05
 STATUS_S: Final = 0.5
 LOOK_S: Final = 0.5
-#: Held for as long as the host runs, with its runtime directory in it; and what it was last, for a start at which the
-#: outside store knows nothing.
-LOCK_FILE: Final = "standby.lock"
+#: What it was last, for a start at which the outside store knows nothing.
 ROLE_FILE: Final = "standby.role"
 #: There while this host lacks stores: it began with an empty disk, and may be in an in-sync set that means another one.
 NEW_FILE: Final = "standby.new"
@@ -131,7 +129,7 @@ class Host:
         self.life: Life | None = None
 
     def _take_lock(self) -> int:
-        descriptor = os.open(self._data / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._data / HOST_LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -17,7 +17,7 @@ import pytest
 from angarium import DeliveryMode, Message, blocking, errors
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
-from cluster.standby.host import LOCK_FILE
+from cluster.data.node_file import HOST_LOCK_FILE
 from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec, PubRel
 from gateway.mqtt.codec.connect import Will
 from gateway.mqtt.codec.control import Disconnect
@@ -354,7 +354,7 @@ def test_what_is_retained_stays_and_a_will_is_that_of_the_next_connection(world:
 @pytest.mark.long
 @pytest.mark.requirement("R268")
 def test_the_host_that_was_killed_comes_back_as_the_standby(world: World) -> None:
-    left = Path((world.killed.data / LOCK_FILE).read_text())
+    left = Path((world.killed.data / HOST_LOCK_FILE).read_text())
     assert left.is_dir(), "who is killed removes nothing"
     world.bring_back()
     assert not left.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from angarium import errors
 from cluster.commands.queues import backup
 from cluster.data.data_dir import DataDirectory
-from cluster.data.node_file import NodeFile, read_node_file
+from cluster.data.node_file import HOST_LOCK_FILE, NodeFile, read_node_file
 from storage.config_store import Change, ConfigStore
 from storage.spool import Table, open_readonly, open_spool
 
@@ -179,6 +180,18 @@ def test_a_running_node_is_not_restored_over(tmp_path: Path) -> None:
     file = make_backup(tmp_path)
     with DataDirectory(tmp_path / "data", "n"), pytest.raises(errors.ConflictError, match="angarium down"):
         restore(file, tmp_path / "data")
+
+
+def test_what_a_host_of_a_pair_follows_with_is_not_restored_over(tmp_path: Path) -> None:
+    """No node runs on it, and its stores are written all the time; the outside store says that they have everything."""
+    data = tmp_path / "data"
+    restore(make_backup(tmp_path), data)
+    before = read_node_file(data)
+    with (data / HOST_LOCK_FILE).open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(errors.ConflictError):
+            restore(tmp_path / "node.backup", data)
+    assert read_node_file(data) == before
 
 
 def test_a_backup_with_a_damaged_block_changes_nothing(tmp_path: Path) -> None:
