@@ -39,16 +39,19 @@ from cluster.configuration.config import read_password_file
 from cluster.controller.health.checks import Check, Health
 from cluster.controller.health.pages import page
 from cluster.controller.health.server import HealthServer
-from cluster.data.data_dir import RuntimeDirectory, in_use, write_durably
+from cluster.data.data_dir import RuntimeDirectory, in_use
 from cluster.data.node_file import HOST_LOCK_FILE, process_start
 from cluster.standby import files
 from cluster.standby.desk import Desk, address_in
 from cluster.standby.files_line import FilesLine
 from cluster.standby.followers import Followers, Terms
+from cluster.standby.noted import Noted
 from cluster.standby.pair.member import ActUntil, Begin, End, Member, Release, Require, Role
 from cluster.standby.pair.outside import Holder
 from cluster.standby.pair.settings import STATUS_FILE, SWITCH_SIGNAL, shipping_settings
 from cluster.standby.promotion import (
+    BEGUN_FILE,
+    PROMOTED_FILE,
     Begun,
     Promotion,
     begun_of,
@@ -76,10 +79,6 @@ if TYPE_CHECKING:
 TURN_S: Final = 0.05
 STATUS_S: Final = 0.5
 LOOK_S: Final = 0.5
-#: What it was last, for a start at which the outside store knows nothing.
-ROLE_FILE: Final = "standby.role"
-#: There while this host lacks stores: it began with an empty disk, and may be in an in-sync set that means another one.
-NEW_FILE: Final = "standby.new"
 PATH_BYTES_MAX: Final = 4_096
 #: A primary whose lease has been over for so many leases, because no outside store answers it, ends: the other host may
 #: be the primary, and gets no standby before this one listens.
@@ -118,13 +117,11 @@ class Host:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._names = Names(self._watch)
         self._runtime = RuntimeDirectory(earlier=os.pread(self._lock, PATH_BYTES_MAX, 0).decode())
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, str(self._runtime.path).encode(), 0)
+        # In this order, a full disk need not give back what it has just been given.
+        os.ftruncate(self._lock, os.pwrite(self._lock, str(self._runtime.path).encode(), 0))
         self._is_stopping = self._is_switching = False
         self._status = 0
-        #: What this host was last, and the highest epoch that it has seen.
-        self._role, self._epoch = self._known()
-        self._is_new = self._begins_with_nothing()
+        self.noted = Noted(self._data)
         #: The life that is going on.
         self.life: Life | None = None
 
@@ -136,19 +133,6 @@ class Host:
             os.close(descriptor)
             raise in_use(self._data) from None
         return descriptor
-
-    def _known(self) -> tuple[str, int]:
-        """Give what was remembered; an earlier version knew no epoch."""
-        place = self._data / ROLE_FILE
-        role, _, epoch = (place.read_text(encoding="ascii").strip() if place.exists() else "").partition(" ")
-        return role, int(epoch or 0)
-
-    def _begins_with_nothing(self) -> bool:
-        """Tell whether the disk of this host is new; remembered, for it has something as soon as it follows."""
-        place = self._data / NEW_FILE
-        if not files.data_id_of(self._data) and not place.exists():
-            write_durably(place, b"")
-        return place.exists()
 
     async def run(self) -> int:
         """Be a candidate, and whatever comes of it, again and again."""
@@ -199,7 +183,7 @@ class Host:
     @property
     def _promised(self) -> int:
         """Give the epoch before which there is no primary any more; only the operator may go back."""
-        return 0 if self._section.store == "manual" else self._epoch
+        return 0 if self._section.store == "manual" else self.noted.epoch
 
     @property
     def store(self) -> str:
@@ -266,30 +250,17 @@ class Host:
             may_found=self._may_found(),
             may_be_alone=not section.required,
             known_epoch=self._promised,
-            is_new=self._is_new,
+            is_new=self.noted.is_new,
         )
         return member, Keeper(member, store, probe, life.told, section.lease_seconds), store.close()
 
     def _may_found(self) -> bool:
         """Tell whether this host begins if the outside store knows nothing: not with what it copied from another."""
-        return self._role != Role.CANDIDATE.value
+        return self.noted.role != Role.CANDIDATE.value
 
     def is_away(self, acts_until: float) -> bool:
         """Tell whether a lease has been over for so long that nobody should wait for the outside store."""
         return clock.now() > acts_until + AWAY_LEASES * self._section.lease_seconds
-
-    def note(self, role: Role | None, epoch: int) -> None:
-        """Remember what this host is, and the highest epoch that it has seen; None: what it was."""
-        known = (role.value if role is not None else self._role, max(epoch, self._epoch))
-        if known != (self._role, self._epoch):
-            self._role, self._epoch = known
-            write_durably(self._data / ROLE_FILE, f"{self._role} {self._epoch}\n".encode())
-
-    def note_whole(self) -> None:
-        """This host has been brought everything, or begins without it."""
-        if self._is_new:
-            self._is_new = False
-            (self._data / NEW_FILE).unlink(missing_ok=True)
 
     def start_node(self) -> subprocess.Popen[bytes]:
         """Start the node with the command that started this host; it waits for the word, and touches no data."""
@@ -466,7 +437,7 @@ class Life:
         stores = self._stores.names()
         if self._member.is_new and stores and followers.brought.issuperset(stores):
             self._member.is_new = False
-            self._host.note_whole()
+            self._host.noted.note_whole()
 
     def _look_for_force(self) -> None:
         """Go ahead without all that was acknowledged, if the operator said so."""
@@ -511,11 +482,12 @@ class Life:
         with contextlib.suppress(BrokenPipeError), self._node.stdin as told:
             told.write(KEEPER_WORD)
         # The node begins meanwhile; nothing acts before the order.
-        self._host.note(Role.PRIMARY, self.epoch)
-        self._host.note_whole()
-        note_begun(self._data, Begun(epoch=self.epoch, at=utc_now(), why=why))
-        if self._promotion is not None:
-            note_promotion(self._data, self._promotion)
+        self._host.noted.note(Role.PRIMARY, self.epoch)
+        self._host.noted.note_whole()
+        begun, promotion = Begun(epoch=self.epoch, at=utc_now(), why=why), self._promotion
+        self._host.noted.write(BEGUN_FILE, lambda: note_begun(self._data, begun))
+        if promotion is not None:
+            self._host.noted.write(PROMOTED_FILE, lambda: note_promotion(self._data, promotion))
         self._order()
 
     def _why(self, followers: Followers) -> str:
@@ -654,7 +626,7 @@ class Life:
                 "%s This host takes over with 'angarium standby promote --force' only: say so where everything is",
                 fault,
             )
-        self._host.note(Role.CANDIDATE if follows else None, self.epoch)
+        self._host.noted.note(Role.CANDIDATE if follows else None, self.epoch)
 
     def _fault_of(self, standing: Standing) -> str:
         """Say what keeps this host from taking over by a standing; empty: nothing."""

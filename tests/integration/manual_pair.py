@@ -45,11 +45,15 @@ lease_seconds = {LEASE_S}
 """)
 
     def up(self) -> None:
+        self.start()
+        self.wait(lambda status: bool(status["store"]), "up")
+
+    def start(self) -> None:
+        """Start the host, which may say nothing of itself for want of room."""
         where = ("--config", str(self._config), "--data", str(self.data))
         with self._log.open("ab") as log:
             command = launch.command("up", *where, "--workers", "1")
             self._process = testing._start_process(command, log, launch.environment())
-        self.wait(lambda status: bool(status["store"]), "up")
 
     def kill(self) -> None:
         """Kill the host; all that it started dies with it."""
@@ -71,13 +75,16 @@ lease_seconds = {LEASE_S}
             return {"store": "", "role": "", "in_sync": [], "acts": False}
 
     def wait(self, holds: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
-        return wait_for(self.status, holds, f"{self.name}: {what}", LIMIT_S, more=self._log.read_text)
+        return wait_for(self.status, holds, f"{self.name}: {what}", LIMIT_S, more=self.log)
 
     def wait_ready(self) -> None:
         self.wait_log("is ready")
 
+    def log(self) -> str:
+        return self._log.read_text()
+
     def wait_log(self, said: str) -> None:
-        wait_for(self._log.read_text, lambda text: said in text, f"{self.name}: {said}", LIMIT_S)
+        wait_for(self.log, lambda text: said in text, f"{self.name}: {said}", LIMIT_S)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cluster.standby.host import NEW_FILE
+from cluster.standby.noted import NEW_FILE
 from tests.integration.lease_server import LeaseServer
 from tests.integration.manual_pair import LIMIT_S, acts_with, pair_of
 from tests.waiting import wait_for

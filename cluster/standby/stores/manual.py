@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from cluster.data.data_dir import write_durably
+from cluster.data.data_dir import write_in_turns
 from cluster.standby.pair.outside import Answer, Holder, Read, Renew, Seen, Standing, Swap, Take
 from cluster.standby.stores.store import NoAnswerError
 from cluster.standby.stores.written import WrittenStanding, check_holder, line_of, read_holder, written
@@ -220,4 +220,4 @@ def _read(path: Path) -> _State:
 
 
 def _write(path: Path, state: _State) -> None:
-    write_durably(path, msgspec.json.format(msgspec.json.encode(state)) + b"\n")
+    write_in_turns(path, msgspec.json.format(msgspec.json.encode(state)) + b"\n")
