@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import zmq
 
-from angarium.errors import UnavailableError
+from angarium.errors import AngariumError, UnavailableError
 from angarium_server import black_box, launch
 from angarium_server.frames.control import Heartbeat, Processes, Scale, StopNode, Table, ToSupervisor
 from angarium_server.process import (
@@ -229,6 +229,8 @@ class Server:
         #: Workers that were stopped (SIGSTOP) when they were killed as hung.
         self._stopped_workers: frozenset[int] = frozenset()
         self._announce_due = 0.0
+        #: The number of workers that is wanted and has no spools yet, and why not; None: there are as many as wanted.
+        self._scaling: tuple[int, str] | None = None
         #: Whether operators were told so of our own files.
         self._is_disk_full = False
         #: Sentences about certificates that operators were told, and when is looked again.
@@ -239,8 +241,7 @@ class Server:
         self._status: int | None = None
         self._signalled = ""
         #: Whether a SIGHUP came, and how many did; and whether it can mean that our terminal is gone.
-        self._is_hung_up = False
-        self._reloads = 0
+        self._is_hung_up, self._reloads = False, 0
         self._had_terminal = has_terminal()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._bind()
@@ -315,11 +316,14 @@ class Server:
         """Write what could not be written; tell when that begins and ends."""
         self._data.keep()
         self._registration.keep()
-        fault = self._data.fault
+        self._go_on_scaling()
+        fault = self._scaling[1] if self._scaling is not None else ""
+        if self._data.fault:
+            fault = f"{NODE_FILE} cannot be written: {self._data.fault}"
         if bool(fault) != self._is_disk_full:
             self._is_disk_full = bool(fault)
             name, severity = ("", "error") if fault else ("_CLEAR", "info")
-            text = f"{NODE_FILE} {f'cannot be written: {fault}' if fault else 'is written again'}"
+            text = fault or "what the node keeps is written again"
             self._tell(Tell(severity, f"SYSTEM_DISK_FULL{name}", text, "supervisor", 0))
 
     def _hung_up(self) -> None:
@@ -367,9 +371,21 @@ class Server:
                 self._signalled = "asked by the admin API"
 
     def _scale(self, workers: int) -> None:
-        """Change the number of workers, now and for every later start."""
-        # Before the number is kept: from then on a spool that is missing is a loss.
-        stores.make_spools(self._data, workers, self._data.node.data_id)
+        """Have another number of workers for this and every later start, as soon as the disk takes their spools."""
+        self._scaling = workers, ""
+        self._go_on_scaling()
+
+    def _go_on_scaling(self) -> None:
+        if self._scaling is None:
+            return
+        workers, _ = self._scaling
+        try:
+            # Before the number is kept: from then on a spool that is missing is a loss.
+            stores.make_spools(self._data, workers, self._data.node.data_id)
+        except AngariumError as error:
+            self._scaling = workers, f"the node stays at {self._workers} workers: {error}"
+            return
+        self._scaling = None
         self._data.save(workers=workers)
         self._workers = workers
         self._write_runtime_files()

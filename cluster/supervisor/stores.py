@@ -20,7 +20,15 @@ from cluster.catalog.catalog import COUNTER as ENDPOINT_COUNTER
 from cluster.catalog.producers import COUNTER as PRODUCER_COUNTER
 from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER, SPOOLS
 from storage.config_store import ConfigStore, Counter, is_there
-from storage.spool import KEY_DATA, Table, open_readonly, open_spool, remove_spool
+from storage.spool import (
+    KEY_DATA,
+    SpoolFailedError,
+    SpoolFullError,
+    Table,
+    open_readonly,
+    open_spool,
+    remove_spool,
+)
 from storage.sync import sync_path
 
 if TYPE_CHECKING:
@@ -68,13 +76,27 @@ def prepare(data: DataDirectory, workers: int, *, accept_loss: bool = False) -> 
 
 
 def make_spools(data: DataDirectory, workers: int, data_id: str) -> None:
-    """Make the spools that are not there yet."""
+    """Make the spools that are not there yet.
+
+    Raises:
+        UnavailableError: one cannot be made (50320, 50329); nothing of it is left.
+    """
     spools = data.path / SPOOL_FOLDER
-    spools.mkdir(mode=0o700, exist_ok=True)
-    for index in range(workers):
-        directory = spools / str(index)
-        if not directory.exists():
-            stamp(directory, data_id)
+    try:
+        spools.mkdir(mode=0o700, exist_ok=True)
+        for directory in (spools / str(index) for index in range(workers)):
+            if not directory.exists():
+                _make_spool(directory, data_id)
+    except (SpoolFullError, SpoolFailedError, OSError) as error:
+        raise errors.error_for(errors.DISK_FULL, f"a spool in {spools} cannot be made: {error}") from None
+
+
+def _make_spool(directory: Path, data_id: str) -> None:
+    try:
+        stamp(directory, data_id)
+    except BaseException:
+        remove_spool(directory)
+        raise
 
 
 def drop_left(data: DataDirectory, index: int) -> None:

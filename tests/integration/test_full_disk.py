@@ -55,10 +55,10 @@ class Mounted:
         self.data = place / "data"
         self._ballast = place / "ballast"
 
-    def fill(self, _node: Node) -> None:
+    def fill(self, _node: Node, left: int = 0) -> None:
         with self._ballast.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(self._ballast.parent).free)
-        assert shutil.disk_usage(self._ballast.parent).free == 0
+            os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(self._ballast.parent).free - left)
+        assert shutil.disk_usage(self._ballast.parent).free == left
 
     def free(self, _node: Node) -> None:
         self._ballast.unlink()
@@ -146,6 +146,20 @@ def test_publishing_goes_on_when_consumers_have_made_room(disk: Disk) -> None:
         for name, received in story.received.items():
             expected = [one for one in story.acknowledged if one.startswith((f"{name}/", "both/"))]
             assert sorted(received) == sorted(expected), "lost, doubled, or refused and there"
+
+
+@pytest.mark.requirement("R281")
+@pytest.mark.parametrize("disk", ["mounted"], indirect=True)
+def test_more_workers_wait_for_room_for_their_spools(disk: Disk) -> None:
+    """There is room for what the config store and the audit log say of it, and for no other spool."""
+    assert isinstance(disk, Mounted)
+    with Node(disk.data, workers=1) as node:
+        disk.fill(node, left=16_384)
+        node.run("worker", "scale", "2")
+        node.wait_for("what it lacks", lambda status: "configuration and events" in status["disk_full"])
+        assert "the node stays at 1 workers" in node.output()
+        disk.free(node)
+        node.wait_for("another worker", lambda status: status["workers"] == 2)
 
 
 class Story:
