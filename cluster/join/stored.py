@@ -31,7 +31,7 @@ from storage.sync import sync_path
 if TYPE_CHECKING:
     from cluster.join.frames import Admission
 
-_JOINED: Final = "joined.json"
+JOINED_FILE: Final = "joined.json"
 _LINKS: Final = "links.json"
 _SECRET: Final = "cluster.secret"  # noqa: S105 - the name of a file
 _AUTHORITY: Final = "authority.pem"
@@ -61,7 +61,7 @@ def read(data_dir: Path) -> Joined | None:
     Raises:
         InvalidRequestError: it cannot be read (40017).
     """
-    file = data_dir / JOINED_FOLDER / _JOINED
+    file = data_dir / JOINED_FOLDER / JOINED_FILE
     if not file.exists():
         return None
     try:
@@ -114,7 +114,7 @@ def keep(data_dir: Path, joined: Joined, admission: Admission, links: list[Neigh
         _AUTHORITY: admission.authority.encode(),
         _CERTIFICATE: admission.certificate.encode(),
         _LINKS: msgspec.json.encode(links),
-        _JOINED: msgspec.json.format(msgspec.json.encode(joined), indent=2),
+        JOINED_FILE: msgspec.json.format(msgspec.json.encode(joined), indent=2),
     }
     try:
         for name, text in content.items():

@@ -5,6 +5,7 @@ They change hardly ever, so all of them are sent whenever one has.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,12 +23,15 @@ from cluster.data.data_dir import (
     write_durably,
 )
 from cluster.data.node_file import NODE_FILE, NodeFile, read_node_file
+from cluster.join.stored import JOINED_FILE
 from cluster.standby.pair.outside import Standing
 from cluster.standby.promotion import BEGUN_FILE
 from cluster.standby.stores.manual import note
 from cluster.standby.stores.opening import MANUAL_FILE
+from storage.sync import sync_path
 
 if TYPE_CHECKING:
+    from collections.abc import Container
     from pathlib import Path
 
 #: How the conversation about them is called, among those about stores.
@@ -51,7 +55,10 @@ def collect(data: Path, number: int, standing: Standing | None = None) -> ShipFi
     places = [data / name for name in _SINGLE]
     for folder in _FOLDERS:
         places += sorted(path for path in (data / folder).glob("*") if not path.name.startswith("."))
-    found = {str(path.relative_to(data)): path.read_bytes() for path in places if path.is_file()}
+    found = {}
+    for path in (one for one in places if one.is_file()):
+        with contextlib.suppress(FileNotFoundError):  # it went just now
+            found[str(path.relative_to(data))] = path.read_bytes()
     alike = {name: getattr(node, name) for name in _ALIKE}
     if standing is None:
         return ShipFiles(number, alike, found)
@@ -59,7 +66,7 @@ def collect(data: Path, number: int, standing: Standing | None = None) -> ShipFi
 
 
 def write(data: Path, shipped: ShipFiles) -> list[str]:
-    """Write what the primary has, durably; names that no primary sends are passed over. Gives the stores that went.
+    """Have what the primary has, durably; names that no primary sends are passed over. Gives the stores that went.
 
     Raises:
         OSError: it cannot be written.
@@ -70,11 +77,21 @@ def write(data: Path, shipped: ShipFiles) -> list[str]:
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not place.exists() or place.read_bytes() != content:
                 write_durably(place, content)
+    _forget(data, shipped.files)
     before, after = _write_node(data, shipped.node)
     if shipped.primary and (data / MANUAL_FILE).exists():
         # The operator's file of this host knows nothing but what the primary says.
         note(data / MANUAL_FILE, Standing(shipped.epoch, shipped.primary, frozenset(shipped.in_sync)))
     return [str(index) for index in range(after.workers, before.workers)]
+
+
+def _forget(data: Path, kept: Container[str]) -> None:
+    """Remove what the primary has no more: links that it made, a cluster that it left; of that first that it joined."""
+    there = [path for folder in _FOLDERS for path in (data / folder).glob("*") if path.is_file()]
+    for path in sorted(there, key=lambda path: path.name != JOINED_FILE):
+        if str(path.relative_to(data)) not in kept:
+            path.unlink()
+            sync_path(path.parent)
 
 
 class Stores:

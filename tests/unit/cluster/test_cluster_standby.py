@@ -18,6 +18,7 @@ from cluster.commands.standby.standby import pair_lines
 from cluster.controller.switchboard.effects import SwitchOver
 from cluster.data.data_dir import write_durably
 from cluster.data.node_file import NODE_FILE, NodeFile, process_start, read_node_file
+from cluster.join.stored import read as read_joined
 from cluster.standby import files
 from cluster.standby.pair.outside import Standing
 from cluster.standby.pair.settings import STATUS_FILE
@@ -202,6 +203,19 @@ def test_a_standby_gets_the_identity_and_secrets_of_the_node_and_nothing_else(tm
     assert not (theirs / "events.jsonl").exists()
     assert begun_of(theirs, 3).why == "nobody was it before"
     assert not begun_of(theirs, 4).why, "of another primary that is not known"
+
+
+def test_what_the_primary_has_no_more_goes_at_the_standby_too(tmp_path: Path) -> None:
+    """Links are not made again after a take-over, and a node that left its cluster is not in it again."""
+    alike, standing = {"node": "n", "node_id": "i", "workers": 1}, {"cluster/joined.json": b"{}"}
+    issuers = {"issuers/a": b"keys"}
+    files.write(tmp_path, ShipFiles(1, alike, {**standing, **issuers, "cluster/links.json": b"[]"}))
+    assert (tmp_path / "cluster" / "links.json").exists()
+    files.write(tmp_path, ShipFiles(2, alike, {**standing, **issuers}))
+    assert [path.name for path in (tmp_path / "cluster").iterdir()] == ["joined.json"]
+    files.write(tmp_path, ShipFiles(3, alike, issuers))
+    assert read_joined(tmp_path) is None
+    assert (tmp_path / "issuers" / "a").read_bytes() == b"keys"
 
 
 def test_it_is_said_why_a_host_is_the_primary() -> None:
