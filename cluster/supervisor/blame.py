@@ -35,6 +35,16 @@ class Death(NamedTuple):
     at: float
 
 
+def how(status: int) -> str:
+    """Say how a process ended."""
+    if status >= 0:
+        return f"status {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:  # most of those for real time have no name
+        return f"signal {-status}"
+
+
 def is_to_blame(note: Note, death: Death) -> bool:
     """Tell whether a worker died of what it was at."""
     if death.was_stopped or death.status in _ASKED:

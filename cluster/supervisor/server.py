@@ -61,7 +61,7 @@ from cluster.data.registry import Registration
 from cluster.join.stored import with_secret
 from cluster.roster.table import CONTROLLER, ROLES, WORKER, first_places
 from cluster.supervisor import stores
-from cluster.supervisor.blame import Death, is_stopped, is_to_blame
+from cluster.supervisor.blame import Death, how, is_stopped, is_to_blame
 from cluster.supervisor.fronts import FRONTS, held, urls_to_bind
 from cluster.supervisor.ports import Ports
 from cluster.supervisor.runtime_files import RuntimeFiles
@@ -416,7 +416,7 @@ class Server:
                 self._forget(role, index)
                 if ROLES[role].has_black_box:
                     self._look_for_blame(role, index, status)
-                self._do(self._supervisor.exited(role, index, _how(status), time.monotonic()))
+                self._do(self._supervisor.exited(role, index, how(status), time.monotonic()))
                 has_left = role == WORKER.name and (role, index) not in self._supervisor.places
                 if has_left and KEEPER_VARIABLE in os.environ:
                     stores.drop_left(self._data, index)
@@ -622,8 +622,3 @@ def _start_child(role: str, command: list[str], level: str, stdin: int) -> subpr
         umask=-1 if ROLES[role].has_public_sockets else _PRIVATE_UMASK,
         process_group=0,
     )
-
-
-def _how(status: int) -> str:
-    """Say how a process ended."""
-    return f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"

@@ -14,7 +14,7 @@ import pytest
 from angarium import wire
 from angarium_server import black_box
 from cluster.controller.blames import FORGOTTEN_AFTER_S, OWNERS_MAX, Deaths
-from cluster.supervisor.blame import LONG_STEP_S, Death, is_stopped, is_to_blame
+from cluster.supervisor.blame import LONG_STEP_S, Death, how, is_stopped, is_to_blame
 from tests.unit.cluster.controller_world import World, requests
 
 if TYPE_CHECKING:
@@ -175,3 +175,12 @@ class TestOwners:
         node.die("deliver", 99 << wire.LANE_BITS)
         assert len(node.texts("SYSTEM_WORKER_DIED_AT_WORK")) == 2
         assert node.texts("SYSTEM_PUT_ASIDE") == []
+
+
+def test_a_process_that_a_signal_without_a_name_ended_is_told_of_like_any_other() -> None:
+    said = []
+    for number in (signal.SIGKILL, signal.SIGRTMIN + 6):
+        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+            process.send_signal(number)
+        said.append(how(process.returncode))
+    assert said == ["signal SIGKILL", f"signal {signal.SIGRTMIN + 6}"]
