@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -52,7 +53,9 @@ class Place(Generic[StoreT]):
         """Write durably."""
 
     def open(self) -> GroupLog:
-        """Open the store; gives its groups."""
+        """Open the store; gives its groups. One that was about to take the place of another does so."""
+        if self._fresh_directory.exists() and not self._directory.exists():
+            self._take_place()
         self._remove(self._fresh_directory)
         self._store = self._open(self._directory)
         return self._log_of(self._store)
@@ -82,11 +85,14 @@ class Place(Generic[StoreT]):
             self._fresh.close()
             self._store.close()
             self._remove(self._directory)
-            self._fresh_directory.rename(self._directory)
-            sync_path(self._directory.parent)
+            self._take_place()
             self._fresh = None
             self._store = self._open(self._directory)
         return self._log_of(self._store)
+
+    def _take_place(self) -> None:
+        self._fresh_directory.rename(self._directory)
+        sync_path(self._directory.parent)
 
     def close(self) -> None:
         """Let go of all."""
@@ -127,7 +133,12 @@ class ConfigPlace(Place[ConfigStore]):
         return ConfigStore(directory)
 
     def _remove(self, directory: Path) -> None:
-        shutil.rmtree(directory, ignore_errors=True)
+        # Nobody sees half of it: what is there is taken for the whole store.
+        aside = directory.with_name(f".{directory.name}.aside")
+        shutil.rmtree(aside, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            directory.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
 
     def _log_of(self, store: ConfigStore) -> GroupLog:
         return GroupLog(store.spool())
