@@ -45,6 +45,8 @@ AHEAD_BYTES_MAX: Final = 8 << 20
 AHEAD_BYTES_MIN: Final = 64 << 10
 #: Ends that are gone whose settles wait for a home; what the oldest one beyond that settled comes again.
 PENDING_SETTLES_MAX: Final = 1_000
+#: And ranges that they have together: with both limits a home gets all of them in one step.
+PENDING_RANGES_MAX: Final = 20_000
 #: Ends of those many that are bound and not answered, and so in one step: about 1 ms here, 5 ms at the homes.
 STEP_MAX: Final = 64
 #: So many of one flow are bound before another one has its turn; no more are bound at once.
@@ -70,6 +72,11 @@ class PendingSettles(NamedTuple):
     #: Outcome and ranges, in order.
     settles: list[tuple[int, list[tuple[int, int]]]]
 
+    @property
+    def ranges(self) -> int:
+        """Count the ranges."""
+        return sum(len(found) for _, found in self.settles)
+
 
 class Ends:
     """All ends, by their number."""
@@ -92,6 +99,8 @@ class Ends:
         self._bound_last: list[HomeFlow] = []
         #: What ends that are gone had settled at homes that are down, oldest first.
         self._pending_settles: deque[PendingSettles] = deque()
+        #: Ranges in them.
+        self._pending_ranges = 0
         #: Messages whose settles were given up because the home was away for too long.
         self.settles_lost = 0
 
@@ -166,20 +175,25 @@ class Ends:
         settles = end.take_kept() if end.kept else []
         if not settles or not end.is_resumed:
             return
-        if len(self._pending_settles) >= PENDING_SETTLES_MAX:
+        pending = PendingSettles(end.lane, end.flow.session.client_name, settles)
+        self._pending_settles.append(pending)
+        self._pending_ranges += pending.ranges
+        while len(self._pending_settles) > PENDING_SETTLES_MAX or self._pending_ranges > PENDING_RANGES_MAX:
             lost = self._pending_settles.popleft()
+            self._pending_ranges -= lost.ranges
             self.settles_lost += sum(last - first + 1 for _, found in lost.settles for first, last in found)
-        self._pending_settles.append(PendingSettles(end.lane, end.flow.session.client_name, settles))
 
     def _send_pending(self, index: int) -> None:
         """Settle, on flows of their own that get nothing, for ends that are gone."""
         waiting, self._pending_settles = self._pending_settles, deque()
         for pending in waiting:
             lane = pending.lane
-            if lane.lane_id not in self._homes.entries:
-                continue
-            if lane.home != index or not self._homes.is_ready(lane.lane_id, index):
+            is_there = lane.lane_id in self._homes.entries
+            if is_there and (lane.home != index or not self._homes.is_ready(lane.lane_id, index)):
                 self._pending_settles.append(pending)
+                continue
+            self._pending_ranges -= pending.ranges
+            if not is_there:
                 continue
             options = FlowOptions(resume=True, client=pending.client)
             bind = Bind(lane.lane_id, browse=False, selector=None, messages=0, bytes=0, options=options)
@@ -420,6 +434,7 @@ class Ends:
     def validate(self) -> None:
         """Check that every end is where it says."""
         assert len(self._pending_settles) <= PENDING_SETTLES_MAX
+        assert self._pending_ranges == sum(one.ranges for one in self._pending_settles) <= PENDING_RANGES_MAX
         assert all(flow.ends and ends for flow, ends in self._in_line.items())
         for number, end in self.by_id.items():
             assert end.id == number

@@ -43,7 +43,8 @@ _BIND_REFUSED: Final = {
     errors.MAX_BIND_COUNT_EXCEEDED: "bind_max_count_exceeded",
 }
 _BIND_REFUSED_OTHER: Final = "bind_other_failures"
-#: Settles kept for a home that is down, as ranges; the oldest are lost first, and their messages come again.
+#: Settles of one session kept for homes that are down, as ranges; beyond that the oldest of an end that gets more are
+#: lost, and their messages come again.
 KEPT_RANGES_MAX: Final = 10_000
 
 
@@ -129,16 +130,18 @@ class HomeFlow:
 
     def keep(self, outcome: int, ranges: list[tuple[int, int]]) -> int:
         """Keep settles until the home is back; gives how many messages were given up to make room."""
-        lost = 0
+        lost, session = 0, self.flow.session
         for first, last in ranges:
             newest = self.kept[-1] if self.kept else None
             if newest is not None and newest[0] == outcome and newest[2] + 1 == first:
                 newest[2] = last
                 continue
-            if len(self.kept) >= KEPT_RANGES_MAX:
+            self.kept.append([outcome, first, last])
+            if session.kept_ranges < KEPT_RANGES_MAX:
+                session.kept_ranges += 1
+            else:
                 _, gone_first, gone_last = self.kept.pop(0)
                 lost += gone_last - gone_first + 1
-            self.kept.append([outcome, first, last])
         return lost
 
     def take_kept(self) -> list[tuple[int, list[tuple[int, int]]]]:
@@ -148,6 +151,7 @@ class HomeFlow:
             if not groups or groups[-1][0] != outcome:
                 groups.append((outcome, []))
             groups[-1][1].append((first, last))
+        self.flow.session.kept_ranges -= len(self.kept)
         self.kept.clear()
         return groups
 

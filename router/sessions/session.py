@@ -172,6 +172,7 @@ class Session:
         "is_client",
         "is_neighbour",
         "keepalive_s",
+        "kept_ranges",
         "kind",
         "last_heard",
         "link",
@@ -351,6 +352,8 @@ class Session:
         self.next_producer = 1
         #: The number of the next flow; one is never used twice in a session.
         self.next_flow = 1
+        #: Ranges that its flows have settled at homes that are down.
+        self.kept_ranges = 0
         #: Requests that are not answered yet.
         self.requests = 0
 

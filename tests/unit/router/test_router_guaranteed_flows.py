@@ -8,6 +8,7 @@ import pytest
 
 from angarium import errors, wire
 from angarium.errors import InvalidRequestError
+from router.flows.ends import PENDING_RANGES_MAX
 from router.flows.flow import KEPT_RANGES_MAX
 from router.flows.flows import BIND_TIMEOUT_S
 from tests.unit.router.flow_rig import BIG, FakeClient, Rig
@@ -480,6 +481,48 @@ def test_settles_for_a_home_that_stays_away_are_kept_up_to_a_bound(
     ((_, ranges),) = home.arguments("settle")
     assert len(ranges) == KEPT_RANGES_MAX
     assert ranges[0] == [21, 21], "the oldest were given up"
+
+
+def test_the_flows_of_a_client_share_the_bound_of_settles_for_homes_that_stay_away(
+    rig: Rig, client: FakeClient
+) -> None:
+    flows = []
+    for name in ("a", "b", "c"):
+        rig.controller.put(name, owner="owner")
+        flows.append(client.bind(name)["flow"])
+    rig.kill_home(0)
+    for flow in flows[:2]:
+        _settle_apart(client, flow, KEPT_RANGES_MAX // 2 + 10)
+    _settle_apart(client, flows[2], 5)
+    assert client.session.kept_ranges == KEPT_RANGES_MAX
+    assert rig.flows.ends.settles_lost == 20 + 5, "a flow displaces only what it said itself"
+    home = rig.start_home(0)
+    assert [len(ranges) for _, ranges in home.arguments("settle")] == [
+        KEPT_RANGES_MAX // 2 + 10,
+        KEPT_RANGES_MAX // 2 - 10,
+    ]
+    assert not client.session.kept_ranges
+
+
+def test_what_clients_that_left_had_settled_at_a_home_that_stays_away_has_a_bound(rig: Rig) -> None:
+    rig.controller.put("q", owner="owner")
+    clients = [rig.client(f"c{number}", "owner") for number in range(3)]
+    flows = [client.bind("q")["flow"] for client in clients]
+    rig.kill_home(0)
+    for client, flow in zip(clients, flows, strict=True):
+        _settle_apart(client, flow, PENDING_RANGES_MAX // 2 - 1)
+        client.leave(wanted=False)
+    assert rig.flows.ends.settles_lost == PENDING_RANGES_MAX // 2 - 1, "the oldest ones"
+    home = rig.start_home(0)
+    assert sum(len(ranges) for _, ranges in home.arguments("settle")) == PENDING_RANGES_MAX - 2
+    rig.flows.ends.validate()
+
+
+def _settle_apart(client: FakeClient, flow: int, count: int) -> None:
+    """Settle every other position, so that nothing can be joined."""
+    for start in range(0, count, 1_000):
+        some = range(start, min(start + 1_000, count))
+        client.settle(flow, wire.OUTCOME_ACCEPTED, *[(0, 2 * n + 1, 2 * n + 1) for n in some])
 
 
 def test_who_leaves_while_the_home_is_down_leaves_its_settles_behind(
