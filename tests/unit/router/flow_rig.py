@@ -390,7 +390,8 @@ class Rig:
     def settle(self) -> None:
         """Carry effects until nothing moves."""
         before, self._settling = self._settling, True
-        while (effects := self.out.take()) or self._inbox:
+        while (effects := self.out.take()) or self._inbox or self.consumers.questions.is_busy:
+            self.consumers.questions.step()
             for effect in effects:
                 self._carry(effect)
             if self._inbox:

@@ -97,9 +97,12 @@ class PublishNode(WiredNode):
     def settle(self) -> None:
         self._settling = True
         super().settle()
-        while self._inbox:
-            identity, frames = self._inbox.popleft()
-            self.router.worker_frames(identity, frames, self.now)
+        questions = self.router.consumers.questions
+        while self._inbox or questions.is_busy:
+            if self._inbox:
+                identity, frames = self._inbox.popleft()
+                self.router.worker_frames(identity, frames, self.now)
+            questions.step()
             super().settle()
             self.check_limits()
         self._settling = False

@@ -8,7 +8,9 @@ import pytest
 
 from angarium import errors, wire
 from router.flows.groups import share_out
-from router.flows.lane_questions import ANSWER_TIMEOUT_S
+from router.flows.lane_questions import ANSWER_TIMEOUT_S, PIECE, STEP_MAX
+from router.ground.effects import SendWorker
+from router.ground.ground import TokenBucket
 from router.operators import describe_endpoints
 from tests.unit.router.flow_rig import INCARNATION, PARTITION_MASK, FakeClient, FlowHome, Rig
 
@@ -206,6 +208,49 @@ def test_a_question_waits_for_a_home_and_not_for_ever(rig: Rig, client: FakeClie
     rig.advance(0.2)
     assert client.answer(number)[0] == errors.HOME_NOT_READY
     assert questions(rig.start_home(0)) == []
+
+
+def sent(rig: Rig) -> list[int]:
+    """Carry no effects but take them; gives the endpoints of which homes were asked something."""
+    effects = [one for one in rig.out.take() if isinstance(one, SendWorker)]
+    asked = [wire.unpack(one.frames[1])[2] for one in effects if one.frames[0] == wire.LEASE]
+    return [lane_id >> wire.LANE_BITS for lane_id in asked]
+
+
+def test_questions_to_many_partitions_leave_in_steps_and_endpoints_take_turns(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    many = rig.controller.put("p", owner="owner", partition_count=200, access_type="non-exclusive")
+    rig.consumers.tick(rig.now)
+    wish = {"name": "p", "group": "g", "lanes": [[partition, 1] for partition in range(200)]}
+    rig.requests.handle(client.session, wire.pack([1, "group.positions", wish]), rig.now)
+    other = {"name": "q", "group": "g", "lanes": [[0, 1]]}
+    rig.requests.handle(client.session, wire.pack([2, "group.positions", other]), rig.now)
+    assert sent(rig) == [many.id] * STEP_MAX
+    assert rig.consumers.tick(rig.now) == rig.now
+    assert sent(rig) == [many.id] * PIECE + [queue.id] + [many.id] * (STEP_MAX - PIECE - 1)
+    while rig.consumers.tick(rig.now) == rig.now:
+        assert len(sent(rig)) <= STEP_MAX
+    rig.consumers.validate()
+
+
+def test_a_home_that_is_back_is_asked_in_steps(rig: Rig, client: FakeClient) -> None:
+    rig.controller.put("p", owner="owner", partition_count=200, access_type="non-exclusive")
+    opened = client.answer(open_group(client, "p"))[1]
+    rig.kill_home(0)
+    lanes = [[partition, epoch_of(opened, partition)] for partition in range(200)]
+    number = client.ask("group.positions", name="p", group="g", lanes=lanes)
+    rig.start_home(0)
+    assert len(client.answer(number)[1]) == 200
+
+
+def test_partitions_count_towards_the_rate_of_a_client(rig: Rig, client: FakeClient) -> None:
+    rig.controller.put("p", owner="owner", partition_count=200, access_type="non-exclusive")
+    client.session.bucket = TokenBucket(10, 20, rig.now)
+    assert client.answer(open_group(client, "p"))[0] == 0
+    assert client.answer(open_group(client, "p"))[0] == errors.CONTROL_RATE_EXCEEDED
+    rig.now += 2.0
+    assert client.answer(open_group(client, "p"))[0] == 0
 
 
 def test_a_question_follows_a_lane_to_its_new_home(make_rig: Any) -> None:
