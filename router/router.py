@@ -420,7 +420,7 @@ class Router:
         """Do what time demands; gives when it wants to be called again (seconds, absolute)."""
         self._is_restless = False
         self.eliding.release(now)
-        wake = min(now + SWEEP_INTERVAL_S, self.closing.tick(now))
+        wake = min(now + SWEEP_INTERVAL_S, self.closing.tick(now), self.publishing.gathering.tick(now))
         wake = min(wake, self.consumers.tick(now), self.links.tick(now))
         wake = min(wake, self.attached.tick(now), self.operators.tick(now))
         wake = min(wake, self.retained.tick(now), self.rounds.tick(now, self.config.shard_grace_ms / 1000))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from router.asking.asks import Asks
     from router.asking.requests import Answer, Requests
     from router.ground.ground import Ground
-    from router.publishers.gathering import Gathering
+    from router.publishers.gathering import Gathering, Question
     from router.sessions.directory import Vpn
     from router.sessions.producer import Record
     from router.sessions.session import Session
@@ -104,6 +104,8 @@ class Producers:
         self._closed: dict[int, int] = {}
         #: Number that the registry was asked to forget -> who was told it meanwhile, and asks again after that.
         self._forgetting: dict[int, list[Callable[[], None]]] = {}
+        #: Session -> handle -> what homes are asked of a producer; none is empty, or of a session that is over.
+        self._gathers: dict[Session, dict[int, Question]] = {}
 
     def register(self, requests: Requests) -> None:
         """Offer the operations to clients."""
@@ -216,17 +218,25 @@ class Producers:
         if producer.is_stage and not resume:
             self._gathered(producer, answer, {}, now)  # nobody had its number before
             return
-        self._gathering.ask(
-            producer.id, lambda records, then: self._gathered(producer, answer, records, then)
+        gathers = self._gathers.setdefault(producer.session, {})
+        gathers[producer.handle] = self._gathering.ask(
+            producer.id, lambda records, then: self._all_told(producer, answer, records, then)
         )
+
+    def _all_told(
+        self, producer: Producer[Session], answer: Answer, records: dict[int, Record], now: float
+    ) -> None:
+        """All homes have told what they know."""
+        gathers = self._gathers[producer.session]
+        del gathers[producer.handle]
+        if not gathers:
+            del self._gathers[producer.session]
+        self._gathered(producer, answer, records, now)
 
     def _gathered(
         self, producer: Producer[Session], answer: Answer, records: dict[int, Record], _now: float
     ) -> None:
-        """All homes have told what they know."""
-        if producer.session.closed:
-            answer.give(None)
-            return
+        """It is known what homes have of it."""
         if producer.is_over:  # fenced while it was being opened
             self._leave(producer)
             answer.refuse(error_for(errors.PRODUCER_FENCED, producer.name))
@@ -340,6 +350,8 @@ class Producers:
 
     def session_ended(self, session: Session, _error: object, now: float) -> None:
         """A session is over: what it has under way goes on, what waits to be judged is dropped."""
+        for question in self._gathers.pop(session, {}).values():  # or they would pile up while a home is down
+            self._gathering.drop(question)
         for producer in list(session.producers.values()):
             self._leave(producer)
             if self._forget_rounds(producer):
@@ -418,6 +430,7 @@ class Producers:
         assert all(count > 0 for count in self._vpns.values())
         assert len(self._closed) <= CLOSED_MAX
         assert not self._forgetting.keys() & self.by_id.keys()
+        assert all(gathers and not session.closed for session, gathers in self._gathers.items())
 
 
 def _is_of_another_client(older: Producer[Session], producer: Producer[Session]) -> bool:

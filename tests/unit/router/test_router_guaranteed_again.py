@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from angarium import errors, wire
+from router.publishers import gathering
 from tests.unit.router.publish_rig import Publisher, PublishNode, answer_to, ask, request
 
 BODY = bytes(10_000 - wire.SPOOL_OVERHEAD_BYTES)
@@ -349,9 +350,9 @@ class TestFencing:
         ask(client, "producer.open", name="p")
         assert len(spooling.router.publishing.gathering) == 1
         client.send(wire.BYE, [])
+        assert len(spooling.router.publishing.producers) == len(spooling.router.publishing.gathering) == 0
         spooling.homes[0].report()
         spooling.settle()
-        assert len(spooling.router.publishing.producers) == len(spooling.router.publishing.gathering) == 0
 
     def test_a_session_that_ends_with_messages_on_their_way_loses_none(self, spooling: PublishNode) -> None:
         spooling.queue("q", "a")
@@ -438,6 +439,28 @@ class TestForgetting:
         found = answer_to(client, number)
         assert found is not None
         assert found[1]["last_sequence"] == 1
+
+    def test_a_home_that_is_back_is_asked_in_steps(
+        self, make_publish_node: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(gathering, "STEP_MAX", 2)
+        node = make_publish_node(2)
+        node.kill_worker(1)
+        client = node.client()
+        numbers = [ask(client, "producer.open", name=f"p{number}") for number in range(5)]
+        node.start_worker(1)
+        assert [answer_to(client, number) is not None for number in numbers] == [
+            True,
+            True,
+            False,
+            False,
+            False,
+        ]
+        node.router.tick(node.now)
+        node.settle()
+        node.kill_worker(1)
+        node.start_worker(1)
+        assert answer_to(client, numbers[4]) is not None, "in line once"
 
 
 def _worker(node: PublishNode, topic: str) -> int:
