@@ -254,8 +254,8 @@ class Pieces:
         #: Those that have not left, and the first of these.
         self._rows: Iterator[_Row] = iter(())
         self._next: _Row | None = None
-        #: What the newest piece costs.
-        self.work = 0
+        #: What the newest piece costs, and how many rows of the round it has; several results may have one.
+        self.work = self._taken = 0
 
     def __bool__(self) -> bool:
         return not self._is_open or self._next is not None
@@ -278,6 +278,7 @@ class Pieces:
         piece.whole = piece.span = piece.pieces = None
         piece.plain, piece.choice, piece.endpoints = [], [], []
         found = self._next_rows()
+        piece.rows = self._taken
         parts: list[Part] = []
         for place in sorted(found):
             kind, one, _ = self._places[place]
@@ -307,6 +308,7 @@ class Pieces:
         costs: dict[int, float] = {}
         found: dict[int, list[bytes]] = {}
         work, last = 0.0, -1
+        self._taken = 0
         while self._next is not None:
             index, place, row = self._next
             cost = costs.get(place)
@@ -317,6 +319,7 @@ class Pieces:
             if work + cost > self._step_us and index != last and found:
                 break
             work += cost
+            self._taken += index != last
             last = index
             found.setdefault(place, []).append(row)
             self._next = next(self._rows, None)
@@ -358,13 +361,16 @@ class Crowd:
         return bool(self._next)
 
     def take(self) -> Round[Session]:
-        """Give the round as it is for the next sessions. Its bytes, and its wish to be told, are in the last piece."""
+        """Give the round as it is for the next sessions.
+
+        What counts once is in the last piece: its rows and bytes, and its wish to be told.
+        """
         sessions, self._next = self._next, [*islice(self._left, self._at_once)]
         piece = copy(self._round)
         piece.pieces = None
         piece.plain = [replace(one, set=self._some_of(one.set, sessions)) for one in piece.plain]
         if self:
-            piece.bytes, piece.flush = 0, False
+            piece.rows, piece.bytes, piece.flush = 0, 0, False
         return piece
 
     def _some_of(self, a_set: FilterSet[Session], sessions: list[Session]) -> FilterSet[Session]:

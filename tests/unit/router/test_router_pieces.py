@@ -14,6 +14,7 @@ from router.sessions.interest import FilterSet
 from router.sessions.round import Part, PlainResult, Round
 from tests.share import short
 from tests.unit.router.wired_gateway import IDENTITY, FakeGateway
+from tests.unit.router.wired_mesh import CLUSTER, SECRET, identity_of, link_object
 from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 if TYPE_CHECKING:
@@ -140,6 +141,35 @@ def test_what_a_publisher_left_that_ended_meanwhile_is_sent_on(node: WiredNode) 
     node.advance(1)
     assert sum(len(found) for found in _received(crowd)) == 20 * GROUPS
     assert not node.router.rounds.turns
+
+
+@pytest.mark.parametrize("is_crowd", [False, True])
+def test_what_a_neighbour_left_that_is_gone_is_dropped_and_counted_once(*, is_crowd: bool) -> None:
+    rows = snapshot(link_object("x"))
+    node = WiredNode(1, rows, name="n", identity=identity_of("n"), delivery_step_us=STEP_US)
+    if is_crowd:
+        crowd = [node.client() for _ in range(200)]
+        for client in crowd:
+            client.subscribe("dear", "other")
+    else:
+        crowd = _crowd(node)
+    neighbour = node.connection("10.0.0.1")
+    link = {"node": "x", "node_id": "id-x", "cluster": CLUSTER, "incarnation": 1}
+    neighbour.hello(username=wire.LINK_USERNAME, password=SECRET, link=link)
+    neighbour.publish(*["dear", "other"] * 10 if is_crowd else ["dear"] * 20)
+    while not (left := sum(map(len, _received(crowd)))):
+        node.router.tick(node.now)
+        node.settle()
+    session = _session(node, neighbour)
+    assert session.open_rounds
+    node.router.unreachable(neighbour.routing_id, 0, node.now, blocked=False)
+    while node.router.rounds.turns:
+        node.router.tick(node.now)
+        node.settle()
+    assert not sum(map(len, _received(crowd)))
+    gone = node.router.stats()["discards"]["client-not-connected"]
+    assert gone == (20 if is_crowd else 20 - left // GROUPS)
+    node.validate()
 
 
 def test_a_gateway_is_told_which_of_its_rounds_is_dear() -> None:
