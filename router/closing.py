@@ -168,6 +168,7 @@ class Closing:
         for name, value in session.counters.items():
             if name in SESSION_COUNTERS:
                 self._counters.totals[name] += value
+        session.counts_for = self._counters.totals
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""

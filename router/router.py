@@ -156,7 +156,7 @@ class Router:
         )
         self.eliding = Eliding(self.egress, self.out, config.eliding_topics_max)
         self.rights = Rights(self.shards, self.eliding, self.egress)
-        self.dispatcher = Dispatcher(self.interest, self.egress, self.eliding, self.ground.rng)
+        self.dispatcher = Dispatcher(self.interest, self.egress, self.eliding, self.ground.rng, self.counters)
         self.accounting = Accounting(self.counters, self.egress, self.sessions)
         self.effort = Effort(self.counters, self.out)
         self.rights.on_granted = self.effort.limits_changed

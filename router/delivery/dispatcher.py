@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from router.delivery.delivery import Delivery
     from router.delivery.egress import Egress
     from router.delivery.eliding import Eliding
+    from router.ground.ground import Counters
     from router.sessions.interest import Filter, FilterSet, Interest
     from router.sessions.neighbour import Neighbour
     from router.sessions.round import ChoiceResult, Round
@@ -110,12 +111,18 @@ class Dispatcher:
     """Sends retired rounds to the sessions that match."""
 
     def __init__(
-        self, interest: Interest[Session], egress: Egress, eliding: Eliding, rng: random.Random
+        self,
+        interest: Interest[Session],
+        egress: Egress,
+        eliding: Eliding,
+        rng: random.Random,
+        counters: Counters,
     ) -> None:
         self._interest = interest
         self.egress = egress
         self._eliding = eliding
         self._random = rng.random
+        self._counters = counters
 
     def deliver(self, a_round: Round[Session], now: float) -> None:
         """Give a round to everybody it is for."""
@@ -235,13 +242,20 @@ class Dispatcher:
             return
         neighbour = best_neighbour(a_set, publisher)
         if neighbour is None:
-            reason = "discard.no-subscription-match" if publisher.is_neighbour else "discard.no-local"
             if rows:
-                publisher.count(reason, len(rows))
+                self._for_nobody(publisher, len(rows))
             return
         opened.setdefault(neighbour, []).extend(wire.row_index(row) for row in rows)
         for row in rows:
             self._give([(neighbour, ())], row, already, chosen)
+
+    def _for_nobody(self, publisher: Session, rows: int) -> None:
+        """Count rows that were for one client, if there had been any."""
+        if publisher.is_neighbour:
+            publisher.count("discard.no-subscription-match", rows)
+            self._counters.totals["discard.no-subscription-match"] += rows
+        else:
+            publisher.count("discard.no-local", rows)
 
     def _give(
         self,

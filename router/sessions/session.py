@@ -17,6 +17,8 @@ from router.ground.ground import SEALED
 from router.sessions.kinds import CLIENT, SessionKind
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from angarium.topic import Filter as ParsedFilter
     from angarium_server.frames.gateways import Counts, Rights
     from angarium_server.tokens.claims import Grant
@@ -156,6 +158,7 @@ class Session:
         "connected_at",
         "counted",
         "counters",
+        "counts_for",
         "egress",
         "eliding",
         "flow_out_bytes",
@@ -272,8 +275,6 @@ class Session:
         self.memory_bytes = 0
         #: Events about limits of its own that operators were told and that are not over.
         self.full: tuple[str, ...] = ()
-        #: Totals for the operators, by name; one dict for all of whom nothing was counted.
-        self.counters = _NOTHING_COUNTED
         self._begin_attached()
         self._begin_login()
         self._begin_credit()
@@ -302,6 +303,10 @@ class Session:
         self.inbox = ""
         #: That of the session that it goes on with; empty if it is a new one.
         self.resumed_inbox = ""
+        #: Totals for the operators, by name; one dict for all of whom nothing was counted.
+        self.counters = _NOTHING_COUNTED
+        #: The totals of the node, once it is over and those of its own are in them: what is dropped later goes there.
+        self.counts_for: Counter[str] | None = None
 
     def _begin_credit(self) -> None:
         # What waits here is in lists, though it leaves in its order: an empty deque takes 700 bytes, and most sessions
@@ -359,6 +364,8 @@ class Session:
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to one of the session's own counters."""
+        if self.counts_for is not None and name in SESSION_COUNTERS:
+            self.counts_for[name] += amount
         if self.counters is _NOTHING_COUNTED:
             self.counters = {}
         self.counters[name] = self.counters.get(name, 0) + amount

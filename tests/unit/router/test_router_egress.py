@@ -8,6 +8,7 @@ import pytest
 
 from angarium import wire
 from cluster import objects
+from router.delivery.egress import plain_delivery
 from router.ground.config import RouterConfig
 from tests.unit.router.wired_node import WiredNode, snapshot
 
@@ -272,6 +273,19 @@ def test_held_messages_of_a_client_that_leaves_are_dropped_and_counted(make_node
     assert node.router.eliding.tracked == 0
     assert node.router.stats()["discards"] == {"client-not-connected": 1}
     node.advance(2)
+
+
+def test_what_is_for_a_client_that_is_gone_is_counted_with_what_it_had(node: WiredNode) -> None:
+    gone = node.client(no_local=True)
+    gone.subscribe("a")
+    session = node.router.sessions.by_routing_id[gone.routing_id]
+    node.pause(0)
+    gone.publish(("a", b"", wire.FLAG_DTO))
+    node.router.unreachable(gone.routing_id, 0, node.now, blocked=False)
+    node.unpause(0)
+    node.settle()
+    node.router.egress.offer(session, plain_delivery(2, b"", wire.CLASS_COS1, None), node.now)
+    assert node.router.stats()["discards"] == {"client-not-connected": 2, "no-local": 1}
 
 
 def test_a_client_that_grants_credit_without_reading_is_not_sent_more_than_the_limit(make_node: Any) -> None:

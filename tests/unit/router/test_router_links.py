@@ -492,6 +492,18 @@ class TestDeliverToOne:
         publish_dto(pair, "a", "x", 9)
         assert sum(len(member.rows()) for member in members) == 9
 
+    def test_a_row_whose_client_has_gone_meanwhile_is_counted(self, pair: WiredMesh) -> None:
+        client, publisher = pair["b"].client(), pair["a"].client()
+        client.subscribe("x")
+        pair.run()
+        pair["b"].pause(0)
+        publisher.publish(("x", b"1", wire.FLAG_DTO))
+        pair.run()
+        client.send(wire.BYE, [])
+        pair["b"].unpause(0)
+        pair.run()
+        assert pair["b"].router.stats()["discards"] == {"no-subscription-match": 1}
+
     def test_a_slow_link_keeps_what_is_open(self, pair: WiredMesh) -> None:
         client = pair["b"].client()
         client.subscribe("x", "y")
