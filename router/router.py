@@ -437,7 +437,7 @@ class Router:
         """Give when `tick` is due if only frames came since; 0 if these may have made something due."""
         if self._is_restless or self.rounds.turns:
             return 0.0
-        return min(self._wake_at, self.eliding.next_due()) if self.eliding.due else self._wake_at
+        return min(self._wake_at, self.eliding.next_due()) if self.eliding.tracked else self._wake_at
 
     def _sweep(self, now: float) -> None:
         self.fast_path.sweep(now)

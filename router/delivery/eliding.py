@@ -7,7 +7,7 @@ newest is held and older held ones are dropped and counted; when the delay is ov
 With delay 0 everything passes while the client keeps up, and the newest per topic is held while it is
 congested. Only rows that their publisher flagged take part, and never rows of a shared subscription (R25).
 
-Each tracked topic has exactly one entry in the heap of due times (delay > 0), so time costs O(log n) per
+Each tracked topic has exactly one entry among the due times (delay > 0), so time costs O(log n) per
 message sent, not per message held.
 """
 
@@ -22,6 +22,8 @@ from router.delivery.egress import classes_of, delivery_of
 from router.sessions.queues import Bundle, ElidingTable, Topic, open_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from router.delivery.delivery import Delivery
     from router.delivery.egress import Egress
     from router.ground.ground import Outbox
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
 
 #: Due times of topics that aged out may be kept beside those of as many live ones, and so many more.
 DUE_SLACK = 1_000
+#: Beyond that so many are looked at whenever there is a new one: there may be millions.
+SWEPT_PER_TIME = 16
+
+
+#: When, a tie breaker, and what: the session, its topic, and what was tracked for that.
+_Due = tuple[float, int, "Session", str, Topic]
 
 
 class Eliding:
@@ -44,7 +52,9 @@ class Eliding:
         #: Topics tracked for all sessions together, and how many sessions elide.
         self.tracked = self.sessions = 0
         #: (due, tie breaker, session, topic, what was tracked); a topic that aged out leaves its entry behind.
-        self.due: list[tuple[float, int, Session, str, Topic]] = []
+        self.due: list[_Due] = []
+        #: Another such heap, while it is swept: those that have not been looked at.
+        self.unswept: list[_Due] = []
         self._ties = 0
 
     def offer(self, session: Session, delivery: Delivery, now: float) -> None:
@@ -139,32 +149,39 @@ class Eliding:
     def _schedule(self, session: Session, topic: str, tracked: Topic, due: float) -> None:
         self._ties += 1
         heapq.heappush(self.due, (due, self._ties, session, topic, tracked))
-        if len(self.due) > 2 * self.tracked + DUE_SLACK:
+        if self.unswept:
             self._sweep()
+        elif len(self.due) > 2 * self.tracked + DUE_SLACK:
+            self.unswept, self.due = self.due, []
 
     def _sweep(self) -> None:
-        """Drop the entries of topics that aged out: between two sweeps as many must come as are kept."""
-        self.due = [
-            entry
-            for entry in self.due
-            if (table := entry[2].eliding) is not None and table.topics.get(entry[3]) is entry[4]
-        ]
-        heapq.heapify(self.due)
+        """Drop some entries of topics that aged out, from the end, so that what is left is a heap."""
+        for _ in range(min(SWEPT_PER_TIME, len(self.unswept))):
+            entry = self.unswept.pop()
+            table = entry[2].eliding
+            if table is not None and table.topics.get(entry[3]) is entry[4]:
+                heapq.heappush(self.due, entry)
+
+    def _take_due(self, now: float) -> Iterator[_Due]:
+        """Take what is due, which may be more by the time that the next one is taken."""
+        while (at := self.next_due()) <= now:
+            heap = self.due if self.due and self.due[0][0] == at else self.unswept
+            yield heapq.heappop(heap)
 
     @property
     def due_times(self) -> int:
         """Count the due times that are kept; bounded by the tracked topics."""
-        return len(self.due)
+        return len(self.due) + len(self.unswept)
 
     def next_due(self) -> float:
         """Give the time at which `release` has something to do, infinite if there is none."""
-        return self.due[0][0] if self.due else math.inf
+        due = self.due[0][0] if self.due else math.inf
+        return min(due, self.unswept[0][0]) if self.unswept else due
 
     def release(self, now: float) -> None:
         """Send what was held long enough; topics without anything held are forgotten."""
         batches: dict[Session, list[Topic]] = {}
-        while self.due and self.due[0][0] <= now:
-            _, _, session, topic, tracked = heapq.heappop(self.due)
+        for _, _, session, topic, tracked in self._take_due(now):
             table = session.eliding
             if table is None or table.topics.get(topic) is not tracked or tracked.ready:
                 continue
@@ -217,8 +234,18 @@ class Eliding:
             session.eliding = ElidingTable(delay_ms, topics_max)
             self.sessions += 1
             return
-        table.delay_s, table.topics_max = delay_ms / 1000, topics_max
+        before, table.delay_s, table.topics_max = table.delay_s, delay_ms / 1000, topics_max
+        if table.delay_s < before:
+            self._hasten(session, table, now)
         self._age_out(session, table, list(table.topics)[: max(0, len(table) - topics_max)], now)
+
+    def _hasten(self, session: Session, table: ElidingTable, now: float) -> None:
+        """Hold nothing for longer than the delay, which is shorter now: topics get other due times."""
+        for topic, tracked in [*table.topics.items()]:
+            if not tracked.ready:
+                again = table.topics[topic] = Topic()
+                again.held, again.held_classes = tracked.held, tracked.held_classes
+                self._schedule(session, topic, again, now + table.delay_s)
 
     def stop(self, session: Session, now: float) -> None:
         """A session may not elide any more: what is held for it goes."""

@@ -154,7 +154,7 @@ def standing_faults(router: Router) -> Iterator[str]:
         if len(shard.outstanding) > window * 2:
             yield f"{len(shard.outstanding)} frames are out at worker {shard.index}, the window is {window}"
     due: dict[tuple[int, str], int] = {}
-    for _, _, session, topic, tracked in router.eliding.due:
+    for _, _, session, topic, tracked in (*router.eliding.due, *router.eliding.unswept):
         table = session.eliding
         if not session.closed and table is not None and table.topics.get(topic) is tracked:
             due[session.number, topic] = due.get((session.number, topic), 0) + 1

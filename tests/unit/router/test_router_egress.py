@@ -378,6 +378,39 @@ def test_a_delay_that_an_operator_takes_away_lets_go_what_is_held(make_node: Any
     assert screen.payloads() == [b"0", b"1", b"2"]
 
 
+@pytest.mark.parametrize("delay_ms", [0, 200])
+def test_a_shorter_delay_lets_go_what_is_held_for_longer(make_node: Any, delay_ms: int) -> None:
+    node = make_node(1, _rows(eliding=True, eliding_delay_ms=60_000))
+    screen, publisher = node.client(username="slow"), node.client()
+    screen.subscribe("p", "quiet")
+    publisher.publish(("p", b"0", ELIDING), ("p", b"1", ELIDING), ("quiet", b"2", ELIDING))
+    attributes = objects.complete("profile", {"eliding": True, "eliding_delay_ms": delay_ms})
+    node.router.operators.put_object("profile", "default", "slow", attributes, node.now)
+    node.advance(0.3)
+    assert screen.payloads() == [b"0", b"2", b"1"]
+    publisher.publish(("quiet", b"3", ELIDING))
+    assert screen.payloads() == [b"3"]
+    node.advance(1.0)
+    assert not node.router.eliding.tracked
+
+
+def test_due_times_of_topics_that_aged_out_are_dropped_some_at_a_time(make_node: Any) -> None:
+    profile = {"eliding": True, "eliding_delay_ms": 60_000, "eliding_max_topics": 5_000}
+    node = make_node(1, _rows(**profile))
+    screen, publisher = node.client(username="slow"), node.client()
+    screen.subscribe("p/*")
+    for n in range(0, 5_000, 100):
+        publisher.publish(*[(f"p/{n + m}", b"old", ELIDING) for m in range(100)])
+    attributes = objects.complete("profile", {**profile, "eliding_max_topics": 10})
+    node.router.operators.put_object("profile", "default", "slow", attributes, node.now)
+    assert node.router.eliding.due_times == 5_000
+    publisher.publish(*[(f"p/{n}", b"new", ELIDING) for n in range(2)])
+    assert 4_900 < node.router.eliding.due_times < 5_000
+    node.advance(60.5)
+    assert not node.router.eliding.due_times
+    assert len(screen.payloads()) == 5_002
+
+
 def test_eliding_that_is_switched_off_lets_go_what_is_held(make_node: Any) -> None:
     node = make_node(1, _rows(eliding=True, eliding_delay_ms=60_000))
     screen, publisher = node.client(username="slow"), node.client()
