@@ -169,12 +169,12 @@ class StoredInterest:
     def take(
         self, session: Session, node: str, kind: int, entries: list[tuple[str, int]], done: Callable[[], None]
     ) -> None:
-        """Take what a neighbour imports; `done` is called when what concerns endpoints is stored and in force."""
+        """Take what a neighbour imports; `done` is called when what concerns endpoints is stored and in force.
+
+        Without a queue that is at once: a queue that comes later gets what is wanted by then.
+        """
         key = (session.vpn.name, node)
         queue = self._queue(key)
-        if queue is None:
-            done()
-            return
         line = self._lines.setdefault(key, _Line())
         if line.queue is not queue:
             line.compare(queue)

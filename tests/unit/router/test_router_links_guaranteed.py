@@ -101,6 +101,18 @@ class TestStoredInterest:
         wants(second, kind=wire.EXPORTS_CHANGES, b=0, d=ENDPOINT)
         assert [*near.endpoint("#link/x").attributes["client_subscriptions"]] == ["c", "d"]
 
+    def test_a_queue_that_comes_later_gets_what_the_neighbour_told_before(self, near: PublishNode) -> None:
+        near.drop("#link/x")
+        link = neighbour(near)
+        wants(link, a=ENDPOINT, b=CLIENTS, c=ENDPOINT)
+        wants(link, kind=wire.EXPORTS_CHANGES, c=0)
+        assert [frames[0] for frames in link.received].count(wire.IMPORTED) == 2, "nobody is kept waiting"
+        near.queue("#link/x", max_spool_usage_mb=1)
+        near.advance(1.0)
+        assert [*near.endpoint("#link/x").attributes["client_subscriptions"]] == ["a"]
+        wants(link, kind=wire.EXPORTS_CHANGES, d=ENDPOINT)
+        assert [*near.endpoint("#link/x").attributes["client_subscriptions"]] == ["a", "d"]
+
     def test_a_controller_that_is_away_is_asked_again(self, near: PublishNode) -> None:
         link = neighbour(near)
         near.held_asks = []
