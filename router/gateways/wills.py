@@ -11,7 +11,8 @@ then published, once (`will_publishing`). Who comes back meanwhile, to whichever
 on with the session, cancels it; who begins a new session ends the old one, so its will is published.
 
 It comes behind what its client has published before, which travels in rounds of the gateway, and before what the client
-says when it is back.
+says when it is back. Of who is back before all of the former has left only the latter holds: later rounds of the
+gateway may be answered already, and would leave before a will that waits.
 
 While it waits its username and Message VPN are charged for it. A router that dies takes all wills along; one that goes
 down in order publishes those that wait.
