@@ -78,25 +78,24 @@ class Login(NamedTuple):
     password_may_be_token: bool = True
     #: Whether it shows who it is; false if operators have said as whom it comes.
     needs_password: bool = True
+    #: Whether it is a page of another site in a browser: being on the host of the node does not stand for it.
+    is_foreign_page: bool = False
     #: That the node gave it when it let it in the last time, so that it needs no password.
     token: bytes | None = None
 
     def hello(self, vpn: str, secret: str) -> Hello:
         """Give the HELLO of the client."""
-        behalf: dict[str, Any] = {
+        behalf = {
             "secret": secret,
             "address": self.address,
+            "certificate": self.certificate,
             "takes_over": self.takes_over,
             "password_may_be_token": self.password_may_be_token,
+            "needs_password": self.needs_password,
+            "is_foreign_page": self.is_foreign_page,
+            "will": None if self.will is None else msgspec.structs.astuple(self.will),
+            "clean": self.is_clean,
         }
-        if self.certificate is not None:
-            behalf["certificate"] = self.certificate
-        if self.will is not None:
-            behalf["will"] = msgspec.structs.astuple(self.will)
-        if not self.needs_password:
-            behalf["needs_password"] = False
-        if self.is_clean:
-            behalf["clean"] = True
         more = {"sdk": self.sdk, "behalf": behalf}
         return Hello(
             vpn, self.username, self.password, self.client_name, token=self.token, jwt=self.jwt, more=more

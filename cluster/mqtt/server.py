@@ -167,7 +167,17 @@ class MqttServer:
 
     def _make_client(self, connection: Connection, now: float) -> Client:
         vpn, certificate = self._vpns[connection.came_to], connection.peer.certificate
-        made = Client(self, self._settings, connection.id, connection.address, certificate, vpn, now)
+        framing = connection.framing
+        made = Client(
+            self,
+            self._settings,
+            connection.id,
+            connection.address,
+            certificate,
+            vpn,
+            now,
+            is_foreign_page=isinstance(framing, WebSocketFraming) and framing.is_foreign_page,
+        )
         self._clients[connection.id] = made
         return made
 

@@ -8,8 +8,10 @@ is small, also one that comes right behind the CONNECT.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
@@ -43,7 +45,7 @@ _log.setLevel(logging.ERROR)
 class WebSocketFraming:
     """One connection of a client, from its first byte."""
 
-    __slots__ = ("_at", "_end", "_protocol", "_rest", "_within", "has_more", "replies")
+    __slots__ = ("_at", "_end", "_protocol", "_rest", "_within", "has_more", "is_foreign_page", "replies")
 
     #: A client speaks first.
     start: Final = b""
@@ -64,6 +66,8 @@ class WebSocketFraming:
         self._rest, self._at = b"", 0
         #: Why nothing more is taken.
         self._end: FramingError | None = None
+        #: Whether a page of another site in a browser asks, which may be on a host where others need no password.
+        self.is_foreign_page = False
         self.has_more = False
         self.replies = b""
 
@@ -119,6 +123,7 @@ class WebSocketFraming:
         self._at = end
         for request in self._protocol.events_received():
             assert isinstance(request, Request)
+            self.is_foreign_page = any(map(is_foreign, request.headers.get_all("Origin")))
             self._answer(request)
         self._reply()
         if self._protocol.state is not State.OPEN:
@@ -178,3 +183,26 @@ class WebSocketFraming:
         """Check what the comments of the attributes promise."""
         assert self._at <= len(self._rest)
         self._within.validate()
+
+
+def is_foreign(origin: str) -> bool:
+    """Tell whether a page that a browser says to be of this origin is of no server of this host.
+
+    "http://localhost:8000", "https://127.1.2.3" and "http://[::1]:80" are of this host. "null" is of a page that tells
+    nobody where it is from, such as a file, or a frame in a page of anybody.
+    """
+    try:
+        parts = urlsplit(origin)
+        host = parts.hostname or ""
+    except ValueError:
+        return True
+    if parts.scheme not in ("http", "https"):
+        return True
+    return host != "localhost" and not _is_loopback(host)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, such as 127.0.0.1.example
+        return False

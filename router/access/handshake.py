@@ -244,6 +244,8 @@ class Handshake:
                     routing_id, hello, address, len(self._sessions), now
                 )
         except AngariumError as error:
+            if error.code == errors.CROSS_ORIGIN:  # somebody may be using the browser of a user of this host
+                self._failed.add(address, hello.vpn, hello.username, error, now)
             if error.code not in HIDDEN:
                 raise
             dummy = DummyLogin(routing_id, hello, address, error)

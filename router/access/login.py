@@ -121,6 +121,11 @@ class Authenticator:
         Raises:
             AngariumError: why this client may not connect.
         """
+        if hello.is_foreign_page and hello.password is None and not self.has_token(hello):
+            raise error_for(
+                errors.CROSS_ORIGIN,
+                "a page of another site logs in with a password, a token or a certificate",
+            )
         try:
             ticket = self._identify_unshown(routing_id, hello, address, now)
         except AngariumError:
@@ -141,8 +146,14 @@ class Authenticator:
     def _identify_unshown(self, routing_id: bytes, hello: Hello, address: str, now: float) -> Ticket:
         """Find the username of one who has shown nothing but a password, if that."""
         ticket = self._identify(routing_id, hello, address, now)
-        if not ticket.username.password and not is_this_host(address):
+        if ticket.username.password:
+            return ticket
+        if not is_this_host(address):
             raise error_for(errors.UNAUTHORIZED, "a username without password is for this host only")
+        if hello.is_foreign_page:  # any password would do
+            raise error_for(
+                errors.UNAUTHORIZED, "a username without password is not for pages of other sites"
+            )
         return ticket
 
     def check_certified(

@@ -41,6 +41,8 @@ class Behalf(msgspec.Struct, frozen=True):
     password_may_be_token: bool = False
     #: Whether its username is asked for its password; false if operators have said as whom the process consumes.
     needs_password: bool = True
+    #: Whether the client is a page of another site in a browser, which shows who it is also where others need not.
+    is_foreign_page: bool = False
     #: What is published when the client ends without a word.
     will: gateways.Will | None = None
     #: Whether it begins a new session, so that its last one ends.
@@ -121,6 +123,11 @@ class Hello(msgspec.Struct, frozen=True):
     def carried_for(self) -> CarriedFor | None:
         """Give what a bridge or gateway of this node says of itself; None if it says nothing."""
         return self.gateway if self.username == wire.GATEWAY_USERNAME else self.bridge
+
+    @property
+    def is_foreign_page(self) -> bool:
+        """Tell whether it is of a page of another site in a browser."""
+        return self.behalf is not None and self.behalf.is_foreign_page
 
 
 _decode_hello = msgspec.msgpack.Decoder(Hello).decode

@@ -81,6 +81,7 @@ class Client:
         "_host",
         "_inbox",
         "_is_done",
+        "_is_foreign_page",
         "_keepalive",
         "_publishing",
         "_received",
@@ -105,6 +106,8 @@ class Client:
         certificate: Certificate | None,
         vpn: str,
         now: float,
+        *,
+        is_foreign_page: bool = False,
     ) -> None:
         """Wait for a CONNECT.
 
@@ -116,6 +119,7 @@ class Client:
             certificate: what its certificate says, as TLS showed it.
             vpn: the Message VPN of the address that it came to; a token may send it to another one.
             now: the time.
+            is_foreign_page: whether it is a page of another site in a browser.
         """
         self.connection_id: Final = connection_id
         #: The Message VPN that it asks to be let into, and when it is here, the one that it is in.
@@ -131,6 +135,7 @@ class Client:
         self._settings = settings
         self._address = address
         self._certificate = certificate
+        self._is_foreign_page = is_foreign_page
         self._inbox = ""
         #: Whether the client has said that all is well, so that its will is not published.
         self._is_done = False
@@ -200,7 +205,13 @@ class Client:
         if self.state is not ClientState.NEW:
             raise PacketError(errors.SECOND_CONNECT, "another one", self.version)
         self.terms = terms_of(connect, self._settings)
-        login = login_of(connect, self._settings, self._address, self._certificate)
+        login = login_of(
+            connect,
+            self._settings,
+            self._address,
+            self._certificate,
+            is_foreign_page=self._is_foreign_page,
+        )
         self.state = ClientState.JOINING
         self._host.pause(self.connection_id)
         self.attached = self._host.attach(self, login, self.vpn, now)

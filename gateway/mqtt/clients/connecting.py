@@ -102,7 +102,14 @@ def _session_expiry_s(connect: Connect) -> int:
     return 0 if connect.clean_start else EXPIRY_FOR_EVER_S
 
 
-def login_of(connect: Connect, settings: Settings, address: str, certificate: Certificate | None) -> Login:
+def login_of(
+    connect: Connect,
+    settings: Settings,
+    address: str,
+    certificate: Certificate | None,
+    *,
+    is_foreign_page: bool = False,
+) -> Login:
     """Give how a client logs in at the node.
 
     Raises:
@@ -124,6 +131,7 @@ def login_of(connect: Connect, settings: Settings, address: str, certificate: Ce
         sdk=_NAMES[version],
         will=will,
         is_clean=connect.clean_start,
+        is_foreign_page=is_foreign_page,
     )
 
 

@@ -27,6 +27,7 @@ _CODES: Final = {
         errors.SHARE_NAME_DENIED,
         errors.VPN_NOT_ALLOWED,
         errors.OTHER_VPN,
+        errors.CROSS_ORIGIN,
         errors.USERNAME_SHUTDOWN,
         errors.RESERVED_TOPIC,
         errors.GUARANTEED_SEND_DENIED,

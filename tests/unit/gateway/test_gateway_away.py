@@ -58,7 +58,7 @@ def test_who_stays_is_attached_again_by_its_token_and_in_nobodys_place(gateway: 
     assert (operation, hello["token"], hello["client_name"]) == (wire.HELLO, b"t%d" % first, "c")
     assert "password" not in hello
     assert hello["behalf"]["takes_over"] is False
-    assert "clean" not in hello["behalf"]
+    assert hello["behalf"]["clean"] is False
     assert number > first
     welcome_again(gateway, client, "c")
     assert guest.take() == [("may_go_on",)]

@@ -65,8 +65,13 @@ def test_a_client_is_attached_with_hello_on_its_behalf(gateway: Gateway) -> None
     assert hello["behalf"] == {
         "secret": "inside",
         "address": "127.0.0.1",
+        "certificate": None,
         "takes_over": True,
         "password_may_be_token": True,
+        "needs_password": True,
+        "is_foreign_page": False,
+        "will": None,
+        "clean": False,
     }
     gateway.welcome_client(1, "n/default/1")
     assert guest.take() == [("welcomed", "n/default/1")]

@@ -76,6 +76,37 @@ def test_a_request_is_answered_when_it_is_whole(path: str, size: int) -> None:
     assert not framing.is_open, "he has not said that he speaks MQTT"
 
 
+@pytest.mark.parametrize(
+    ("origin", "is_foreign_page"),
+    [
+        (None, False),
+        ("http://localhost", False),
+        ("https://LOCALHOST:8000", False),
+        ("http://127.9.8.7:1", False),
+        ("http://[::1]:3000", False),
+        ("", True),
+        ("null", True),
+        ("https://elsewhere.example", True),
+        ("http://localhost.example", True),
+        ("http://127.0.0.1.example", True),
+        ("http://localhost@elsewhere.example", True),
+        ("http://[::1", True),
+        ("http://[2001:db8::1]", True),
+        ("http://0.0.0.0", True),
+        ("file://localhost", True),
+        ("moz-extension://127.0.0.1", True),
+    ],
+)
+def test_it_is_known_whether_a_page_of_another_site_asks(
+    origin: str | None,
+    is_foreign_page: bool,
+) -> None:
+    framing = made()
+    assert framing.received(ws.request(Origin=origin)) == []
+    assert framing.replies.startswith(b"HTTP/1.1 101 ")
+    assert framing.is_foreign_page is is_foreign_page
+
+
 def test_compression_is_not_taken() -> None:
     framing = made()
     framing.received(ws.request(Sec_WebSocket_Extensions="permessage-deflate; client_max_window_bits"))

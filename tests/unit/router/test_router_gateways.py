@@ -464,3 +464,18 @@ def test_nobody_else_comes_without_a_password(node: WiredNode, secret: str, addr
     behalf = {"secret": secret, "address": "127.0.0.1", "needs_password": False}
     client.send(wire.HELLO, {"version": 1, "username": "alice", "behalf": behalf})
     assert client.closed_with() == errors.UNAUTHORIZED
+
+
+PAGE = {"is_foreign_page": True}
+
+
+def test_a_page_of_another_site_shows_who_it_is(node: WiredNode, gateway: FakeGateway) -> None:
+    here = {"address": "127.0.0.1", "behalf": PAGE}
+    for username in ("default", "alice", "nobody"):
+        assert refused(gateway.client(), **here, username=username) == errors.CROSS_ORIGIN
+    assert node.router.counters.errors[errors.CROSS_ORIGIN] == 3
+    (told,) = (one for one in node.events if one["event"] == "SYSTEM_CLIENT_LOGIN_REFUSED")
+    assert "a page of another site" in told["text"]
+    assert gateway.attach("127.0.0.1", username="default", password="any")
+    assert refused(gateway.client(), **here, username="default", password="any") == errors.UNAUTHORIZED
+    assert gateway.attach("127.0.0.1", behalf=PAGE, username="alice", password="right")
