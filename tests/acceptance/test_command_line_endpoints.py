@@ -99,6 +99,20 @@ def test_what_cannot_be_is_refused_with_what_to_do(
     assert told in ended.err
 
 
+def test_a_queue_for_dead_messages_that_is_not_there_is_hinted_at(shell: Shell) -> None:
+    named = ("--set", "dead_message_queue=nowhere")
+    hint = "hint: there is no queue 'nowhere' yet: without it messages that die in 'mortal' are deleted\n"
+    assert hint in shell.run("queue", "create", "mortal", *named).err
+    assert shell.run("queue", "update", "mortal", *named, "--json").err == hint
+    assert shell.run("queue", "update", "mortal", *named, "-q").err == ""
+    for others in ("dead_message_queue=mortal", "dead_message_queue=", "max_redelivery_count=3"):
+        assert shell.run("queue", "update", "mortal", "--set", others).err == ""
+    shell.run("queue", "create", "nowhere")
+    assert shell.run("queue", "update", "mortal", *named).err == ""
+    for queue in ("mortal", "nowhere"):
+        shell.run("queue", "delete", queue)
+
+
 def test_the_attributes_of_a_queue_are_listed(shell: Shell) -> None:
     rows = {row["attribute"]: row for row in shell.run("queue", "attributes", "--json").rows}
     assert rows["max_delivered_unacked_per_flow"]["range"] == "1..1000000"

@@ -41,7 +41,9 @@ from cluster.commands.terminal.output import (
 from cluster.commands.terminal.table import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
+
+    from cluster.admin.client import Admin
 
 QUEUE: Final = "queue"
 TOPIC_ENDPOINT: Final = "topic-endpoint"
@@ -163,7 +165,9 @@ def _create_command(kind: str) -> click.Command:
         if added:
             attributes["subscriptions"] = list(added)
         print_hints(attribute_hints(attributes), quiet=quiet)
-        made = admin.call("objects.create", kind=kind, vpn=vpn, name=name, attributes=attributes)
+        with admin.open() as connection:
+            made = connection.call("objects.create", kind=kind, vpn=vpn, name=name, attributes=attributes)
+            print_hints(_dead_message_hints(connection, vpn, name, attributes), quiet=quiet)
         if kind == QUEUE and "access_type" not in attributes and made.get("access_type") == "exclusive":
             print_hints([_EXCLUSIVE_HINT], quiet=quiet or out.is_json)
         print_change(made, "create", attributes, out=out)
@@ -195,6 +199,7 @@ def _update_command(kind: str) -> click.Command:
         print_hints(attribute_hints({**attributes, "subscriptions": [*added]}), quiet=quiet)
         with admin.open() as connection:
             changed = connection.call("objects.update", kind=kind, vpn=vpn, name=name, attributes=attributes)
+            print_hints(_dead_message_hints(connection, vpn, name, attributes), quiet=quiet)
             if added or removed:
                 changed = connection.call(
                     "objects.subscribe", vpn=vpn, name=name, add=list(added), remove=list(removed)
@@ -212,6 +217,19 @@ def _update_command(kind: str) -> click.Command:
         )(update)
         _subscription_option("Filter to add. Repeatable.")(update)
     return update
+
+
+def _dead_message_hints(
+    connection: Admin, vpn: str, name: str, attributes: Mapping[str, Any]
+) -> Iterator[str]:
+    """Tell whether the queue for dead messages that was named is none that there is."""
+    named = attributes.get("dead_message_queue")
+    if not named:
+        return
+    try:
+        connection.call("objects.show", kind=QUEUE, vpn=vpn, name=named)
+    except errors.NotFoundError:
+        yield f"there is no queue '{named}' yet: without it messages that die in '{name}' are deleted"
 
 
 def _purge_command(kind: str) -> click.Command:
