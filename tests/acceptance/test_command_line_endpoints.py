@@ -113,6 +113,20 @@ def test_a_queue_for_dead_messages_that_is_not_there_is_hinted_at(shell: Shell) 
         shell.run("queue", "delete", queue)
 
 
+def test_subscriptions_that_others_take_the_place_of_are_named(shell: Shell) -> None:
+    filters = [f"old/{number}" for number in range(5)]
+    shell.run("queue", "create", "Q", *(part for text in filters for part in ("--subscription", text)))
+    kept = [part for text in (*filters, "new") for part in ("--set", f"subscriptions={text}")]
+    assert shell.run("queue", "update", "Q", *kept).err == ""
+    told = shell.run("queue", "update", "Q", "--set", "subscriptions=new").err
+    assert told.startswith(
+        "hint: --set subscriptions replaces all of them, 'old/0', 'old/1', 'old/2' and 2 more"
+    )
+    assert "--subscription adds one, --remove-subscription takes one away" in told
+    assert shell.run("queue", "update", "Q", "--set", "subscriptions=newer", "-q").err == ""
+    shell.run("queue", "delete", "Q")
+
+
 def test_the_attributes_of_a_queue_are_listed(shell: Shell) -> None:
     rows = {row["attribute"]: row for row in shell.run("queue", "attributes", "--json").rows}
     assert rows["max_delivered_unacked_per_flow"]["range"] == "1..1000000"

@@ -78,6 +78,8 @@ _ALWAYS_SHOWN: Final = ("messages_spooled", "spool_usage_bytes", "delivered_unac
 _EXCLUSIVE_HINT: Final = (
     "the queue is exclusive: one consumer at a time; --set access_type=non-exclusive shares it"
 )
+#: Subscriptions that a hint names.
+_NAMED_MAX: Final = 3
 #: What a transfer has done to messages.
 _DONE: Final = {"copy": "copied", "move": "moved"}
 
@@ -198,7 +200,12 @@ def _update_command(kind: str) -> click.Command:
     ) -> None:
         print_hints(attribute_hints({**attributes, "subscriptions": [*added]}), quiet=quiet)
         with admin.open() as connection:
+            before = None
+            if "subscriptions" in attributes:
+                before = connection.call("objects.show", kind=kind, vpn=vpn, name=name)
             changed = connection.call("objects.update", kind=kind, vpn=vpn, name=name, attributes=attributes)
+            if before is not None:
+                print_hints([_replaced_hint(before, changed)], quiet=quiet)
             print_hints(_dead_message_hints(connection, vpn, name, attributes), quiet=quiet)
             if added or removed:
                 changed = connection.call(
@@ -217,6 +224,19 @@ def _update_command(kind: str) -> click.Command:
         )(update)
         _subscription_option("Filter to add. Repeatable.")(update)
     return update
+
+
+def _replaced_hint(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Give a sentence if a list of subscriptions took the place of one with others."""
+    gone = [f"'{text}'" for text in before["subscriptions"] if text not in after["subscriptions"]]
+    if not gone:
+        return ""
+    named = ", ".join(gone[:_NAMED_MAX])
+    more = f" and {len(gone) - _NAMED_MAX:,} more" if len(gone) > _NAMED_MAX else ""
+    return (
+        f"--set subscriptions replaces all of them, {named}{more} went;"
+        " --subscription adds one, --remove-subscription takes one away"
+    )
 
 
 def _dead_message_hints(
