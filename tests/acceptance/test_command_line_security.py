@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,20 @@ def test_a_client_that_trusts_another_authority_stays_out(shell: Shell) -> None:
     for trust in ((), ("--ca-file", "elsewhere/authority.pem")):
         ended = shell.run("pub", "a", "x", *trust, "--timeout", "1", status=1)
         assert ended.err.startswith("error 60006: ")
+
+
+def test_the_authority_of_a_cluster_is_trusted_on_the_host_of_a_node_that_joined_it(shell: Shell) -> None:
+    own = shell.data / "cluster" / "authority.pem"
+    own.parent.mkdir(exist_ok=True)
+    shutil.copy(shell.folder / "authority.pem", own)
+    alice = ("--user", "alice", "--password-file", "alice.password")
+    try:
+        shell.run("pub", "a", "x", *alice)
+        told = shell.run("pub", "a", "x", *alice, "--ca-file", "elsewhere/authority.pem", status=1).err
+        assert told.startswith("error 60006: ")
+        assert "--ca-file FILE" in told
+    finally:
+        own.unlink()
 
 
 def test_an_operator_with_a_certificate_reaches_the_node_from_afar(

@@ -11,7 +11,7 @@ from angarium.spark.connecting import open_client
 from angarium.spark.options import BATCH, settings
 from angarium_server import launch
 from angarium_server.testing import Node
-from cluster.commands.connecting.connection import ConnectOptions
+from cluster.commands.connecting.connection import ConnectOptions, Found
 from cluster.commands.pipeline.options import check_target, node_settings
 from tests.integration.tls_front import tls_front
 
@@ -87,7 +87,7 @@ def test_a_command_says_what_is_missing(url: str, tmp_path: Path, angarium: Comm
 
 def test_jobs_take_the_files_from_commands_and_options(url: str, files: dict[str, str]) -> None:
     connect = ConnectOptions(
-        find_url=lambda: url,
+        find=lambda: Found(url),
         vpn="default",
         username="default",
         password=None,

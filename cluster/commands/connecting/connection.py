@@ -15,7 +15,7 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -61,12 +61,20 @@ _ADMIN_NAMES: Final = _PLACE_NAMES | {
 _resolved: Final = click.Path(exists=True, dir_okay=False, path_type=Path, resolve_path=True)
 
 
+class Found(NamedTuple):
+    """Where the node of a client command is."""
+
+    url: str
+    #: File with the authorities to trust there; empty: what the command was given, or those of the system.
+    ca_file: str = ""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConnectOptions:
     """How one command reaches the node as a client."""
 
     #: Looks for the node; called when the address is needed, so that a misused command says so first.
-    find_url: Callable[[], str]
+    find: Callable[[], Found]
     vpn: str
     username: str
     password: str | None
@@ -80,19 +88,24 @@ class ConnectOptions:
     variables: frozenset[str] = frozenset()
 
     @functools.cached_property
+    def _found(self) -> Found:
+        return self.find()
+
+    @property
     def url(self) -> str:
         """The address of the node.
 
         Raises:
             AngariumError: there is no node, or nothing says which one is meant.
         """
-        return self.find_url()
+        return self._found.url
 
     def arguments(self) -> dict[str, Any]:
         """Give the arguments of `angarium.connect`."""
         names = ("url", "vpn", "username", "password", "timeout_s", "client_name")
         idle = () if is_encrypted(self.url) else self.variables
-        tls = {name: file for name, file in self.tls.items() if name not in idle}
+        own = {"ca_file": self._found.ca_file} if self._found.ca_file else {}
+        tls = own | {name: file for name, file in self.tls.items() if name not in idle}
         token = {} if self.token is None else {"token": self.token}
         return {name: getattr(self, name) for name in names} | tls | token
 
@@ -189,12 +202,12 @@ timeout_option = option(
 )
 
 
-def _tls_options(certificate: str) -> list[_Decorator]:
-    """Give the options for addresses of TLS, with what the certificate is for."""
+def _tls_options(certificate: str, trusted: str = "those of the system") -> list[_Decorator]:
+    """Give the options for addresses of TLS: what the certificate is for, and who is trusted if nobody is named."""
     authorities = "File with the authorities that may sign the certificate of a tls:// address (PEM)."
     key = "File with the private key of --cert-file, for your eyes only."
     return [
-        option("--ca-file", type=_resolved, help=f"{authorities}  [default: those of the system]"),
+        option("--ca-file", type=_resolved, help=f"{authorities}  [default: {trusted}]"),
         option("--cert-file", type=_resolved, help=certificate),
         option("--key-file", type=_resolved, help=f"{key}  [default: --cert-file]"),
     ]
@@ -215,7 +228,10 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
             type=FILE,
             help="File whose first line is a token (JWT), read for each connection, instead of a password.",
         ),
-        *_tls_options("Certificate of this client, where one is demanded (PEM)."),
+        *_tls_options(
+            "Certificate of this client, where one is demanded (PEM).",
+            "that of its cluster for a local node that has joined one, else those of the system",
+        ),
         option("--client-name", default="", help="Name of this client.  [default: chosen by the node]"),
         timeout_option,
     ]
@@ -226,7 +242,7 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
         password_file, token_file = _secret_files(given)
         connect = ConnectOptions(
             # A publisher that goes on over restarts may begin before the node is there.
-            find_url=lambda: _find_url(given, waits=bool(values.get("retry_for"))),
+            find=lambda: _find_node(given, waits=bool(values.get("retry_for"))),
             vpn=given.value("vpn"),
             username=given.value("user"),
             password=read_password(password_file),
@@ -368,8 +384,8 @@ def _here() -> Here | None:
         return None
 
 
-def _find_url(given: _Given, *, waits: bool) -> str:
-    """Give the address for a client.
+def _find_node(given: _Given, *, waits: bool) -> Found:
+    """Give the address for a client, and whom to trust there.
 
     Raises:
         AngariumError: there is no node, or it does not run (50308); its `node.json` cannot be read (40017).
@@ -378,11 +394,11 @@ def _find_url(given: _Given, *, waits: bool) -> str:
     if target is None:
         # A node of another user, or in a container, is not in the registry.
         if waits or somebody_listens(DEFAULT_URL):
-            return DEFAULT_URL
+            return Found(DEFAULT_URL)
         raise _no_node()
     if target.url:
         parse(target.url)
-        return target.url
+        return Found(target.url)
     node = read_node_file(target.data)
     if not waits and not node_runs(target.data, node):
         advice = f"'angarium up --data {target.data}' starts it"
@@ -390,7 +406,14 @@ def _find_url(given: _Given, *, waits: bool) -> str:
     if not node.url:
         advice = "wait until it is ready: 'angarium up' says so, and --ready-file writes it to a file"
         raise errors.error_for(errors.NODE_UNREACHABLE, f"the node of {target.data} was never ready", advice)
-    return node.url
+    return Found(node.url, _own_authority(target.data) if is_encrypted(node.url) else "")
+
+
+def _own_authority(data: str) -> str:
+    """Give the file of the authorities of the cluster that a node of this host joined; empty if it has none."""
+    from cluster.join.stored import authority_of  # with the configuration, which few commands need
+
+    return str(authority_of(Path(data).absolute()) or "")
 
 
 def somebody_listens(url: str) -> bool:

@@ -17,7 +17,7 @@ from cluster.commands.bench import process, queueing
 from cluster.commands.bench.bench import Run
 from cluster.commands.bench.process import STAMP_BYTES, Tally, Task, percentile
 from cluster.commands.bench.queues import part_rates
-from cluster.commands.connecting.connection import ConnectOptions
+from cluster.commands.connecting.connection import ConnectOptions, Found
 
 if TYPE_CHECKING:
     import pytest
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Nanoseconds of a second.
 S = 1_000_000_000
 CONNECT = ConnectOptions(
-    find_url=lambda: "tcp://127.0.0.1:1",
+    find=lambda: Found("tcp://127.0.0.1:1"),
     vpn="default",
     username="default",
     password=None,

@@ -160,6 +160,23 @@ def test_a_data_directory_that_was_named_must_hold_a_node_that_runs(nodes: Runni
         _ = options("--data", "unready").url
 
 
+def test_the_authority_of_a_node_of_this_host_is_trusted_if_no_other_is_named(
+    nodes: RunningNodes, tmp_path: Path
+) -> None:
+    for name, url in (("joined", "tls://127.0.0.1:1"), ("alone", "tls://127.0.0.1:2"), ("plain", NOBODY)):
+        nodes.start(Path.cwd() / name, url)
+    own = Path.cwd() / "joined" / "cluster" / "authority.pem"
+    for file in (own, Path.cwd() / "plain" / "cluster" / "authority.pem"):
+        file.parent.mkdir()
+        file.touch()
+    assert options("--data", "joined").arguments()["ca_file"] == str(own)
+    named = tmp_path / "named.pem"
+    named.touch()
+    assert options("--data", "joined", "--ca-file", str(named)).arguments()["ca_file"] == str(named)
+    for others in (("--data", "alone"), ("--data", "plain"), ("--url", "tls://127.0.0.1:1")):
+        assert "ca_file" not in options(*others).arguments()
+
+
 def test_who_waits_for_a_node_that_comes_back_may_begin_before_it(nodes: RunningNodes) -> None:
     nodes.kill(nodes.start(Path.cwd() / "away", "tcp://127.0.0.1:7"))
     assert options("--data", "away", "--retry-for", "60").url == "tcp://127.0.0.1:7"

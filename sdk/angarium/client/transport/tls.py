@@ -230,6 +230,9 @@ def _distrusted(error: ssl.SSLCertVerificationError, host: str) -> AngariumError
     if code == _NOT_YET_VALID:
         return _refused("its certificate is not valid yet", "check the clocks of the node and of this host")
     if code in _WITHOUT_AUTHORITY:
-        advice = "give as ca_file the certificate of the authority that signed it, if you trust that"
+        advice = (
+            "give as ca_file, in commands --ca-file FILE, the certificate of the authority that signed it,"
+            " if you trust that"
+        )
         return _refused(f"no authority that is trusted here signed its certificate ({why})", advice)
     return _refused(f"its certificate cannot be trusted ({why})", "")
