@@ -127,6 +127,31 @@ def test_subscriptions_that_others_take_the_place_of_are_named(shell: Shell) -> 
     shell.run("queue", "delete", "Q")
 
 
+def test_a_name_that_is_not_there_leads_to_the_one_that_is_meant(shell: Shell) -> None:
+    shell.run("queue", "create", "orders")
+    ways = (
+        ("show", "ordres"),
+        ("update", "ordres", "--set", "max_redelivery_count=1"),
+        ("delete", "ordres", "--yes"),
+        ("purge", "ordres", "--yes"),
+        ("move", "ordres", "--to", "orders"),
+    )
+    for way in ways:
+        told = shell.run("queue", *way, status=1).err
+        assert "did you mean 'orders'? ('angarium queue list' shows the names)" in told, told
+    assert "mean" not in shell.run("queue", "show", "x", status=1).err
+    assert "queue 'nowhere'" in shell.run("queue", "move", "orders", "--to", "nowhere", status=1).err
+    assert "mean" not in shell.run("queue", "show", "orders", "--vpn", "defalt", status=1).err
+    assert "did you mean 'default'? ('angarium vpn list'" in shell.run("vpn", "show", "defalt", status=1).err
+    shell.run("vpn", "create", "far")
+    shell.run("profile", "create", "small", "--vpn", "far")
+    told = shell.run("profile", "update", "smal", "--vpn", "far", "--set", "eliding=true", status=1).err
+    assert "did you mean 'small'? ('angarium profile list --vpn far' shows the names)" in told
+    shell.run("profile", "delete", "small", "--vpn", "far", "--yes")
+    shell.run("vpn", "delete", "far", "--yes")
+    shell.run("queue", "delete", "orders", "--yes")
+
+
 def test_the_attributes_of_a_queue_are_listed(shell: Shell) -> None:
     rows = {row["attribute"]: row for row in shell.run("queue", "attributes", "--json").rows}
     assert rows["max_delivered_unacked_per_flow"]["range"] == "1..1000000"

@@ -18,6 +18,7 @@ import click
 from angarium_server.visible import visible
 from cluster.commands.connecting.completion import complete_names
 from cluster.commands.connecting.connection import AdminOptions, admin_options, read_password
+from cluster.commands.objects.missing import naming
 from cluster.commands.terminal.confirming import asks, confirm, yes_option
 from cluster.commands.terminal.group import SuggestingGroup
 from cluster.commands.terminal.hints import attribute_hints, print_hints, quiet_option
@@ -164,7 +165,7 @@ def of_one(
 ) -> Callable[..., Any]:
     """Add what a command about one object has: its NAME, `more`, `--vpn`, how to print, and where the node is."""
     name = click.argument("name", shell_complete=complete_names(kind))
-    return options(name, *more, vpn_option(kind), show, admin_options)
+    return options(name, *more, vpn_option(kind), show, admin_options, naming(kind))
 
 
 def make_group(kind: str, sentence: str) -> click.Group:
@@ -217,6 +218,7 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
     @vpn_option(kind)
     @output_option
     @admin_options
+    @naming(kind)
     def change(
         *,
         admin: AdminOptions,
