@@ -35,7 +35,7 @@ from gateway.mqtt.sessions.note import NoNote
 from gateway.mqtt.sessions.received import Answer, Received
 from gateway.mqtt.sessions.session import Session
 from gateway.mqtt.sessions.storing import QOS_2, Shared
-from gateway.mqtt.sessions.unacknowledged import Awaited
+from gateway.mqtt.sessions.unacknowledged import FAILURE, Awaited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -271,7 +271,7 @@ class Client:
         if self._session:
             self._check_answer(packet, Awaited.PUBREC, Awaited.PUBCOMP)
             self._session.took(packet.packet_id, packet.code, now)
-        else:
+        elif packet.code < FAILURE:  # what is refused is over, and no PUBREL follows
             self._send(PubRel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
 
     def _check_answer(self, packet: PubAck | PubRec | PubComp, *fitting: Awaited) -> None:

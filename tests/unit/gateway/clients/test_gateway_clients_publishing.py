@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from angarium import errors, wire
@@ -12,7 +13,7 @@ from gateway.mqtt.codec.kinds import V3, V5
 from gateway.mqtt.codec.properties import Properties
 from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.messages import row_of
-from tests.unit.gateway.clients.conversation import Conversation
+from tests.unit.gateway.clients.conversation import RIGHTS, Conversation
 
 R = ReasonCode
 BOTH = pytest.mark.parametrize("version", [V3, V5])
@@ -163,6 +164,18 @@ def test_acknowledgements_of_what_was_never_sent_are_answered_so_that_the_client
     code = R.PACKET_IDENTIFIER_NOT_FOUND if version == V5 else 0
     assert talk.hears() == [PubRel(2, code), PubComp(3, code)]
     assert talk.finished is None
+
+
+@pytest.mark.parametrize("may_receive", [True, False], ids=["with a session", "without one"])
+def test_a_refusal_of_what_was_never_sent_is_not_answered(may_receive: bool) -> None:
+    """Section 4.3.3: a PUBREC with 0x80 or above ends the exchange, and no PUBREL follows."""
+    talk = Conversation().connect()
+    talk.welcome(rights=msgspec.structs.replace(RIGHTS, may_receive_guaranteed=may_receive))
+    talk.hears()
+    talk.says(PubRec(2, R.QUOTA_EXCEEDED))
+    assert talk.hears() == []
+    talk.says(PubRec(2))
+    assert talk.hears() == [PubRel(2, R.PACKET_IDENTIFIER_NOT_FOUND)]
 
 
 def test_other_refusals_have_a_counter_of_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
