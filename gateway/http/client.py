@@ -210,6 +210,12 @@ class HttpClient:
             self.state = ClientState.OVER
             self.attached.leave()
 
+    def fail(self) -> None:
+        """Be over because of a fault of ours; all who wait are told."""
+        if self.state is not ClientState.OVER:
+            self.attached.leave()
+            self._end(error_for(errors.INTERNAL))
+
     # What the node says.
 
     def welcomed(self, welcome: AttachedWelcome, _now: float) -> None:

@@ -10,6 +10,7 @@ Decides and keeps; time is a parameter.
 from __future__ import annotations
 
 import hashlib
+import logging
 import secrets
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -18,6 +19,8 @@ from gateway.http.client import ClientState, HttpClient
 from gateway.http.queues import Receipts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.attached import Attached, Guest, Login
     from gateway.http.credentials import Credentials
 
@@ -25,10 +28,12 @@ if TYPE_CHECKING:
 LOGIN_S: Final = 60.0
 #: Who asks for nothing leaves after so long.
 IDLE_S: Final = 20.0
-#: Clients of the process; of more than these the one that is idle for longest goes, or the next one is refused.
+#: Clients of the process; one more is refused until one leaves.
 CLIENTS_MAX: Final = 10_000
 #: How often `tick` looks who is idle, and which leases are over.
 LOOK_S: Final = 0.25
+
+_log = logging.getLogger("gateway.http.clients")
 
 
 class Attach(Protocol):
@@ -103,16 +108,24 @@ class Clients:
     def tick(self, now: float) -> None:
         """Publish what waited for room of all, and send those away that nobody needs."""
         for client in [*self._waiting]:
-            client.go_on()
+            self._have(client, client.go_on)
         if now < self._look_at:
             return
         self._look_at = now + LOOK_S
         for client in self._all:
-            client.tick(now)
+            self._have(client, client.tick, now)
         for client in [one for one in self._all if self._is_done(one, now)]:
             client.leave()
             del self._all[client]
         self._known = {mark: one for mark, one in self._known.items() if one.client in self._all}
+
+    def _have(self, client: HttpClient, act: Callable[..., None], *arguments: float) -> None:
+        """Have a client do what is due; a fault of ours there costs that client only."""
+        try:
+            act(*arguments)
+        except Exception:  # noqa: BLE001 - others are behind it
+            _log.exception("what was due of a client led to a fault of the gateway")
+            client.fail()
 
     def _is_done(self, client: HttpClient, now: float) -> bool:
         if client.state is ClientState.OVER:

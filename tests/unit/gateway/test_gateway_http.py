@@ -280,6 +280,31 @@ def test_a_client_that_lost_its_router_serves_no_new_requests(world: World) -> N
     assert world.find() is not client
 
 
+@pytest.mark.parametrize("step", ["tick", "go_on"])
+def test_a_fault_in_what_is_due_of_one_client_ends_that_client_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
+) -> None:
+    broken, other = world.opened(), world.find("other")
+    world.gateway.settle()
+    broken.publish(Message("a", mode="persistent").row, world.done)
+    world.clients._waiting.update(dict.fromkeys((broken, other)))
+    done: list[HttpClient] = []
+
+    def work(client: HttpClient, *_now: float) -> None:
+        if client is broken:
+            raise AssertionError("a fault")
+        done.append(client)
+
+    monkeypatch.setattr(HttpClient, step, work)
+    world.clients.tick(world.node.now)
+    assert done == [other]
+    assert is_over(broken)
+    assert world.told == [errors.INTERNAL], "who waits is told"
+    assert "a fault" in caplog.text
+    assert len(world.clients) == 1
+    assert world.find() is not broken
+
+
 def test_one_client_more_than_there_may_be_is_refused(world: World) -> None:
     world.clients._all = dict.fromkeys(HttpClient({}) for _ in range(CLIENTS_MAX))
     assert code_of(world.find) == errors.TOO_MANY_CLIENTS
