@@ -8,6 +8,7 @@ import msgspec
 
 from angarium import errors
 from angarium_server.configuration import about, within
+from angarium_server.connections.addresses import has_open_port, host_and_port
 from cluster import objects
 from cluster.configuration.encryption import client_address_faults
 from cluster.configuration.listening import double_faults
@@ -120,7 +121,7 @@ def faults_of(section: MqttSection, router: RouterConfig) -> list[str]:
 
 def _entry_faults(entry: str, router: RouterConfig) -> list[str]:
     url, vpn, _ = address_of(entry)
-    if entry.partition("://")[0] not in SCHEMES:
+    if entry.partition("://")[0] not in SCHEMES or not (host_and_port(url) or has_open_port(url)):
         return [
             f"mqtt.listen: {entry!r} is no address: write tcp, tls, ws or wss, and ://HOST:PORT or ://HOST:PORT/VPN"
         ]

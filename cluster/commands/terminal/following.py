@@ -63,11 +63,20 @@ def show_following(
 
 
 def since_of(text: str) -> str | int:
-    """Read `--since`: a number, how long ago, or an ISO time as it is."""
+    """Read `--since`: a number, how long ago, or an ISO time as it is.
+
+    Raises:
+        click.BadParameter: it is none of these, or longer ago than there are years.
+    """
     if text.isdecimal():
         return int(text)
     ago = _AGO.fullmatch(text)
-    if ago is None:
-        return text
-    span = timedelta(**{_AGO_UNITS[ago.group(2)]: int(ago.group(1))})
-    return (datetime.now(UTC) - span).isoformat()
+    try:
+        if ago is not None:
+            span = timedelta(**{_AGO_UNITS[ago.group(2)]: int(ago.group(1))})
+            return (datetime.now(UTC) - span).isoformat()
+        datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        message = f"--since {text!r}: write how long ago (30s, 10m, 2h, 1d), a time (2031-05-04T10:11:12Z) or a number."
+        raise click.BadParameter(message) from None
+    return text

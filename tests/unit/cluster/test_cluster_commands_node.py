@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 
 from cluster.commands import cli
@@ -23,6 +24,13 @@ def test_since_takes_how_long_ago(text: str, seconds: int) -> None:
     assert isinstance(found, str)
     ago = datetime.now(UTC) - datetime.fromisoformat(found)
     assert abs(ago - timedelta(seconds=seconds)) < timedelta(seconds=5)
+
+
+@pytest.mark.parametrize("text", ["1x", "", "10 m", "yesterday", "9999999999d", "2030-13-01"])
+def test_since_says_all_that_it_takes(text: str) -> None:
+    with pytest.raises(click.BadParameter, match=r"30s, 10m, 2h, 1d.*2031-05-04T10:11:12Z.*a number") as told:
+        since_of(text)
+    assert repr(text) in told.value.message
 
 
 def test_since_takes_an_id_and_a_time_as_they_are() -> None:

@@ -123,6 +123,14 @@ def test_keys_of_the_file_override_defaults(tmp_path: Path) -> None:
             "[mqtt]\nlisten = ['ipc:///run/mqtt']",
             "'ipc:///run/mqtt' is no address: write tcp, tls, ws or wss",
         ),
+        (
+            "[mqtt]\nlisten = ['tcp://127.0.0.1:']",
+            "mqtt.listen: 'tcp://127.0.0.1:' is no address: write tcp, tls, ws or wss",
+        ),
+        (
+            "[mqtt]\nlisten = ['wss://127.0.0.1/orders']",
+            "mqtt.listen: 'wss://127.0.0.1/orders' is no address: write tcp, tls, ws or wss",
+        ),
         ("[mqtt]\nlisten = ['tcp://127.0.0.1:99999']", "has no port"),
         ("[mqtt]\nlisten = ['ws://0.0.0.0:8083']", "tls://0.0.0.0:8083"),
         ("[mqtt]\nlisten = ['wss://127.0.0.1:8084']", "it needs a certificate"),
