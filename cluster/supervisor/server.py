@@ -89,6 +89,7 @@ from cluster.supervisor.supervisor import (
     Terminate,
 )
 from cluster.supervisor.warm import WarmProcesses, await_word
+from storage.spool import SpoolFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -382,7 +383,7 @@ class Server:
         try:
             # Before the number is kept: from then on a spool that is missing is a loss.
             stores.make_spools(self._data, workers, self._data.node.data_id)
-        except AngariumError as error:
+        except (AngariumError, SpoolFailedError, OSError) as error:
             self._scaling = workers, f"the node stays at {self._workers} workers: {error}"
             return
         self._scaling = None

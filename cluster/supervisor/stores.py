@@ -20,9 +20,9 @@ from cluster.catalog.catalog import COUNTER as ENDPOINT_COUNTER
 from cluster.catalog.producers import COUNTER as PRODUCER_COUNTER
 from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER, SPOOLS
 from storage.config_store import ConfigStore, Counter, is_there
+from storage.headroom import NO_ROOM
 from storage.spool import (
     KEY_DATA,
-    SpoolFailedError,
     SpoolFullError,
     Table,
     open_readonly,
@@ -76,10 +76,12 @@ def prepare(data: DataDirectory, workers: int, *, accept_loss: bool = False) -> 
 
 
 def make_spools(data: DataDirectory, workers: int, data_id: str) -> None:
-    """Make the spools that are not there yet.
+    """Make the spools that are not there yet; nothing is left of one that cannot be made.
 
     Raises:
-        UnavailableError: one cannot be made (50320, 50329); nothing of it is left.
+        UnavailableError: the disk is full (50329), or LMDB cannot open one (50320).
+        OSError: the folder cannot be used.
+        SpoolFailedError: the disk failed.
     """
     spools = data.path / SPOOL_FOLDER
     try:
@@ -87,7 +89,9 @@ def make_spools(data: DataDirectory, workers: int, data_id: str) -> None:
         for directory in (spools / str(index) for index in range(workers)):
             if not directory.exists():
                 _make_spool(directory, data_id)
-    except (SpoolFullError, SpoolFailedError, OSError) as error:
+    except (SpoolFullError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in NO_ROOM:
+            raise
         raise errors.error_for(errors.DISK_FULL, f"a spool in {spools} cannot be made: {error}") from None
 
 
