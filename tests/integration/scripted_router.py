@@ -66,7 +66,7 @@ class Router(threading.Thread):
         self.seen: list[list[bytes]] = []
         self.rows: list[Row] = []
         self.rounds = 8
-        self.round_bytes = 1 << 20
+        self.round_bytes = self.max_message_bytes = 1 << 20
         #: What HELLO is answered with instead of WELCOME: a code, or 0 for silence.
         self.hello_refusals: deque[int] = deque()
         self.filter_refusals: dict[str, int] = {}
@@ -227,7 +227,7 @@ class Router(threading.Thread):
             "rounds": self.rounds,
             "bytes": self.round_bytes,
             "keepalive_ms": hello["keepalive_ms"],
-            "max_message_bytes": 1 << 20,
+            "max_message_bytes": self.max_message_bytes,
             "max_batch_rows": 10_000,
             "max_batch_bytes": 1 << 22,
             "inbox": f"#P2P/INB/{peer.name}/{self.inbox_serial}",

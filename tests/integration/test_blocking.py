@@ -263,6 +263,20 @@ def test_a_connection_that_comes_back_goes_on(router: Router) -> None:
         assert subscription.receive(LIMIT_S).payload == b"x"
 
 
+def test_of_what_is_queued_only_what_the_next_connection_refuses_is_lost(router: Router) -> None:
+    with blocking.connect(router.url) as client:
+        router.do(router.unbind)
+        wait_until(lambda: not client.connected)
+        router.max_message_bytes = 100
+        for size in (1, 101, 2, 102, 3):
+            client.publish("a", bytes(size))
+        router.do(router.bind)
+        with pytest.raises(angarium.InvalidRequestError, match="40007"):
+            client.flush()
+        client.flush()
+        assert [len(row[5]) for row in router.rows] == [1, 2, 3]
+
+
 def test_a_connection_that_does_not_come_back_ends_everything(router: Router) -> None:
     with blocking.connect(router.url, reconnect=False) as client:
         subscription = client.subscribe("a")

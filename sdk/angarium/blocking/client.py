@@ -14,6 +14,7 @@ import time
 from collections import deque
 from concurrent.futures import Future
 from itertools import islice
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from angarium import errors, tracing
@@ -260,15 +261,19 @@ class Client(Closing):
             self._is_told = True
 
     async def _send_singles(self, first: Publishable) -> None:
-        """Publish a message, and those right behind it."""
+        """Publish a message, and those right behind it; one that is refused costs none of these."""
         queue = self._queue
         some = [first]
         while queue and len(some) < PORTION_MESSAGES and not isinstance(queue[0], _Portion):
             some.append(queue.popleft())  # type: ignore[arg-type]
-        try:
-            await self._inner._publisher.publish_many(some, math.inf)
-        except errors.AngariumError as error:
-            self._fault = error
+        rest = iter(some)
+        while left := length_hint(rest):
+            try:
+                await self._inner._publisher.publish_many(rest, math.inf)
+            except errors.AngariumError as error:
+                self._fault = error
+                if length_hint(rest) == left:  # nothing is published any more
+                    return
 
     async def _send_portion(self, portion: _Portion) -> None:
         try:
