@@ -332,7 +332,9 @@ def test_a_websocket_of_frames_of_one_byte_is_read_and_others_have_their_turn(tm
     with Node(tmp_path / "data", workers=1, mqtt="ws://127.0.0.1:0") as node, Paho(node.mqtt_url) as reader:
         reader.subscribe("tiny", "calm")
         with socket.create_connection(place_of(node.mqtt_url), timeout=LIMIT_S) as tiny:
-            tiny.sendall(request(Origin=None) + b"".join(frame(packets[at : at + 1]) for at in range(len(packets))))
+            tiny.sendall(
+                request(Origin=None) + b"".join(frame(packets[at : at + 1]) for at in range(len(packets)))
+            )
             reader.publish("calm", b"undisturbed")
             assert {bytes(reader.receive().payload) for _ in range(2)} == {payload, b"undisturbed"}
 
