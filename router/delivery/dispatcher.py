@@ -287,9 +287,8 @@ def _join(
     """
     if a_round.whole is not None and len(indices) == len(a_round.plain) and not (extra or opened):
         classes = reduce(or_, [one.classes for one in a_round.plain])
-        rows = sum(
-            [one.rows for one in a_round.plain]
-        )  # those of a piece for some of a crowd count elsewhere
+        # Not those of the round, which count once where it is for a crowd.
+        rows = sum([one.rows for one in a_round.plain])
         return delivery_of(Bundle(rows, a_round.whole, classes))
     plain = [a_round.plain[i] for i in indices]
     batches = [(one.rows, one.batch) for one in plain]

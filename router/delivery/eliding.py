@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 DUE_SLACK = 1_000
 #: Beyond that so many are looked at whenever there is a new one: there may be millions.
 SWEPT_PER_TIME = 16
-
-
 #: When, a tie breaker, and what: the session, its topic, and what was tracked for that.
 _Due = tuple[float, int, "Session", str, Topic]
 
@@ -51,7 +49,7 @@ class Eliding:
         self._topics_max = topics_max
         #: Topics tracked for all sessions together, and how many sessions elide.
         self.tracked = self.sessions = 0
-        #: (due, tie breaker, session, topic, what was tracked); a topic that aged out leaves its entry behind.
+        #: A topic that aged out leaves its entry behind.
         self.due: list[_Due] = []
         #: Another such heap, while it is swept: those that have not been looked at.
         self.unswept: list[_Due] = []

@@ -83,7 +83,7 @@ class Gathering:
         self._reference += 1
         question.reference = self._reference
         self._questions[self._reference] = question
-        question.answers = []
+        question.answers, question.again = [], {}
         question.missing = {shard.index: None for shard in self._shards.shards}
         for index in question.missing:
             self._send(self._reference, index)
