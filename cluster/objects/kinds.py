@@ -169,6 +169,8 @@ _LISTS: Final = (
 )
 #: What of an identity a backup holds: ids and homes belong to the node that gave them.
 _RESTORED: Final = ("created_by", "client_subscriptions", "session", "topic", "selector")
+#: What the store of an earlier version holds of a kind, and means nothing any more: keys of CURVE, of 0.1.0.
+_GONE: Final = {"link": ("public_key",), "bridge": ("public_key",)}
 
 
 def kind_of(name: str) -> ObjectKind:
@@ -280,7 +282,7 @@ def complete(kind_name: str, attributes: Attributes) -> Attributes:
 
 
 def load(kind_name: str, stored: Attributes) -> Attributes:
-    """Give what the store holds of an object with the defaults of attributes that are new since.
+    """Give what the store holds of an object with the defaults of attributes that are new since, without those gone.
 
     Raises:
         AngariumError: what `convert_stored` raises.
@@ -288,7 +290,8 @@ def load(kind_name: str, stored: Attributes) -> Attributes:
     try:
         return complete(kind_name, stored)
     except msgspec.ValidationError:
-        return complete(kind_name, convert_stored(kind_name, stored))
+        kept = {name: value for name, value in stored.items() if name not in _GONE.get(kind_name, ())}
+        return complete(kind_name, convert_stored(kind_name, kept))
 
 
 def check_together(kind_name: str, attributes: Attributes) -> None:

@@ -258,3 +258,12 @@ def test_a_webhook_has_what_it_needs_and_tells_no_secret(changed: dict[str, Any]
     objects.check_together("webhook", objects.complete("webhook", sound))
     with pytest.raises(errors.InvalidRequestError, match=told):
         objects.check_together("webhook", objects.complete("webhook", sound | changed))
+
+
+@pytest.mark.parametrize("kind", ["link", "bridge"])
+def test_what_0_1_0_stored_of_a_link_or_bridge_is_loaded_without_its_key(kind: str) -> None:
+    stored = {**objects.complete(kind, {"addresses": ["tcp://127.0.0.1:5000"]}), "public_key": ""}
+    loaded = objects.load(kind, stored)
+    assert loaded == objects.complete(kind, {"addresses": ["tcp://127.0.0.1:5000"]})
+    with pytest.raises(errors.InvalidRequestError, match="40015"):
+        objects.load(kind, {**stored, "private_key": ""})
