@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -356,6 +357,22 @@ def test_a_client_that_an_operator_disconnected_stays_away(router: Router) -> No
 
     run(test())
     assert [event.kind for event in events] == ["connected", "disconnected", "failed"]
+
+
+def test_a_node_that_ends_each_session_at_once_is_left_alone_for_longer_and_longer(router: Router) -> None:
+    """It may be a frame that this client cannot read: it came again hundreds of times in some seconds."""
+
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            began = time.monotonic()
+            for _ in range(5):
+                await until(lambda: client.connected)
+                router.send(wire.RETIRED, wire.pack(["x"]))
+                await until(lambda: not client.connected)
+            await until(lambda: client.connected)
+            assert time.monotonic() - began > 0.025 + 0.05 + 0.1 + 0.2 + 0.4
+
+    run(test())
 
 
 def test_without_reconnect_a_lost_connection_is_the_end(router: Router) -> None:

@@ -32,6 +32,8 @@ ATTEMPT_TIMEOUT_S: Final = 5.0
 BACKOFF_MAX_S: Final = 5.0
 #: With several addresses, because another host may take over at any moment: a hand-over is over after half a second.
 BACKOFF_SEVERAL_S: Final = 0.5
+#: What ends a session this soon may end the next one too, so that is not begun at once.
+BRIEF_S: Final = 1.0
 #: ... and one of them may be of a host without power, from which not even a refusal comes: a client that was connected
 #: waits so long for a connection in the first rounds, and then longer, for a network on which that takes longer.
 CONNECT_SEVERAL_S: Final = 1.0
@@ -168,6 +170,9 @@ class Connection:
         self.client_name = ""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        #: When the newest session was opened, and the waits between sessions that were brief.
+        self._opened_at = 0.0
+        self._pauses = waits(BACKOFF_MAX_S, RELUCTANT)
         #: Brings fresh tokens; None for a session without, or with one that is not renewed.
         self._renewing: asyncio.Task[None] | None = None
         #: BYE was said: what ends after it does not come back.
@@ -349,6 +354,7 @@ class Connection:
     def _take(self, event: Event) -> None:
         if isinstance(event, Opened):
             self.session, self._greeting = self._greeting, None
+            self._opened_at = self._loop.time()
             self._token = event.welcome.token
             self.client_name = event.welcome.client_name
             self._attempted.set_result(None)
@@ -380,6 +386,10 @@ class Connection:
     async def _reconnect(self) -> None:
         retry_for_s = self._options.retry_for_s
         deadline = None if retry_for_s is None else self._loop.time() + retry_for_s
+        if self._loop.time() - self._opened_at < BRIEF_S:
+            await asyncio.sleep(next(self._pauses))
+        else:
+            self._pauses = waits(BACKOFF_MAX_S, RELUCTANT)
         error = await self._connect(deadline, _is_lasting_again)
         if error is not None and not self._is_closed:
             self._on_failed(error)
