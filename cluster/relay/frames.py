@@ -19,9 +19,6 @@ Part = tuple[int, int, _Runs, Any, _Natural | list[_Natural], list[tuple[str, st
 _decode_messages: Final = msgspec.msgpack.Decoder(tuple[_Number, list[Part]]).decode
 decode_rows: Final = msgspec.msgpack.Decoder(list[Row]).decode
 encode_rows: Final = msgspec.msgpack.Encoder().encode
-_decode_acked: Final = msgspec.msgpack.Decoder(
-    tuple[_Number, _Natural, list[tuple[_Number, _Number, str]], _Natural, list[tuple[_Number, _Number]]]
-).decode
 
 Range = tuple[int, int]
 
@@ -36,13 +33,3 @@ def read_messages(frames: list[bytes]) -> tuple[int, list[Part]]:
     if len(parts) != len(frames) - 2:
         raise malformed(f"{len(frames) - 2} batches for {len(parts)} parts")
     return flow, parts
-
-
-def read_acked(frames: list[bytes]) -> tuple[int, int, list[tuple[int, int, str]], int]:
-    """Give producer, upto, nacks and code of ACKED; what no endpoint took concerns publishers, not links.
-
-    Raises:
-        InvalidRequestError: it is of another shape (40001).
-    """
-    producer, upto, nacks, code, _ = header(_decode_acked, frames, parts=0)
-    return producer, upto, nacks, code

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 import msgspec
 
 from angarium import wire
+from angarium.client.protocol.guaranteed import Acked, decode_acked
 from angarium.client.protocol.session import ClientSession, EgressWindow, Hello, State, read_deliver
 from angarium.wire import header, malformed
 from angarium_server.frames import links
 from angarium_server.frames.frame import decoder, encode
-from cluster.relay.frames import read_acked, read_messages
+from cluster.relay.frames import read_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,7 +203,8 @@ class LinkSession(ClientSession):
         return _events(Spooled(flow, parts, frames[2:]))
 
     def _on_settled(self, frames: list[bytes]) -> list[Event]:
-        return _events(Settled(*read_acked(frames)))
+        acked: Acked = header(decode_acked, frames, parts=0)
+        return _events(Settled(acked.producer, acked.upto, acked.nacks, acked.code))
 
     def _on_told(self, frames: list[bytes]) -> list[Event]:
         flow, event, code, _ = header(_decode_told, frames, parts=0)

@@ -110,7 +110,9 @@ class Acks:
         session = producer.session
         if session.closed:
             return
-        body: list[Any] = [producer.handle, producer.told, nacks, code, nowhere]
+        body: list[Any] = [producer.handle, producer.told, nacks, code]
+        if session.hears_unroutable:
+            body.append(nowhere)
         self._egress.answer(session, [wire.ACKED, wire.pack(body)])
 
     def validate(self) -> None:

@@ -108,6 +108,8 @@ class Hello(msgspec.Struct, frozen=True):
     local_priority: Annotated[int, Meta(ge=1, le=4)] = 1
     network_priority: Annotated[int, Meta(ge=1, le=4)] = 1
     no_local: bool = False
+    #: Whether ACKED has its last field; a client of 0.1.0 takes that for a malformed frame.
+    unroutable: bool = False
     credit: tuple[Annotated[int, Meta(ge=0, le=1 << 62)], Annotated[int, Meta(ge=0, le=1 << 62)]] = (0, 0)
     link: LinkHello | None = None
     bridge: BridgeHello | None = None

@@ -169,6 +169,7 @@ class Session:
         "granted_bytes",
         "granted_messages",
         "has_turns",
+        "hears_unroutable",
         "inbox",
         "is_aside",
         "is_busy",
@@ -249,6 +250,8 @@ class Session:
         self.local_priority = 1
         self.network_priority = 1
         self.no_local = False
+        #: Whether ACKED tells it what no endpoint took.
+        self.hears_unroutable = False
         #: True from the moment in which nothing may be sent to it any more.
         self.closed = False
         #: True once workers died of its frames: it is closed, and no worker gets more of it.

@@ -58,7 +58,7 @@ class DocumentedClient:
         self.unretired: dict[int, int] = {}
         self.closed: list[Any] | None = None
         self.welcome: dict[str, Any] = {}
-        self.send("H", {"version": 1, "credit": list(window), **hello})
+        self.send("H", {"version": 1, "credit": list(window), "unroutable": True, **hello})
         self.read_until(lambda: bool(self.welcome) or self.closed is not None)
 
     def __enter__(self) -> Self:

@@ -173,6 +173,7 @@ def hello_header(**fields: Any) -> dict[str, Any]:
         "sdk": "raw",
         "keepalive_ms": 60_000,
         "credit": CREDIT,
+        "unroutable": True,
         **fields,
     }
 

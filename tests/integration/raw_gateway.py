@@ -54,7 +54,8 @@ class RawGateway(RawClient):
     def attach(self, number: int, **fields: Any) -> Inside:
         """Attach a client, and give the answer."""
         behalf = {"secret": self.secret, "address": "127.0.0.1", "takes_over": True}
-        self.say(number, wire.HELLO, {"version": 1, "vpn": "default", "behalf": behalf, **fields})
+        hello = {"version": 1, "vpn": "default", "unroutable": True, "behalf": behalf}
+        self.say(number, wire.HELLO, {**hello, **fields})
         return self.told(number)
 
     def ask(self, number: int, *filters: str) -> list[Any]:

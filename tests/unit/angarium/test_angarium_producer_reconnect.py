@@ -311,7 +311,7 @@ def test_acknowledgements_may_come_until_the_end_is_answered() -> None:
         [1, 2, [[1, 50310]], 0, []],
         [1, 2, [[1, "50310", ""]], 0, []],
         [1, 2, {}, 0, []],
-        [1, 2, [], 0],
+        [1, 2, []],
         [1, 2, [], None, []],
         [1, True, [], 0, []],
         [1, 2, [], 0, [[0, 1]]],
@@ -333,6 +333,20 @@ def test_an_acknowledgement_that_cannot_be_closes_the_session(header: Any) -> No
         node.hear(wire.ACKED, header)
         assert node.closed == [errors.MALFORMED_FRAME]
         assert producer.unacknowledged == 2, "what is unknown is sent again"
+
+    run(test())
+
+
+def test_an_acknowledgement_of_a_node_of_0_1_0_is_taken() -> None:
+    """It does not say what no endpoint took."""
+
+    async def test() -> None:
+        node = SpokenNode()
+        producer = await open_producer(node)
+        await producer.send("t")
+        await node.steps()
+        node.hear(wire.ACKED, [1, 1, [], 0])
+        assert (node.closed, producer.unacknowledged) == ([], 0)
 
     run(test())
 

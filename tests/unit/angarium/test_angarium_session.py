@@ -111,6 +111,7 @@ def test_hello_says_who_comes_and_grants_the_window() -> None:
         "local_priority": 2,
         "network_priority": 1,
         "no_local": True,
+        "unroutable": True,
         "credit": [7, 70],
     }
 

@@ -10,6 +10,7 @@ from angarium import errors, wire
 from cluster import objects
 from router.flows.ends import AHEAD_BYTES_MAX
 from router.ground.effects import AskController, Effect
+from tests.unit.router.earlier_client import client_of, read_all
 from tests.unit.router.wired_node import BIG, FakeClient, WiredNode, snapshot
 
 if TYPE_CHECKING:
@@ -112,6 +113,17 @@ def test_a_client_binds_gets_messages_and_settles_them(flow_node: FlowNode) -> N
     client.send(wire.FLOW_CREDIT, [flow, 200, BIG])
     assert flow_node.verbs() == ["bind", "settle", "credit"]
     assert flow_node.router.stats()["flow_messages"] == 3
+
+
+def test_a_client_of_0_1_0_consumes(flow_node: FlowNode) -> None:
+    client = client_of(flow_node)
+    flow = bind(client)
+    ((_, _, number, _),) = flow_node.flow_frames
+    flow_node.messages(0, number, 3, 300)
+    client.send(wire.SETTLE, [flow, wire.OUTCOME_ACCEPTED, [[0, 1, 3]]])
+    flow_node.router.operators.drop_object("queue", "default", "q", flow_node.now)
+    flow_node.settle()
+    assert read_all(client) == [wire.MESSAGES, wire.INDICATION]
 
 
 def test_ranges_of_a_settle_count_towards_the_rate_of_a_client(flow_node: FlowNode) -> None:

@@ -94,9 +94,8 @@ class FakeAttached(FakeClient):
 
     def attach(self, address: str = "127.0.0.1", behalf: dict[str, Any] | None = None, **fields: Any) -> None:
         who = {"secret": SECRET, "address": address, "takes_over": True, **(behalf or {})}
-        self.send(
-            wire.HELLO, {"version": 1, "vpn": self.gateway.vpn, "behalf": who, "sdk": "mqtt 5", **fields}
-        )
+        about = {"version": 1, "vpn": self.gateway.vpn, "sdk": "mqtt 5", "unroutable": True}
+        self.send(wire.HELLO, {**about, "behalf": who, **fields})
 
     def bye(self) -> None:
         self.send(wire.BYE, [])

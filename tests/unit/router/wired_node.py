@@ -57,7 +57,7 @@ class FakeClient:
             node.settle()
 
     def hello(self, **fields: Any) -> dict[str, Any]:
-        header = {"version": 1, "credit": [BIG, BIG], **fields}
+        header = {"version": 1, "credit": [BIG, BIG], "unroutable": True, **fields}
         self.send(wire.HELLO, header)
         operation, welcome = self.take()
         assert operation == wire.WELCOME, (operation, welcome)

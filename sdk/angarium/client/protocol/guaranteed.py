@@ -185,7 +185,8 @@ class GuaranteedProtocol:
 
     def on_acked(self, frames: list[bytes]) -> list[Event]:
         """Take the acknowledgement of a producer's messages."""
-        handle, upto, nacks, code, ranges = header(_decode_acked, frames, parts=0)
+        acked: Acked = header(decode_acked, frames, parts=0)
+        handle, code = acked.producer, acked.code
         window = self._producers.get(handle)
         if window is None:
             raise malformed(f"an acknowledgement for producer {handle}, which is not open")
@@ -194,10 +195,10 @@ class GuaranteedProtocol:
             self._drop_producer(handle)
         if not is_current:
             return []  # It was opened a second time on this session; nothing was sent under the first number.
-        unroutable = [range(first, first + count) for first, count in ranges]
-        refused = window.acknowledge(upto, nacks, unroutable)
+        unroutable = [range(first, first + count) for first, count in acked.unroutable]
+        refused = window.acknowledge(acked.upto, acked.nacks, unroutable)
         error = errors.error_for(code, "another session opened the producer") if code else None
-        return [Acknowledged(window, upto, refused, unroutable, error)]
+        return [Acknowledged(window, acked.upto, refused, unroutable, error)]
 
     def on_messages(self, frames: list[bytes]) -> list[Event]:
         """Take messages of a flow."""
@@ -276,11 +277,23 @@ def _delivery(part: Any, batch: bytes, window: FlowWindow) -> GuaranteedDelivery
     return GuaranteedDelivery(window, partition, rows, runs, counts, stored_ms, origins, spool_size(rows))
 
 
+class Acked(msgspec.Struct, frozen=True, array_like=True):
+    """The header of ACKED: what became of messages of a producer."""
+
+    producer: _Number
+    #: All up to this sequence are settled: stored, but for those that are refused.
+    upto: _Natural
+    #: Sequence, code and detail.
+    nacks: list[_Nack]
+    #: Why nothing more of this producer is taken; 0: it is.
+    code: _Natural
+    #: First and number of those that no endpoint took; a node of 0.1.0 does not say.
+    unroutable: list[tuple[_Number, _Number]] = msgspec.field(default_factory=list)
+
+
 _decode_answer: Final = msgspec.msgpack.Decoder(tuple[_Natural, _Natural, msgspec.Raw]).decode
 _decode_text: Final = msgspec.msgpack.Decoder(str).decode
-_decode_acked: Final = msgspec.msgpack.Decoder(
-    tuple[_Number, _Natural, list[_Nack], _Natural, list[tuple[_Number, _Number]]]
-).decode
+decode_acked: Final = msgspec.msgpack.Decoder(Acked).decode
 _decode_messages: Final = msgspec.msgpack.Decoder(tuple[_Number, list[_Part]]).decode
 _decode_indication: Final = msgspec.msgpack.Decoder(
     tuple[
