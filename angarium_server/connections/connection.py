@@ -248,6 +248,11 @@ class Connection:
         if sent:
             out[0] = memoryview(out[0])[sent:]
 
+    def drop_unsent(self) -> None:
+        """Forget what waits: nobody takes it any more."""
+        self._out.clear()
+        self.unsent_bytes = 0
+
     def finish(self) -> None:
         """Say that nothing more comes from us; what the peer sends is read until its end, or the answer is lost."""
         with contextlib.suppress(OSError):

@@ -380,7 +380,7 @@ class Door:
             try:
                 connection.flush()
             except ConnectionOverError as over:
-                self._lose(connection, str(over), time.monotonic())
+                self._cannot_send(connection, over)
             else:
                 if connection.unsent_bytes or connection.is_finished:
                     self._flushed(connection)
@@ -389,9 +389,19 @@ class Door:
         try:
             connection.flush()
         except ConnectionOverError as over:
-            self._lose(connection, str(over), time.monotonic())
+            self._cannot_send(connection, over)
         else:
             self._flushed(connection)
+
+    def _cannot_send(self, connection: Connection, over: ConnectionOverError) -> None:
+        """Forget what waits for a peer who is gone; what he said before, and then his end, has yet to be read."""
+        if connection.is_deaf or connection in self._unauthenticated:
+            self._lose(connection, str(over), time.monotonic())
+            return
+        connection.drop_unsent()
+        if connection.is_waiting:
+            connection.is_waiting = False
+            self._await_signals(connection)
 
     def _flushed(self, connection: Connection) -> None:
         """Watch for room if the socket has not taken all, and no longer if it has."""

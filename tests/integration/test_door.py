@@ -130,6 +130,36 @@ def test_one_who_ends_while_he_is_paused_is_lost_behind_what_he_said(house: Hous
     assert [frames for _, frames in house.messages[-2:]] == [[b"first"], [b"last"]]
 
 
+def test_what_a_peer_said_last_is_taken_also_if_he_is_gone_when_something_is_sent_to_him(
+    house: House, peer: Peer
+) -> None:
+    """A client that subscribes to a busy topic says goodbye and closes, with messages that it has not read."""
+    identity = peer.login()
+    house.door.send(identity, [bytes(1_000)])
+    house.door.flush()
+    peer.socket.sendall(packed([b"last"]))
+    peer.close()
+    for _ in range(2):
+        house.door.send(identity, [b"more"])
+        house.door.flush()
+    house.until(lambda: house.lost, "the end")
+    assert house.messages[-1] == (identity, [b"last"])
+    assert len(house.door) == 0
+
+
+def test_who_is_gone_while_he_is_paused_is_lost_behind_what_he_said(house: House, peer: Peer) -> None:
+    identity = paused(house, peer, packed([b"first"]))
+    peer.close()
+    for _ in range(20):
+        house.door.send(identity, [bytes(1 << 20)])
+        house.turn()
+    assert is_quiet(house)
+    assert (house.lost, house.door.unsent(identity)) == ([], 0)
+    house.door.resume(identity)
+    house.until(lambda: house.lost, "the end")
+    assert house.messages[-1] == (identity, [b"first"])
+
+
 def test_one_who_ends_while_his_login_is_paused_is_lost_at_once(house: House, peer: Peer) -> None:
     house.admits, house.pauses = False, True
     identity = peer.login()
