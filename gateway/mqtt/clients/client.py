@@ -83,6 +83,7 @@ class Client:
         "_is_done",
         "_is_foreign_page",
         "_keepalive",
+        "_kept_s",
         "_publishing",
         "_received",
         "_session",
@@ -139,6 +140,8 @@ class Client:
         self._inbox = ""
         #: Whether the client has said that all is well, so that its will is not published.
         self._is_done = False
+        #: For how long it wants its session kept at the end; None: as it was agreed.
+        self._kept_s: int | None = None
         self._keepalive = KeepAlive(now)
         #: Those for topics of what is sent to it; None if it takes none.
         self._aliases: Aliases | None = None
@@ -237,18 +240,19 @@ class Client:
         raise PacketError(rules.NO_METHOD, f"0x{packet.code:02x}", self.version)
 
     def _disconnect(self, packet: Disconnect, now: float) -> bool:
+        expiry_s = packet.properties.session_expiry_interval
+        if expiry_s and not self.terms.session_expiry_s:
+            raise PacketError(rules.SESSION_EXPIRY, f"{expiry_s} s", self.version)
+        # It counts at once: the connection may break while it waits.
+        self._is_done = not packet.code
+        self._kept_s = None if expiry_s is None else min(expiry_s, self._settings.session_expiry_max_s)
         if (
             self._subscribing is not None and self._subscribing.then is not None
         ):  # a session that is kept has it
             return False
         if self.attached is not None and self.attached.is_away:  # its session is changed when it is back
             return False
-        expiry_s = packet.properties.session_expiry_interval
-        if expiry_s and not self.terms.session_expiry_s:
-            raise PacketError(rules.SESSION_EXPIRY, f"{expiry_s} s", self.version)
-        kept_s = None if expiry_s is None else min(expiry_s, self._settings.session_expiry_max_s)
-        self._is_done = not packet.code
-        self._finish(b"", "the client has disconnected", now, kept_s)
+        self._finish(b"", "the client has disconnected", now)
         return True
 
     def _fault(self, error: PacketError, _now: float) -> None:
@@ -517,12 +521,13 @@ class Client:
         last = (write_last(code, version, given) for given in (self._reason(text), NONE))
         self._finish(next(filter(self._takes, last), b""), text, now)
 
-    def _finish(self, last: bytes, reason: str, now: float, kept_s: int | None = None) -> None:
+    def _finish(self, last: bytes, reason: str, now: float) -> None:
         self._host.finish(self.connection_id, last, reason, now)
-        self._forget(kept_s)
+        self._forget()
 
-    def _forget(self, kept_s: int | None = None) -> None:
-        """Be gone; the session is kept for so long, None: as it was agreed."""
+    def _forget(self) -> None:
+        """Be gone."""
+        kept_s = self._kept_s
         if kept_s is None and not self._session_expiry_s:
             kept_s = 0
         will_within_s = None

@@ -16,6 +16,7 @@ from gateway.mqtt.codec.control import Disconnect
 from gateway.mqtt.codec.errors import ReasonCode
 from gateway.mqtt.codec.kinds import V3, V5
 from gateway.mqtt.codec.properties import Properties
+from gateway.mqtt.codec.subscribe import Subscribe, Subscription
 from gateway.mqtt.messages import publish_properties, qos_of
 from tests.unit.gateway.clients.conversation import RIGHTS, Conversation
 
@@ -116,6 +117,27 @@ def test_who_disconnects_with_another_reason_leaves_it(code: ReasonCode) -> None
     talk = Conversation().here(will=WILL)
     talk.says(Disconnect(code))
     assert talk.node.will_within_s == 0
+
+
+@BOTH
+def test_a_disconnect_that_waits_for_an_answer_counts_if_the_connection_breaks_meanwhile(
+    version: int,
+) -> None:
+    """[MQTT-3.1.2-10] [MQTT-3.14.4-3]; 3.1.1 [MQTT-3.1.2-10] [MQTT-3.14.4-3]."""
+    talk = Conversation(version).here(will=WILL)
+    taken = talk.says(Subscribe(1, (Subscription("a"),)), Disconnect())
+    assert taken == [True, False]
+    is_lost(talk)
+    assert talk.node.has_left
+    assert talk.node.will_within_s is None
+
+
+def test_the_time_that_such_a_disconnect_gives_the_session_holds() -> None:
+    talk = Conversation().here(will=WILL, properties=Properties(session_expiry_interval=60))
+    talk.says(Subscribe(1, (Subscription("a"),)), Disconnect(4, Properties(session_expiry_interval=7)))
+    is_lost(talk)
+    assert talk.node.last[-1] == ("session.change", {"expiry_s": 7})
+    assert talk.node.will_within_s == 7
 
 
 def is_lost(talk: Conversation) -> None:
