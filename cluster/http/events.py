@@ -126,7 +126,7 @@ class Events:
                     if journal.sent and limit.when() is None:
                         limit.reschedule(asyncio.get_running_loop().time() + QUEUE_S)
                     most = min(ASKED, QUEUE_MESSAGES_MAX - len(journal.sent))
-                    self._put(journal, await self._next(reader, most, over))
+                    await self._go_on(journal, reader, most, over)
         except TimeoutError:
             pass
         except errors.AngariumError as error:
@@ -137,8 +137,10 @@ class Events:
         response.force_close()
         return response
 
-    async def _next(self, reader: Reader, most: int, over: asyncio.Future[AngariumError]) -> Sequence[Taken]:
-        """Wait for messages, or for the end of the stream."""
+    async def _go_on(
+        self, journal: Journal, reader: Reader, most: int, over: asyncio.Future[AngariumError]
+    ) -> None:
+        """Wait for messages and send them, or for the end of the stream."""
         if reader.is_full:
             raise error_for(errors.CONTROL_RATE_EXCEEDED, "too many requests wait for messages of this queue")
         came: asyncio.Future[Sequence[Taken]] = asyncio.get_running_loop().create_future()
@@ -154,11 +156,15 @@ class Events:
         self._touched()
         try:
             await asyncio.wait((came, over), return_when=asyncio.FIRST_COMPLETED)
-        finally:
+        finally:  # its time may be over, or its client gone, in the moment in which they come
             reader.give_up(receiver, time.monotonic())
-            if came.done() and over.done():
-                self._fail(came.result() if came.exception() is None else ())
-        return came.result() if came.done() and not over.done() else ()
+            taken = came.result() if came.done() and came.exception() is None else ()
+            if over.done():
+                self._fail(taken)
+            else:
+                self._put(journal, taken)
+        if came.done() and not over.done():
+            came.result()
 
     def _fail(self, taken: Sequence[Taken]) -> None:
         for one in taken:

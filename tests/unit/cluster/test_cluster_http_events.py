@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from angarium import errors, wire
-from angarium.client.protocol.flow_window import FlowWindow
+from angarium.client.protocol.events import Arrived
+from angarium.client.protocol.flow_window import FlowWindow, spool_size
+from angarium.client.protocol.messages import GuaranteedDelivery
 from angarium.errors import AngariumError
 from angarium.message import Message
 from angarium_server.http import outlet
@@ -55,6 +57,29 @@ class FakeAttached:
     def unbind(self, window: FlowWindow) -> None:
         """It is."""
 
+    def bind(self, _window: FlowWindow, _arguments: Any, _done: Any) -> None:
+        """It is, soon."""
+
+
+class FakeOutlet:
+    """A connection that takes all."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+
+    def send(self, data: bytes) -> None:
+        self.sent += data
+
+    def unsent(self) -> int:
+        return 0
+
+
+class FakeResponse:
+    """An answer whose head was sent."""
+
+    def force_close(self) -> None:
+        """It does not go on."""
+
 
 class World:
     """The streams of a process, and one client."""
@@ -66,9 +91,20 @@ class World:
         self.client.state = ClientState.OPEN
         self.receipts = Receipts()
         clients = cast("Clients", SimpleNamespace(receipts=self.receipts))
-        self.events = Events(clients, cast("Streams", None), {}, lambda: None)
+        streams = SimpleNamespace(add=lambda *_: None, remove=lambda *_: None)
+        self.events = Events(clients, cast("Streams", streams), {}, lambda: None)
         self.request = cast("BaseRequest", None)
         self.reader = Reader(cast("Attached", self.attached), OWNER, self.receipts)
+
+    def bring(self, position: int) -> None:
+        """Have a message of the queue come."""
+        window = self.reader._window
+        assert window is not None
+        row = Message("t", b"x", mode="persistent").row
+        size = spool_size((row,))
+        window.receive(1, size)
+        delivery = GuaranteedDelivery(window, 0, [row], [(position, 1)], None, 0, None, size)
+        self.reader.take(Arrived(window, [delivery]), time.monotonic())
 
     def lease(self) -> Lease:
         """Have a message that the stream `before` has sent, and nobody has read."""
@@ -112,3 +148,31 @@ def test_what_is_sent_again_fails_after_a_while_if_its_client_is_gone_already(
         asyncio.run(world.events.of_queue(world.request, world.client, world.reader, "before.0"))
     world.reader.tick(time.monotonic() + RESUME_S + 1.0)
     assert world.attached.settled == [(lease.position, wire.OUTCOME_FAILED)]
+
+
+def test_what_comes_in_the_moment_in_which_a_stream_of_a_queue_ends_is_not_kept_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outlet_of_stream = FakeOutlet()
+
+    async def begin(_request: Any, _headers: Any) -> Any:
+        return FakeResponse(), outlet_of_stream
+
+    monkeypatch.setattr(outlet, "begin", begin)
+    world = World()
+
+    async def run() -> None:
+        stream = world.events.of_queue(world.request, world.client, world.reader, "")
+        asked = asyncio.ensure_future(stream)
+        await asyncio.sleep(0.01)
+        world.bring(7)
+        asked.cancel()  # as a time that is over does it, and a client that is gone
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+
+    asyncio.run(run())
+    assert b".1" in outlet_of_stream.sent
+    world.reader.tick(time.monotonic() + RESUME_S - 1.0)
+    assert world.attached.settled == [], "it is kept for who comes again"
+    world.reader.tick(time.monotonic() + RESUME_S + 1.0)
+    assert world.attached.settled == [(7, wire.OUTCOME_FAILED)]
