@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.http import outlet as outlets
+from gateway.http.client import ClientState
 from gateway.http.queues import Receiver
 from gateway.http.streams import Stream, event_of
 
@@ -104,6 +105,8 @@ class Events:
         stream = Stream(client.attached.vpn, filters, outlet, lambda error: _finish(over, error))
         self._streams.add(stream, time.monotonic())
         client.streams[stream] = None
+        if client.state is ClientState.OVER:  # since it was let in; nobody else would end it
+            stream.end(client.error or error_for(errors.SESSION_UNKNOWN))
         return response, stream, over
 
     def _end(self, client: HttpClient, stream: Stream) -> None:

@@ -106,7 +106,10 @@ class HttpClient:
 
     def publish(self, row: Row, done: Done) -> None:
         """Publish a message; the caller has asked `refusal_of`, and `is_full`."""
-        assert self.state is ClientState.OPEN
+        assert self.state is not ClientState.GREETING
+        if self.state is ClientState.OVER:  # since the body of the request began to come
+            done(self.error or error_for(errors.SESSION_UNKNOWN))
+            return
         self._held.append(_Publication(row, done))
         self.go_on()
 

@@ -176,3 +176,20 @@ def test_what_comes_in_the_moment_in_which_a_stream_of_a_queue_ends_is_not_kept_
     assert world.attached.settled == [], "it is kept for who comes again"
     world.reader.tick(time.monotonic() + RESUME_S + 1.0)
     assert world.attached.settled == [(7, wire.OUTCOME_FAILED)]
+
+
+def test_a_stream_whose_client_ends_before_it_begins_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, outlet_of_stream = World(), FakeOutlet()
+
+    async def begin(_request: Any, _headers: Any) -> Any:
+        world.client.ended(errors.error_for(errors.DISCONNECTED_BY_OPERATOR), 0.0)
+        return FakeResponse(), outlet_of_stream
+
+    monkeypatch.setattr(outlet, "begin", begin)
+
+    async def run() -> None:
+        async with asyncio.timeout(5):
+            await world.events.of_queue(world.request, world.client, world.reader, "")
+
+    asyncio.run(run())
+    assert str(errors.DISCONNECTED_BY_OPERATOR).encode() in outlet_of_stream.sent

@@ -265,6 +265,17 @@ def test_what_was_not_stored_is_told_when_the_client_is_over(world: World) -> No
     assert client.is_idle
 
 
+def test_what_is_published_by_a_client_that_is_over_since_its_body_came_is_refused(world: World) -> None:
+    client = world.opened()
+    client.ended(errors.error_for(errors.DISCONNECTED_BY_OPERATOR), world.node.now)
+    client.publish(Message("a").row, world.done)
+    replies: list[AngariumError | None] = []
+    client.request(lambda _inbox, _id: Message("a").row, lambda _row, error: replies.append(error))
+    assert world.told == [errors.DISCONNECTED_BY_OPERATOR]
+    assert [error.code for error in replies if error] == [errors.DISCONNECTED_BY_OPERATOR]
+    assert not len(client.replies)
+
+
 def test_a_client_that_lost_its_router_serves_no_new_requests(world: World) -> None:
     client = world.opened()
     replies: list[AngariumError | None] = []
