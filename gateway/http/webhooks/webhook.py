@@ -61,13 +61,15 @@ class Settings(NamedTuple):
 class Held:
     """A message that is taken and not settled."""
 
-    __slots__ = ("attempts", "message_id", "partition", "position", "row", "size", "window")
+    __slots__ = ("attempts", "is_lost", "message_id", "partition", "position", "row", "size", "window")
 
     def __init__(self, window: FlowWindow, partition: int, position: int, row: Row, message_id: str) -> None:
         self.window, self.partition, self.position, self.row = window, partition, position, row
         self.size = spool_size((row,))
         #: That were made since it came: what the queue counts is deliveries, and some of them are of no attempt.
         self.attempts = 0
+        #: Whether its partition was given to somebody else while an attempt was under way.
+        self.is_lost = False
         #: The same in each attempt, and of no other message of any queue and node.
         self.message_id = message_id
 
@@ -108,11 +110,11 @@ class Webhook:
         #: When it may log in or bind next, and the pause after the next failure.
         self._begin_at = 0.0
         self._pause_s = PAUSE_FIRST_S
-        #: Messages to post now; those to post later, by time; and how many attempts are under way, at most the window.
+        #: Messages to post now; those to post later, by time; and those with an attempt under way, at most the window.
         self._ready: deque[Held] = deque()
         self._later: list[tuple[float, int, Held]] = []
         self._numbers = itertools.count()
-        self._under_way = 0
+        self._under_way: dict[Held, None] = {}
         self._is_stopping = False
         #: Why it does not consume; empty while it does. And why the last attempt failed; empty after a 2xx.
         self._trouble = "it has not begun yet"
@@ -133,10 +135,11 @@ class Webhook:
         self._begin(now)
         while self._later and self._later[0][0] <= now:
             self._ready.append(heapq.heappop(self._later)[2])
-        while self._ready and self._under_way < self.settings.window:
-            self._under_way += 1
+        while self._ready and len(self._under_way) < self.settings.window:
+            held = self._ready.popleft()
+            self._under_way[held] = None
             self._counts["attempts"] += 1
-            self._hands.post(self._ready.popleft())
+            self._hands.post(held)
         wake = self._later[0][0] if self._later else inf
         return wake if self._window is not None else min(wake, max(self._begin_at, now + PAUSE_FIRST_S))
 
@@ -186,10 +189,10 @@ class Webhook:
     @property
     def is_over(self) -> bool:
         """Whether nothing of it is left."""
-        return self._is_stopping and self._under_way == 0 and self._attached is None
+        return self._is_stopping and not self._under_way and self._attached is None
 
     def _leave(self) -> None:
-        if self._under_way == 0 and self._attached is not None:
+        if not self._under_way and self._attached is not None:
             self._attached.leave()
             self._attached = None
         if self._attached is None:
@@ -200,7 +203,7 @@ class Webhook:
 
     def posted(self, held: Held, answer: Answer, now: float, wall: float) -> None:
         """Take what came of an attempt."""
-        self._under_way -= 1
+        del self._under_way[held]
         held.attempts += 1
         rules = self.settings.rules
         verdict = verdict_of(rules, answer, held.attempts)
@@ -208,7 +211,9 @@ class Webhook:
         if held.window is not self._window:
             self._drop(held)  # It is the queue's again.
             return
-        if verdict is Verdict.RETRY:
+        if verdict is Verdict.RETRY and held.is_lost:
+            self._put_back(held)
+        elif verdict is Verdict.RETRY:
             delay_s = delay_of(rules, held.attempts, answer, wall, self._hands.chance())
             heapq.heappush(self._later, (now + delay_s, next(self._numbers), held))
         else:
@@ -303,6 +308,8 @@ class Webhook:
         heapq.heapify(self._later)
         for one in lost:
             self._put_back(one)
+        for one in self._under_way:
+            one.is_lost = one.is_lost or one.partition not in partitions
 
     def _end_flow(self, why: str, now: float) -> None:
         """Be without a flow, and bind again after a pause: what was not settled is the queue's."""
@@ -370,14 +377,14 @@ class Webhook:
             "last_failure": self._last_failure,
             "last_failure_s": None if self._failed_at is None else round(now - self._failed_at, 3),
             **{name: self._counts[name] for name in ("attempts", "accepted", "failed", "rejected")},
-            "under_way": self._under_way,
+            "under_way": len(self._under_way),
             "waiting": len(self._later) + len(self._ready),
             "held_bytes": self._held_bytes,
         }
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        assert 0 <= self._under_way <= self.settings.window
+        assert len(self._under_way) <= self.settings.window
         assert self._window is not None or not (self._is_bound or self._ready or self._later)
         assert self._is_bound == (not self._trouble)
         assert self._borrowed == (0 if self._window is None else self.share)

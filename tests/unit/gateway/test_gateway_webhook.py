@@ -239,6 +239,25 @@ def test_what_waits_of_a_partition_that_is_lost_is_for_others() -> None:
     assert window.held_messages == 0
 
 
+def test_what_is_under_way_of_a_partition_that_is_lost_is_not_posted_again() -> None:
+    """Another consumer has it, and posts what comes behind it: it would be doubled, and out of order."""
+    world = World(window=2).begin()
+    world.come(1, partition=0)
+    world.come(1, partition=1)
+    window = world.client.bound[-1][0]
+    indicate(world, wire.FLOW_PARTITIONS, [0])
+    indicate(world, wire.FLOW_PARTITIONS, [0, 1])
+    world.come(1, partition=1)
+    world.answer(503, at=1)
+    world.answer(200)
+    assert [held.partition for held in world.posts] == [1], "the one that came since"
+    world.answer(200)
+    world.tick(60)
+    assert world.posts == []
+    assert (window.held_messages, world.room.held) == (0, 0)
+    assert world.client.settled == [(0, 1, wire.OUTCOME_ACCEPTED), (1, 1, wire.OUTCOME_ACCEPTED)]
+
+
 def test_one_that_is_stopped_leaves_when_its_attempts_have_answers() -> None:
     world = World(window=1).begin()
     world.come(1, 2)
