@@ -213,10 +213,12 @@ class Holding:
     def received(self, packet_id: int, code: int, now: float) -> None:
         """Take a PUBREC: the client has the message, or does not want it."""
         one = self._exchanges[packet_id]
-        if one.state is ExchangeState.RELEASED:
-            self._owner.released(PubRel(packet_id), now)
-        elif one.state in (ExchangeState.KNOWN, ExchangeState.SENT):
+        if one.state in (ExchangeState.KNOWN, ExchangeState.SENT):
             self.release(one, now) if code < FAILURE else self._refuse(one, now)
+        elif code >= FAILURE:  # no PUBREL follows what is refused
+            pass
+        elif one.state is ExchangeState.RELEASED:
+            self._owner.released(PubRel(packet_id), now)
         elif one.state is not ExchangeState.RELEASING:
             self._owner.released(PubRel(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND), now)
 

@@ -115,6 +115,20 @@ def test_what_somebody_else_has_is_not_sent_and_what_the_client_refuses_is_delet
     assert (held(talk), talk.node.session.done) == ([], {8})
 
 
+def test_who_refuses_a_message_twice_is_not_told_that_it_is_released() -> None:
+    """Section 4.3.3: a PUBREC with 0x80 or above ends the exchange, and no PUBREL follows."""
+    talk = keeper()
+    talk.node_brings((7, twice("x")), window=window_of(talk))
+    talk.node_works()
+    ((_, packet_id, _),) = payloads(talk)
+    refusal = PubRec(packet_id, ReasonCode.QUOTA_EXCEEDED)
+    talk.says(refusal, refusal)
+    talk.node_works()
+    talk.says(refusal)
+    assert talk.hears() == []
+    assert (held(talk), talk.node.session.done) == ([], {7})
+
+
 def test_a_refused_message_that_comes_again_before_it_is_deleted_takes_no_room_for_good() -> None:
     talk = keeper()
     talk.node_brings((7, twice("x")), window=window_of(talk))
