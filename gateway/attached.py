@@ -628,9 +628,10 @@ class Attached:
     def _ask_again(self, pending: list[_Request | _Operation], now: float) -> None:
         """Line up what had no answer, except for what went with the carrier."""
         for request in pending:
-            if isinstance(request, _Operation):
-                if request.window is None:
-                    self._line_up(request)
+            if isinstance(request, _Operation) and request.window is not None:
+                request.window.flow = 0  # the next router gives its number to another flow
+            elif isinstance(request, _Operation):
+                self._line_up(request)
             elif request.operation == wire.UNSUBSCRIBE:  # none of them is in force any more
                 self._guest.answered([0] * len(request.filters), now)
             elif request.done is None:

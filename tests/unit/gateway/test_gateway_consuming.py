@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from angarium import errors, wire
 from angarium.client.protocol.flow_window import FlowWindow
+from angarium.errors import error_for
 from tests.unit.gateway.played_router import FakeGuest, Gateway
 
 if TYPE_CHECKING:
@@ -164,3 +165,25 @@ def test_a_flow_that_was_refused_may_be_unbound() -> None:
     gateway.says_to(client.number, wire.ANSWER, [1, errors.UNKNOWN_FLOW, "0"])
     assert told.told == [(None, errors.UNKNOWN_ENDPOINT)]
     assert guest.take() == []
+
+
+def test_what_came_of_a_flow_that_was_to_end_when_the_router_died_is_not_said_of_the_next_one() -> None:
+    """The next router gives the same numbers again: of its flow a message would be deleted that nobody has."""
+    gateway, guest, client, window = bound()
+    guest.when_away = lambda: None
+    bring(gateway, client, 1)
+    client.unbind(window)
+    gateway.turn()
+    gateway.line.lose(error_for(errors.NOT_CONNECTED), gateway.now)
+    gateway.turn()
+    gateway.now += 1.0
+    gateway.turn()
+    gateway.welcome()
+    gateway.turn()
+    gateway.sent()
+    gateway.welcome_client(client.number, "c", resumed=True)
+    bind(gateway, client, name="other")
+    bring(gateway, client, 1)
+    client.accept(window, 1)
+    gateway.turn()
+    assert gateway.sent_of() == []
