@@ -54,8 +54,8 @@ class BridgeForwarder(Forwarder):
         """Begin as a forwarder does; `crossing` judges the messages."""
         super().__init__(source, target, queue, clock_offset_ms)
         self._crossing = crossing
-        #: True while another consumer has the queue.
-        self.is_standing_by = False
+        #: True while another consumer has the queue and this one never had it; and while it has it no more.
+        self.is_standing_by = self.is_passed_over = False
 
     def _bound(self, value: dict[str, Any]) -> None:
         self.is_standing_by = not value["active"]
@@ -66,9 +66,16 @@ class BridgeForwarder(Forwarder):
 
     def activated(self, flow: int) -> None:
         """The flow is the active one; only then a producer is opened, which would fence that of another bridge."""
-        if flow == self.flow and self.is_standing_by:
+        if flow != self.flow:
+            return
+        self.is_passed_over = False
+        if self.is_standing_by:
             self.is_standing_by = False
             self.open()
+
+    def deactivated(self, flow: int) -> None:
+        """The flow gets nothing for a while: a reader group has leased the queue."""
+        self.is_passed_over = self.is_passed_over or flow == self.flow
 
     def _admit(self, position: int, row: Row, age_ms: int, origin: tuple[str, str, str] | None) -> None:
         del origin
@@ -191,10 +198,11 @@ class BridgeChannel(Pair):
     # -- relaying --------------------------------------------------------------------------------------------
 
     def _take_more(self, side: int, event: Any, now: float) -> None:
-        if isinstance(event, Told) and event.event == wire.FLOW_ACTIVE:
-            for forwarder in self.forwarders[side]:
-                if isinstance(forwarder, BridgeForwarder):
-                    forwarder.activated(event.flow)
+        if isinstance(event, Told) and side == FAR and self._forwarder is not None:
+            if event.event == wire.FLOW_ACTIVE:
+                self._forwarder.activated(event.flow)
+            elif event.event == wire.FLOW_INACTIVE:
+                self._forwarder.deactivated(event.flow)
         elif isinstance(event, Answered):
             filters = self._asked.pop(event.request, [])
             for text, error in zip(filters, event.results, strict=True):
@@ -281,10 +289,10 @@ class BridgeChannel(Pair):
             return "down"
         if self._asked:
             return "starting"
+        if forwarder is not None and (forwarder.is_standing_by or forwarder.is_passed_over):
+            return "standby"
         if forwarder is None or forwarder.producer:
             return "up"
-        if forwarder.is_standing_by:
-            return "standby"
         if self.error is None:
             return "starting"
         takes_direct = self._config.remote_subscriptions or self._config.remote_deliver_always_subscriptions

@@ -255,6 +255,21 @@ def test_a_queue_that_is_refused_is_asked_for_again_and_direct_messages_come_mea
     assert bench.state() == "up"
 
 
+def test_a_bridge_whose_queue_is_leased_stands_by_until_that_is_over() -> None:
+    bench = Bench(remote_queue="q")
+    ((number, _, _),) = [body for operation, body in bench.up() if operation == wire.REQUEST]
+    bench.receive(FAR, wire.SUBACK, [1, [None] * 3])
+    bench.receive(FAR, wire.ANSWER, [number, 0, {"flow": 1, "endpoint_id": 4, "active": True}])
+    ((_, opening),) = [one for one in bench.sent(OWN) if one[0] == wire.REQUEST]
+    bench.receive(OWN, wire.ANSWER, [opening[0], 0, {"producer": 2}])
+    states = []
+    for event in (wire.FLOW_INACTIVE, wire.FLOW_ACTIVE):
+        bench.receive(FAR, wire.INDICATION, [1, event, 0, None])
+        states.append(bench.state())
+    assert states == ["standby", "up"]
+    assert [one for one in bench.sent(OWN) if one[0] == wire.REQUEST] == [], "its producer is open"
+
+
 def test_a_link_of_the_node_changes_what_is_dropped_and_not_the_connection() -> None:
     bench = Bench()
     bench.up()
