@@ -116,12 +116,14 @@ class Events:
     # -- queues ----------------------------------------------------------------------------------------------
 
     async def of_queue(
-        self, request: BaseRequest, client: HttpClient, reader: Reader, last: str
+        self, request: BaseRequest, client: HttpClient, queue: str, last: str
     ) -> web.StreamResponse:
         """Send messages of a queue, after those that were sent behind a last event; what came before it is accepted."""
-        unread = self._resume(last, reader.owner)
+        owner = client.owner(queue)
+        unread = self._resume(last, owner)
         response, stream, over = await self._begin(request, client)
-        journal = self._journals_add(Journal(reader.owner, stream))
+        reader = client.reader(queue, self._clients.receipts)
+        journal = self._journals_add(Journal(owner, stream))
         try:
             self._put(journal, unread)
             async with asyncio.timeout(None) as limit:

@@ -200,8 +200,7 @@ class Requests:
         self, request: BaseRequest, client: HttpClient, target: Target, last: str
     ) -> web.StreamResponse:
         if target.name:
-            reader = client.reader(target.name, self._clients.receipts)
-            return await self._events.of_queue(request, client, reader, last)
+            return await self._events.of_queue(request, client, target.name, last)
         return await self._events.of_topics(request, client, target.topics)
 
     # -- requests and replies --------------------------------------------------------------------------------

@@ -58,9 +58,15 @@ class _Publication(NamedTuple):
 class HttpClient:
     """One of them; `gateway.attached.Guest` describes what it is told by the node."""
 
-    def __init__(self, waiting: dict[HttpClient, None]) -> None:
-        """Wait for the node; `waiting` has, of all clients, those whose messages wait for room."""
+    def __init__(self, waiting: dict[HttpClient, None], readings: dict[str, Reader] | None = None) -> None:
+        """Wait for the node.
+
+        Args:
+            waiting: of all clients, those whose messages wait for room.
+            readings: what reads queues, by their names, of all clients with the same credentials.
+        """
         self._waiting = waiting
+        self._readings: Final = {} if readings is None else readings
         #: Its requests that wait for replies, and the queues that it reads, by name; what waits there counts as work.
         self.replies: Final = Replies()
         self.readers: Final[dict[str, Reader]] = {}
@@ -194,10 +200,17 @@ class HttpClient:
         return self.attached.vpn, self._username, queue
 
     def reader(self, queue: str, receipts: Receipts) -> Reader:
-        """Give what reads a queue; only while it is let in."""
+        """Give what reads a queue; only while it is let in.
+
+        As long as that is a client before it, this goes on: an exclusive queue gives nothing to two of them.
+        """
+        before = self._readings.get(queue)
+        if before is not None and before.is_bound:
+            return before
         found = self.readers.get(queue)
         if found is None:
             found = self.readers[queue] = Reader(self.attached, self.owner(queue), receipts)
+        self._readings[queue] = found
         return found
 
     def tick(self, now: float) -> None:
@@ -206,12 +219,14 @@ class HttpClient:
             reader.tick(now)
             if reader.is_idle and not reader.is_bound:
                 del self.readers[name]
+                self._forget(name, reader)
 
     def leave(self) -> None:
         """Be over."""
         if self.state is not ClientState.OVER:
             self.state = ClientState.OVER
             self.attached.leave()
+            self._end_reading(error_for(errors.SESSION_UNKNOWN))
 
     def fail(self) -> None:
         """Be over because of a fault of ours; all who wait are told."""
@@ -248,9 +263,14 @@ class HttpClient:
         for publication in held:
             publication.done(error)
 
+    def _forget(self, queue: str, reader: Reader) -> None:
+        if self._readings.get(queue) is reader:
+            del self._readings[queue]
+
     def _end_reading(self, error: AngariumError) -> None:
-        for reader in self.readers.values():
+        for name, reader in self.readers.items():
             reader.end(error)
+            self._forget(name, reader)
         for stream in [*self.streams]:
             stream.end(error)
 

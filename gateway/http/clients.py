@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from angarium import errors
 from gateway.http.client import ClientState, HttpClient
-from gateway.http.queues import Receipts
+from gateway.http.queues import Reader, Receipts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +61,8 @@ class Clients:
         self._key = secrets.token_bytes(32)
         #: Those that requests join, by a hash of their credentials.
         self._known: dict[bytes, _Known] = {}
+        #: By the same: what reads queues, of all clients that had it.
+        self._readings: dict[bytes, dict[str, Reader]] = {}
         #: All that are not over.
         self._all: dict[HttpClient, None] = {}
         #: Of them, those whose messages wait for room.
@@ -90,7 +92,7 @@ class Clients:
         if known is not None:
             for reader in known.client.readers.values():
                 reader.is_last = True
-        client = HttpClient(self._waiting)
+        client = HttpClient(self._waiting, self._readings.setdefault(mark, {}))
         client.idle_since = now
         client.attached = self._attach(client, credentials.login(), credentials.vpn, now)
         self._known[mark] = _Known(client, now + LOGIN_S)
@@ -118,6 +120,9 @@ class Clients:
             client.leave()
             del self._all[client]
         self._known = {mark: one for mark, one in self._known.items() if one.client in self._all}
+        self._readings = {
+            mark: readers for mark, readers in self._readings.items() if readers or mark in self._known
+        }
 
     def _have(self, client: HttpClient, act: Callable[..., None], *arguments: float) -> None:
         """Have a client do what is due; a fault of ours there costs that client only."""

@@ -18,7 +18,7 @@ from angarium.message import Message
 from angarium_server.http import outlet
 from cluster.http.events import RESUME_S, Events, Journal
 from gateway.http.client import ClientState, HttpClient
-from gateway.http.queues import Lease, Reader, Receipts, Taken
+from gateway.http.queues import Lease, Receipts, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,12 +89,13 @@ class World:
         self.client = HttpClient({})
         self.client.attached = cast("Attached", self.attached)
         self.client.state = ClientState.OPEN
+        self.client._username = "anna"
         self.receipts = Receipts()
         clients = cast("Clients", SimpleNamespace(receipts=self.receipts))
         streams = SimpleNamespace(add=lambda *_: None, remove=lambda *_: None)
         self.events = Events(clients, cast("Streams", streams), {}, lambda: None)
         self.request = cast("BaseRequest", None)
-        self.reader = Reader(cast("Attached", self.attached), OWNER, self.receipts)
+        self.reader = self.client.reader("q", self.receipts)
 
     def bring(self, position: int) -> None:
         """Have a message of the queue come."""
@@ -145,7 +146,7 @@ def test_what_is_sent_again_fails_after_a_while_if_its_client_is_gone_already(
     world = World()
     lease = world.lease()
     with pytest.raises(ConnectionResetError):
-        asyncio.run(world.events.of_queue(world.request, world.client, world.reader, "before.0"))
+        asyncio.run(world.events.of_queue(world.request, world.client, "q", "before.0"))
     world.reader.tick(time.monotonic() + RESUME_S + 1.0)
     assert world.attached.settled == [(lease.position, wire.OUTCOME_FAILED)]
 
@@ -162,7 +163,7 @@ def test_what_comes_in_the_moment_in_which_a_stream_of_a_queue_ends_is_not_kept_
     world = World()
 
     async def run() -> None:
-        stream = world.events.of_queue(world.request, world.client, world.reader, "")
+        stream = world.events.of_queue(world.request, world.client, "q", "")
         asked = asyncio.ensure_future(stream)
         await asyncio.sleep(0.01)
         world.bring(7)
@@ -189,7 +190,7 @@ def test_a_stream_whose_client_ends_before_it_begins_is_ended_too(monkeypatch: p
 
     async def run() -> None:
         async with asyncio.timeout(5):
-            await world.events.of_queue(world.request, world.client, world.reader, "")
+            await world.events.of_queue(world.request, world.client, "q", "")
 
     asyncio.run(run())
     assert str(errors.DISCONNECTED_BY_OPERATOR).encode() in outlet_of_stream.sent

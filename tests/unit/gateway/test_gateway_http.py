@@ -16,6 +16,7 @@ from gateway.http.client import ClientState, HttpClient
 from gateway.http.clients import CLIENTS_MAX, IDLE_S, LOGIN_S, Clients
 from gateway.http.credentials import Credentials, credentials_of
 from gateway.http.messages import Options, headers_of, json_of
+from gateway.http.queues import Receiver
 from gateway.http.targets import Verb, take_number, target_of
 from tests.unit.gateway.wired_gateways import NodeOfGateways, WiredGateway
 from tests.unit.router.wired_node import snapshot
@@ -207,6 +208,34 @@ def test_requests_with_the_same_credentials_are_one_client_for_a_minute(world: W
     client.idle_since = world.node.now - IDLE_S
     world.clients.tick(world.node.now)
     assert is_over(client)
+
+
+def test_a_queue_that_an_earlier_client_reads_is_read_through_it_until_it_is_done(world: World) -> None:
+    """An exclusive queue gives messages to one client: those of the next minute would get none while it has leases."""
+    receipts, receiver = world.clients.receipts, Receiver(1, 30.0, lambda _taken, _error: None)
+    client = world.opened()
+    reader = client.reader("q", receipts)
+    reader.receive(receiver, world.node.now)
+    world.node.now += LOGIN_S
+    later = world.find()
+    assert later is not client
+    assert later.reader("q", receipts) is reader
+    assert later.reader("other", receipts) is not client.reader("other", receipts)
+    reader.give_up(receiver, world.node.now)
+    client.idle_since, later.users = world.node.now - IDLE_S, 1
+    world.clients.tick(world.node.now)
+    assert is_over(client)
+    assert later.reader("q", receipts) is not reader
+
+
+def test_nothing_is_kept_of_queues_that_nobody_reads_any_more(world: World) -> None:
+    client = world.opened()
+    client.reader("q", world.clients.receipts)
+    for _ in range(2):
+        world.node.now += IDLE_S
+        world.clients.tick(world.node.now)
+    assert is_over(client)
+    assert world.clients._readings == {}
 
 
 def test_who_is_not_let_in_is_told_why_and_asks_anew(world: World) -> None:
