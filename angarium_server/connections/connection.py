@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,6 +60,7 @@ class Connection:
         "is_read_later",
         "is_secure",
         "is_waiting",
+        "part_at",
         "peer",
         "unsent_bytes",
         "untaken",
@@ -91,6 +93,8 @@ class Connection:
         self.is_paused = False
         #: Whether a signal is no reason to read: it is paused, or has its turn anyway.
         self.is_read_later = False
+        #: When something came last that is no whole message yet.
+        self.part_at = 0.0
         #: Messages that came and that nobody has taken; no more are read before these.
         self.untaken: Sequence[Any] = ()
         #: Pieces that the socket has not taken, and their bytes. No deque: an empty one takes 700 bytes.
@@ -145,10 +149,13 @@ class Connection:
             return []
         framing = self.framing
         try:
-            return framing.received(data)
+            messages = framing.received(data)
         finally:
             if framing.replies:
                 self._take_replies()
+        if not messages:
+            self.part_at = time.monotonic()
+        return messages
 
     def _take_replies(self) -> None:
         self._append(self.framing.replies)

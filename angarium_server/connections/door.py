@@ -309,6 +309,11 @@ class Door:
         connection = self._connections.get(connection_id)
         return connection is not None and connection.is_paused
 
+    def part_at(self, connection_id: bytes) -> float:
+        """Give when something came last of a peer that is no whole message yet; 0 if nothing has."""
+        connection = self._connections.get(connection_id)
+        return 0.0 if connection is None else connection.part_at
+
     def _await_signals(self, connection: Connection) -> None:
         if connection.is_paused:
             self._watcher.pause(connection.descriptor, is_room_wanted=connection.is_waiting)

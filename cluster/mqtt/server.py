@@ -418,8 +418,9 @@ class MqttServer:
                 self._look_at_client(client, now)
         for connection_id in self._deadlines.take(now):
             if client := self._clients.get(connection_id):
-                if self._door.is_paused(connection_id):  # who is not read is not silent
-                    client.heard(now)
+                # Who is not read is not silent, nor is one whose packet takes long to come.
+                is_paused = self._door.is_paused(connection_id)
+                client.heard(now if is_paused else self._door.part_at(connection_id))
                 self._deadlines.add(connection_id, self._look_at_client(client, now))
         if now >= self._memory_at:
             self._memory.update(self._egress.freed_bytes, now, held_bytes=in_use_bytes())

@@ -183,6 +183,25 @@ def test_who_is_silent_for_longer_than_it_said_is_gone(node: Node, version: int)
     wait_for(lambda: set(clients(node)), lambda seen: not seen & {"silent", "pinging"})
 
 
+@pytest.mark.requirement("R245")
+@pytest.mark.usefixtures("others")
+def test_a_packet_that_takes_longer_than_the_keep_alive_is_no_silence_as_long_as_it_comes(node: Node) -> None:
+    """A large message over a slow network: its client cannot say anything else meanwhile."""
+    packet = write(Publish("slow/1", bytes(1_000), 1, packet_id=7), 5)
+    with Raw(node.mqtt_url) as slow:
+        slow.connect("slow", keep_alive=1)
+        for at in range(0, len(packet), 150):
+            time.sleep(0.4)
+            slow.socket.sendall(packet[at : at + 150])
+        answer = slow.next()
+        assert isinstance(answer, PubAck)
+        assert answer.packet_id == 7
+        slow.socket.sendall(packet[:150])
+        told = slow.next()
+        assert isinstance(told, Disconnect)
+        assert told.code == ReasonCode.KEEP_ALIVE_TIMEOUT
+
+
 #: What a client says after its CONNECT, and the reason for which its connection ends.
 BAD = {
     "a second connect": (write(Connect(client_id="again"), 5), ReasonCode.PROTOCOL_ERROR),

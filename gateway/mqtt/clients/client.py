@@ -183,9 +183,9 @@ class Client:
             act(self, packet, now)
         return True
 
-    def heard(self, now: float) -> None:
-        """Note that bytes came, which need not be a whole packet."""
-        self._keepalive.heard_at = now
+    def heard(self, at: float) -> None:
+        """Note that bytes came then, which need not be a whole packet."""
+        self._keepalive.heard_at = max(self._keepalive.heard_at, at)
 
     def lost(self, _reason: str, _now: float) -> None:
         """Note that the connection is gone."""
