@@ -229,10 +229,28 @@ class Reader:
         window.take(1, spool_size((lease.row,)))
         self._attached.renew(window)
 
-    def indicated(self, event: Indicated, _now: float) -> None:
-        """Take note that the flow is over."""
-        if event.window is self._window and event.event == wire.FLOW_CLOSED:
+    def indicated(self, event: Indicated, now: float) -> None:
+        """Take note that the flow is over, or has other partitions."""
+        if event.window is not self._window:
+            return
+        if event.event == wire.FLOW_CLOSED:
             self.end(error_for(event.code or errors.HOME_NOT_READY, event.detail))
+        elif event.event == wire.FLOW_PARTITIONS:
+            self._forget({*event.partitions}, now)
+
+    def _forget(self, partitions: set[int], now: float) -> None:
+        """Drop what is of other partitions than these: it is delivered elsewhere."""
+        window = self._window
+        assert window is not None
+        for lease in [
+            one for one in (*self._held, *self._leases.values()) if one.partition not in partitions
+        ]:
+            self._leases.pop(lease.receipt, None)
+            self._receipts.remove(lease)
+            window.take(1, spool_size((lease.row,)))
+        self._held = deque(one for one in self._held if one.partition in partitions)
+        self._attached.renew(window)
+        self._note_idle(now)
 
     def end(self, error: AngariumError) -> None:
         """Be without a flow: what was on lease is the queue's again."""

@@ -203,6 +203,25 @@ def test_a_flow_that_is_refused_or_ends_is_told_to_who_waits(world: World) -> No
     assert len(world.settle()) == 1, "its lease is over"
 
 
+def test_what_is_on_lease_of_a_partition_that_is_lost_is_on_lease_no_more(world: World) -> None:
+    """Another consumer gets it: who settles it here is told so, and no request gets what came of it last."""
+    world.receive(2)
+    world.comes(2)
+    receiver = world.receive()
+    world.reader.give_up(receiver, world.now)
+    world.comes()
+    window = world.attached.window
+    assert window is not None
+    for partitions in ([3, 4], [4]):
+        assert len(world.receipts) == 2
+        world.reader.indicated(Indicated(window, wire.FLOW_PARTITIONS, 0, "", partitions), world.now)
+    world.receive()
+    assert len(world.got) == 2
+    assert world.settle() == [one.receipt for one in world.got]
+    assert world.attached.settled == []
+    assert window.held_messages == 0
+
+
 def test_requests_that_wait_are_bounded(world: World) -> None:
     for _ in range(RECEIVERS_MAX):
         assert not world.reader.is_full
