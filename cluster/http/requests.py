@@ -158,15 +158,18 @@ class Requests:
             )
         return size
 
-    async def _done(self, ask: Callable[[Done], None], timeout_s: float) -> None:
-        """Ask for something, and wait until it is done.
+    async def _done(
+        self, ask: Callable[[Done], None], timeout_s: float, give_up: Callable[[Done], None] | None = None
+    ) -> None:
+        """Ask for something, and wait until it is done; `give_up` is told when nobody waits any more.
 
         Raises:
             AngariumError: why it was not done; or it takes too long (40801).
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        ask(lambda error: _tell(done, None, error))
+        told = partial(_tell, done, None)
+        ask(told)
         self._touched()
         detail = f"not done within {timeout_s:g} s; whether it was done later is not known"
         limit = loop.call_later(
@@ -174,6 +177,10 @@ class Requests:
         )
         try:
             await done
+        except (errors.AngariumError, asyncio.CancelledError):
+            if give_up is not None:
+                give_up(told)
+            raise
         finally:
             limit.cancel()
 
@@ -189,7 +196,7 @@ class Requests:
             raise error_for(errors.CONTROL_RATE_EXCEEDED, "too many messages of this client wait")
         headers: dict[str, str] = {}
         try:
-            await self._done(lambda done: client.publish(row, done), PUBLISH_S)
+            await self._done(lambda done: client.publish(row, done), PUBLISH_S, client.withdraw)
         except errors.AngariumError as error:
             if error.code != errors.NO_SUBSCRIPTION_MATCH or target.verb is Verb.SEND:
                 raise error_for(error.code, error.detail or repr(row[1]), error.advice) from None

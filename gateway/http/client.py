@@ -119,6 +119,12 @@ class HttpClient:
         self._held.append(_Publication(row, done))
         self.go_on()
 
+    def withdraw(self, done: Done) -> None:
+        """Publish a message not any more, if it has not left: who asked for it has given it up."""
+        if self._held:
+            self._held = deque(one for one in self._held if one.done is not done)
+            self.go_on()
+
     def refusal_of(self, row: Row) -> int:
         """Give the error code for which a message is refused, or 0."""
         judge = self.attached.guaranteed_refusal_of if _is_guaranteed(row) else self.attached.refusal_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import partial
 from typing import Any
 
 import pytest
@@ -284,6 +285,22 @@ def test_messages_without_room_wait_and_leave_in_their_order(world: World) -> No
         world.gateway.settle()
         world.clients.tick(world.node.now)
     assert world.told == [0] * 100
+
+
+def test_a_message_that_waits_for_room_is_given_up_with_its_request(world: World) -> None:
+    """It was published later, when its request had been answered with 408, and kept its room until then."""
+    client, told = world.opened(), list[int]()
+    requests = [partial(lambda number, _error: told.append(number), number) for number in range(100)]
+    for done in requests:
+        client.publish(Message("a").row, done)
+    assert len(told) < 50
+    for done in requests[50:]:
+        client.withdraw(done)
+    client.withdraw(requests[0])
+    while not client.is_idle:
+        world.gateway.settle()
+        world.clients.tick(world.node.now)
+    assert told == [*range(50)]
 
 
 def test_what_was_not_stored_is_told_when_the_client_is_over(world: World) -> None:
