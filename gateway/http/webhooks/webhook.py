@@ -2,7 +2,8 @@
 
 It logs in as any client does, binds a flow with credit for its window, and has each message posted; what failed keeps
 its place in the window until it is due again, so with a window of 1 the order is that of the queue. What is not settled
-when its flow ends is the queue's again, and comes with the same id: so a receiver may see it twice, and can tell.
+when its flow ends is the queue's again, and comes with the same id. It is not posted again if this process knows that
+it was accepted, or is about to hear of it; else a receiver sees it twice, and can tell.
 
     no client ──due──► logging in ──welcomed──► binding ──► bound
         ▲                  └──refused─┐            └─refused, flow over─► due again
@@ -42,6 +43,9 @@ PAUSE_FIRST_S: Final = 0.5
 PAUSE_MAX_S: Final = 10.0
 #: A change of its state is told when the last one was so long ago: a target that fails now and then is no flood.
 TELL_S: Final = 5.0
+#: So many messages are remembered that were accepted last: with a router or a worker that dies their settlements may be
+#: lost, and they come again.
+ACCEPTED_MAX: Final = 1_000
 #: What `angarium client list` shows as its software, and what the name of its client begins with.
 SOFTWARE: Final = "webhook"
 CLIENT_PREFIX: Final = "#webhook/"
@@ -61,7 +65,17 @@ class Settings(NamedTuple):
 class Held:
     """A message that is taken and not settled."""
 
-    __slots__ = ("attempts", "is_lost", "message_id", "partition", "position", "row", "size", "window")
+    __slots__ = (
+        "again",
+        "attempts",
+        "is_lost",
+        "message_id",
+        "partition",
+        "position",
+        "row",
+        "size",
+        "window",
+    )
 
     def __init__(self, window: FlowWindow, partition: int, position: int, row: Row, message_id: str) -> None:
         self.window, self.partition, self.position, self.row = window, partition, position, row
@@ -70,6 +84,8 @@ class Held:
         self.attempts = 0
         #: Whether its partition was given to somebody else while an attempt was under way.
         self.is_lost = False
+        #: The same message, if it came again while an attempt was under way: it gets what comes of that.
+        self.again: Held | None = None
         #: The same in each attempt, and of no other message of any queue and node.
         self.message_id = message_id
 
@@ -114,7 +130,9 @@ class Webhook:
         self._ready: deque[Held] = deque()
         self._later: list[tuple[float, int, Held]] = []
         self._numbers = itertools.count()
-        self._under_way: dict[Held, None] = {}
+        self._under_way: dict[str, Held] = {}
+        #: The ids of those that were accepted last.
+        self._accepted: dict[str, None] = {}
         self._is_stopping = False
         #: Why it does not consume; empty while it does. And why the last attempt failed; empty after a 2xx.
         self._trouble = "it has not begun yet"
@@ -137,7 +155,7 @@ class Webhook:
             self._ready.append(heapq.heappop(self._later)[2])
         while self._ready and len(self._under_way) < self.settings.window:
             held = self._ready.popleft()
-            self._under_way[held] = None
+            self._under_way[held.message_id] = held
             self._counts["attempts"] += 1
             self._hands.post(held)
         wake = self._later[0][0] if self._later else inf
@@ -203,22 +221,30 @@ class Webhook:
 
     def posted(self, held: Held, answer: Answer, now: float, wall: float) -> None:
         """Take what came of an attempt."""
-        del self._under_way[held]
+        del self._under_way[held.message_id]
         held.attempts += 1
         rules = self.settings.rules
         verdict = verdict_of(rules, answer, held.attempts)
         self._note(verdict, answer, now)
-        if held.window is not self._window:
-            self._drop(held)  # It is the queue's again.
-            return
-        if verdict is Verdict.RETRY and held.is_lost:
-            self._put_back(held)
-        elif verdict is Verdict.RETRY:
+        if verdict is Verdict.ACCEPT:
+            self._remember(held.message_id)
+        if (again := held.again) is not None:
+            self._let_go(held)
+            again.attempts, held = held.attempts, again
+        is_retried = verdict is Verdict.RETRY
+        if held.window is not self._window or (is_retried and held.is_lost):
+            self._let_go(held)  # It is the queue's again, or somebody else's.
+        elif is_retried:
             delay_s = delay_of(rules, held.attempts, answer, wall, self._hands.chance())
             heapq.heappush(self._later, (now + delay_s, next(self._numbers), held))
         else:
             accepted = verdict is Verdict.ACCEPT
             self._settle(held, wire.OUTCOME_ACCEPTED if accepted else wire.OUTCOME_REJECTED)
+
+    def _remember(self, message_id: str) -> None:
+        self._accepted[message_id] = None
+        if len(self._accepted) > ACCEPTED_MAX:
+            del self._accepted[next(iter(self._accepted))]
 
     def _note(self, verdict: Verdict, answer: Answer, now: float) -> None:
         if verdict is Verdict.ACCEPT:
@@ -233,6 +259,13 @@ class Webhook:
         if self._attached is not None:
             self._attached.settle(held.window, held.partition, held.position, outcome)
         self._put_back(held)
+
+    def _let_go(self, held: Held) -> None:
+        """Hold a message no more of which nothing is said."""
+        if held.window is self._window:
+            self._put_back(held)
+        else:
+            self._drop(held)
 
     def _drop(self, held: Held) -> None:
         """Hold a message no more."""
@@ -278,14 +311,23 @@ class Webhook:
         for one in event.deliveries:
             for position, row in zip(one.positions, one.rows, strict=True):
                 message_id = f"{self._node_id}-{self._endpoint_id}-{one.partition}-{position}"
-                held = Held(event.window, one.partition, position, row, message_id)
-                self._ready.append(held)
-                self._held_bytes += held.size
-                self._room.hold(held.size)
+                self._take(Held(event.window, one.partition, position, row, message_id))
         if self._room.is_over(self._held_bytes) and self._attached is not None:
             self._room.given_back += len(self._ready) + len(self._later)
             self._attached.unbind(event.window)
             self._end_flow(NO_ROOM, now)
+
+    def _take(self, held: Held) -> None:
+        """Have a message posted, unless that has been done."""
+        self._held_bytes += held.size
+        self._room.hold(held.size)
+        under_way = self._under_way.get(held.message_id)
+        if under_way is not None:
+            under_way.again = held
+        elif held.message_id in self._accepted:
+            self._settle(held, wire.OUTCOME_ACCEPTED)
+        else:
+            self._ready.append(held)
 
     def indicated(self, event: Indicated, now: float) -> None:
         """The flow is over, or has other partitions."""
@@ -306,10 +348,13 @@ class Webhook:
         self._ready = deque(one for one in self._ready if one.partition in partitions)
         self._later = [entry for entry in self._later if entry[2].partition in partitions]
         heapq.heapify(self._later)
+        for one in self._under_way.values():
+            if one.partition not in partitions:
+                one.is_lost = True
+                lost += [] if one.again is None else [one.again]
+                one.again = None
         for one in lost:
             self._put_back(one)
-        for one in self._under_way:
-            one.is_lost = one.is_lost or one.partition not in partitions
 
     def _end_flow(self, why: str, now: float) -> None:
         """Be without a flow, and bind again after a pause: what was not settled is the queue's."""
@@ -321,8 +366,11 @@ class Webhook:
 
     def _give_back(self) -> None:
         """Hold nothing that is not under way, and have no share."""
-        for held in (*self._ready, *(entry[2] for entry in self._later)):
+        waiting = [one.again for one in self._under_way.values() if one.again is not None]
+        for held in (*waiting, *self._ready, *(entry[2] for entry in self._later)):
             self._drop(held)
+        for held in self._under_way.values():
+            held.again = None
         self._ready.clear()
         self._later.clear()
         self._room.give_back(self._borrowed)
@@ -389,5 +437,8 @@ class Webhook:
         assert self._is_bound == (not self._trouble)
         assert self._borrowed == (0 if self._window is None else self.share)
         assert self._held_bytes >= sum(one.size for one in self._ready)
+        again = [one.again for one in self._under_way.values() if one.again is not None]
+        assert all(one.window is self._window for one in again)
+        assert len(self._accepted) <= ACCEPTED_MAX
         if self._window is not None:
             self._window.validate()

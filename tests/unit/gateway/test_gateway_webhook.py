@@ -16,7 +16,16 @@ from angarium.client.protocol.messages import GuaranteedDelivery
 from gateway.attached import AttachState
 from gateway.http.webhooks.attempts import Answer, Rules
 from gateway.http.webhooks.room import SHARE_MAX, SHARE_MIN, Room
-from gateway.http.webhooks.webhook import NO_ROOM, PAUSE_FIRST_S, PAUSE_MAX_S, TELL_S, Held, Settings, Webhook
+from gateway.http.webhooks.webhook import (
+    ACCEPTED_MAX,
+    NO_ROOM,
+    PAUSE_FIRST_S,
+    PAUSE_MAX_S,
+    TELL_S,
+    Held,
+    Settings,
+    Webhook,
+)
 
 if TYPE_CHECKING:
     from angarium.client.protocol.flow_window import FlowWindow
@@ -172,21 +181,83 @@ def test_too_many_attempts_reject() -> None:
     assert (told["attempts"], told["failed"], told["rejected"], told["accepted"]) == (2, 1, 1, 0)
 
 
+def bound_again(world: World) -> None:
+    """End the flow, as when a worker dies, and bind the next one."""
+    closed = Indicated(world.client.bound[-1][0], wire.FLOW_CLOSED, errors.HOME_NOT_READY, "", [])
+    world.webhook.indicated(closed, world.now)
+    assert not world.webhook.is_up
+    world.tick(PAUSE_MAX_S)
+    world.bound()
+
+
 def test_an_answer_for_a_flow_that_is_over_settles_nothing_and_frees_its_place() -> None:
     world = World(window=1).begin()
     world.come(1)
-    window = world.client.bound[-1][0]
-    closed = Indicated(window, wire.FLOW_CLOSED, errors.HOME_NOT_READY, "", [])
-    world.webhook.indicated(closed, world.now)
-    assert not world.webhook.is_up
-    world.tick(PAUSE_FIRST_S)
-    world.bound()
-    world.come(1)
+    bound_again(world)
+    world.come(2)
     assert len(world.posts) == 1, "the attempt before has its place yet"
-    world.answer(200)
+    world.answer(500)
     assert world.client.settled == []
     world.answer(200)
+    assert world.client.settled == [(0, 2, wire.OUTCOME_ACCEPTED)]
+
+
+def test_what_comes_again_while_its_attempt_is_under_way_gets_what_comes_of_that() -> None:
+    """The router or a worker died meanwhile: its target would have it twice."""
+    world = World(window=2).begin()
+    world.come(1, 2)
+    bound_again(world)
+    world.come(1, 2)
+    assert len(world.posts) == 2, "none is posted for the second time"
+    world.answer(200)
     assert world.client.settled == [(0, 1, wire.OUTCOME_ACCEPTED)]
+    world.answer(503)
+    assert world.posts == []
+    world.tick(8)
+    assert [held.attempts for held in world.posts] == [1]
+    world.answer(200)
+    assert world.client.settled == [(0, 1, wire.OUTCOME_ACCEPTED), (0, 2, wire.OUTCOME_ACCEPTED)]
+    assert (world.client.bound[-1][0].held_messages, world.room.held) == (0, 0)
+
+
+@pytest.mark.parametrize("is_answered_before", [True, False])
+def test_what_was_accepted_and_comes_again_is_settled_without_another_attempt(
+    is_answered_before: bool,
+) -> None:
+    world = World(window=1).begin()
+    world.come(1)
+    if is_answered_before:
+        world.answer(200)
+    bound_again(world)
+    if not is_answered_before:
+        world.answer(200)
+    world.client.settled.clear()
+    world.come(1)
+    assert world.posts == []
+    assert world.client.settled == [(0, 1, wire.OUTCOME_ACCEPTED)]
+    assert (world.client.bound[-1][0].held_messages, world.room.held) == (0, 0)
+
+
+def test_what_was_accepted_is_not_remembered_for_ever() -> None:
+    world = World(window=1).begin()
+    for position in range(1, ACCEPTED_MAX + 2):
+        world.come(position)
+        world.answer(200)
+    world.come(1)
+    assert len(world.posts) == 1
+
+
+def test_what_waits_for_an_attempt_that_is_under_way_goes_with_its_flow() -> None:
+    world = World(window=1).begin()
+    world.come(1)
+    for _ in range(2):
+        bound_again(world)
+        world.come(1)
+    bound_again(world)
+    world.answer(503)
+    assert (world.client.settled, world.room.held) == ([], 0)
+    world.tick(60)
+    assert world.posts == []
 
 
 def test_a_lost_router_is_waited_for_and_the_queue_bound_again() -> None:
@@ -246,16 +317,29 @@ def test_what_is_under_way_of_a_partition_that_is_lost_is_not_posted_again() -> 
     world.come(1, partition=1)
     window = world.client.bound[-1][0]
     indicate(world, wire.FLOW_PARTITIONS, [0])
-    indicate(world, wire.FLOW_PARTITIONS, [0, 1])
-    world.come(1, partition=1)
     world.answer(503, at=1)
-    world.answer(200)
-    assert [held.partition for held in world.posts] == [1], "the one that came since"
     world.answer(200)
     world.tick(60)
     assert world.posts == []
     assert (window.held_messages, world.room.held) == (0, 0)
-    assert world.client.settled == [(0, 1, wire.OUTCOME_ACCEPTED), (1, 1, wire.OUTCOME_ACCEPTED)]
+    assert world.client.settled == [(0, 1, wire.OUTCOME_ACCEPTED)]
+
+
+def test_a_partition_that_comes_back_brings_what_is_under_way_still() -> None:
+    world = World(window=3).begin()
+    world.come(1, 2, partition=1)
+    window = world.client.bound[-1][0]
+    for partitions in ([0], [0, 1]):
+        indicate(world, wire.FLOW_PARTITIONS, partitions)
+    world.come(1, partition=1)
+    world.answer(503)
+    world.tick(60)
+    assert [held.position for held in world.posts] == [2, 1]
+    indicate(world, wire.FLOW_PARTITIONS, [0])
+    world.answer(200, at=1)
+    world.answer(503)
+    world.tick(60)
+    assert (world.posts, window.held_messages, world.room.held) == ([], 0, 0)
 
 
 def test_one_that_is_stopped_leaves_when_its_attempts_have_answers() -> None:
