@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import resource
+from typing import Final
+
+#: Why no connection can be accepted although one has come: the process, or the system, has no room for it.
+NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+#: So long nobody is accepted then: the listener would signal for ever.
+REST_S: Final = 0.2
 
 
 def raise_descriptors(wanted: int) -> int:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import errno
 import os
 import secrets
 import socket
@@ -31,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium_server.access import network_of
 from angarium_server.connections.connection import Connection, ConnectionOverError
+from angarium_server.connections.descriptors import NO_DESCRIPTORS, REST_S
 from angarium_server.connections.framing import (
     STRANGER_BYTES_MAX,
     FramingError,
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 ACCEPT_MAX: Final = 64
 #: Connections that wait in the system to be accepted.
 BACKLOG: Final = 4_096
-#: How long a listener rests when the process has no descriptor left.
-REST_S: Final = 0.2
 #: A connection that was finished is closed at the latest then, whether the peer has read all or not.
 FINISH_S: Final = 2.0
 #: How often deadlines are looked after.
@@ -59,7 +57,6 @@ SWEEP_S: Final = 0.25
 #: What a peer that vanished shows after: the system asks it, so often.
 TCP_IDLE_S, TCP_INTERVAL_S, TCP_PROBES = 15, 5, 3
 _STRANGER: Final = FramingLimits(STRANGER_BYTES_MAX, STRANGER_BYTES_MAX)
-_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Watcher(Protocol):
@@ -224,7 +221,7 @@ class Door:
         try:
             sock, place = listener.socket.accept()
         except OSError as error:
-            if error.errno in _NO_DESCRIPTORS:
+            if error.errno in NO_DESCRIPTORS:
                 self._rest(listener, error, now)
             return False
         self._welcome(sock, place[0] if isinstance(place, tuple) else "", listener, now)

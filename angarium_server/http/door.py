@@ -16,7 +16,7 @@ from aiohttp import web
 
 from angarium import errors
 from angarium_server.access import network_of
-from angarium_server.connections.descriptors import raise_descriptors
+from angarium_server.connections.descriptors import NO_DESCRIPTORS, REST_S, raise_descriptors
 from angarium_server.connections.tls import certificate_in
 from angarium_server.http.problems import refusal
 
@@ -192,13 +192,22 @@ class Door:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(found[0][4])
         listener.listen(BACKLOG)
-        asyncio.get_running_loop().add_reader(listener, self._accept, listener, context_of)
+        self._watch(listener, context_of)
+
+    def _watch(self, listener: socket.socket, context_of: Callable[[], ssl.SSLContext] | None) -> None:
+        """Take who comes, as long as nobody has stopped listening."""
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener, context_of)
 
     def _accept(self, listener: socket.socket, context_of: Callable[[], ssl.SSLContext] | None) -> None:
         for _ in range(ACCEPTED_PER_TURN):
             try:
                 taken, (address, *_) = listener.accept()
-            except OSError:  # none is left, or it has gone again
+            except OSError as error:  # none is left, or it has gone again
+                if error.errno in NO_DESCRIPTORS:
+                    loop = asyncio.get_running_loop()
+                    loop.remove_reader(listener)
+                    loop.call_later(REST_S, self._watch, listener, context_of)
                 return
             taken.setblocking(False)  # noqa: FBT003 - the form of sockets
             if not self._has_room(network_of(address)):
