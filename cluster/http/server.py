@@ -93,6 +93,7 @@ class HttpServer:
             await self._turns.stopping()
             self._site.door.stop_listening()
             self._streams.end_all(errors.error_for(errors.SHUTTING_DOWN))
+            self._clients.stop()
             await self._site.shutdown(STOP_S)
             # The router is told what clients brought before.
             self._carriers.stop()

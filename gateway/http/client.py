@@ -227,6 +227,12 @@ class HttpClient:
                 del self.readers[name]
                 self._forget(name, reader)
 
+    def wait_no_more(self, error: AngariumError) -> None:
+        """Have its requests wait for messages and replies no more; what they have on lease stays so."""
+        for reader in self.readers.values():
+            reader.wait_no_more(error)
+        self.replies.end(error)
+
     def leave(self) -> None:
         """Be over."""
         if self.state is not ClientState.OVER:

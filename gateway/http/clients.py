@@ -68,6 +68,7 @@ class Clients:
         #: Of them, those whose messages wait for room.
         self._waiting: dict[HttpClient, None] = {}
         self._look_at = 0.0
+        self._is_stopping = False
         #: Leases of all of them.
         self.receipts: Final = Receipts()
         #: How many logins there were.
@@ -81,8 +82,10 @@ class Clients:
         """Give the client that a request is of; it logs in if it is new.
 
         Raises:
-            UnavailableError: there are too many (50302).
+            UnavailableError: there are too many (50302), or the process is about to end (50304).
         """
+        if self._is_stopping:
+            raise errors.error_for(errors.SHUTTING_DOWN)
         mark = self._mark(credentials)
         known = self._known.get(mark)
         if known is not None and now < known.until and known.client.is_joined:
@@ -138,12 +141,7 @@ class Clients:
         return client.is_idle and now - client.idle_since >= IDLE_S
 
     def stop(self) -> None:
-        """Have all leave whose requests are done."""
+        """Serve nothing new, and tell those who wait for messages and replies that none come; the others are served."""
+        self._is_stopping = True
         for client in self._all:
-            if client.is_idle:
-                client.leave()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request is at work."""
-        return all(client.is_idle or client.state is ClientState.OVER for client in self._all)
+            client.wait_no_more(errors.error_for(errors.SHUTTING_DOWN))

@@ -259,6 +259,10 @@ class Reader:
             self._receipts.remove(lease)
         self._leases.clear()
         self._held.clear()
+        self.wait_no_more(error)
+
+    def wait_no_more(self, error: AngariumError) -> None:
+        """Tell the requests that wait why nothing comes."""
         waiting, self._waiting = self._waiting, deque()
         for receiver in waiting:
             receiver.done((), error)

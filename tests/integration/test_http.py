@@ -138,6 +138,19 @@ def test_who_waits_for_a_message_gets_it_when_it_comes(node: Node, web: Web) -> 
     other.close()
 
 
+def test_who_waits_when_the_node_is_stopped_is_told_so(tmp_path: Path) -> None:
+    with Node(tmp_path / "data", workers=1, http="http://127.0.0.1:0") as node, ThreadPoolExecutor(2) as pool:
+        node.run("queue", "create", "jobs")
+        paths = ("/v1/queues/jobs/receive?wait=60", "/v1/requests/nobody?timeout=60")
+        others = [Web(node) for _ in paths]
+        waiting = [pool.submit(other.post, path) for other, path in zip(others, paths, strict=True)]
+        wait_until(lambda: json.loads(node.run("gateway", "show", "http.0", "--json"))["requests"] == 2)
+        node.stop()
+        assert [one.result(30).status for one in waiting] == [503, 503]
+        for other in others:
+            other.close()
+
+
 def test_what_came_for_a_request_that_is_gone_comes_again(node: Node, web: Web) -> None:
     head = b"POST /v1/queues/jobs/receive?wait=20&lease=60 HTTP/1.1\r\nHost: localhost\r\n\r\n"
     raw(node, head).close()

@@ -362,6 +362,21 @@ def test_a_fault_in_what_is_due_of_one_client_ends_that_client_alone(
     assert world.find() is not broken
 
 
+def test_who_waits_when_the_process_ends_is_told_so_and_nobody_new_is_served(world: World) -> None:
+    client = world.opened()
+    codes: list[int] = []
+    reader = client.reader("q", world.clients.receipts)
+    reader.receive(Receiver(1, 30.0, lambda _taken, error: codes.append(error.code if error else 0)), 0.0)
+    client.request(
+        lambda _inbox, _id: Message("a").row, lambda _row, error: codes.append(error.code if error else 0)
+    )
+    world.clients.stop()
+    assert codes == [errors.SHUTTING_DOWN] * 2
+    client.publish(Message("a").row, world.done)
+    assert world.told == [0], "who publishes is served"
+    assert code_of(world.find) == errors.SHUTTING_DOWN
+
+
 def test_one_client_more_than_there_may_be_is_refused(world: World) -> None:
     world.clients._all = dict.fromkeys(HttpClient({}) for _ in range(CLIENTS_MAX))
     assert code_of(world.find) == errors.TOO_MANY_CLIENTS
