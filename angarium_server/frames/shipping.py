@@ -18,6 +18,9 @@ FROM_KEEPER: Final = "keeper → process"
 
 #: Of these frames; a host of another one is refused.
 VERSION: Final = 1
+#: The order by which nothing counts without a standby although none is in the in-sync set: so it is with `required`
+#: while a standby that lacks much is brought it. Others begin at 1.
+BY_POLICY: Final = 0
 
 
 class BegunRow(Record):
@@ -187,7 +190,11 @@ class Order(Frame):
     epoch: Annotated[int, about("of this primary")]
     acts_until: Annotated[float, about("by the clock of the host: then nothing is acknowledged or delivered")]
     required_by: Annotated[
-        int | None, about("the order by which nothing counts without the standby; nil: it does")
+        int | None,
+        about(
+            "the order by which nothing counts without the standby; 0: though it is not in the in-sync set;"
+            " nil: it does"
+        ),
     ]
 
 
@@ -204,6 +211,9 @@ class Followed(Frame):
     lag_groups: Annotated[int, about("groups that it has not confirmed")]
     bringing: Annotated[int, about("bytes that were sent to bring it here; 0: it is not being brought")]
     sent: Annotated[int, about("bytes that the process has given to its connection with it")] = 0
+    lacks_much: Annotated[
+        bool, about("it needs parts, which it does not get while it is in the in-sync set")
+    ] = False
 
 
 #: Those of both conversations.

@@ -81,7 +81,10 @@ class StandbySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = 3
     required: Annotated[
         bool,
-        about("Whether nothing is acknowledged while the standby is away; false: the primary goes on alone."),
+        about(
+            "Whether nothing is acknowledged while the standby is away that had everything; false: the primary goes"
+            " on alone."
+        ),
     ] = False
     ca_file: Annotated[
         str,

@@ -75,6 +75,8 @@ class StandbyOperations:
             self._board.record_system("error" if status.forced else "warning", PRIMARY_EVENT, text)
         if (self._told is None or self._told[1]) and not is_in_sync:
             text = f"host {status.host} goes on without a standby: what is acknowledged now is on one disk"
+            if status.required:
+                text = f"host {status.host} waits for a standby that has everything, and acknowledges nothing"
             self._board.record_system("error", LOST_EVENT, text)
         elif self._told is not None and not self._told[1] and is_in_sync:
             text = f"everything that is acknowledged is on the disks of {' and '.join(status.in_sync)}"

@@ -87,6 +87,10 @@ class Desk:
         """Tell whether the standby does not follow one of these, as its process says; one that is away says nothing."""
         return any(not said.follows for said in self.said(stores, now))
 
+    def lacks_much(self, stores: Sequence[str], now: float) -> bool:
+        """Tell whether the standby gets no part of one of these before it has left the in-sync set."""
+        return any(said.lacks_much for said in self.said(stores, now))
+
     def follows(self, stores: Sequence[str], now: float) -> bool:
         """Tell whether the standby follows all of these."""
         fresh = self.said(stores, now)

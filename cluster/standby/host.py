@@ -31,7 +31,7 @@ from angarium.errors import AngariumError
 from angarium_server import launch
 from angarium_server.connections.names import Names
 from angarium_server.connections.tls import make_context
-from angarium_server.frames.shipping import Followed, Order
+from angarium_server.frames.shipping import BY_POLICY, Followed, Order
 from angarium_server.process import KEEPER_PID_VARIABLE, KEEPER_VARIABLE, KEEPER_WORD, utc_now
 from angarium_server.watch import Watch
 from cluster.admin.answers import HostStatus, StoreStatus
@@ -346,6 +346,8 @@ class Life:
                 self._acts_until = until
             case Require(order):
                 self._required_by = order
+                if order == BY_POLICY:
+                    _log.warning("the standby lacks much, and gets it: nothing is acknowledged meanwhile")
             case Release():
                 self._required_by = None
                 _log.warning("the standby is not in the in-sync set: this host goes on without it")
@@ -541,7 +543,7 @@ class Life:
         line.tick(now, self._member.seen.standing)
         stores = self._stores.names()
         if not line.follows(now) or desk.misses(stores, now):
-            self._keeper.standby_is_silent()
+            self._keeper.standby_is_silent(lacks_much=desk.lacks_much(stores, now))
             return
         if not stores or not desk.follows(stores, now):
             self._keeper.standby_is_not_asked()

@@ -172,7 +172,9 @@ class ShippingLine:
         follows = self._follows(now)
         caught_up = shipping.caught_up if follows else None
         bringing = self._brought_bytes if self._bringing is not None else 0
-        told = Followed(self._store, self._host, follows, caught_up, lag, bringing, self._sent_bytes)
+        told = Followed(
+            self._store, self._host, follows, caught_up, lag, bringing, self._sent_bytes, shipping.lacks_much
+        )
         is_news = self._told is None or (follows, caught_up) != (self._told.follows, self._told.caught_up)
         if is_news or now >= self._told_at + TELL_S:
             self._told, self._told_at = told, now

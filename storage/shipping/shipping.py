@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from angarium_server.frames.shipping import BY_POLICY
 from storage.groups import Brought, Group, GroupLog, Past, Patch, Touched
 
 if TYPE_CHECKING:
@@ -138,11 +139,16 @@ class Shipping:
     def require(self, order: int) -> None:
         """Nothing counts from here on without the standby, which may be about to be in the in-sync set."""
         self.required_by = order
+        if order == BY_POLICY:
+            self._bring_what_waited()
 
     def release(self) -> None:
         """The standby is not in the in-sync set."""
         self.required_by = None
         self._count()
+        self._bring_what_waited()
+
+    def _bring_what_waited(self) -> None:
         if self._parted is not None:
             self._bring(*self._parted)
 
@@ -153,6 +159,11 @@ class Shipping:
         self.committed = max(self.committed, newest)
 
     # -- the standby -----------------------------------------------------------------------------------------
+
+    @property
+    def lacks_much(self) -> bool:
+        """Tell whether the standby has to be brought in parts, and is not, because it may be in the in-sync set."""
+        return self._parted is not None
 
     def disconnected(self) -> None:
         """The standby is not to be reached; what it had it has."""
@@ -220,7 +231,7 @@ class Shipping:
         parted: tuple[Touched, ...] | None,
     ) -> None:
         """Have it made like this spool step by step, unless it is in the in-sync set: in between it is like nothing."""
-        if self.required_by is not None:
+        if self.required_by not in (None, BY_POLICY):
             self._parted = common, touched
             return
         self.is_following, self._parted = False, None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cluster.standby.noted import NEW_FILE
+from storage.groups import PATCH_BYTES_MAX
 from tests.integration.lease_server import LeaseServer
 from tests.integration.manual_pair import LIMIT_S, acts_with, pair_of
 from tests.waiting import wait_for
@@ -49,3 +50,30 @@ def test_a_host_with_a_new_disk_takes_nothing_over_from_one_that_has_everything(
             beta.wait(acts_with(["beta"]), "the standby, which has everything by now")
             beta.wait_ready()
             assert "kept" in beta.run("consume", "q", "--count", "1")
+
+
+@pytest.mark.long
+@pytest.mark.requirement("R267")
+@pytest.mark.timeout(400)
+def test_a_standby_with_a_new_disk_gets_a_copy_also_if_nothing_is_acknowledged_without_it(
+    tmp_path: Path,
+) -> None:
+    with LeaseServer() as server:
+        store = f'store = "kubernetes"\nendpoints = ["{server.url}"]\nnamespace = "n"\nrequired = true'
+        with pair_of(tmp_path, store) as (alpha, beta):
+            alpha.up()
+            alpha.wait(acts_with(["alpha"]), "the first primary")
+            beta.up()
+            alpha.wait(acts_with(BOTH), "the primary, with its standby")
+            alpha.run("queue", "create", "q")
+            (tmp_path / "large").write_bytes(bytes(1_000_000))
+            count = str(PATCH_BYTES_MAX // 1_000_000 + 2)
+            alpha.run("pub", "q", "--file", str(tmp_path / "large"), "--queue", "--count", count)
+            beta.kill()
+            shutil.rmtree(beta.data)
+            beta.up()
+            alpha.wait_log("the standby lacks much")
+            alpha.wait(acts_with(BOTH), "the primary, with a copy at its standby")
+            alpha.run("pub", "q", "kept", "--queue")
+            alpha.kill()
+            beta.wait(acts_with(["beta"]), "the standby, which has everything by now")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from angarium_server.frames.shipping import BY_POLICY
 from cluster.standby.pair.outside import Holder, Read, Renew, Seen, Standing, Swap, Take
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class ActUntil(NamedTuple):
 
 
 class Require(NamedTuple):
-    """Nothing counts any more without the standby: it is about to be in the in-sync set."""
+    """Nothing counts any more without the standby: it is about to be in the in-sync set, or `BY_POLICY`."""
 
     order: int
 
@@ -95,7 +96,8 @@ class Member:
         Args:
             me: this host, and what tells this start of it from others.
             may_found: it begins as the primary if the outside store knows nothing.
-            may_be_alone: a silent standby is put out of the in-sync set; else all waits for it.
+            may_be_alone: a silent standby is put out of the in-sync set, and nothing waits for it; else all waits, and
+                only one that has not what it is taken for is put out, so that it can be brought that.
             known_epoch: the highest that this host has ever seen. A store that says less was restored from a backup,
                 and knows nothing of who was let go since.
             is_new: it began with an empty disk: a standing that has it in the in-sync set may mean the disk before.
@@ -119,8 +121,11 @@ class Member:
         self._disk_at = float("-inf")
         #: Since when the standby says nothing; None: it answers, or there is none.
         self._silent_since: float | None = None
+        #: It is there, and lacks more than it is brought while it is in the in-sync set.
+        self._lacks_much = False
         self._orders = 0
-        #: The order by which everything waits for a standby, which is in the in-sync set or may be there soon.
+        #: The order by which everything waits for a standby, which is in the in-sync set or may be there soon, or
+        #: `BY_POLICY`.
         self.required_by: int | None = None
         #: The host that has all and is to be in the in-sync set.
         self._caught_up: str | None = None
@@ -149,8 +154,9 @@ class Member:
         """It is there."""
         self._read_s = READ_S
 
-    def standby_is_silent(self, now: float) -> None:
-        """The standby owes an answer."""
+    def standby_is_silent(self, now: float, *, lacks_much: bool = False) -> None:
+        """The standby owes an answer, or what it has is not what it is taken for."""
+        self._lacks_much = lacks_much
         if self._silent_since is None:
             self._silent_since = now
 
@@ -161,12 +167,12 @@ class Member:
     def standby_follows(self) -> None:
         """It gets groups as they come, in every spool, and owes no answer."""
         self._silent_since = None
-        if self.role is Role.PRIMARY and self.required_by is None:
+        if self.role is Role.PRIMARY and not self.required_by:
             self.outbox.append(Require(self._require()))
 
     def standby_has_all(self, host: str, order: int) -> None:
         """Everything waits for it in every spool since this order, and it has all that was ever acknowledged."""
-        if order == self.required_by:
+        if order == self.required_by != BY_POLICY:
             self._caught_up = host
 
     def _require(self) -> int:
@@ -202,13 +208,14 @@ class Member:
         """Give what the standing ought to be, if it is something else."""
         standing = self.seen.standing
         assert standing is not None, "a primary has one"
-        if self.required_by is None:
+        if not self.required_by:
             return None
         alone = frozenset((self._me.host,))
         since = self._silent_since
         if since is not None:
             # Also if nobody else is there: a request to put it there may be under way, and fails after this one.
-            return standing._replace(in_sync=alone) if now - since > SILENT_S and self._may_be_alone else None
+            may_put_out = self._may_be_alone or self._lacks_much
+            return standing._replace(in_sync=alone) if now - since > SILENT_S and may_put_out else None
         if standing.in_sync == alone and self._caught_up is not None:
             return standing._replace(in_sync=alone | {self._caught_up})
         return None
@@ -241,8 +248,8 @@ class Member:
         if isinstance(request, Renew) and answer.is_done:
             self.outbox.append(ActUntil(sent_at + LEASE_S * (1 - DRIFT)))
         if isinstance(request, Swap) and answer.is_done and len(request.standing.in_sync) == 1:
-            self.required_by = self._caught_up = None
-            self.outbox.append(Release())
+            self.required_by, self._caught_up = None if self._may_be_alone else BY_POLICY, None
+            self.outbox.append(Release() if self._may_be_alone else Require(BY_POLICY))
 
     def _consider(self, request: Request, answer: Answer, sent_at: float, now: float) -> None:
         seen = answer.seen

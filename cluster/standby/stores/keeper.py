@@ -126,9 +126,9 @@ class Keeper:
         """It is there."""
         self._member.primary_speaks()
 
-    def standby_is_silent(self) -> None:
-        """The standby owes an answer."""
-        self._member.standby_is_silent(self._now())
+    def standby_is_silent(self, *, lacks_much: bool = False) -> None:
+        """The standby owes an answer, or what it has is not what it is taken for."""
+        self._member.standby_is_silent(self._now(), lacks_much=lacks_much)
 
     def standby_is_not_asked(self) -> None:
         """A process of this host is away, which may be why the standby does not follow it."""

@@ -34,7 +34,9 @@ DELAY_MAX_S: Final = 0.01
 class Scenario:
     """A run, and what is wrong with it."""
 
-    def __init__(self, seed: str, *, grows: bool = False, fills: bool = False) -> None:
+    def __init__(
+        self, seed: str, *, grows: bool = False, fills: bool = False, is_strict: bool = False
+    ) -> None:
         """Set the stage; a node that grows begins with one home, and has the others some time.
 
         Disks that fill are full from time to time, for a while; and they are looked at while they are written.
@@ -45,7 +47,7 @@ class Scenario:
         self.store = OutsideStore(self.loop, self.rng)
         self.hosts = [SimulatedHost(name, self.loop, self.rng, self.store, self.cuts) for name in ("a", "b")]
         for host, other in zip(self.hosts, reversed(self.hosts), strict=True):
-            host.other = other
+            host.other, host.is_strict = other, is_strict
             host.rate = self.rng.uniform(0.98, 1.02)
             host.on_moment = self._moment
             host.write_max_s = self.rng.choice((0.03, 0.2))
@@ -60,6 +62,8 @@ class Scenario:
         self.events: list[str] = []
         #: How often there was trouble.
         self.faults = 0
+        #: How often a host got new disks.
+        self.replaced = 0
         #: Of a producer: what is to be stored, and where it is sent.
         self.waiting: list[list[Message]] = [[] for _ in range(PRODUCERS)]
         self.published = [0] * PRODUCERS
@@ -85,6 +89,8 @@ class Scenario:
             self.loop.after(self.rng.uniform(2.0, TROUBLE_S), self._grow)
         if self._fills:
             self.loop.after(self.rng.random(), self._fill)
+        if self.hosts[0].is_strict:
+            self.loop.after(self.rng.uniform(2.0, TROUBLE_S), self._replace_disks)
         self.loop.run_until(self.calm_at)
         self._heal()
         self.loop.run_until(self.calm_at + CALM_S)
@@ -174,15 +180,19 @@ class Scenario:
         standing = self.store.standing
         return [host for host in self.hosts if standing is not None and host.name in standing.in_sync]
 
+    def _heirs(self) -> list[SimulatedHost]:
+        """Give who may be the next primary: not one that the store says has everything, and whose disks are new."""
+        return [host for host in self._in_sync() if not host.is_new]
+
     def _check_stored(self, message: Message) -> None:
         """What is acknowledged is on the disk of each host that may be the next primary (PacificA: commit)."""
-        for host in self._in_sync():
+        for host in self._heirs():
             disk = host.homes[message.producer % HOMES].disk
             if int(disk.get(Table.RECORDS, b"%d" % message.producer) or b"0") < message.number:
                 self._wrong("commit", f"{host.name} has not {message}, which is acknowledged")
 
     def _check_gone(self, message: Message) -> None:
-        for host in self._in_sync():
+        for host in self._heirs():
             if host.homes[message.producer % HOMES].disk.get(Table.BLOCKS, message.key) is not None:
                 self._wrong("commit", f"{host.name} still has {message}, which is confirmed as settled")
 
@@ -266,6 +276,17 @@ class Scenario:
         self.note(f"fills {host.name}.{home.index} for {duration_s:.2f} s")
         home.full_until = self.loop.now + duration_s
         self.loop.after(self.rng.expovariate(1.0), self._fill)
+
+    def _replace_disks(self) -> None:
+        """Have a host die and begin with empty disks, as soon as the other one has everything too."""
+        found = [host for host in self.hosts if host.is_standby and host.other in self._in_sync()]
+        if not found or len(self._in_sync()) < 2:
+            self.loop.after(0.1, self._replace_disks)
+            return
+        self.note(f"replaces the disks of {found[0].name}")
+        self.replaced += 1
+        found[0].lose_disks()
+        self.loop.after(self.rng.uniform(0.1, 5.0), found[0].start)
 
     def _kills(self, host: SimulatedHost, duration_s: float) -> None:
         host.die()

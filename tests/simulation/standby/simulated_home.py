@@ -194,6 +194,14 @@ class SimulatedHome:
         self._bring_further()
         self._work()
 
+    def lose_disk(self) -> None:
+        """Have an empty one."""
+        self.disk = SharedDisk()
+
+    def was_brought(self) -> bool:
+        """Tell whether something of a primary is on the disk."""
+        return GroupLog(self.disk, KEPT_MAX, PATCH_BYTES_MAX).past.newest > 0
+
     # -- the disk --------------------------------------------------------------------------------------------
 
     def _write(

@@ -41,6 +41,10 @@ class SimulatedHost:
         self.rate = 1.0
         self.write_max_s = 0.0
         self.grows = False
+        #: Nothing counts without a standby that was in the in-sync set.
+        self.is_strict = False
+        #: Its disks were replaced, and not all of them were brought anything.
+        self.is_new = False
         self.paused_until = 0.0
         self.incarnation = 0
         self.runs = 0
@@ -89,7 +93,9 @@ class SimulatedHost:
         if self.member is not None:
             return
         self.incarnation += 1
-        self.member = Member(self.me, may_found=self.name == "a")
+        self.member = Member(
+            self.me, may_found=self.name == "a", may_be_alone=not self.is_strict, is_new=self.is_new
+        )
         for home in self.homes:
             home.start()
         self._tick(self.member)
@@ -100,6 +106,13 @@ class SimulatedHost:
         for home in self.homes:
             if home.is_up:
                 home.die()
+
+    def lose_disks(self) -> None:
+        """Die, and have empty disks from then on."""
+        self.die()
+        self.is_new = True
+        for home in self.homes:
+            home.lose_disk()
 
     def restart_home(self, home: SimulatedHome) -> None:
         """Have a home again that died."""
@@ -140,6 +153,8 @@ class SimulatedHost:
             if member.role is Role.PRIMARY and self.homes[0].has_noted_growth:
                 self._grow()
             self._judge_standby(member, now)
+            if self.is_new and all(home.was_brought() for home in self.judged_homes()):
+                self.is_new = member.is_new = False
             member.tick(now)
             self._carry_out(member)
             for home in self.homes:
@@ -151,7 +166,8 @@ class SimulatedHost:
             return
         homes = self.judged_homes()
         if not self._files_are_even() or not all(home.is_up and home.follows() for home in homes):
-            member.standby_is_silent(now)
+            shippings = [home.shipping for home in homes if home.shipping is not None]
+            member.standby_is_silent(now, lacks_much=any(one.lacks_much for one in shippings))
             return
         member.standby_follows()
         self._carry_out(member)

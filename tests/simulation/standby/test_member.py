@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from angarium_server.frames.shipping import BY_POLICY
 from cluster.standby.pair.member import (
     ANSWER_S,
     DISK_S,
@@ -249,6 +250,29 @@ def test_by_policy_a_silent_standby_is_waited_for() -> None:
     member.standby_is_silent(101.0)
     member.tick(200.0)
     assert asked(member)[1] == Renew()
+
+
+def test_by_policy_a_standby_that_lacks_much_is_put_out_and_nothing_counts_before_it_is_back() -> None:
+    """It is not waited for as it is: what it lacks it gets only when nobody takes it for one that has everything."""
+    member = primary(BOTH, may_be_alone=False)
+    taken(member)
+    member.standby_is_silent(101.0, lacks_much=True)
+    member.tick(101.0 + SILENT_S + 0.1)
+    number, request = asked(member)
+    assert request == Swap(6, ALONE)
+    member.answered(Answer(number, True, Seen(7, ALONE, A)), 103.2)
+    assert taken(member) == [Require(BY_POLICY)]
+    member.standby_has_all("b", BY_POLICY)
+    member.tick(105.0)
+    number, request = asked(member)
+    assert request == Renew(), "nobody knows since when everything waits for it"
+    member.answered(Answer(number, True, Seen(7, ALONE, A)), 105.0)
+    taken(member)
+    member.standby_follows()
+    assert taken(member) == [Require(2)]
+    member.standby_has_all("b", 2)
+    member.tick(107.0)
+    assert asked(member)[1] == Swap(7, BOTH)
 
 
 def test_a_standby_is_let_in_when_it_has_all_since_the_order_that_holds() -> None:

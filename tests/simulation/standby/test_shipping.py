@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from angarium_server.frames.shipping import BY_POLICY
 from storage.groups import KEYS_OF, Begun, Brought, GroupLog, Past
 from storage.shipping.receiving import Finish, Fresh, Part, Receiving, Write
 from storage.shipping.shipping import Bring, Here, Shipping, Synced, TellTouched, TellTouchedBy
@@ -324,6 +325,23 @@ def test_a_store_that_was_just_made_comes_as_a_patch_although_all_waits_for_the_
     shipping.take(receiving.outbox.pop())
     assert (shipping.is_following, shipping.committed, shipping.caught_up) == (True, 1, 3)
     assert theirs.get(Table.META, b"data") == b"id"
+
+
+@pytest.mark.requirement("R268")
+def test_who_needs_a_copy_gets_it_once_it_is_not_in_the_in_sync_set_also_if_all_waits_for_it(
+    make_spool: Callable[[], Spool],
+) -> None:
+    ours = make_spool()
+    ours.commit([(Table.BLOCKS, b"of-earlier", b"1")])
+    first = GroupLog(ours).found("a")
+    assert first is not None
+    ours.commit(first.changes)
+    shipping = Shipping(GroupLog(ours), "a", required_by=3)
+    shipping.take(Here(Past()))
+    assert (shipping.outbox, shipping.lacks_much) == ([], True)
+    shipping.require(BY_POLICY)
+    assert shipping.outbox == [Bring(Brought(None, shipping.log.past, ()), None)]
+    assert (shipping.lacks_much, shipping.committed) == (False, 0)
 
 
 @pytest.mark.requirement("R268")

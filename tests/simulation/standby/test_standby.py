@@ -111,6 +111,20 @@ def test_a_pair_keeps_its_promises_on_disks_that_are_full_or_looked_at_while_the
     assert ["\n".join(one.events) for one in played if one.play()] == []
 
 
+@pytest.mark.slow
+@pytest.mark.requirement("R268")
+def test_a_pair_in_which_nothing_counts_without_the_standby_is_whole_again_after_all_trouble(
+    first_seed: int,
+) -> None:
+    """Also if the disks of the standby are replaced: it lacks what it is taken for, and is brought it in parts."""
+    played = [
+        Scenario(f"strict/{number}", is_strict=True)
+        for number in range(first_seed, first_seed + SEEDS_PER_TEST)
+    ]
+    assert ["\n".join(one.events) for one in played if one.play()] == []
+    assert all(one.replaced for one in played)
+
+
 def test_a_run_has_what_the_rules_are_about() -> None:
     """A standby takes over, is put out of the in-sync set, and comes back; messages go on."""
     played = [played_once(number) for number in range(SEEDS_DEFAULT)]

@@ -112,6 +112,14 @@ def test_operators_hear_once_of_a_primary_and_of_a_standby_that_is_lost_or_back(
     ]
 
 
+def test_operators_hear_of_a_standby_that_is_waited_for_that_nothing_is_acknowledged() -> None:
+    world = World()
+    for status in (STATUS, alone(required=True)):
+        world.do(world.controller.pair(status))
+    (event,) = [event for event in world.ring.find(None, 100) if event["event"] == "SYSTEM_STANDBY_LOST"]
+    assert "acknowledges nothing" in event["text"]
+
+
 @pytest.mark.requirement("R269")
 def test_a_promotion_by_force_is_told_with_what_it_costs() -> None:
     world = World()
