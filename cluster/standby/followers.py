@@ -31,11 +31,11 @@ from angarium_server.frames.shipping import (
 from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
 from cluster.standby import files
 from cluster.standby.places import ConfigPlace, SpoolPlace
-from storage.headroom import NoRoomError
+from storage.headroom import NO_ROOM, NoRoomError
 from storage.shipping.encoding import frames_to_primary, from_primary
 from storage.shipping.receiving import Finish, Fresh, Receiving
 from storage.shipping.shipping import Here, Synced
-from storage.spool import SpoolFailedError, SpoolFullError, remove_spool
+from storage.spool import SpoolFullError, remove_spool
 
 if TYPE_CHECKING:
     import ssl
@@ -137,15 +137,13 @@ class Follower:
                 self._is_due.clear()
                 while self._receiving.jobs and not self._is_over:
                     await self._do(self._receiving, self._receiving.next_job())
-        except (SpoolFullError, NoRoomError) as error:
-            self._failed(errors.error_for(errors.DISK_FULL, str(error)))
-        except SpoolFailedError as error:
-            self._failed(errors.error_for(errors.HOME_NOT_READY, str(error)))
-        except errors.AngariumError as error:
-            self._failed(error)
+        except Exception as error:  # noqa: BLE001 - a primary that is not told waits for an answer that never comes
+            self._failed(_reason(error))
         finally:
-            await self._in_thread(self._place.close)
-            self._pool.shutdown(wait=False)
+            try:
+                await self._in_thread(self._place.close)
+            finally:
+                self._pool.shutdown(wait=False)
 
     async def _do(self, receiving: Receiving, job: Job) -> None:
         if isinstance(job, Fresh):
@@ -165,6 +163,15 @@ class Follower:
         self._is_over = True
         self._is_due.set()
         await asyncio.wait([self._task])
+
+
+def _reason(error: Exception) -> errors.AngariumError:
+    """Give what the primary is told of what keeps a store from being written."""
+    if isinstance(error, errors.AngariumError):
+        return error
+    is_full = isinstance(error, SpoolFullError | NoRoomError) or getattr(error, "errno", None) in NO_ROOM
+    code = errors.DISK_FULL if is_full else errors.HOME_NOT_READY
+    return errors.error_for(code, str(error) or type(error).__name__)
 
 
 class Followers:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -18,15 +20,16 @@ from cluster.data.node_file import NODE_FILE, NodeFile
 from cluster.standby import files
 from cluster.standby.followers import Followers, Terms
 from cluster.standby.places import SpoolPlace
+from storage.groups import GroupLog
 from storage.shipping.encoding import frames_to_standby
+from storage.shipping.receiving import Fresh
 from storage.spool import SpoolFullError, Table
+from tests.simulation.simulated_disk import SimulatedDisk
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
     from pathlib import Path
-
-    from storage.groups import GroupLog
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("R264")]
 
@@ -189,6 +192,36 @@ def test_a_damaged_group_ends_the_conversation_and_harms_nothing_that_is_there(
             assert (await host.refused(socket)).code == errors.MALFORMED_FRAME
             _, newest = await host.follows()
             assert newest == 1, "what was whole is there, and nothing of the rest"
+
+    run(test())
+
+
+@pytest.mark.parametrize("step", ["open", "begin_anew", "write", "close"])
+def test_whatever_keeps_a_store_from_being_followed_is_told_and_it_is_followed_when_that_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A primary that hears nothing of it would be answered as by a standby that is about to have everything."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    async def test() -> None:
+        async with standby(tmp_path) as host:
+            before = threading.active_count()
+            with monkeypatch.context() as full:
+                full.setattr(SpoolPlace, step if step != "close" else "write", refuse)
+                if step == "close":
+                    full.setattr(SpoolPlace, "close", refuse)
+                socket = host.connect()
+                if step != "open":
+                    assert (await host.hears(socket))[0] == Whereabouts.operation
+                    log = GroupLog(SimulatedDisk())
+                    said = frames_to_standby(Fresh()) if step == "begin_anew" else group(log, b"first")
+                    socket.send_multipart(said)
+                assert (await host.refused(socket)).code == errors.DISK_FULL
+                await until(lambda: threading.active_count() <= before, "the end of its thread", LIMIT_S)
+            if step != "close":
+                await host.follows()
 
     run(test())
 
