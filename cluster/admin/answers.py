@@ -117,6 +117,8 @@ class HostStatus(msgspec.Struct, frozen=True, kw_only=True):
     #: The kind of the outside store, and why it did not answer last; empty: it did.
     store: str
     failure: str
+    #: Why this host takes nothing over by itself, whatever the outside store says, as a sentence; empty: it does.
+    fault: str = ""
     #: Of a standby: which stores it follows; of a primary: how far the standby is.
     follows: list[str]
     stores: list[StoreStatus]

@@ -613,6 +613,7 @@ class Life:
                 required=self._required_by is not None,
                 store=self._host.store,
                 failure=self._keeper.failure,
+                fault=self._fault_of(standing) if standing is not None and self._desk is None else "",
                 follows=self._followers.stores if self._followers is not None else [],
                 stores=self._store_statuses(),
             )

@@ -38,6 +38,8 @@ def test_a_host_with_a_new_disk_takes_nothing_over_from_one_that_has_everything(
             beta.up()
             beta.wait_log("its data directory was empty")
             assert beta.status()["role"] == "standby"
+            beta.wait(lambda status: bool(status["fault"]), "what keeps it from taking over")
+            assert "data directory was empty" in beta.run("standby", "promote", is_done=False)
             alpha.up()
             wait_for(
                 (beta.data / NEW_FILE).exists,

@@ -24,15 +24,14 @@ def promote_host(data: Path, status: HostStatus, *, may_lose: bool) -> str:
     """Make the host that runs on a data directory the primary; gives what follows, as a sentence.
 
     Raises:
-        ConflictError: it may lack something (40909).
+        ConflictError: it may lack something, or nobody knows whether it does (40909).
     """
     if status.role == "primary":
         return f"host {status.host} is the primary"
-    lacks = status.host not in status.in_sync
-    have = " and ".join(status.in_sync)
-    if lacks and not may_lose and status.primary:
-        detail = f"host {status.host} may lack what was acknowledged; {have} has everything"
-        raise errors.error_for(errors.STANDBY_REFUSED, detail, "promote that one, or say --force")
+    lacks = status.host not in status.in_sync or bool(status.fault)
+    have = " and ".join(name for name in status.in_sync if name != status.host)
+    if lacks and not may_lose and (status.primary or status.store != "manual"):
+        raise _refusal(status, have)
     cost = f"what only {have} has is lost" if lacks and have else ""
     promotion = Promotion(host=status.host, who=_user(), cost=cost)
     if status.store == "manual":
@@ -45,9 +44,26 @@ def promote_host(data: Path, status: HostStatus, *, may_lose: bool) -> str:
         return f"host {status.host} is named the primary; before the other one is started again, type {other} there"
     if may_lose:
         force(data, promotion)
-        lost = f"; what only {status.primary} has is lost" if lacks else ""
+        lost = f"; {cost}" if cost else ""
         return f"host {status.host} takes the lease when nobody has it{lost}"
     return f"host {status.host} has everything, and takes over by itself when nobody has the lease"
+
+
+def _refusal(status: HostStatus, have: str) -> errors.AngariumError:
+    if not status.primary:
+        why = status.failure or "it knows of no primary"
+        detail = (
+            f"nobody knows whether host {status.host} has everything: outside store {status.store}: {why}"
+        )
+        return errors.error_for(
+            errors.STANDBY_REFUSED, detail, "see to that, or say --force where everything is"
+        )
+    detail = f"host {status.host} may lack what was acknowledged"
+    if status.fault:
+        detail += f": {status.fault}"
+    elif have:
+        detail += f"; {have} has everything"
+    return errors.error_for(errors.STANDBY_REFUSED, detail, "promote the one with everything, or say --force")
 
 
 def name_other(data: Path, host: str, *, may_lose: bool) -> str:

@@ -167,6 +167,8 @@ def _print_status(found: dict[str, Any]) -> None:
         *began(found),
         f"outside store: {found['store']}, {found['failure'] or 'answers'}",
     ]
+    if found.get("fault"):
+        lines.append(f"it takes nothing over by itself: {found['fault']} !")
     if found["role"] == "primary":
         waits = "waits for the standby" if found["required"] else "goes on alone"
         lines.append(f"it {'acts' if found['acts'] else 'has no lease and does nothing'}, and {waits}")

@@ -304,6 +304,35 @@ def test_a_host_that_may_lack_something_is_promoted_by_force_only(tmp_path: Path
     assert promote_host(tmp_path, STATUS, may_lose=False) == "host alpha is the primary"
 
 
+@pytest.mark.requirement("R269")
+@pytest.mark.parametrize(
+    ("changes", "told", "cost"),
+    [
+        (
+            {"in_sync": ["alpha", "beta"], "fault": "its disk is new."},
+            "its disk is new.",
+            "what only alpha has is lost",
+        ),
+        ({"in_sync": ["beta"], "fault": "the store is in epoch 3"}, "the store is in epoch 3", ""),
+        ({"in_sync": [], "primary": "", "failure": "no answer"}, "no answer", ""),
+        ({"in_sync": [], "primary": ""}, "it knows of no primary", ""),
+    ],
+    ids=["a new disk", "a backup of the outside store", "no outside store", "an empty outside store"],
+)
+def test_a_host_that_takes_nothing_over_by_itself_is_not_said_to_do_so(
+    tmp_path: Path, changes: dict[str, Any], told: str, cost: str
+) -> None:
+    beta = msgspec.structs.replace(STATUS, host="beta", role="standby", **changes)
+    with pytest.raises(errors.AngariumError) as caught:
+        promote_host(tmp_path, beta, may_lose=False)
+    assert caught.value.code == errors.STANDBY_REFUSED
+    assert told in caught.value.detail
+    assert promote_host(tmp_path, beta, may_lose=True).endswith(cost or "takes the lease when nobody has it")
+    promotion = take_force(tmp_path)
+    assert promotion is not None
+    assert promotion.cost == cost
+
+
 def test_the_operator_names_the_other_host_where_the_old_primary_was(tmp_path: Path) -> None:
     with pytest.raises(errors.AngariumError) as caught:
         name_other(tmp_path, "beta", may_lose=False)
