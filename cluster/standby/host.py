@@ -40,7 +40,7 @@ from cluster.controller.health.checks import Check, Health
 from cluster.controller.health.pages import page
 from cluster.controller.health.server import HealthServer
 from cluster.data.data_dir import RuntimeDirectory, in_use
-from cluster.data.node_file import HOST_LOCK_FILE, process_start
+from cluster.data.node_file import HOST_LOCK_FILE, LOCK_FILE, is_locked, process_start
 from cluster.standby import files
 from cluster.standby.desk import Desk, address_in
 from cluster.standby.files_line import FilesLine
@@ -80,6 +80,8 @@ TURN_S: Final = 0.05
 STATUS_S: Final = 0.5
 LOOK_S: Final = 0.5
 PATH_BYTES_MAX: Final = 4_096
+#: The node of a host that was killed ends with it, within milliseconds unless the machine is busy.
+LEFT_S: Final = 5.0
 #: A primary whose lease has been over for so many leases, because no outside store answers it, ends: the other host may
 #: be the primary, and gets no standby before this one listens.
 AWAY_LEASES: Final = 3.0
@@ -132,6 +134,12 @@ class Host:
         except BlockingIOError:
             os.close(descriptor)
             raise in_use(self._data) from None
+        deadline = time.monotonic() + LEFT_S
+        while is_locked(self._data / LOCK_FILE):  # of a node without a keeper, or of a command that restores
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                raise in_use(self._data)
+            time.sleep(TURN_S)
         return descriptor
 
     async def run(self) -> int:

@@ -15,11 +15,12 @@ from cluster.admin.answers import HostStatus, StoreStatus
 from cluster.commands import cli
 from cluster.commands.standby.promoting import name_other, promote_host
 from cluster.commands.standby.standby import pair_lines
+from cluster.configuration.config import NodeConfig
 from cluster.controller.switchboard.effects import SwitchOver
-from cluster.data.data_dir import write_durably
+from cluster.data.data_dir import DataDirectory, write_durably
 from cluster.data.node_file import NODE_FILE, NodeFile, process_start, read_node_file
 from cluster.join.stored import read as read_joined
-from cluster.standby import files
+from cluster.standby import files, host
 from cluster.standby.pair.outside import Standing
 from cluster.standby.pair.settings import STATUS_FILE
 from cluster.standby.promotion import (
@@ -282,6 +283,19 @@ def test_the_stores_of_a_node_are_those_that_its_file_says_now(tmp_path: Path) -
         assert stores.names() == ["config", *map(str, range(workers))]
     (tmp_path / NODE_FILE).unlink()
     assert stores.names() == [], "of what cannot be read nobody has everything"
+
+
+# -- the data directory ------------------------------------------------------------------------------------------
+
+
+def test_a_host_of_a_pair_writes_nothing_while_a_node_runs_that_has_no_keeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would write what its primary sends into stores that the node, or a restore, has open."""
+    monkeypatch.setattr(host, "LEFT_S", 0.1)
+    with DataDirectory(tmp_path, "orders"), pytest.raises(errors.ConflictError) as caught:
+        host.Host(tmp_path, NodeConfig())
+    assert caught.value.code == errors.OBJECT_IN_USE
 
 
 # -- an operator -------------------------------------------------------------------------------------------------
