@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 import zmq
 
 from angarium import errors, wire
-from cluster.data.node_file import node_runs, process_runs, read_node_file
+from cluster.data.node_file import host_process, node_runs, process_runs, read_node_file
 
 if TYPE_CHECKING:
     from angarium.client.transport.credentials import PathLike
@@ -226,29 +226,37 @@ class Admin:
 
 
 def shut_down(data_dir: str | os.PathLike[str], timeout_s: float = SHUT_DOWN_TIMEOUT_S) -> bool:
-    """Stop the node of a data directory in order and return when every process is gone.
+    """Stop the node of a data directory in order, or its host of a pair, and return when every process is gone.
 
     The supervisor ends last, so its end is waited for. It gets a signal rather than a request: a node whose
     controller is hung has to stop too. A node that does not run is stopped already.
 
     Returns:
-        Whether it ran.
+        Whether anything ran.
 
     Raises:
         UnavailableError: no node was ever started there (50308).
         InvalidRequestError: the directory is somebody else's (40017).
         TimeoutExpiredError: it still runs (40801).
     """
-    node = read_node_file(data_dir)
-    if not node_runs(data_dir, node):
+    pid, start = _to_stop(data_dir)
+    if not pid:
         return False
-    pid = node.pid
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout_s
-    while process_runs(pid, node.pid_start):
+    while process_runs(pid, start):
         if time.monotonic() >= deadline:
             detail = f"the supervisor (process {pid}) still runs after {timeout_s:g} s"
             raise errors.error_for(errors.TIMEOUT, detail)
         time.sleep(_LOOK_INTERVAL_S)
     return True
+
+
+def _to_stop(data_dir: str | os.PathLike[str]) -> tuple[int, int]:
+    """Give the process that ends last, and when it began; 0: nothing runs."""
+    host = host_process(data_dir)
+    if host[0]:
+        return host
+    node = read_node_file(data_dir)
+    return (node.pid, node.pid_start) if node_runs(data_dir, node) else (0, 0)

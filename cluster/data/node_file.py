@@ -23,6 +23,8 @@ NODE_FILE: Final = "node.json"
 LOCK_FILE: Final = "lock"
 #: Held by a host of a pair for as long as it lives, also while no supervisor runs, with its runtime directory in it.
 HOST_LOCK_FILE: Final = "standby.lock"
+#: What it says of itself meanwhile: `cluster.admin.answers.HostStatus`.
+HOST_STATUS_FILE: Final = "standby-status.json"
 
 
 class NodeFile(msgspec.Struct, kw_only=True):
@@ -113,8 +115,31 @@ def node_runs(data_dir: str | os.PathLike[str], node: NodeFile) -> bool:
     place = Path(data_dir)
     if not process_runs(node.pid, node.pid_start) or not is_locked(place / LOCK_FILE):
         return False
+    return is_of_owner(node.pid, place / NODE_FILE)
+
+
+class _HostProcess(msgspec.Struct):
+    """Of what a host of a pair says of itself."""
+
+    pid: int
+    pid_start: int
+
+
+def host_process(data_dir: str | os.PathLike[str]) -> tuple[int, int]:
+    """Give the process of the host of a pair that runs on a data directory, and when it began; 0: none runs."""
+    place = Path(data_dir)
     try:
-        return bool(psutil.Process(node.pid).uids().effective == (place / NODE_FILE).stat().st_uid)
+        host = msgspec.json.decode((place / HOST_STATUS_FILE).read_bytes(), type=_HostProcess)
+    except (OSError, msgspec.DecodeError):
+        return 0, 0
+    runs = process_runs(host.pid, host.pid_start) and is_locked(place / HOST_LOCK_FILE)
+    return (host.pid, host.pid_start) if runs and is_of_owner(host.pid, place / HOST_STATUS_FILE) else (0, 0)
+
+
+def is_of_owner(pid: int, path: Path) -> bool:
+    """Say whether a process is of the user who wrote the file that names it: nobody names that of another one."""
+    try:
+        return bool(psutil.Process(pid).uids().effective == path.stat().st_uid)
     except (psutil.NoSuchProcess, OSError):
         return False
 

@@ -40,7 +40,7 @@ from cluster.controller.health.checks import Check, Health
 from cluster.controller.health.pages import page
 from cluster.controller.health.server import HealthServer
 from cluster.data.data_dir import RuntimeDirectory, in_use
-from cluster.data.node_file import HOST_LOCK_FILE, LOCK_FILE, is_locked, process_start
+from cluster.data.node_file import HOST_LOCK_FILE, HOST_STATUS_FILE, LOCK_FILE, is_locked, process_start
 from cluster.standby import files
 from cluster.standby.desk import Desk, address_in
 from cluster.standby.files_line import FilesLine
@@ -48,7 +48,7 @@ from cluster.standby.followers import Followers, Terms
 from cluster.standby.noted import Noted
 from cluster.standby.pair.member import ActUntil, Begin, End, Member, Release, Require, Role
 from cluster.standby.pair.outside import Holder
-from cluster.standby.pair.settings import STATUS_FILE, SWITCH_SIGNAL, shipping_settings
+from cluster.standby.pair.settings import SWITCH_SIGNAL, shipping_settings
 from cluster.standby.promotion import (
     BEGUN_FILE,
     PROMOTED_FILE,
@@ -160,7 +160,7 @@ class Host:
             return self._status
         finally:
             loop.remove_reader(self._watch.descriptor)
-            (self._data / STATUS_FILE).unlink(missing_ok=True)
+            (self._data / HOST_STATUS_FILE).unlink(missing_ok=True)
             self._context.destroy(linger=0)
             self._runtime.__exit__()
             os.close(self._lock)
@@ -282,8 +282,8 @@ class Host:
 
     def write_status(self, status: HostStatus) -> None:
         """Have others see it; the newest is enough."""
-        place = self._data / STATUS_FILE
-        fresh = place.with_name(f".{STATUS_FILE}")
+        place = self._data / HOST_STATUS_FILE
+        fresh = place.with_name(f".{HOST_STATUS_FILE}")
         with contextlib.suppress(OSError):
             fresh.write_bytes(msgspec.json.encode(status))
             fresh.replace(place)

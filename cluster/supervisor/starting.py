@@ -34,8 +34,12 @@ from cluster.supervisor.fronts import FRONTS, urls_to_bind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from cluster.admin.answers import HostStatus
+
 #: A detached node that is not ready by then is reported as failed.
 DETACHED_READY_TIMEOUT_S: Final = 60.0
+#: ... and a host that nobody has named the primary is one that waits, unless a primary has found it by then.
+PRIMARY_WAIT_S: Final = 5.0
 #: What of the log is shown when a detached node fails.
 _LOG_LINES_SHOWN: Final = 3
 _LOOK_INTERVAL_S: Final = 0.05
@@ -79,8 +83,8 @@ class UpOptions:
         return {front.name: getattr(self, front.name) for front in FRONTS}
 
 
-def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S) -> NodeFile:
-    """Start a node in the background and return when clients can connect.
+def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S) -> NodeFile | HostStatus:
+    """Start a node in the background and return when clients can connect, or when its host is the standby of another.
 
     Raises:
         AngariumError: the configuration is refused (40017), the data directory or an address is in use (40902), what
@@ -101,6 +105,9 @@ def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S
     pid = _spawn_detached(_detached_command(options, data_dir, ready_path), log_path)
     deadline = time.monotonic() + timeout_s
     while not ready_path.exists():
+        waited_s = time.monotonic() - deadline + timeout_s
+        if config.standby.store and (host := _standing_by(data_dir, pid, waited_s)) is not None:
+            return host
         ended = os.waitpid(pid, os.WNOHANG)[0] == pid
         if ended and (cause := _cause(log_path, logged)):
             raise cause
@@ -110,6 +117,17 @@ def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S
             raise errors.error_for(errors.NODE_UNREACHABLE, detail, f"{log_path} has all of it")
         time.sleep(_LOOK_INTERVAL_S)
     return read_node_file(data_dir)
+
+
+def _standing_by(data_dir: Path, pid: int, waited_s: float) -> HostStatus | None:
+    """Give what a host says of itself that runs no node: it follows another one, or its operator has to name one."""
+    from cluster.standby.pair.settings import read_status  # a node without a standby does without it
+
+    status = read_status(data_dir)
+    if status is None or status.pid != pid or status.role != "standby":
+        return None
+    is_named = status.store != "manual" or status.primary == status.host
+    return status if status.follows or (waited_s > PRIMARY_WAIT_S and not is_named) else None
 
 
 def warnings_of(config: NodeConfig) -> list[str]:

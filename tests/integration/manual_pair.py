@@ -48,11 +48,15 @@ lease_seconds = {LEASE_S}
         self.start()
         self.wait(lambda status: bool(status["store"]), "up")
 
+    @property
+    def where(self) -> tuple[str, ...]:
+        """Give the options that start it."""
+        return ("--config", str(self._config), "--data", str(self.data), "--workers", "1")
+
     def start(self) -> None:
         """Start the host, which may say nothing of itself for want of room."""
-        where = ("--config", str(self._config), "--data", str(self.data))
         with self._log.open("ab") as log:
-            command = launch.command("up", *where, "--workers", "1")
+            command = launch.command("up", *self.where)
             self._process = testing._start_process(command, log, launch.environment())
 
     def kill(self) -> None:

@@ -20,6 +20,23 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
         yield both
 
 
+@pytest.mark.timeout(400)
+def test_a_standby_in_the_background_is_up_when_it_follows_and_is_stopped_as_a_node_is(
+    hosts: tuple[Host, Host],
+) -> None:
+    alpha, beta = hosts
+    alpha.up()
+    alpha.run("standby", "promote")
+    assert "host beta is the standby of alpha" in beta.run("up", "--detach", *beta.where)
+    try:
+        assert beta.status()["follows"]
+    finally:
+        said = beta.run("down")
+    assert "is stopped" in said
+    assert beta.status()["role"] == ""
+    assert "was not running" in beta.run("down")
+
+
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_the_host_that_the_operator_names_has_every_message_and_the_other_one_follows(

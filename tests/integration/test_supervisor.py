@@ -22,7 +22,7 @@ from angarium import errors
 from angarium_server import launch
 from angarium_server.testing import Node, NodeFailedError
 from cluster.admin.client import Admin, shut_down
-from cluster.data.node_file import process_runs, read_node_file
+from cluster.data.node_file import NodeFile, process_runs, read_node_file
 from cluster.supervisor.server import run_supervisor
 from cluster.supervisor.starting import UpOptions, run_detached
 from tests.integration.machine import back_within_s
@@ -324,6 +324,7 @@ def test_the_number_of_workers_is_kept_from_the_first_start(tmp_path: Path) -> N
 @pytest.mark.long
 def test_a_detached_node_is_ready_when_the_call_returns(tmp_path: Path) -> None:
     node = run_detached(UpOptions(data_dir=str(tmp_path / "data"), listen=(ANY_PORT,), workers=1))
+    assert isinstance(node, NodeFile)
     try:
         assert process_runs(node.pid)
         with Admin(tmp_path / "data") as admin:

@@ -41,6 +41,7 @@ from cluster.commands.terminal.output import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cluster.admin.answers import HostStatus
     from cluster.data.node_file import NodeFile
     from cluster.security.authority import Issued
 
@@ -88,7 +89,11 @@ _FRONTS: Final = {"mqtt": "clients of MQTT", "http": "clients of HTTP", "managem
 @join_options
 @click.option("--ready-file", type=click.Path(), help="File to write when clients can connect.")
 @click.option(
-    "-d", "--detach", is_flag=True, help="Return when the node is ready; it keeps running in the background."
+    "-d",
+    "--detach",
+    is_flag=True,
+    help="Return when the node is ready, or this host follows another one as its standby; it keeps running in the"
+    " background.",
 )
 @option(
     "--log-level",
@@ -120,6 +125,7 @@ def up(
     **others: Any,
 ) -> int:
     """Start the node of a data directory, and run it until it is stopped."""
+    from cluster.data.node_file import NodeFile
     from cluster.supervisor.server import run_supervisor
     from cluster.supervisor.starting import UpOptions, run_detached
 
@@ -140,8 +146,22 @@ def up(
         join_cluster(choice, options, out)
     if not detach:
         return run_supervisor(options)
-    announce(run_detached(options))
+    started = run_detached(options)
+    if isinstance(started, NodeFile):
+        announce(started)
+    else:
+        _print_standby(out, started)
     return 0
+
+
+def _print_standby(out: Output, host: HostStatus) -> None:
+    what = (
+        f"is the standby of {host.primary}"
+        if host.primary
+        else "waits: 'angarium standby promote' names the primary"
+    )
+    told = {"host": host.host, "role": host.role, "primary": host.primary, "pid": host.pid}
+    out.done(f"host {host.host} {what} (process {host.pid})", told)
 
 
 def _print_node(out: Output, node: NodeFile) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from angarium_server.process import KEEPER_VARIABLE
 from cluster.admin.answers import HostStatus
 from cluster.configuration.config import read_password_file
-from cluster.data.node_file import process_runs
+from cluster.data.node_file import HOST_STATUS_FILE, process_runs
 from storage.shipping.settings import StandbySettings
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from cluster.configuration.config import NodeConfig
 
-#: In the data directory, while a host of a pair runs there.
-STATUS_FILE: Final = "standby-status.json"
 #: Has a primary hand over to its standby.
 SWITCH_SIGNAL: Final = signal.SIGUSR1
 
@@ -28,7 +26,7 @@ SWITCH_SIGNAL: Final = signal.SIGUSR1
 def read_status(data: Path) -> HostStatus | None:
     """Give what the host of a pair that runs on a data directory says of itself; None: none runs."""
     try:
-        status = msgspec.json.decode((data / STATUS_FILE).read_bytes(), type=HostStatus)
+        status = msgspec.json.decode((data / HOST_STATUS_FILE).read_bytes(), type=HostStatus)
     except (OSError, msgspec.DecodeError):
         return None
     return status if process_runs(status.pid, status.pid_start) else None

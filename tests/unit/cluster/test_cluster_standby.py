@@ -18,11 +18,10 @@ from cluster.commands.standby.standby import pair_lines
 from cluster.configuration.config import NodeConfig
 from cluster.controller.switchboard.effects import SwitchOver
 from cluster.data.data_dir import DataDirectory, write_durably
-from cluster.data.node_file import NODE_FILE, NodeFile, process_start, read_node_file
+from cluster.data.node_file import HOST_STATUS_FILE, NODE_FILE, NodeFile, process_start, read_node_file
 from cluster.join.stored import read as read_joined
 from cluster.standby import files, host
 from cluster.standby.pair.outside import Standing
-from cluster.standby.pair.settings import STATUS_FILE
 from cluster.standby.promotion import (
     FORCE_FILE,
     Begun,
@@ -37,6 +36,7 @@ from cluster.standby.promotion import (
 )
 from cluster.standby.stores.manual import note
 from cluster.standby.stores.opening import MANUAL_FILE
+from cluster.supervisor.starting import PRIMARY_WAIT_S, _standing_by
 from tests.unit.cluster.controller_world import World
 
 if TYPE_CHECKING:
@@ -298,6 +298,31 @@ def test_a_host_of_a_pair_writes_nothing_while_a_node_runs_that_has_no_keeper(
     assert caught.value.code == errors.OBJECT_IN_USE
 
 
+def test_a_host_that_nobody_has_named_is_up_once_no_primary_has_found_it(tmp_path: Path) -> None:
+    pid = os.getpid()
+    there = msgspec.structs.replace(
+        STATUS,
+        role="standby",
+        pid=pid,
+        pid_start=process_start(pid) or 0,
+        store="manual",
+        primary="",
+        stores=[],
+    )
+
+    def is_up(waited_s: float, **changes: Any) -> bool:
+        status = msgspec.structs.replace(there, **changes)
+        (tmp_path / HOST_STATUS_FILE).write_bytes(msgspec.json.encode(status))
+        return _standing_by(tmp_path, pid, waited_s) is not None
+
+    assert not is_up(0.0)
+    assert is_up(PRIMARY_WAIT_S + 1.0)
+    assert is_up(0.0, follows=["config"])
+    assert not is_up(PRIMARY_WAIT_S + 1.0, primary="alpha"), "it is about to begin"
+    assert not is_up(PRIMARY_WAIT_S + 1.0, store="etcd"), "it may take the lease at any moment"
+    assert not is_up(PRIMARY_WAIT_S + 1.0, pid=os.getppid(), pid_start=0), "another one runs there"
+
+
 # -- an operator -------------------------------------------------------------------------------------------------
 
 
@@ -383,19 +408,19 @@ def test_who_asks_at_the_standby_is_told_where_the_node_runs(
         pid=os.getpid(),
         pid_start=process_start(os.getpid()),
     )
-    (tmp_path / STATUS_FILE).write_bytes(msgspec.json.encode(here))
+    (tmp_path / HOST_STATUS_FILE).write_bytes(msgspec.json.encode(here))
     assert cli.run(["status", "--data", str(tmp_path)]) == 1
     err = capsys.readouterr().err
     assert "host beta is the standby, the node runs on host alpha" in err
     assert "'angarium standby status'" in err
     for primary in ("beta", ""):
-        (tmp_path / STATUS_FILE).write_bytes(
+        (tmp_path / HOST_STATUS_FILE).write_bytes(
             msgspec.json.encode(msgspec.structs.replace(here, role="primary", primary=primary))
         )
         assert cli.run(["status", "--data", str(tmp_path)]) == 1
         err = capsys.readouterr().err
         assert "host beta of its pair is about to start it, or to end" in err
         assert "try again in a moment" in err
-    (tmp_path / STATUS_FILE).write_bytes(msgspec.json.encode(msgspec.structs.replace(here, pid_start=1)))
+    (tmp_path / HOST_STATUS_FILE).write_bytes(msgspec.json.encode(msgspec.structs.replace(here, pid_start=1)))
     assert cli.run(["status", "--data", str(tmp_path)]) == 1
     assert "no node was started" in capsys.readouterr().err
