@@ -69,9 +69,13 @@ def join(options: JoinOptions) -> stored.Joined:
         raise errors.invalid(f"--join {options.url}: write tls://HOST:PORT")
     config = load_config(options.config_file)
     node = _name_of(options.data_dir, config)
+    own = options.cert_file or config.router.tls_cert_file, options.key_file or config.router.tls_key_file
     joined = stored.read(options.data_dir)
     if joined is not None:
         _refuse_another(joined, token.fingerprint.hex())
+        # Whoever was interrupted before its node started knows not whom it has told: to hear it again is harmless.
+        others = [one for one in stored.neighbours(options.data_dir) if one.node != joined.through]
+        tell_members(options.data_dir, joined, "join", others, own, options.on_warning)
         return joined
     if config.cluster.secret_file:
         detail = f"{options.config_file} sets cluster.secret_file: this node is in a cluster already"
@@ -97,7 +101,6 @@ def join(options: JoinOptions) -> stored.Joined:
     )
     first = Neighbour(node=admission.node, addresses=[options.url], server_name=admission.server_name)
     stored.keep(options.data_dir, joined, admission, [first, *admission.neighbours])
-    own = options.cert_file or config.router.tls_cert_file, options.key_file or config.router.tls_key_file
     tell_members(options.data_dir, joined, "join", admission.neighbours, own, options.on_warning)
     return joined
 

@@ -127,14 +127,17 @@ def keep(data_dir: Path, joined: Joined, admission: Admission, links: list[Neigh
         raise errors.error_for(errors.DISK_FULL, detail) from None
 
 
+def neighbours(data_dir: Path) -> list[Neighbour]:
+    """Give the nodes to which links were not made yet: none once the node was started."""
+    file = data_dir / JOINED_FOLDER / _LINKS
+    return msgspec.json.decode(file.read_bytes(), type=list[Neighbour]) if file.exists() else []
+
+
 def new_links(data_dir: Path) -> list[list[Any]]:
     """Give the links that were not made yet, as declared objects."""
-    file = data_dir / JOINED_FOLDER / _LINKS
-    if not file.exists():
-        return []
-    found = msgspec.json.decode(file.read_bytes(), type=list[Neighbour])
     return [
-        ["link", "", one.node, {"addresses": one.addresses, "server_name": one.server_name}] for one in found
+        ["link", "", one.node, {"addresses": one.addresses, "server_name": one.server_name}]
+        for one in neighbours(data_dir)
     ]
 
 

@@ -10,7 +10,11 @@ import pytest
 
 from angarium import errors
 from cluster.configuration.config import NodeConfig
-from cluster.join.client import JoinOptions, places, waiting_messages
+from cluster.join import client, stored
+from cluster.join.client import JoinOptions, join, places, waiting_messages
+from cluster.join.frames import Admission, Neighbour
+from cluster.join.stored import Joined
+from cluster.join.tokens import ID_BYTES, SECRET_BYTES, Written
 
 
 def found(
@@ -50,6 +54,30 @@ def test_an_address_for_all_becomes_the_one_that_the_cluster_sees() -> None:
 def test_what_no_other_node_reaches_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(errors.InvalidRequestError):
         found(**given)
+
+
+def test_who_was_interrupted_before_its_node_started_tells_the_other_nodes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its side of the links is made at its start; without theirs they would stay down, and nobody knew why."""
+    fingerprint = bytes(32)
+    token = Written(bytes(ID_BYTES), bytes(SECRET_BYTES), fingerprint).text()
+    joined = Joined(
+        cluster="c", node="n", listen=[], addresses=["tls://n:1"], through="a", fingerprint=fingerprint.hex()
+    )
+    nodes = [Neighbour(node=name, addresses=[f"tls://{name}:1"]) for name in ("a", "b", "d")]
+    stored.begin(tmp_path)
+    stored.keep(tmp_path, joined, Admission(node="a", cluster="c", secret="s"), nodes)
+    told: list[str] = []
+    monkeypatch.setattr(
+        client, "tell_members", lambda _data, _joined, _wish, to, *_: told.extend(one.node for one in to)
+    )
+    options = JoinOptions(url="tls://a:1", token=token, data_dir=tmp_path, on_warning=print)
+    assert join(options) == joined
+    assert told == ["b", "d"]
+    stored.links_made(tmp_path)
+    assert join(options) == joined
+    assert told == ["b", "d"], "they have known it since the node was started"
 
 
 def test_messages_wait_in_the_queues_of_both_ends() -> None:
