@@ -8,6 +8,7 @@ complete, so a host that stops in between has what it had.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -213,9 +214,18 @@ class Followers:
         """Listen at an address; gives it with the port it got.
 
         Raises:
-            OSError: that is not possible.
+            AngariumError: somebody else listens there, or this host has no such address (40902, 40017).
         """
-        return self._door.listen(url, context)
+        try:
+            return self._door.listen(url, context)
+        except OSError as error:
+            code = errors.OBJECT_IN_USE if error.errno == errno.EADDRINUSE else errors.INVALID_CONFIGURATION
+            advice = "standby.listen is where this host listens for the other one, at an address of its own"
+            raise errors.error_for(code, f"standby.listen {url}: {error.strerror}", advice) from None
+
+    def encrypt_with(self, context: ssl.SSLContext) -> None:
+        """Encrypt connections that come from now on with this."""
+        self._door.encrypt_with(context)
 
     @property
     def stores(self) -> list[str]:

@@ -67,6 +67,7 @@ from cluster.standby.stores.opening import open_store
 from router.ground.config import tls_files
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Coroutine
     from pathlib import Path
 
@@ -176,8 +177,14 @@ class Host:
             self.life.stop()
 
     def _reload(self) -> None:
-        if self.life is not None:
-            self.life.signal_node(signal.SIGHUP)
+        """Have certificates read again: by the node, or that of a standby."""
+        if self.life is None:
+            return
+        self.life.signal_node(signal.SIGHUP)
+        try:
+            self.life.encrypt_with(self._encryption())
+        except AngariumError as error:
+            _log.error("the certificate was not read again, and the one before stays: %s", error.detail)
 
     def _switch(self) -> None:
         """Hand over: the node stops in order, with everything at the standby, and this host is a candidate then."""
@@ -201,7 +208,11 @@ class Host:
     # -- what a life needs -----------------------------------------------------------------------------------
 
     def followers(self, life: Life) -> Followers:
-        """Give what listens for a primary."""
+        """Give what listens for a primary.
+
+        Raises:
+            AngariumError: it cannot listen where it should (40017, 40902).
+        """
         terms = Terms(
             self._config.node.name,
             self.name,
@@ -212,10 +223,13 @@ class Host:
         followers = Followers(
             self._watch, terms, lambda: max(self._promised, life.epoch), life.primary_has_left
         )
-        url = self._section.listen
-        context = make_context(tls_files(self._config.router)) if url.startswith("tls://") else None
-        followers.listen(url, context)
+        followers.listen(self._section.listen, self._encryption())
         return followers
+
+    def _encryption(self) -> ssl.SSLContext | None:
+        """Give what encrypts the connections of a primary, as its files are now."""
+        is_encrypted = self._section.listen.startswith("tls://")
+        return make_context(tls_files(self._config.router)) if is_encrypted else None
 
     def probes(self, life: Life) -> HealthServer | None:
         """Give what answers probes while no node runs here that does; None: an address is taken."""
@@ -380,6 +394,12 @@ class Life:
         """Stop the node in order, let the standby take over, and be its standby; a standby does nothing."""
         self._is_switching = self._desk is not None
         self.signal_node(signal.SIGTERM)
+
+    def encrypt_with(self, context: ssl.SSLContext | None) -> None:
+        """Have a primary that connects from now on see another certificate; a primary does nothing."""
+        if self._followers is not None and context is not None:
+            self._followers.encrypt_with(context)
+            _log.info("the certificate of the standby was read again")
 
     def signal_node(self, number: int) -> None:
         """Tell the node something, if it runs here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,16 +31,21 @@ class Host:
         self._config = folder / f"{name}.toml"
         self._log = folder / f"{name}.log"
         self._process: testing.Started | None = None
+        self._store, self._peer = store, f"tcp://127.0.0.1:{peer}"
+        self.configure(f"tcp://127.0.0.1:{listen}")
+
+    def configure(self, listen: str, more: str = "[router]") -> None:
+        """Write its configuration, before it is started."""
         self._config.write_text(f"""
 [node]
 name = "orders"
-[router]
+{more}
 listen = ["tcp://127.0.0.1:0"]
 [standby]
-{store}
-host = "{name}"
-listen = "tcp://127.0.0.1:{listen}"
-peer = "tcp://127.0.0.1:{peer}"
+{self._store}
+host = "{self.name}"
+listen = "{listen}"
+peer = "{self._peer}"
 secret_file = "secret"
 lease_seconds = {LEASE_S}
 """)
@@ -66,6 +72,10 @@ lease_seconds = {LEASE_S}
             self._process.wait(LIMIT_S)
             self._process = None
         (self.data / "standby-status.json").unlink(missing_ok=True)
+
+    def signal(self, number: int) -> None:
+        """Send the host a signal."""
+        os.kill(self.status()["pid"], number)
 
     def run(self, *arguments: str, is_done: bool = True) -> str:
         ran = testing._run_command(list(arguments), {**launch.environment(), "ANGARIUM_DATA": str(self.data)})
