@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 #: A detached node that is not ready by then is reported as failed.
 DETACHED_READY_TIMEOUT_S: Final = 60.0
 #: ... and a host that nobody has named the primary is one that waits, unless a primary has found it by then.
-PRIMARY_WAIT_S: Final = 5.0
+PRIMARY_WAIT_S: Final = 10.0
 #: What of the log is shown when a detached node fails.
 _LOG_LINES_SHOWN: Final = 3
 _LOOK_INTERVAL_S: Final = 0.05
@@ -127,7 +127,8 @@ def _standing_by(data_dir: Path, pid: int, waited_s: float) -> HostStatus | None
     if status is None or status.pid != pid or status.role != "standby":
         return None
     is_named = status.store != "manual" or status.primary == status.host
-    return status if status.follows or (waited_s > PRIMARY_WAIT_S and not is_named) else None
+    follows = bool(status.follows and status.primary)
+    return status if follows or (waited_s > PRIMARY_WAIT_S and not is_named) else None
 
 
 def warnings_of(config: NodeConfig) -> list[str]:

@@ -27,6 +27,7 @@ def test_a_standby_in_the_background_is_up_when_it_follows_and_is_stopped_as_a_n
     alpha, beta = hosts
     alpha.up()
     alpha.run("standby", "promote")
+    alpha.wait_ready()
     assert "host beta is the standby of alpha" in beta.run("up", "--detach", *beta.where)
     try:
         assert beta.status()["follows"]

@@ -157,8 +157,8 @@ def up(
 def _print_standby(out: Output, host: HostStatus) -> None:
     what = (
         f"is the standby of {host.primary}"
-        if host.primary
-        else "waits: 'angarium standby promote' names the primary"
+        if host.follows
+        else "follows nobody yet: 'angarium standby promote' names the primary"
     )
     told = {"host": host.host, "role": host.role, "primary": host.primary, "pid": host.pid}
     out.done(f"host {host.host} {what} (process {host.pid})", told)

@@ -317,7 +317,7 @@ def test_a_host_that_nobody_has_named_is_up_once_no_primary_has_found_it(tmp_pat
 
     assert not is_up(0.0)
     assert is_up(PRIMARY_WAIT_S + 1.0)
-    assert is_up(0.0, follows=["config"])
+    assert is_up(0.0, follows=["config"], primary="alpha")
     assert not is_up(PRIMARY_WAIT_S + 1.0, primary="alpha"), "it is about to begin"
     assert not is_up(PRIMARY_WAIT_S + 1.0, store="etcd"), "it may take the lease at any moment"
     assert not is_up(PRIMARY_WAIT_S + 1.0, pid=os.getppid(), pid_start=0), "another one runs there"
