@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from angarium import errors
 from cluster.standby.stores.etcd import EtcdStore, Login
 from cluster.standby.stores.etcd_words import Transactions
 from cluster.standby.stores.http import Servers, Trust, read_secret
@@ -37,7 +38,7 @@ def open_store(
         account: of the pod.
 
     Raises:
-        NoAnswerError: this is no pod, and the section does not say what a pod is told.
+        InvalidRequestError: this is no pod, and the section does not say what a pod is told (40017).
         ValueError: the holder has no name.
     """
     match section.store:
@@ -48,7 +49,10 @@ def open_store(
             servers = Servers(section.endpoints, trust)
             return EtcdStore(me, transactions, servers, login, section.lease_seconds)
         case "kubernetes":
-            return _lease_store(section, node_id, me, account)
+            try:
+                return _lease_store(section, node_id, me, account)
+            except NoAnswerError as error:
+                raise errors.error_for(errors.INVALID_CONFIGURATION, error.reason) from None
         case "manual":
             return ManualStore(me, data / MANUAL_FILE)
     raise ValueError("there is no outside store in this configuration")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from angarium import errors
 from cluster.configuration.standby import StandbySection
 from cluster.standby.pair.outside import Holder, Read, Renew, Request, Seen, Standing, Swap, Take
 from cluster.standby.stores.etcd_words import Transactions, found_in
@@ -261,11 +262,13 @@ def test_a_pod_finds_its_api_server_and_its_namespace(
 ) -> None:
     section = StandbySection(store="kubernetes")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(NoAnswerError, match=r"this is no pod of Kubernetes: write standby\.endpoints"):
+    with pytest.raises(
+        errors.InvalidRequestError, match=r"this is no pod of Kubernetes: write standby\.endpoints"
+    ):
         opened(section, tmp_path)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    with pytest.raises(NoAnswerError, match="namespace: No such file"):
+    with pytest.raises(errors.InvalidRequestError, match="namespace: No such file"):
         opened(section, tmp_path)
     (tmp_path / "namespace").write_text("prod")
     assert isinstance(opened(section, tmp_path), LeaseStore)
