@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from angarium.errors import AngariumError
+from angarium import errors
+from angarium.errors import AngariumError, error_for
 from angarium_server.frames.frame import decoder, read
 from angarium_server.frames.shipping import AskSynced, LeaseGiven, NotFollowed, ToldSynced, Whereabouts
 from cluster.standby import files
@@ -28,6 +29,8 @@ RETRY_S: Final = 0.5
 #: How often files are looked at, and the standby is asked whether it is there.
 LOOK_S: Final = 0.5
 SILENT_S: Final = 1.5
+#: Who has said nothing for so long is called anew: the network, or a host that went without a word, may be back.
+LOST_S: Final = 5.0
 
 _log = logging.getLogger("standby")
 _decode_synced = decoder(ToldSynced)
@@ -57,8 +60,12 @@ class FilesLine:
         """Do what is due."""
         if self._connection is None and now >= self._retry_at:
             self._connect(now, standing.epoch)
+        self._calling.tick(now)
         if self._connection is not None:
             self._connection.tick(now)
+        if self._connection is not None and now - self._heard_at > LOST_S:
+            self._calling.let_go(self._connection)
+            self._lost(error_for(errors.CONNECT_FAILED, f"{self._settings.peer} says nothing"), now)
         if self._is_met and now >= self._look_at:
             self._look_at = now + LOOK_S
             self._look(standing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from angarium.errors import error_for
@@ -11,7 +12,6 @@ from angarium_server.frames.frame import decoder, read
 from angarium_server.frames.shipping import VERSION, Meet, NotFollowed
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable
 
     from angarium.errors import AngariumError
@@ -29,6 +29,8 @@ class Calling:
         """Connect to nothing yet; `store` is its name at the standby."""
         self._watch, self._names, self._settings, self._store = watch, names, settings, store
         self._encryption = Encryption(LinkFiles(**settings.tls_files))
+        #: Connections that were let go of: a standby that does not read does not end them.
+        self._leaving: list[Connection] = []
 
     def connect(
         self,
@@ -56,6 +58,17 @@ class Calling:
         meet = Meet(VERSION, settings.node, settings.data_id, settings.secret, self._store, epoch)
         outgoing.append(meet.frames())
         return connection
+
+    def let_go(self, connection: Connection) -> None:
+        """Close a connection, over which nothing more is said."""
+        connection.close(deque())
+        self._leaving.append(connection)
+
+    def tick(self, now: float) -> None:
+        """See to it that connections that were let go of end."""
+        for connection in self._leaving:
+            connection.tick(now)
+        self._leaving = [connection for connection in self._leaving if not connection.is_gone]
 
 
 def refusal_in(frames: list[bytes]) -> AngariumError:

@@ -141,6 +141,7 @@ class ShippingLine:
             return RETRY_S
         if self._connection is None and now >= self._retry_at:
             self._connect(now)
+        self._calling.tick(now)
         self._tend(now)
         self._carry_out()
         self._bring_further()
@@ -242,7 +243,7 @@ class ShippingLine:
     def _disconnect(self, why: str) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close(deque())
+            self._calling.let_go(connection)
         self._forget(why)
 
     def _forget(self, why: str) -> None:
