@@ -114,6 +114,8 @@ class HostStatus(msgspec.Struct, frozen=True, kw_only=True):
     forced: bool = False
     #: Whether it waits for its standby before it acknowledges.
     required: bool
+    #: Of a primary: for how long its standby has not followed; 0: it does, or nobody knows.
+    silent_s: float = 0.0
     #: The kind of the outside store, and why it did not answer last; empty: it did.
     store: str
     failure: str

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 PRIMARY_EVENT: Final = "SYSTEM_PRIMARY_BEGAN"
 LOST_EVENT: Final = "SYSTEM_STANDBY_LOST"
 CLEAR_EVENT: Final = f"{LOST_EVENT}_CLEAR"
-
+#: Of a standby that is waited for (`standby.required`): then operators hear of it.
+SILENT_S: Final = 5.0
+#: How the standby does: it has everything; all waits for it, and it does not follow; it lacks something.
+THERE, SILENT, LACKING = "there", "silent", "lacking"
 
 #: Of a node that has one host.
 ALONE: Final = HostStatus(
@@ -54,8 +57,8 @@ class StandbyOperations:
         self._status: HostStatus | None = None
         #: Whether a keeper has ever been looked for.
         self._has_keeper = False
-        #: The epoch, and whether the standby was in the in-sync set, as operators were told last.
-        self._told: tuple[int, bool] | None = None
+        #: The epoch, and how the standby does, as operators were told last.
+        self._told: tuple[int, str] | None = None
         self.operations: Handlers = {"standby.status": self._show, "standby.switch": self._switch}
 
     def told(self, status: HostStatus | None, promotion: Promotion | None = None) -> None:
@@ -67,21 +70,21 @@ class StandbyOperations:
             self._board.write_deed(Deed(who, PROMOTION, given), DONE)
         if status is None or status.role != "primary":
             return
-        is_in_sync = len(status.in_sync) > 1
-        if self._told is None or self._told[0] != status.epoch:
+        (epoch, before), found = self._told or (0, ""), _standby_in(status)
+        if self._told is None or epoch != status.epoch:
             how = ", by force: what only the other host had is lost" if status.forced else ""
             why = f": {status.why}" if status.why else ""
             text = f"host {status.host} is the primary of epoch {status.epoch}{how}{why}"
             self._board.record_system("error" if status.forced else "warning", PRIMARY_EVENT, text)
-        if (self._told is None or self._told[1]) and not is_in_sync:
+        if found not in (THERE, before):
             text = f"host {status.host} goes on without a standby: what is acknowledged now is on one disk"
             if status.required:
                 text = f"host {status.host} waits for a standby that has everything, and acknowledges nothing"
             self._board.record_system("error", LOST_EVENT, text)
-        elif self._told is not None and not self._told[1] and is_in_sync:
+        elif found == THERE and before not in ("", THERE):
             text = f"everything that is acknowledged is on the disks of {' and '.join(status.in_sync)}"
             self._board.record_system("info", CLEAR_EVENT, text)
-        self._told = status.epoch, is_in_sync
+        self._told = status.epoch, found
 
     def is_there(self) -> bool:
         """Tell whether this host is one of a pair, also while nobody knows how it does."""
@@ -99,6 +102,7 @@ class StandbyOperations:
             "has_all": dict.fromkeys(status.in_sync, 1),
             "in_sync": len(status.in_sync) > 1,
             "epoch": status.epoch,
+            "silent_s": status.silent_s,
             "lag_groups": max((store.lag_groups for store in status.stores), default=0),
             "bringing_bytes": sum(store.bringing_bytes for store in status.stores),
             "sent_bytes": sum(store.sent_bytes for store in status.stores),
@@ -121,3 +125,10 @@ class StandbyOperations:
         if self._status is None:
             raise errors.error_for(errors.STANDBY_REFUSED, "this node has no standby: see standby.store")
         return self._status
+
+
+def _standby_in(status: HostStatus) -> str:
+    """Say how the standby of a primary does."""
+    if len(status.in_sync) < 2:
+        return LACKING
+    return SILENT if status.required and status.silent_s >= SILENT_S else THERE

@@ -319,6 +319,8 @@ class Life:
         #: another one begins, and a standby that lacks what that one has is not to be taken for one with everything.
         self._stores = files.Stores(data)
         self._look_at = 0.0
+        #: Since when the standby does not follow; 0: it does, or nobody knows.
+        self._silent_at = 0.0
         #: It waits for the word until this host is the primary; and for which stores it has workers that wait.
         self._node: subprocess.Popen[bytes] | None = None
         #: Readable when that one has ended.
@@ -572,7 +574,9 @@ class Life:
         stores = self._stores.names()
         if not line.follows(now) or desk.misses(stores, now):
             self._keeper.standby_is_silent(lacks_much=desk.lacks_much(stores, now))
+            self._silent_at = self._silent_at or now
             return
+        self._silent_at = 0.0
         if not stores or not desk.follows(stores, now):
             self._keeper.standby_is_not_asked()
             return
@@ -639,6 +643,7 @@ class Life:
                 acts=self._keeper.may_act,
                 forced=self._member.is_forced,
                 required=self._required_by is not None,
+                silent_s=round(now - self._silent_at, 1) if self._silent_at else 0.0,
                 store=self._host.store,
                 failure=self._keeper.failure,
                 fault=self._fault_of(standing) if standing is not None and self._desk is None else "",

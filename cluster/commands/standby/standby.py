@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 STORE_COLUMNS = ("store", "follows", "caught up", "lag", "sent")
 LOOK_S = 0.5
+#: A standby that is waited for and has not followed for so long is pointed out.
+SILENT_S = 5.0
 SWITCH_LOOK_S = 0.1
 
 
@@ -148,12 +150,24 @@ def began(found: dict[str, Any]) -> list[str]:
     return [f"{found['primary']} began {found['begun']}: {found['why']}"] if found.get("why") else []
 
 
+def _waits(found: dict[str, Any], usually: str, alone: str) -> str:
+    """Say whether a primary waits for its standby before it acknowledges, and whether in vain."""
+    if not found["required"]:
+        return alone
+    silent_s = found.get("silent_s", 0.0)
+    return (
+        usually
+        if silent_s < SILENT_S
+        else f"waits for the standby, which has not followed for {silent_s:.0f} s !"
+    )
+
+
 def pair_lines(found: dict[str, Any]) -> list[str]:
     """Give how a pair does in a line or two, for those who look at its node; none for a node with one host."""
     if found["role"] == "alone":
         return []
     lag = max((store["lag_groups"] for store in found["stores"]), default=0)
-    waits = f"waits for the standby, lag {lag}" if found["required"] else "goes on without a standby !"
+    waits = _waits(found, f"waits for the standby, lag {lag}", "goes on without a standby !")
     in_sync = " and ".join(found["in_sync"])
     first = f"host {found['host']} is the primary, epoch {found['epoch']}, in sync: {in_sync}; it {waits}"
     return [visible(line) for line in (first, *began(found))]
@@ -170,7 +184,7 @@ def _print_status(found: dict[str, Any]) -> None:
     if found.get("fault"):
         lines.append(f"it takes nothing over by itself: {found['fault']} !")
     if found["role"] == "primary":
-        waits = "waits for the standby" if found["required"] else "goes on alone"
+        waits = _waits(found, "waits for the standby", "goes on alone")
         lines.append(f"it {'acts' if found['acts'] else 'has no lease and does nothing'}, and {waits}")
     elif found["follows"]:
         lines.append(f"follows: {', '.join(found['follows'])}")

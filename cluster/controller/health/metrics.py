@@ -58,6 +58,7 @@ STANDBY: Final = Metrics(
     in_sync | gauge | 0, 1 | whether the standby is one of them
     epoch | gauge | number | rises with each primary that begins
     begun_timestamp_s | gauge | s | when this primary began, since 1970
+    silent_s | gauge | s | for which the standby has not followed; with `required` nothing is acknowledged meanwhile
     lag_groups | gauge | groups | that the standby has not confirmed, of the slowest store
     bringing_bytes | gauge | bytes | that were sent to bring the standby up to date; 0: it is
     sent_bytes | counter | bytes | for the standby, from the processes that run now

@@ -16,6 +16,7 @@ from cluster.commands import cli
 from cluster.commands.standby.promoting import name_other, promote_host
 from cluster.commands.standby.standby import pair_lines
 from cluster.configuration.config import NodeConfig
+from cluster.controller.standby import SILENT_S
 from cluster.controller.switchboard.effects import SwitchOver
 from cluster.data.data_dir import DataDirectory, write_durably
 from cluster.data.node_file import HOST_STATUS_FILE, NODE_FILE, NodeFile, process_start, read_node_file
@@ -111,6 +112,20 @@ def test_operators_hear_once_of_a_primary_and_of_a_standby_that_is_lost_or_back(
         "SYSTEM_STANDBY_LOST_CLEAR",
         "SYSTEM_PRIMARY_BEGAN",
     ]
+
+
+def test_operators_hear_of_a_standby_for_which_everything_waits_in_vain() -> None:
+    """It stays in the in-sync set, with `required`: nothing else says why publishers wait."""
+    world = World()
+    silent = msgspec.structs.replace(STATUS, silent_s=SILENT_S)
+    for status in (STATUS, msgspec.structs.replace(STATUS, silent_s=1.0), silent, silent):
+        world.do(world.controller.pair(status))
+    assert names(world).count("SYSTEM_STANDBY_LOST") == 1
+    assert "angarium_standby_silent_seconds 5" in world.controller.metrics(world.now)
+    (line,) = pair_lines(world.ask("standby.status"))
+    assert line.endswith("it waits for the standby, which has not followed for 5 s !")
+    world.do(world.controller.pair(STATUS))
+    assert names(world)[-1] == "SYSTEM_STANDBY_LOST_CLEAR"
 
 
 def test_operators_hear_of_a_standby_that_is_waited_for_that_nothing_is_acknowledged() -> None:
