@@ -70,6 +70,7 @@ def write(data: Path, shipped: ShipFiles) -> list[str]:
 
     Raises:
         OSError: it cannot be written.
+        NoAnswerError: the file of the operator is damaged.
     """
     for name, content in shipped.files.items():
         if _is_known(name):

@@ -32,6 +32,7 @@ from angarium_server.frames.shipping import (
 from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
 from cluster.standby import files
 from cluster.standby.places import ConfigPlace, SpoolPlace
+from cluster.standby.stores.store import NoAnswerError
 from storage.headroom import NO_ROOM, NoRoomError
 from storage.shipping.encoding import frames_to_primary, from_primary
 from storage.shipping.receiving import Finish, Fresh, Receiving
@@ -340,6 +341,8 @@ class Followers:
             self._left.update(files.write(self._terms.data, shipped))
         except OSError as error:
             raise errors.error_for(errors.DISK_FULL, str(error)) from None
+        except NoAnswerError as error:
+            raise errors.error_for(errors.HOME_NOT_READY, error.reason) from None
         self._say(connection_id, ToldSynced(shipped.number).frames())
 
     def _say(self, connection_id: bytes, frames: list[bytes]) -> None:

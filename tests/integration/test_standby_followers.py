@@ -20,6 +20,7 @@ from cluster.data.node_file import NODE_FILE, NodeFile
 from cluster.standby import files
 from cluster.standby.followers import Followers, Terms
 from cluster.standby.places import SpoolPlace
+from cluster.standby.stores.opening import MANUAL_FILE
 from storage.groups import GroupLog
 from storage.shipping.encoding import frames_to_standby
 from storage.shipping.receiving import Fresh
@@ -243,6 +244,19 @@ def test_a_full_disk_is_told_and_the_store_is_as_it_was(
                 assert (await host.refused(socket)).code == errors.DISK_FULL
                 _, newest = await host.follows()
                 assert newest == 0
+
+    run(test())
+
+
+def test_a_damaged_file_of_the_operator_is_told_to_the_primary(tmp_path: Path) -> None:
+    (tmp_path / MANUAL_FILE).write_text('{"host"')
+    alike = {"node": "orders", "node_id": "id", "data_id": MEET.data, "workers": 1}
+
+    async def test() -> None:
+        async with standby(tmp_path) as host:
+            files, _ = await host.follows(MEET_FILES)
+            files.send_multipart(ShipFiles(1, alike, {}, 5, "alpha", ["alpha"]).frames())
+            assert (await host.refused(files)).code == errors.HOME_NOT_READY
 
     run(test())
 

@@ -13,6 +13,7 @@ from angarium import errors
 from cluster.standby.promotion import Promotion, force, note_promotion
 from cluster.standby.stores.manual import PromotionError, promote
 from cluster.standby.stores.opening import MANUAL_FILE
+from cluster.standby.stores.store import NoAnswerError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,10 +36,7 @@ def promote_host(data: Path, status: HostStatus, *, may_lose: bool) -> str:
     cost = f"what only {have} has is lost" if lacks and have else ""
     promotion = Promotion(host=status.host, who=_user(), cost=cost)
     if status.store == "manual":
-        try:
-            promote(data / MANUAL_FILE, status.host, may_lose=may_lose)
-        except PromotionError as error:
-            raise errors.error_for(errors.STANDBY_REFUSED, str(error)) from None
+        _name(data / MANUAL_FILE, status.host, may_lose=may_lose)
         note_promotion(data, promotion)
         other = f"'angarium standby promote --host {status.host}'"
         return f"host {status.host} is named the primary; before the other one is started again, type {other} there"
@@ -76,11 +74,18 @@ def name_other(data: Path, host: str, *, may_lose: bool) -> str:
     if not path.exists():
         detail = f"{path} is not there: the outside store decides, or no host of a pair ran here"
         raise errors.error_for(errors.STANDBY_REFUSED, detail, "leave --host out")
+    _name(path, host, may_lose=may_lose)
+    return f"host {host} is named the primary here; what runs on {data} is its standby"
+
+
+def _name(path: Path, host: str, *, may_lose: bool) -> None:
     try:
         promote(path, host, may_lose=may_lose)
     except PromotionError as error:
         raise errors.error_for(errors.STANDBY_REFUSED, str(error)) from None
-    return f"host {host} is named the primary here; what runs on {data} is its standby"
+    except NoAnswerError as error:
+        advice = "move it away, and name the primary: nobody has been named then"
+        raise errors.error_for(errors.INVALID_CONFIGURATION, error.reason, advice) from None
 
 
 def _user() -> str:

@@ -405,6 +405,16 @@ def test_the_operator_names_the_other_host_where_the_old_primary_was(tmp_path: P
     assert "host beta is named the primary here" in name_other(tmp_path, "beta", may_lose=True)
 
 
+def test_a_damaged_file_of_the_operator_is_told_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / MANUAL_FILE).write_text('{"host"')
+    manual = msgspec.structs.replace(STATUS, host="beta", role="standby", store="manual", in_sync=["beta"])
+    with pytest.raises(errors.InvalidRequestError, match=f"{MANUAL_FILE} cannot be read"):
+        promote_host(tmp_path, manual, may_lose=True)
+    with pytest.raises(errors.InvalidRequestError, match=f"{MANUAL_FILE} cannot be read"):
+        name_other(tmp_path, "beta", may_lose=True)
+    assert noted_promotion(tmp_path) is None
+
+
 def test_orders_and_what_is_heard_are_frames() -> None:
     order = Order(3, 1.5, None)
     assert msgspec.msgpack.decode(order.frames()[1], type=Order) == order
