@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import threading
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -296,6 +298,28 @@ def test_closing_without_a_connection_is_bounded(router: Router, caplog: pytest.
     client.close(0.05)
     assert "unsent" in caplog.text
     router.do(router.bind)
+
+
+def test_a_thread_that_closes_a_client_that_is_closing_waits_until_all_has_left(router: Router) -> None:
+    router.rounds, router.retires = 1, False
+    client = blocking.connect(router.url)
+    for _ in range(3_000):
+        client.publish("a")
+    wait_until(lambda: client.stats["published_rounds"] == router.rounds)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(client.close, LIMIT_S)
+        wait_until(lambda: client._is_closing)
+        client.close(0.05)
+        assert not first.done()
+        second = pool.submit(client.close, LIMIT_S)
+        time.sleep(0.05)
+        assert not second.done()
+        router.retires = True
+        router.send(wire.RETIRED, wire.pack([1]))
+        second.result(LIMIT_S)
+        assert not client.connected
+        first.result(LIMIT_S)
+    assert len(router.rows) == 3_000
 
 
 def test_on_event_cannot_wait_for_its_own_client(router: Router) -> None:

@@ -537,6 +537,33 @@ def test_closing_sends_what_is_gathered_and_reads_what_comes(router: Router) -> 
     assert len(router.rows) == 10
 
 
+def test_who_closes_a_client_that_is_closing_waits_until_all_has_left(router: Router) -> None:
+    """As at the end of `async with`, when another task closes the client already."""
+    router.retires = False
+
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            stuck = asyncio.ensure_future(client.publish_many([("a", b"")] * 100_000))
+            await until(lambda: client.stats["published_rounds"] == router.rounds)
+            first = asyncio.ensure_future(client.close(LIMIT_S))
+            await until(lambda: client.closed)
+            with pytest.raises(angarium.ConnectionLostError, match="60002"):
+                await stuck
+            second = asyncio.ensure_future(client.close(LIMIT_S))
+            await asyncio.sleep(0.05)
+            assert not first.done()
+            assert not second.done()
+            await client.close(0.05)
+            assert not first.done()
+            router.send(wire.RETIRED, wire.pack([router.rounds]))
+            router.retires = True
+            await second
+            assert not client.connected
+            await first
+
+    run(test())
+
+
 def test_closing_is_bounded_and_says_what_it_could_not_do(
     router: Router, caplog: pytest.LogCaptureFixture
 ) -> None:

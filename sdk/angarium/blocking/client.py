@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import threading
 import time
 from collections import deque
 from concurrent.futures import Future
@@ -87,6 +88,8 @@ class Client(Closing):
         self._subscriptions: dict[Subscription, None] = {}
         self._flows: dict[SharedReader, None] = {}
         self._is_closing = False
+        #: Set when all that was queued is sent, or given up.
+        self._ended = threading.Event()
         self._timeout_s = options.timeout_s
         try:
             self._inner: asynchronous.Client = self._portal.call(_open(options))
@@ -506,9 +509,12 @@ class Client(Closing):
     def close(self, timeout_s: float = asynchronous.CLOSE_TIMEOUT_S) -> None:
         """Send what is queued, say BYE, and end the thread; callbacks are called for what came before.
 
-        Subscriptions end; what they have buffered can still be read.
+        Subscriptions end; what they have buffered can still be read. Who calls it again waits for the first call.
         """
-        if self._is_closing or self._portal.is_foreign:
+        if self._portal.is_foreign:
+            return
+        if self._is_closing:
+            self._ended.wait(timeout_s)  # Not for callbacks: this may be one.
             return
         self._is_closing = True
         for reader in list(self._flows):
@@ -521,6 +527,7 @@ class Client(Closing):
         try:
             self._portal.call(self._inner.close(timeout_s))
         finally:
+            self._ended.set()
             for subscription in list(self._subscriptions):
                 subscription._threads.join(timeout_s)
             for reader in list(self._flows):

@@ -11,6 +11,7 @@ one asyncio loop; `angarium.blocking` has the same client for threads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -89,6 +90,8 @@ class Client(GuaranteedMessaging, Closing):
         self._left: asyncio.Future[None] = self._loop.create_future()
         self._are_requests_scheduled = False
         self._is_closing = False
+        #: Set when nothing more happens, whatever the reason.
+        self._ended = asyncio.Event()
         self._received_messages = 0
         self._discarded_messages = 0
         self._refused_messages = 0
@@ -470,9 +473,13 @@ class Client(GuaranteedMessaging, Closing):
         """Send what is gathered, wait for acknowledgements, say BYE, take what comes before the end, let go.
 
         Producers and flows end; what a flow had not settled is delivered again. Subscriptions end; what they
-        have buffered can still be read, and callbacks are called for it.
+        have buffered can still be read, and callbacks are called for it. Who calls it again waits for the first call.
         """
         if self._is_closing:
+            # Not for callbacks: this may be one.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._ended.wait()
             return
         self._is_closing = True
         deadline = self._loop.time() + timeout_s
@@ -529,6 +536,7 @@ class Client(GuaranteedMessaging, Closing):
             self._retained.stop(mailbox)
             mailbox.let_go()
             mailbox.end(reason)
+        self._ended.set()
 
     def _fail(self, error: errors.AngariumError) -> None:
         """The connection is lost for good."""
