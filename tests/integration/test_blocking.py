@@ -322,6 +322,26 @@ def test_a_thread_that_closes_a_client_that_is_closing_waits_until_all_has_left(
     assert len(router.rows) == 3_000
 
 
+def test_a_client_cannot_be_closed_by_its_own_on_event_and_is_closed_by_others_then(router: Router) -> None:
+    caught: list[BaseException] = []
+    clients: list[blocking.Client] = []
+
+    def on_event(event: ClientEvent) -> None:
+        if event.kind == "notice":
+            try:
+                clients[0].close()
+            except angarium.InvalidRequestError as error:
+                caught.append(error)
+
+    with blocking.connect(router.url, on_event=on_event) as client:
+        clients.append(client)
+        subscription = client.subscribe("a")
+        router.send(wire.NOTICE, wire.pack([errors.PUBLISH_DENIED, "a", 1, 1]))
+        wait_until(lambda: caught)
+        client.publish("a", b"still here")
+        assert subscription.receive(LIMIT_S).payload == b"still here"
+
+
 def test_on_event_cannot_wait_for_its_own_client(router: Router) -> None:
     caught: list[BaseException] = []
 

@@ -510,9 +510,13 @@ class Client(Closing):
         """Send what is queued, say BYE, and end the thread; callbacks are called for what came before.
 
         Subscriptions end; what they have buffered can still be read. Who calls it again waits for the first call.
+
+        Raises:
+            InvalidRequestError: this is `on_event`, which cannot wait for its own client (INVALID_ARGUMENT).
         """
         if self._portal.is_foreign:
             return
+        self._portal.check_thread()
         if self._is_closing:
             self._ended.wait(timeout_s)  # Not for callbacks: this may be one.
             return
