@@ -436,6 +436,35 @@ def test_closing_a_stalled_subscription_that_was_refused_gives_its_window_back(r
     run(test())
 
 
+def test_a_subscription_that_does_not_get_what_is_retained_ends_gives_its_window_back_and_is_told(
+    router: Router,
+) -> None:
+    router.honours_credit = True
+    events: list[ClientEvent] = []
+
+    async def test() -> None:
+        async with angarium.connect(router.url, window_messages=10, on_event=events.append) as client:
+            beginning = await client.subscribe("a", retained=True, on_full="stall")
+            other = await client.subscribe("b")
+            await until(lambda: wire.REQUEST in router.sent_operations())
+            await client.publish_many([("a", b"%d" % index) for index in range(10)])
+            await until(lambda: client.stats["received_messages"] == 10)
+            router.send(wire.ANSWER, wire.pack([1, errors.SPOOL_DAMAGED, "a page is torn"]))
+            assert [(await beginning.receive(LIMIT_S)).payload for _ in range(10)] == [
+                b"%d" % n for n in range(10)
+            ]
+            with pytest.raises(angarium.UnavailableError, match="a page is torn"):
+                await beginning.receive(LIMIT_S)
+            assert [(one.kind, one.code) for one in events[1:]] == [("notice", errors.SPOOL_DAMAGED)]
+            await client.publish_many([("a", b"")] * 20)
+            await client.publish("b", b"x")
+            assert (await other.receive(LIMIT_S)).payload == b"x"
+            assert client.stats["subscriptions"] == 1
+            client._validate()
+
+    run(test())
+
+
 def test_a_request_under_way_fails_with_its_connection_and_the_next_one_works(router: Router) -> None:
     async def test() -> None:
         async with angarium.connect(router.url) as client:

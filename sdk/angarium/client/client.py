@@ -77,7 +77,7 @@ class Client(GuaranteedMessaging, Closing):
         self._publisher = Publisher(self._connection, self._send, options.timeout_s)
         self._reports = Reports(self._connection, options.on_event)
         self._guaranteed = ProducersAndFlows(self._connection, self._reports.emit, self._check_open)
-        self._retained = RetainedReaders(self._guaranteed.operations)
+        self._retained = RetainedReaders(self._guaranteed.operations, self._unread)
         self._timeout_s = options.timeout_s
         self._interest = Interest(self._refused, self._restored)
         self._requests = Requests(self._publisher, self.publish, self.subscribe, lambda: self._stall.detail)
@@ -629,11 +629,22 @@ class Client(GuaranteedMessaging, Closing):
         """A subscription that was in force is refused on the new connection: it ends."""
         for mailbox in list(self._dispatcher.subscriptions):
             if wish in mailbox.wishes:
-                self._remove(mailbox)
-                for one in mailbox.wishes:
-                    self._interest.remove(one)
-                mailbox.end(error)
+                self._give_up(mailbox, error)
         self._reports.emit("notice", error.code, f"{wish[0]}: {error.detail}")
+
+    def _unread(self, mailbox: Mailbox, error: errors.AngariumError) -> None:
+        """What is retained is not given to a subscription that begins with it: it ends."""
+        self._give_up(mailbox, error)
+        self._reports.emit("notice", error.code, f"{mailbox}: {error.detail}")
+
+    def _give_up(self, mailbox: Mailbox, error: errors.AngariumError) -> None:
+        """Let nothing more come to a subscription; what it has can still be read."""
+        self._remove(mailbox)
+        for wish in mailbox.wishes:
+            self._interest.remove(wish)
+        self._schedule_requests()
+        mailbox.let_go()
+        mailbox.end(error)
 
     def _lose(self, event: Closed) -> None:
         self._interest.go_offline()

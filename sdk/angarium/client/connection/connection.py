@@ -68,7 +68,8 @@ class ClientEvent:
 
     Attributes:
         kind: `connected`, `disconnected` (code and detail say why), `reconnected` (all subscriptions are
-            back), `notice` (the router refused `messages` published ones, code and detail say why), `discard`
+            back), `notice` (the router refused `messages` published ones, or with 0 of them what a subscription
+            needs, which has ended; code and detail say why), `discard`
             (`messages` for this client were discarded by the router, because it is slow), `slow` (a subscription
             is full and drops its oldest messages; once until its reader has caught up), `stalled` (a subscription
             that does not drop is full and is not read, so nothing comes to this client any more), `failed` (no

@@ -19,8 +19,9 @@ from angarium.client.protocol import provisioning
 from angarium.message import unpack_rows
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
+    from angarium import errors
     from angarium.client.connection.operations import Operations
     from angarium.client.subscribing.mailbox import Mailbox
     from angarium.message import Row
@@ -51,8 +52,12 @@ async def read_pages(
 class RetainedReaders:
     """Reads for the subscriptions of a client."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(
+        self, operations: Operations, on_failed: Callable[[Mailbox, errors.AngariumError], None]
+    ) -> None:
+        """Read nothing yet; `on_failed` takes a subscription that does not get what is retained, and why."""
         self._operations = operations
+        self._on_failed = on_failed
         self._turns = asyncio.Semaphore(READERS_MAX)
         self._numbers = itertools.count(1)
         #: Subscription -> what reads for it, until it ends.
@@ -62,7 +67,7 @@ class RetainedReaders:
         """Read for a subscription that is in force; what was read for it on another connection is over."""
         self.stop(mailbox)
         attempt = partial(self._read, mailbox, set())
-        opener = Opener(self._operations, attempt, STARTING.__contains__, mailbox.end)
+        opener = Opener(self._operations, attempt, STARTING.__contains__, partial(self._on_failed, mailbox))
         self._openers[mailbox] = opener
         opener.start()
 
