@@ -15,6 +15,7 @@ import pytest
 import angarium
 from angarium import blocking, errors, wire
 from angarium.blocking import flow as threaded_flow
+from angarium.blocking import portions
 from angarium.blocking import producer as threaded_producer
 from angarium.client import connecting
 from angarium.client.consuming.flow_options import FlowOptions
@@ -76,6 +77,22 @@ def test_messages_keep_their_order_whatever_way_they_are_published(client: block
         if len(seen) == 10_000:
             break
     assert seen == [b"%d" % index for index in range(10_000)]
+
+
+def test_messages_of_a_slow_iterable_leave_while_it_waits_for_the_next(
+    router: Router, client: blocking.Client
+) -> None:
+    def messages() -> Iterator[tuple[str, bytes]]:
+        for number in range(3):
+            time.sleep(portions.PORTION_S * 1.1)
+            yield "a", b"%d" % number
+            wait_until(lambda number=number: len(router.rows) == number + 1)  # type: ignore[misc]
+        raise KeyError("no more")
+
+    with pytest.raises(KeyError, match="no more"):
+        client.publish_many(messages())
+    client.flush()
+    assert [row[5] for row in router.rows] == [b"0", b"1", b"2"]
 
 
 def test_iterating_ends_when_the_client_is_closed_after_what_came(router: Router) -> None:

@@ -14,13 +14,13 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
-from itertools import islice
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from angarium import errors, tracing
 from angarium.blocking.flow import Flow, SharedReader
 from angarium.blocking.portal import Closing, Mirrored, Portal, opens, waits
+from angarium.blocking.portions import portions
 from angarium.blocking.producer import Producer, Stage
 from angarium.blocking.reader_group import RangeBatches, ReaderGroup
 from angarium.blocking.subscription import MessageCallback, Subscription
@@ -183,7 +183,8 @@ class Client(Closing):
     def publish_many(self, messages: Iterable[Publishable], *, timeout_s: float | None = None) -> None:
         """Publish messages, or pairs of topic and payload, as fast as the router takes them.
 
-        The messages are taken from the iterable in the calling thread.
+        The messages are taken from the iterable in the calling thread. What it gave leaves when it gives the next one
+        0.1 s later; if it raises, what it gave before is published.
 
         Args:
             messages: what to publish.
@@ -203,7 +204,7 @@ class Client(Closing):
 
     def _cross_many(self, messages: Iterator[Publishable], timeout_s: float | None) -> None:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        while some := list(islice(messages, PORTION_MESSAGES)):
+        for some in portions(messages, PORTION_MESSAGES):
             if self._queue:  # What was queued waits for a connection without a limit.
                 self._empty_queue(limit_s)
             self._cross(some, timeout_s=limit_s)
