@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,35 @@ def test_receipts_reports_and_refusals(client: blocking.Client, queue: str) -> N
     wait_until(lambda: seen[-1].upto == 5_003, "the last acknowledgement is told")
     with pytest.raises(angarium.ConnectionLostError, match="60002"):
         producer.send(payload=b"late", queue=queue)
+
+
+def test_a_refusal_that_no_report_tells_of_is_told_by_flush(client: blocking.Client, queue: str) -> None:
+    address = f"#P2P/QUE/{queue}"
+    messages = [(address if n != 3 else "#P2P/QUE/none", b"") for n in range(5_000)]
+    with client.producer() as producer:
+        with pytest.raises(angarium.InvalidRequestError, match="neither a message"):
+            producer.publish_many([*messages, None])  # type: ignore[list-item]
+        with pytest.raises(angarium.NotFoundError, match="sequence 4"):
+            producer.flush(LIMIT_S)
+    assert client.show_queue(queue)["messages"] == 4_999
+
+
+def test_an_error_in_the_middle_of_many_messages_says_how_many_of_all_are_acknowledged(
+    client: blocking.Client, queue: str
+) -> None:
+    def messages() -> Iterator[tuple[str, bytes]]:
+        for number in range(10_000):
+            if number == 6_000:  # somebody else uses the name
+                client.producer(f"p-{queue}").close()
+            yield f"#P2P/QUE/{queue}", b""
+
+    with client.producer(f"p-{queue}") as producer, pytest.raises(angarium.AngariumError) as caught:
+        producer.publish_many(messages())
+    found = re.search(r"([0-9]+) of ([0-9]+) messages are acknowledged", str(caught.value))
+    assert found is not None
+    acknowledged, given = map(int, found.groups())
+    assert 4_000 <= acknowledged <= given <= 8_000
+    assert client.show_queue(queue)["messages"] >= acknowledged
 
 
 def test_publish_waits_for_a_guaranteed_message_only(client: blocking.Client, queue: str) -> None:

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from angarium import tracing
 from angarium.blocking.portal import Closing, Facade, Mirrored, opens, waits
 from angarium.blocking.portions import portions
 from angarium.client.publishing import producer as asynchronous
 from angarium.client.publishing import receipts
 from angarium.errors import AngariumError
+from angarium.message import DeliveryMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from angarium.slots import Publishable
 
-#: Messages that cross to the client's thread together; or so many windows, if that is more: who crosses waits until
-#: what crossed is settled, and meanwhile the window runs dry.
+#: Messages that cross to the client's thread together.
 PORTION_MESSAGES: Final = 2_000
-PORTION_WINDOWS: Final = 4
 
 
 async def _result(receipt: receipts.Receipt) -> int:
@@ -89,17 +89,25 @@ class Producer(Facade, Closing):
         Raises:
             AngariumError: as for `angarium.client.publishing.producer.Producer.publish_many`.
         """
+        if tracing.active is None:
+            return self._publish_many(messages)
+        connection, persistent = self._inner._connection, DeliveryMode.PERSISTENT
+        with tracing.sending_many(tracing.active, messages, connection, persistent) as traced:
+            return self._publish_many(traced)
+
+    def _publish_many(self, messages: Iterable[Publishable]) -> receipts.PublishReport:
         inner: asynchronous.Producer = self._inner
-        portion = max(PORTION_MESSAGES, PORTION_WINDOWS * inner.window)
-        acknowledged = given = unroutable = 0
-        refused: list[tuple[int, AngariumError]] = []
-        for some in portions(iter(messages), portion):
-            report = self._portal.call(inner.publish_many(some))
-            acknowledged += report.acknowledged
-            unroutable += report.unroutable
-            refused += [(given + place, error) for place, error in report.refused]
-            given += len(some)
-        return receipts.PublishReport(acknowledged, refused, unroutable)
+        tally = inner._tally()
+        fault: Exception | None = None
+        try:
+            for portion in portions(iter(messages), PORTION_MESSAGES):
+                self._portal.call(inner._feed(iter(portion), tally))
+        except Exception as error:  # noqa: BLE001 - whatever it is, what was given before is waited for
+            fault = error
+        except BaseException:
+            self._portal.post(tally.forsake, inner._refusals)
+            raise
+        return self._portal.call(inner._conclude(tally, fault))
 
 
 class Stage(Producer):

@@ -259,13 +259,24 @@ class Producer(Closing):
             return await self._publish_many(traced)
 
     async def _publish_many(self, messages: Iterable[Publishable]) -> PublishReport:
-        tally = Tally(self._loop.create_future())
+        tally = self._tally()
         fault: Exception | None = None
         try:
-            try:
-                await self._feed(iter(messages), tally)
-            except Exception as error:  # noqa: BLE001 - whatever it is, what was given before is waited for
-                fault = error
+            await self._feed(iter(messages), tally)
+        except Exception as error:  # noqa: BLE001 - whatever it is, what was given before is waited for
+            fault = error
+        except BaseException:
+            tally.forsake(self._refusals)
+            raise
+        return await self._conclude(tally, fault)
+
+    def _tally(self) -> Tally:
+        """Begin to count what becomes of messages."""
+        return Tally(self._loop.create_future())
+
+    async def _conclude(self, tally: Tally, fault: Exception | None) -> PublishReport:
+        """Wait until all that was given is settled; give the report, or raise what kept the rest from being given."""
+        try:
             await tally.wait()
             if self._error is not None and (tally.lost or fault is self._error):
                 raise tally.failure(self._error)
