@@ -70,6 +70,29 @@ def test_a_job_that_was_cut_off_before_it_acknowledged_does_so_when_it_begins_ag
     assert sorted(int(row["payload"]) for row in archived(tmp_path / "a")) == list(range(120))
 
 
+@pytest.mark.parametrize("left", [None, pytest.param("", marks=pytest.mark.long)], ids=["gone", "empty"])
+def test_a_batch_of_which_a_power_cut_took_the_note_that_it_is_done_is_done(
+    spark: SparkSession, node: Node, tmp_path: Path, left: str | None
+) -> None:
+    """Spark does not wait until its notes are on disk; the archive has the batch, and the queue does not any more."""
+    queue = f"power-{left is None}"
+    job = ArchiveJob(path=str(tmp_path / "a"), queues=(queue,), options={"url": node.url})
+    with blocking.connect(node.url) as client:
+        client.create_queue(queue, subscriptions=[f"{queue}/>"])
+        publish(client, queue, range(100))
+        assert archive(spark, job).messages == 100
+        notes = tmp_path / "a" / "_angarium" / "jobs" / queue / "checkpoint" / "commits"
+        newest = max((one for one in notes.iterdir() if one.name.isdecimal()), key=lambda one: int(one.name))
+        (notes / f".{newest.name}.crc").unlink(missing_ok=True)
+        newest.unlink()
+        if left is not None:
+            newest.write_text(left)
+        publish(client, queue, range(100, 120))
+        assert archive(spark, job).messages == 20
+        assert left_in(client, queue) == 0
+    assert sorted(int(row["payload"]) for row in archived(tmp_path / "a")) == list(range(120))
+
+
 @pytest.mark.parametrize(
     ("queue", "options", "text"),
     [

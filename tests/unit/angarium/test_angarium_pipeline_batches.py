@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from angarium.pipeline.dataset import journal
 from angarium.pipeline.dataset.batches import BatchWriter
 from angarium.pipeline.dataset.files import LocalFiles, walk
@@ -70,3 +72,51 @@ def test_the_range_of_a_batch_lasts_before_the_batch_is_decided(tmp_path: Path) 
     assert [entry.path for entry in walk(files)] == [
         "date=2026-03-01/topic_1=a/batch-job-000000000007-00000.parquet"
     ]
+
+
+def text_of(root: Path, place: str) -> str | None:
+    path = root / "checkpoint" / place
+    return path.read_text() if path.exists() else None
+
+
+def cut_off(root: Path, texts: dict[str, str]) -> BatchWriter:
+    """Give the writer of a job that brought batches 6 and 7 into the archive, with what is left of Spark's notes."""
+    files = LocalFiles(root)
+    writer = StagedWriter(files, "job", "checkpoint", levels=1, directories_max=10)
+    for batch in (6, 7):
+        files.create(f"checkpoint/offsets/{batch}", f"v1\n{{}}\n{batch}")
+        rows: Any = "x"
+        writer.write(rows, batch)
+    for place, text in texts.items():
+        files.create(f"checkpoint/{place}", text)
+    return writer
+
+
+@pytest.mark.parametrize("left", [None, "", "\0" * 29, "v1\n{}"])
+def test_spark_gets_to_know_the_batches_whose_end_a_power_cut_made_it_forget(
+    tmp_path: Path, left: str | None
+) -> None:
+    texts = {} if left is None else {"commits/7": left, "commits/.7.crc": "of what was"}
+    cut_off(tmp_path, {"commits/6": "", **texts}).recover()
+    assert text_of(tmp_path, "commits/6") == 'v1\n{"nextBatchWatermarkMs":0}'
+    assert text_of(tmp_path, "commits/7") == (
+        "v1\n{}" if left == "v1\n{}" else 'v1\n{"nextBatchWatermarkMs":0}'
+    )
+    assert text_of(tmp_path, "commits/.7.crc") == ("of what was" if left == "v1\n{}" else None)
+
+
+@pytest.mark.parametrize(("range_text", "is_left"), [("", False), ("\0\0", False), ("v1\n{}\n8", True)])
+def test_a_batch_that_was_planned_and_did_not_run_is_planned_again_if_its_range_is_torn(
+    tmp_path: Path, range_text: str, is_left: bool
+) -> None:
+    notes = {"commits/6": "v1\n{}", "commits/7": "v1\n{}"}
+    cut_off(tmp_path, {**notes, "offsets/8": range_text}).recover()
+    assert (text_of(tmp_path, "offsets/8") is not None) is is_left
+    assert text_of(tmp_path, "commits/8") is None
+    assert text_of(tmp_path, "offsets/7") == "v1\n{}\n7"
+    assert {place: text_of(tmp_path, place) for place in notes} == notes
+
+
+def test_a_job_that_never_ran_has_nothing_to_mend(tmp_path: Path) -> None:
+    BatchWriter(LocalFiles(tmp_path), "job", "checkpoint", levels=1, directories_max=10).recover()
+    assert not (tmp_path / "checkpoint").exists()

@@ -9,8 +9,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from angarium.pipeline.dataset import journal, layout
-from angarium.pipeline.dataset.checkpoint import range_file
+from angarium.pipeline.dataset import checkpoint, journal, layout
 from angarium.pipeline.dataset.files import walk
 from angarium.pipeline.dataset.journal import STAGING, Change
 
@@ -46,9 +45,15 @@ class BatchWriter:
         self.is_busy = False
 
     def recover(self) -> None:
-        """Finish what was decided before, and remove what was not."""
+        """Finish what was decided before, remove what was not, and mend what a power cut left of Spark's notes."""
         journal.recover(self._files)
         journal.sweep(self._files, self._prefix)
+        newest = checkpoint.newest_planned(self._files, self._checkpoint)
+        for batch in () if newest is None else range(max(newest - KEPT_BATCHES + 1, 0), newest + 1):
+            if journal.decided(self._files, self._name(batch)) is not None:
+                checkpoint.note_done(self._files, self._checkpoint, batch)
+            elif batch == newest:
+                checkpoint.drop_torn_range(self._files, self._checkpoint, batch)
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """Bring a batch into the archive, unless it is there; when this returns it is durable."""
@@ -63,12 +68,15 @@ class BatchWriter:
             self.batches += 1
 
     def _write(self, rows: DataFrame, batch: int) -> Change:
-        name = f"{self._prefix}{batch:012d}"
+        name = self._name(batch)
         change = journal.decided(self._files, name) or self._stage(rows, name, batch)
         journal.finish(self._files, change)
         old = [one.name for one in journal.changes(self._files, self._prefix) if one.name < name]
         journal.forget(self._files, old[: 1 - KEPT_BATCHES])
         return change
+
+    def _name(self, batch: int) -> str:
+        return f"{self._prefix}{batch:012d}"
 
     def _stage(self, rows: DataFrame, name: str, batch: int) -> Change:
         """Write a batch aside and decide it; give the decision, which may be another run's."""
@@ -77,7 +85,7 @@ class BatchWriter:
         change = Change(name, staging, self._moves(staging, name), (), messages)
         # Spark does not wait until its notes are on disk. If a power cut took the range of a batch that is decided,
         # Spark would plan another one under the same number, and what that has more would be taken for archived.
-        self._files.sync([range_file(self._checkpoint, batch)])
+        self._files.sync([checkpoint.range_file(self._checkpoint, batch)])
         if journal.decide(self._files, change):
             return change
         self._files.remove(staging)

@@ -2,7 +2,8 @@
 
 Spark tells a source that a batch is done only when it plans the next one, so a query that has ended owes the source its
 last one. The logs of the checkpoint have it: `offsets/N` is written before batch N runs and has the end of its range,
-`commits/N` when it is done.
+`commits/N` when it is done. Spark does not wait until they are on disk, so a power cut may take back what it knew of
+a batch whose messages are in the archive and deleted at the node.
 
     v1
     {"batchWatermarkMs":0,...}
@@ -18,6 +19,8 @@ from angarium import errors
 if TYPE_CHECKING:
     from angarium.pipeline.dataset.files import Files
 
+#: What Spark writes when a batch without watermarks and state is done.
+_DONE_NOTE = 'v1\n{"nextBatchWatermarkMs":0}'
 #: Version, metadata, then one line for each source.
 _HEAD_LINES = 2
 _NO_OFFSET = "-"
@@ -69,6 +72,37 @@ def parse_offset(text: str, where: str) -> str | None:
 def range_file(checkpoint: str, batch: int) -> str:
     """Give the file that has the end of the range of a batch."""
     return f"{checkpoint}/offsets/{batch}"
+
+
+def note_done(files: Files, checkpoint: str, batch: int) -> None:
+    """See to it that Spark knows of a batch that it is done: a power cut may have taken its note, or left it empty."""
+    place = f"{checkpoint}/commits/{batch}"
+    if not files.exists(place) or _is_torn(files, place):
+        _remove(files, place)
+        files.create(place, _DONE_NOTE)
+
+
+def drop_torn_range(files: Files, checkpoint: str, batch: int) -> None:
+    """Let a batch that was planned and did not run be planned again if a power cut left its range empty."""
+    place = range_file(checkpoint, batch)
+    if files.exists(place) and _is_torn(files, place):
+        _remove(files, place)
+
+
+def newest_planned(files: Files, checkpoint: str) -> int | None:
+    """Give the newest batch that was planned, None if none was."""
+    return _newest(files, f"{checkpoint}/offsets")
+
+
+def _is_torn(files: Files, place: str) -> bool:
+    return not files.read(place).strip("\0")
+
+
+def _remove(files: Files, place: str) -> None:
+    """Remove a file and Hadoop's check sum of it, which would be taken for that of the next."""
+    folder, _, name = place.rpartition("/")
+    files.remove(place)
+    files.remove(f"{folder}/.{name}.crc")
 
 
 def _end(files: Files, checkpoint: str, batch: int) -> str | None:
