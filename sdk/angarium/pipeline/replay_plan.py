@@ -115,7 +115,9 @@ def wait_s(batch: Batch, first: Batch, elapsed_s: float, speed: float) -> float:
 
 
 def save(files: Files, folder: str, plan: Plan) -> None:
-    """Keep a plan; from now on it counts."""
+    """Keep a plan; from now on it counts, so its rows must last as long: Spark does not wait until they are on disk."""
+    names = dict.fromkeys(name for batch in plan.batches for name in batch.files)
+    files.sync(f"{folder}/{ROWS}/{name}" for name in names)
     files.create(f"{folder}/{PLAN}", json.dumps(asdict(plan)))
 
 

@@ -19,6 +19,7 @@ from angarium.pipeline.selection import Selection, expression_of, moment
 from angarium.topic import matches
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 pytestmark = pytest.mark.requirement("R221")
@@ -116,8 +117,43 @@ def test_a_batch_waits_for_its_time_from_where_this_run_began() -> None:
     assert replay_plan.wait_s(later, first, 60.0, 2.0) == 0
 
 
+def written(files: LocalFiles) -> LocalFiles:
+    """Have the rows of PARTS where Spark has written them."""
+    for name in {part.file for part in PARTS}:
+        files.create(f"r/{replay_plan.ROWS}/{name}", "rows")
+    return files
+
+
+class NotedFiles(LocalFiles):
+    """Notes what is made to last, in order."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.lasting: list[str] = []
+
+    def create(self, path: str, text: str) -> bool:
+        self.lasting.append(path)
+        return super().create(path, text)
+
+    def sync(self, paths: Iterable[str]) -> None:
+        found = list(paths)
+        self.lasting += found
+        super().sync(found)
+
+
+@pytest.mark.parametrize("paced", [False, True])
+def test_the_rows_of_a_plan_last_before_it_counts(tmp_path: Path, paced: bool) -> None:
+    """After a power cut it would name files that are empty or not there, and every later run would fail."""
+    files = NotedFiles(tmp_path)
+    written(files)
+    files.lasting.clear()
+    replay_plan.save(files, "r", Plan("sink", None, replay_plan.batches_of(PARTS, paced=paced)))
+    assert files.lasting[-1] == f"r/{replay_plan.PLAN}"
+    assert sorted(files.lasting[:-1]) == sorted({f"r/{replay_plan.ROWS}/{part.file}" for part in PARTS})
+
+
 def test_a_plan_is_kept_and_says_what_is_done(tmp_path: Path) -> None:
-    files = LocalFiles(tmp_path)
+    files = written(LocalFiles(tmp_path))
     assert replay_plan.load(files, "r") is None
     plan = Plan("sink", None, replay_plan.batches_of(PARTS, paced=False))
     replay_plan.save(files, "r", plan)
@@ -145,6 +181,7 @@ class CutOffFiles(LocalFiles):
 def test_a_replay_that_was_removed_in_part_is_begun_anew(tmp_path: Path) -> None:
     """It would send batches again, of rows that were removed when it was finished."""
     files = CutOffFiles(tmp_path)
+    written(files)
     replay_plan.save(files, "r", Plan("sink", None, replay_plan.batches_of(PARTS, paced=False)))
     replay_plan.mark_done(files, "r", 1)
     with pytest.raises(InterruptedError):
