@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from angarium import errors, tracing
-from angarium.blocking.portal import CallbackThreads, Closing
+from angarium.blocking.portal import CallbackThreads, Closing, await_signal
 from angarium.client.connection.faults import FAULTS
 from angarium.client.consuming.flow import BATCH_MESSAGES, FlowView
 from angarium.client.consuming.flow_buffer import FlowReader
@@ -90,14 +90,15 @@ class SharedReader:
         Raises:
             TimeoutExpiredError: there is none in time.
         """
-        while self.ready(timeout_s):
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while self.ready(timeout_s, until):
             with self._lock:
                 if self._reader.advance():
                     return GuaranteedMessage(*self._reader.take())
         return None
 
-    def ready(self, timeout_s: float | None) -> bool:
-        """Wait until there may be a row; give False at the end.
+    def ready(self, timeout_s: float | None = None, until: float | None = None) -> bool:
+        """Wait until there may be a row, as `await_signal`; give False at the end.
 
         Raises:
             TimeoutExpiredError: there is none in time.
@@ -110,13 +111,12 @@ class SharedReader:
                 if error is not None:
                     raise error
                 return False
-            if not self._signal.wait(timeout_s):
-                raise errors.error_for(errors.TIMEOUT, f"no message within {timeout_s} s")
+            await_signal(self._signal, timeout_s, until)
         return True
 
     def next_batch(self, max_messages: int) -> GuaranteedBatch | None:
         """Wait for messages and give those that came together, or None at the end."""
-        while self.ready(None):
+        while self.ready():
             with self._lock:
                 if self._reader.advance():
                     return self._reader.take_batch(max_messages)

@@ -171,6 +171,21 @@ class Portal:
             self._is_stopped = True
 
 
+def await_signal(signal: threading.Event, timeout_s: float | None, until: float | None) -> None:
+    """Wait until somebody says that there may be a message, which another thread may take.
+
+    Args:
+        signal: says it.
+        timeout_s: how long the caller waits in all, or for ever.
+        until: when that is over, by the monotonic clock.
+
+    Raises:
+        TimeoutExpiredError: it is over (TIMEOUT).
+    """
+    if not signal.wait(None if until is None else max(until - time.monotonic(), 0)):
+        raise errors.error_for(errors.TIMEOUT, f"no message within {timeout_s} s")
+
+
 class CallbackThreads:
     """The threads that call the callback of a subscription or flow, none without one."""
 

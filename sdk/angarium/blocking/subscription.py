@@ -15,7 +15,7 @@ from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from angarium import errors, tracing
-from angarium.blocking.portal import CallbackThreads, Closing
+from angarium.blocking.portal import CallbackThreads, Closing, await_signal
 from angarium.client.connection.faults import FAULTS
 from angarium.client.subscribing.subscription import BATCH_MESSAGES, SubscriptionView
 from angarium.message import Delivery, Message, MessageBatch, ReceivedMessage, Row
@@ -77,7 +77,7 @@ class Subscription(SubscriptionView, Closing):
         Raises:
             AngariumError: why it ended, if it was not closed here.
         """
-        while self._ready(None):
+        while self._ready():
             rows, delivery = self._current
             tracer = tracing.active
             for row in rows:
@@ -99,7 +99,7 @@ class Subscription(SubscriptionView, Closing):
         """
         if max_messages < 1:
             raise errors.invalid(f"max_messages is {max_messages}")
-        while self._ready(None):
+        while self._ready():
             rows, delivery = self._current
             while some := list(islice(rows, max_messages)):
                 batch = MessageBatch(some, delivery)
@@ -117,6 +117,7 @@ class Subscription(SubscriptionView, Closing):
             ConnectionLostError: the subscription has ended (CLIENT_CLOSED), or the connection for good.
         """
         asked_ns = 0 if tracing.active is None else time.time_ns()
+        until: float | None = None
         while True:
             rows, delivery = self._current
             for row in rows:
@@ -126,7 +127,9 @@ class Subscription(SubscriptionView, Closing):
                 if tracing.active is not None:
                     tracing.active.receive((message,), self._mailbox.place, asked_ns)
                 return message
-            if not self._ready(timeout_s):
+            if until is None and timeout_s is not None:
+                until = time.monotonic() + timeout_s
+            if not self._ready(timeout_s, until):
                 raise errors.error_for(errors.CLIENT_CLOSED, f"the subscription {self} has ended")
 
     def close(self) -> None:
@@ -147,8 +150,8 @@ class Subscription(SubscriptionView, Closing):
             self._give_back()
             self._registry.pop(self, None)
 
-    def _ready(self, timeout_s: float | None) -> bool:
-        """Wait until there are messages; give False at the end.
+    def _ready(self, timeout_s: float | None = None, until: float | None = None) -> bool:
+        """Wait until there are messages, as `await_signal`; give False at the end.
 
         Raises:
             TimeoutExpiredError: there are none in time.
@@ -162,8 +165,7 @@ class Subscription(SubscriptionView, Closing):
                 if error is not None:
                     raise error
                 return False
-            if not self._signal.wait(timeout_s):
-                raise errors.error_for(errors.TIMEOUT, f"no message within {timeout_s} s")
+            await_signal(self._signal, timeout_s, until)
         return True
 
     def _advance(self) -> bool:
@@ -204,7 +206,7 @@ class Subscription(SubscriptionView, Closing):
 
     def _serve(self, callback: MessageCallback) -> None:
         try:
-            while self._ready(None):
+            while self._ready():
                 rows, delivery = self._current
                 for row in rows:
                     if self._mailbox.is_discarded:

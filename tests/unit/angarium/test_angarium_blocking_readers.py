@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -92,6 +95,38 @@ def test_a_callback_that_raises_is_called_again(kind: type[BaseException]) -> No
     deliver(subscription, 5)
     subscription._threads.join(LIMIT_S)
     assert subscription.stats["callback_errors"] == 5
+
+
+def receive_while_others_get(receive: Callable[[], Any], wake: Callable[[], None]) -> float:
+    """Give how long a reader waits that is woken again and again for what another thread has taken by then."""
+    is_over = threading.Event()
+
+    def others() -> None:
+        while not is_over.wait(0.005):
+            wake()
+
+    began = time.monotonic()
+    with ThreadPoolExecutor() as pool:
+        pool.submit(others)
+        reading = pool.submit(receive)
+        try:
+            with pytest.raises(errors.TimeoutExpiredError, match=r"no message within 0\.05 s"):
+                reading.result(LIMIT_S)
+        finally:
+            is_over.set()
+    return time.monotonic() - began
+
+
+def test_receive_waits_so_long_and_no_longer_whatever_other_threads_get() -> None:
+    subscription = subscribe()
+    assert receive_while_others_get(lambda: subscription.receive(0.05), subscription._mailbox.wake) < LIMIT_S
+
+    async def test() -> None:
+        flow = await open_flow(SpokenNode(), ack="manual")
+        reader = SharedReader(cast("Portal", FakePortal()), flow._binding, {}, None, 0)
+        assert receive_while_others_get(lambda: reader.receive(0.05), flow._binding.wake) < LIMIT_S
+
+    run(test())
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
