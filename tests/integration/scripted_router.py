@@ -75,6 +75,8 @@ class Router(threading.Thread):
         #: Answers to SUBSCRIBE that wait for `let_subscribe`; None while they are sent at once.
         self.held_subacks: list[tuple[bytes, Any]] | None = None
         self.honours_credit = False
+        #: Batches that are delivered right before BYE is answered.
+        self.last_batches: list[list[Row]] = []
         self.inbox_serial = 0
         self.dead = False
 
@@ -201,6 +203,8 @@ class Router(threading.Thread):
         elif frames[0] == wire.PING and self.answers_pings:
             self._reply(identity, wire.PONG, header)
         elif frames[0] == wire.BYE:
+            peer.waiting += [(rows, None) for rows in self.last_batches]
+            self._push(peer)
             self._reply(identity, wire.CLOSED, [0, "bye"])
             del self.peers[identity]
 

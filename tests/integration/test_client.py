@@ -324,6 +324,23 @@ def test_callbacks_are_called_in_order_and_closing_waits_for_them(router: Router
     assert later == seen == [b"%d" % index for index in range(1000)]
 
 
+def test_callbacks_are_called_for_all_that_came_before_the_answer_to_bye(router: Router) -> None:
+    """More than are called for in a few steps of the loop, which ends when the client is closed."""
+    seen: list[bytes] = []
+    numbers = [b"%d" % number for number in range(20_000)]
+    router.last_batches = [
+        [(at, "a", 0, None, None, number) for at, number in enumerate(numbers[start : start + 500])]
+        for start in range(0, 20_000, 500)
+    ]
+
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            await client.subscribe("a", callback=lambda message: seen.append(message.payload))
+
+    run(test())
+    assert seen == numbers
+
+
 def test_a_callback_may_close_the_client_and_does_not_wait_for_itself(router: Router) -> None:
     async def test() -> None:
         client = await angarium.connect(router.url)

@@ -495,6 +495,8 @@ class Client(GuaranteedMessaging, Closing):
             closed = errors.error_for(errors.CLIENT_CLOSED)
             self._publisher.refuse(closed)
             self._end(closed, None)
+        while self._loop.time() < deadline and any(one.is_calling for one in self._dispatcher.subscriptions):
+            await asyncio.sleep(0)  # Each step of the loop calls for some messages.
         tasks = {task for mailbox in self._dispatcher.subscriptions for task in mailbox.tasks}
         tasks.update(self._guaranteed.tasks())
         # A callback that closes the client need not wait for itself.

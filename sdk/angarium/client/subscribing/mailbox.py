@@ -164,6 +164,8 @@ class Mailbox:
         self._error: errors.AngariumError | None = None
         #: Called when there may be something to read, or nothing any more; set by the reader.
         self.on_ready: Callable[[], None] = lambda: None
+        #: Whether a plain callback is called for what waits, or will be in the next step of the loop.
+        self.is_calling = False
         #: What awaits an async callback.
         self.tasks: list[asyncio.Task[None]] = []
         #: Calls of callbacks that raised.

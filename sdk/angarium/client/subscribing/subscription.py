@@ -102,8 +102,6 @@ class Subscription(SubscriptionView, Closing):
         self._rows: Iterator[Row] = iter(())
         #: Readers that wait for a chunk or the end.
         self._waiters: list[asyncio.Future[None]] = []
-        #: Whether `_run_callback` will be called in the next step of the loop.
-        self._is_scheduled = False
         if callback is not None and is_async(callback):
             mailbox.tasks += [self._loop.create_task(self._await_callback()) for _ in range(concurrency)]
         is_plain = callback is not None and not mailbox.tasks
@@ -197,7 +195,7 @@ class Subscription(SubscriptionView, Closing):
                 waiter.set_result(None)
 
     def _wake_callback(self) -> None:
-        if not self._is_scheduled:
+        if not self._mailbox.is_calling:
             self._run_callback()
 
     def _advance(self) -> bool:
@@ -235,9 +233,9 @@ class Subscription(SubscriptionView, Closing):
 
     def _run_callback(self) -> None:
         """Call a plain callback for what is buffered, a bounded number of times per step of the loop."""
-        self._is_scheduled = True
         callback: Any = self._callback
         mailbox = self._mailbox
+        mailbox.is_calling = True
         budget = CALLBACKS_PER_STEP
         while budget > 0 and self._advance():
             assert self._open is not None
@@ -256,8 +254,8 @@ class Subscription(SubscriptionView, Closing):
                     break
             budget -= len(self._open.rows)
             self._open.release()
-        self._is_scheduled = bool(mailbox.messages)
-        if self._is_scheduled:
+        mailbox.is_calling = bool(mailbox.messages)
+        if mailbox.is_calling:
             self._loop.call_soon(self._run_callback)
 
     async def _await_callback(self) -> None:
