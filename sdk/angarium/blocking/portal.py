@@ -19,6 +19,7 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import CancelledError
 from operator import attrgetter
 from typing import (
     TYPE_CHECKING,
@@ -98,6 +99,8 @@ class Portal:
                 left_s = LOOK_INTERVAL_S if deadline is None else deadline - time.monotonic()
                 try:
                     return future.result(min(max(left_s, 0), LOOK_INTERVAL_S))
+                except CancelledError:  # with all that runs in the thread when it ends
+                    raise errors.error_for(errors.CLIENT_CLOSED) from None
                 except TimeoutError:
                     if future.done():  # an error of the call itself, or an answer in this very moment
                         return future.result()

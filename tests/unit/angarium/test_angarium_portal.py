@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -135,6 +135,23 @@ def test_after_its_end_nobody_waits_for_the_thread(monkeypatch: pytest.MonkeyPat
     assert told == []
     with pytest.raises(errors.ConnectionLostError):
         portal.wait(Future(), WAIT_S)
+
+
+def test_who_waits_when_the_thread_ends_is_told_so() -> None:
+    """As one who waits before the next try to open something, when another thread closes the client."""
+    portal = Portal()
+    begun = threading.Event()
+
+    async def last() -> None:
+        begun.set()
+        await asyncio.sleep(WAIT_S)
+
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(portal.call, last())
+        assert begun.wait(WAIT_S)
+        portal.stop()
+        with pytest.raises(errors.ConnectionLostError, match="60002"):
+            waiting.result(WAIT_S)
 
 
 def test_an_error_of_the_work_is_the_callers(portal: Portal) -> None:
