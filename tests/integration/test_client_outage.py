@@ -87,6 +87,30 @@ def test_a_request_waits_for_the_connection_and_takes_its_inbox(router: Router) 
     run(test())
 
 
+def test_a_request_that_had_not_left_goes_with_the_next_connection_once(router: Router) -> None:
+    """The connection was lost while the client subscribed to its inbox, for its first request."""
+
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+
+            async def serve(message: angarium.Message) -> None:
+                await client.reply(message, b"done")
+
+            await client.subscribe("service", serve)
+            router.held_subacks = []
+            request = asyncio.ensure_future(client.request("service", b"1", timeout_s=LIMIT_S))
+            await until(lambda: router.held_subacks)
+            await cut_off(router, client)
+            router.inbox_serial += 1
+            router.held_subacks = None
+            router.do(router.bind)
+            assert (await request).payload == b"done"
+            assert [row[1] for row in router.rows] == ["service", client.inbox]
+            client._validate()
+
+    run(test())
+
+
 def test_a_table_that_changes_while_subscriptions_are_restored_is_in_force_for_producers(
     router: Router,
 ) -> None:

@@ -83,10 +83,29 @@ class Requests:
         deadline = asyncio.get_running_loop().time() + timeout_s
         # Before anything else: the next connection has another inbox.
         await self._publisher.connected(len(payload), timeout_s)
+        try:
+            async with asyncio.timeout_at(deadline):
+                # What has not left does not fail with a connection; it takes the inbox of the next.
+                options["reply_to"] = await self._open_inbox()
+                result = await self._ask(topic, payload, options)
+        except errors.AngariumError:
+            raise
+        except TimeoutError:
+            reason = self._stall()
+            detail = f"no reply to {topic!r} within {timeout_s} s" + (f"; {reason}" if reason else "")
+            raise errors.error_for(errors.TIMEOUT, detail) from None
+        if isinstance(result, errors.AngariumError):
+            raise result
+        return result
+
+    async def _ask(
+        self, topic: str, payload: bytes, options: MessageOptions
+    ) -> Message | errors.AngariumError:
+        """Publish a request, and wait for what becomes of it."""
         correlation_id = options.get("correlation_id")
         if correlation_id is None:
             self._last += 1
-            correlation_id = f"{self._nonce}-{self._last}"
+            correlation_id = options["correlation_id"] = f"{self._nonce}-{self._last}"
         if correlation_id in self._waiting:
             raise errors.invalid(f"a request with the correlation id {correlation_id!r} waits already")
         reply: _Reply = asyncio.get_running_loop().create_future()
@@ -99,25 +118,12 @@ class Requests:
                 self._sent.setdefault(sent[0], []).append(reply)
 
         try:
-            async with asyncio.timeout_at(deadline):
-                inbox = await self._open_inbox()
-                options["correlation_id"] = correlation_id
-                options["reply_to"] = inbox
-                await self._publish(topic, payload, options, on_sent)
-                result = await reply
-        except errors.AngariumError:
-            raise
-        except TimeoutError:
-            reason = self._stall()
-            detail = f"no reply to {topic!r} within {timeout_s} s" + (f"; {reason}" if reason else "")
-            raise errors.error_for(errors.TIMEOUT, detail) from None
+            await self._publish(topic, payload, options, on_sent)
+            return await reply
         finally:
             del self._waiting[correlation_id]
             if sent:
                 self._answered(sent[0], reply)
-        if isinstance(result, errors.AngariumError):
-            raise result
-        return result
 
     async def _publish(
         self, topic: str, payload: bytes, options: MessageOptions, on_sent: Callable[[int], None]
