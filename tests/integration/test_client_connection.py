@@ -16,6 +16,7 @@ from angarium.client.connection import connection
 from angarium.client.connection.connection import BACKOFF_SEVERAL_S
 from tests.integration.scripted_router import LIMIT_S, Router, run, running_router
 from tests.waiting import until
+from tests.welcome import welcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,6 +115,33 @@ def test_a_connect_that_is_cancelled_leaves_nothing(router: Router) -> None:
         with pytest.raises(asyncio.CancelledError):
             await connecting
         assert asyncio.all_tasks() == tasks
+
+    run(test())
+
+
+@pytest.mark.parametrize("answer", ["welcome", "refusal", "end"])
+def test_a_connect_that_is_cancelled_just_when_it_is_answered_leaves_nothing(
+    router: Router, answer: str
+) -> None:
+    router.hello_refusals.append(0)  # silence: the test answers, in the step of the loop in which it cancels
+
+    async def test() -> None:
+        client = angarium.Client(angarium.connect(router.url)._options)
+        connection = client._connection
+        connecting = asyncio.ensure_future(client._connect())
+        await until(lambda: router.sent_operations() == b"H")
+        connecting.cancel()
+        if answer == "end":
+            connection._on_lost("the connection was closed")
+        elif answer == "refusal":
+            connection._on_message([wire.CLOSED, wire.pack([errors.UNAUTHORIZED, ""])])
+        else:
+            connection._on_message([wire.WELCOME, wire.pack(welcome())])
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        assert not client.connected
+        assert connection._transport is None
+        connection.validate()
 
     run(test())
 

@@ -353,6 +353,8 @@ class Connection:
                 self._take(event)
 
     def _take(self, event: Event) -> None:
+        if self.session is None and self._attempted.done():
+            return  # The attempt was cancelled in this very step; what it has made is dropped in the next.
         if isinstance(event, Opened):
             self.session, self._greeting = self._greeting, None
             self._opened_at = self._loop.time()
