@@ -9,7 +9,8 @@ import pytest
 
 from angarium import errors, wire
 from angarium.client.protocol.messages import Settlement
-from angarium.message import DeliveryMode, pack_rows
+from angarium.client.protocol.send_window import guaranteed_row
+from angarium.message import DeliveryMode, message_of, pack_rows
 from tests.unit.angarium.spoken_node import SpokenNode, bound, open_flow, rows, run
 
 if TYPE_CHECKING:
@@ -153,6 +154,26 @@ def test_a_message_knows_where_it_stands_and_where_it_was() -> None:
         assert (third.redelivered, third.delivery_count, third.partition) == (True, 3, 3)
         assert third.origin == ("queue", "x", "expired")
         assert flow.stats["redelivered_messages"] == 1
+
+    run(test())
+
+
+def test_a_message_is_published_again_in_the_mode_that_it_says() -> None:
+    """One that was published as direct came from a queue, and is to be acknowledged wherever it goes."""
+
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack="manual")
+        some = rows([b"a", b"b", b"c"])
+        for at, bits in enumerate((wire.MODE_DIRECT, wire.MODE_PERSISTENT, wire.MODE_NON_PERSISTENT)):
+            some[at] = (at, "t", bits | wire.FLAG_DTO, (9, 0, None, "k"), None, b"x")
+        node.hear(wire.MESSAGES, [1, [[0, 3, [[1, 3]], None, 1_000, None]]], pack_rows(some))
+        came = [await flow.receive() for _ in range(3)]
+        for message, mode in zip(came, ("non-persistent", "persistent", "non-persistent"), strict=True):
+            again = guaranteed_row(message)
+            assert message_of(again).mode == message.mode == mode
+            assert again[2] & ~wire.FLAG_MODE == wire.FLAG_DTO
+            assert again[3:] == some[0][3:]
 
     run(test())
 

@@ -162,6 +162,14 @@ class GuaranteedMessage(Message):
         self._at = at
 
     @property
+    def row(self) -> Row:
+        """The row as it can be published again: as a guaranteed message, which is what came."""
+        row = super().row
+        if row[2] & wire.FLAG_MODE:
+            return row
+        return (*row[:2], row[2] | wire.MODE_NON_PERSISTENT, *row[3:])
+
+    @property
     def mode(self) -> DeliveryMode:
         """Persistent or non-persistent; a direct message that an endpoint attracted is non-persistent."""
         return mode_at_endpoint(self._row[2])
