@@ -28,7 +28,7 @@ import msgpack
 
 from angarium import errors
 from storage import pages
-from storage.spool import DATA_FILE, KEY_ENVIRONMENT, Table, damaged, open_readonly, open_spool, try_lock
+from storage.spool import DATA_FILE, KEY_ENVIRONMENT, Table, damaged, open_readonly, open_spool, try_look
 from storage.sync import sync_path
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _check_pages(directory: Path) -> None:
     """Walk all pages, if nobody writes them."""
     if not (directory / DATA_FILE).exists():
         return
-    lock = try_lock(directory)
+    lock = try_look(directory)
     if lock is None:
         return
     try:

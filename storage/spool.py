@@ -392,7 +392,7 @@ def open_readonly(directory: Path) -> LmdbSpool:
     if not (directory / DATA_FILE).exists():
         raise damaged(directory, "there is no such file")
     try:
-        lock = try_lock(directory)
+        lock = try_look(directory)
     except OSError as error:
         raise _refused(directory, error) from error
     if lock is not None:
@@ -408,7 +408,7 @@ def is_owned(directory: Path) -> bool:
     """Tell whether some process has the spool of a directory open for writing."""
     if not (directory / LOCK_FILE).exists():
         return False
-    lock = try_lock(directory)
+    lock = try_look(directory)
     if lock is None:
         return True
     os.close(lock)
@@ -416,10 +416,22 @@ def is_owned(directory: Path) -> bool:
 
 
 def try_lock(directory: Path) -> int | None:
-    """Take the lock of a spool; gives a descriptor to close, or None if another process has it."""
+    """Take the lock of a spool; gives a descriptor to close, or None if another process has it or looks at pages."""
+    return _try(directory, fcntl.LOCK_EX)
+
+
+def try_look(directory: Path) -> int | None:
+    """Keep a spool from being opened for writing while its pages are looked at, which others may do too.
+
+    Gives a descriptor to close, or None if another process has it open for writing.
+    """
+    return _try(directory, fcntl.LOCK_SH)
+
+
+def _try(directory: Path, operation: int) -> int | None:
     descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         return None

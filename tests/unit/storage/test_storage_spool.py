@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import pytest
 
 from angarium import errors
 from storage import pages
+from storage.maintenance import verify
 from storage.spool import (
     DATA_FILE,
     FORMAT_VERSION,
@@ -52,6 +54,34 @@ def run_python(code: str, *arguments: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize("how", ["read", "verify"])
+def test_who_looks_at_a_spool_keeps_no_other_from_checking_its_pages_and_takes_it_from_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Whoever reads pages that nobody has checked may be ended by LMDB."""
+    directory = tmp_path / "0"
+    open_spool(directory, MAP_BYTES).close()
+    walked: list[Path] = []
+
+    def look_meanwhile(walk: Callable[..., None], file: Path, *tell: Any) -> None:
+        walked.append(file)
+        if len(walked) == 1:
+            open_readonly(directory).close()
+            assert not is_owned(directory)
+            with pytest.raises(errors.UnavailableError, match=r"50320.*another process"):
+                open_spool(directory, MAP_BYTES)
+        walk(file, *tell)
+
+    for name in ("check_index", "check_file"):
+        monkeypatch.setattr(pages, name, partial(look_meanwhile, getattr(pages, name)))
+    if how == "read":
+        open_readonly(directory).close()
+    else:
+        assert verify(directory, lambda _done, _total: None) == []
+    assert len(walked) == 2 + (how == "verify")
+    open_spool(directory, MAP_BYTES).close()
 
 
 # -- durability ----------------------------------------------------------------------------------------------
