@@ -14,6 +14,7 @@ import angarium
 from angarium import errors, wire
 from angarium.client.connection import connection
 from angarium.client.connection.connection import BACKOFF_SEVERAL_S
+from angarium.message import pack_rows
 from tests.integration.scripted_router import LIMIT_S, Router, run, running_router
 from tests.waiting import until
 from tests.welcome import welcome
@@ -489,6 +490,26 @@ def test_a_subscription_that_does_not_get_what_is_retained_ends_gives_its_window
             assert (await other.receive(LIMIT_S)).payload == b"x"
             assert client.stats["subscriptions"] == 1
             client._validate()
+
+    run(test())
+
+
+def test_a_subscription_that_waited_for_a_connection_reads_what_is_retained_once(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            router.do(router.unbind)
+            await until(lambda: not client.connected)
+            subscribing = asyncio.ensure_future(client.subscribe("a", retained=True))
+            await asyncio.sleep(0)
+            router.do(router.bind)
+            subscription = await subscribing
+            page = pack_rows([(0, "a", wire.FLAG_RETAIN, None, None, b"kept")])
+            await until(lambda: wire.REQUEST in router.sent_operations())
+            router.send(wire.ANSWER, wire.pack([1, 0, [1, None]]), page)
+            assert (await subscription.receive(LIMIT_S)).payload == b"kept"
+            await client.publish("a", b"live")
+            assert (await subscription.receive(LIMIT_S)).payload == b"live"
+            assert router.sent_operations().count(wire.REQUEST) == 1
 
     run(test())
 

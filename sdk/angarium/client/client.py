@@ -333,7 +333,7 @@ class Client(GuaranteedMessaging, Closing):
         except BaseException:
             self._forget(mailbox)
             raise
-        if mailbox.terms.retained:
+        if mailbox.terms.retained and not self._retained.has_begun(mailbox):
             self._retained.start(mailbox)
 
     async def retained(self, filter_text: str, *, timeout_s: float | None = None) -> AsyncIterator[Message]:

@@ -71,6 +71,10 @@ class RetainedReaders:
         self._openers[mailbox] = opener
         opener.start()
 
+    def has_begun(self, mailbox: Mailbox) -> bool:
+        """Tell whether it reads for a subscription, or has: one that waited for a connection began with that."""
+        return mailbox in self._openers
+
     def stop(self, mailbox: Mailbox) -> None:
         """Read no more for a subscription."""
         opener = self._openers.pop(mailbox, None)
