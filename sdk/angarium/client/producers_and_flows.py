@@ -105,10 +105,21 @@ class ProducersAndFlows:
         default = self._default
         if default is not None and not default.closed:
             return default
-        async with self._opening_default:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        try:
+            # Others wait for the same, each as long as it wants: not one after the other.
+            async with asyncio.timeout_at(deadline):
+                await self._opening_default.acquire()
+        except TimeoutError:
+            raise self.operations.too_late(timeout_s) from None
+        try:
             if self._default is None or self._default.closed:
-                self._default = await self.producer("", PRODUCER_WINDOW_MAX, None, timeout_s)
+                left_s = max(deadline - loop.time(), 0)
+                self._default = await self.producer("", PRODUCER_WINDOW_MAX, None, left_s)
             return self._default
+        finally:
+            self._opening_default.release()
 
     async def reader_group(self, queue: str, name: str, lease_s: float, timeout_s: float) -> ReaderGroup:
         """Open a reader group."""

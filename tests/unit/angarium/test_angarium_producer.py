@@ -10,7 +10,7 @@ import pytest
 from angarium import errors, wire
 from angarium.message import Message
 from angarium.slots import slot_table
-from tests.unit.angarium.spoken_node import SpokenNode, open_producer, opened, run
+from tests.unit.angarium.spoken_node import LIMIT_S, SpokenNode, open_producer, opened, run
 
 if TYPE_CHECKING:
     from angarium.client.publishing.receipts import Acknowledgement
@@ -41,6 +41,25 @@ def test_a_window_out_of_range_is_refused(window: Any) -> None:
     async def test() -> None:
         with pytest.raises(errors.InvalidRequestError, match="40018"):
             await SpokenNode().guaranteed.producer("p", window, None, 1.0)
+
+    run(test())
+
+
+def test_who_waits_for_the_producer_of_all_gives_up_in_time_while_others_wait_for_it() -> None:
+    """Its first messages come together while the node is not there: each waits so long, and not one after the other."""
+
+    async def test() -> None:
+        node = SpokenNode()
+        patient = asyncio.ensure_future(node.guaranteed.default_producer(LIMIT_S))
+        await node.until(lambda: node.sent(wire.REQUEST))
+        async with asyncio.timeout(LIMIT_S / 2):
+            with pytest.raises(errors.TimeoutExpiredError, match=r"did not answer within 0\.01 s"):
+                await node.guaranteed.default_producer(0.01)
+        patient.cancel()
+        node.answers["producer.open"] = opened(2, "made-up")
+        later = asyncio.ensure_future(node.guaranteed.default_producer(LIMIT_S))
+        await node.until(later.done)
+        assert await node.guaranteed.default_producer(LIMIT_S) is later.result()
 
     run(test())
 
