@@ -131,6 +131,18 @@ def test_publish_waits_for_a_guaranteed_message_only(client: blocking.Client, qu
         assert [flow.receive(LIMIT_S).payload for _ in range(2)] == [b"1", b"2"]
 
 
+def test_of_many_messages_one_that_is_refused_keeps_no_other_from_being_published(
+    client: blocking.Client, queue: str
+) -> None:
+    messages = [
+        angarium.Message(f"#P2P/QUE/{queue if n != 3 else 'none'}", b"", mode="persistent")
+        for n in range(5_000)
+    ]
+    with pytest.raises(angarium.NotFoundError, match="40404"):
+        client.publish_many(messages)
+    assert client.show_queue(queue)["messages"] == 4_999
+
+
 def test_batches_are_settled_by_hand(client: blocking.Client, queue: str) -> None:
     fill(client, queue, 1_000)
     with client.consume(queue, ack="manual", window=500) as flow:

@@ -63,7 +63,8 @@ class _Portion:
         self.messages = messages
         #: How long they wait for a connection.
         self.timeout_s = timeout_s
-        self.done: Future[None] = Future()
+        #: Why a guaranteed one was refused, the first one; or None.
+        self.done: Future[errors.AngariumError | None] = Future()
 
 
 class Client(Closing):
@@ -192,6 +193,7 @@ class Client(Closing):
 
         Raises:
             InvalidRequestError: a message is illegal; those before it are published, the others are not.
+            AngariumError: why a guaranteed message was refused, the first one; all others are published.
             TimeoutExpiredError: there was no connection in time (TIMEOUT); those before are published.
             ConnectionLostError: the client is closed, or the connection is lost for good.
         """
@@ -204,10 +206,14 @@ class Client(Closing):
 
     def _cross_many(self, messages: Iterator[Publishable], timeout_s: float | None) -> None:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
+        refused: errors.AngariumError | None = None
         for some in portions(messages, PORTION_MESSAGES):
             if self._queue:  # What was queued waits for a connection without a limit.
                 self._empty_queue(limit_s)
-            self._cross(some, timeout_s=limit_s)
+            error = self._cross(some, timeout_s=limit_s)
+            refused = refused or error
+        if refused is not None:
+            raise refused
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until all that was published so far has been matched and handed on by the router.
@@ -225,15 +231,15 @@ class Client(Closing):
 
     def _cross(
         self, messages: list[Publishable], *, timeout_s: float | None = None, wait_s: float | None = None
-    ) -> None:
-        """Let the thread publish a portion after all that is queued, and wait for it."""
+    ) -> errors.AngariumError | None:
+        """Let the thread publish a portion after all that is queued, and wait for it; give what was refused first."""
         self._portal.check_thread()
         self._raise_fault()
         portion = _Portion(messages, timeout_s)
         self._queue.append(portion)
         if not self._is_told:
             self._tell()
-        self._portal.wait(portion.done, wait_s)
+        return self._portal.wait(portion.done, wait_s)
 
     def _raise_fault(self) -> None:
         fault, self._fault = self._fault, None
@@ -280,16 +286,17 @@ class Client(Closing):
                     return
 
     async def _send_portion(self, portion: _Portion) -> None:
+        refused: errors.AngariumError | None = None
         try:
             if portion.messages:
-                await self._inner._publisher.publish_many(portion.messages, portion.timeout_s)
+                refused = await self._inner._publisher.publish_some(portion.messages, portion.timeout_s)
         except Exception as error:  # noqa: BLE001 - it is the caller's who waits, whatever it is
             if portion.done.set_running_or_notify_cancel():
                 portion.done.set_exception(error)
         else:
             # The caller may give up in any moment; after this it cannot.
             if portion.done.set_running_or_notify_cancel():
-                portion.done.set_result(None)
+                portion.done.set_result(refused)
 
     # Subscribing, request and reply; see `angarium.client.Client`.
 

@@ -119,6 +119,14 @@ class Publisher:
 
     async def publish_many(self, messages: Iterable[Publishable], timeout_s: float | None) -> None:
         """See `Client.publish_many`."""
+        refused = await self.publish_some(messages, timeout_s)
+        if refused is not None:
+            raise refused
+
+    async def publish_some(
+        self, messages: Iterable[Publishable], timeout_s: float | None
+    ) -> errors.AngariumError | None:
+        """Publish messages as `publish_many`, but give why a guaranteed one was refused, the first one."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         gatherer = self._gatherer
         iterator = iter(messages)
@@ -147,8 +155,7 @@ class Publisher:
                 await receipt
             except errors.AngariumError as error:
                 refused = refused or error
-        if refused is not None:
-            raise refused
+        return refused
 
     async def flush(self, timeout_s: float) -> None:
         """See `Client.flush`."""
