@@ -137,7 +137,7 @@ class SharedReader:
 
     def _take_delivery(self) -> GuaranteedDelivery | None:
         while (delivery := self.binding.take_delivery()) is not None:
-            if delivery.window is self.binding.window:
+            if delivery.window is self.binding.window or self.binding.options.browse:
                 delivery.settler = self
                 return delivery
         return None

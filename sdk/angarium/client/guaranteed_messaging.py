@@ -206,7 +206,8 @@ class GuaranteedMessaging:
     ) -> Opening[Flow]:
         """Look at the messages of a queue or topic endpoint, the oldest first; they stay where they are.
 
-        A browser never ends by itself: after the newest message it waits for the next one.
+        A browser never ends by itself: after the newest message it waits for the next one. After a lost connection it
+        goes on behind what has come.
 
         Raises:
             AngariumError: as for `consume`.

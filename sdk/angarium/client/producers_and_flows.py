@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from angarium import errors
 from angarium.client.connection.operations import Operations
 from angarium.client.consuming.binding import Binding
+from angarium.client.consuming.browser import Browser
 from angarium.client.consuming.outcomes import Pace
 from angarium.client.consuming.range_reader import RangeReader
 from angarium.client.consuming.reader_group import EndpointPositions, ReaderGroup, endpoint_positions
@@ -144,7 +145,8 @@ class ProducersAndFlows:
     async def bind(self, options: FlowOptions) -> Binding:
         """Bind a flow."""
         self.check_open()
-        flow = Binding(self._connection, self.operations, options, self._flows, self._pace, self._emit)
+        kind = Browser if options.browse else Binding
+        flow = kind(self._connection, self.operations, options, self._flows, self._pace, self._emit)
         self._use(flow)
         await flow.open()
         return flow

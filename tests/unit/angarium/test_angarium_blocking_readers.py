@@ -129,6 +129,32 @@ def test_receive_waits_so_long_and_no_longer_whatever_other_threads_get() -> Non
     run(test())
 
 
+def test_a_browser_reads_on_what_it_has_taken_and_goes_on_behind_that_on_the_next_connection() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, browse=True)
+        reader = SharedReader(cast("Portal", FakePortal()), flow._binding, {}, None, 0)
+        node.messages(1, 1, [b"1", b"2"])
+        node.messages(1, 3, [b"3"])
+
+        def payload() -> bytes:
+            message = reader.next(0)
+            assert message is not None
+            return message.payload
+
+        assert payload() == b"1"
+        node.lose()
+        assert payload() == b"2"
+        with pytest.raises(errors.TimeoutExpiredError):
+            reader.next(0)
+        node.connect()
+        await node.steps()
+        node.messages(2, 1, [b"1", b"2", b"3", b"4"])
+        assert [payload(), payload()] == [b"3", b"4"]
+
+    run(test())
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_what_another_flow_gets_is_not_read_any_more(is_lost: bool) -> None:
     async def test() -> None:

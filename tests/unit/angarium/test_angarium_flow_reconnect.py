@@ -42,6 +42,71 @@ def test_after_a_reconnect_the_flow_binds_again_with_a_fresh_window() -> None:
     run(test())
 
 
+def test_a_browser_goes_on_behind_what_it_has_handed_out() -> None:
+    """It settles nothing, so the next bind begins with the oldest message again."""
+
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, window=8, browse=True)
+        node.messages(1, 1, numbered(1, 5))
+        node.messages(1, 1, numbered(1, 2), partition=3)
+        assert [(await flow.receive()).payload for _ in range(3)] == numbered(1, 3)
+        node.lose()
+        assert flow.buffered == 0
+        node.connect()
+        await node.steps()
+        node.messages(2, 1, numbered(1, 2))
+        assert flow.buffered == 0
+        node.lose()
+        node.connect()
+        await node.steps()
+        node.messages(3, 1, numbered(1, 2), partition=3)
+        node.messages(3, 1, numbered(1, 6))
+        came = [await flow.receive() for _ in range(5)]
+        assert [one.payload for one in came] == [*numbered(1, 2), *numbered(4, 6)]
+        assert [one.position for one in came] == [1, 2, 4, 5, 6]
+        assert flow._binding.window.taken_messages >= 3
+
+    run(test())
+
+
+def test_a_browser_has_seen_nothing_of_another_queue_of_the_same_name() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, browse=True)
+        node.messages(1, 1, numbered(1, 3))
+        assert [(await flow.receive()).payload for _ in range(3)] == numbered(1, 3)
+        node.lose()
+        node.answers["flow.bind"] = {**bound(2), "endpoint_id": 77}
+        node.connect()
+        await node.steps()
+        node.messages(2, 1, [b"new"])
+        assert (await flow.receive()).payload == b"new"
+
+    run(test())
+
+
+@pytest.mark.parametrize("is_consumed", [False, True])
+def test_a_browser_that_wants_a_number_of_messages_gets_so_many_over_connections(is_consumed: bool) -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, window=8, browse=True, max_messages=5)
+        assert node.asked[0][1]["messages"] == 5
+        node.messages(1, 1, numbered(1, 3))
+        assert [(await flow.receive()).payload for _ in range(2)] == numbered(1, 2)
+        node.lose()
+        node.connect()
+        await node.until(lambda: len(node.asked) == 2)
+        assert node.asked[1][1]["messages"] == 5
+        await node.steps()
+        first = 3 if is_consumed else 1
+        node.messages(2, first, numbered(first, first + 4))
+        assert [(await flow.receive()).payload for _ in range(3)] == numbered(3, 5)
+        assert flow.buffered == 0
+
+    run(test())
+
+
 def test_unread_messages_of_a_lost_bind_are_thrown_away() -> None:
     """They come again; whoever read them now could not settle them."""
 

@@ -140,6 +140,12 @@ class FlowBuffer:
         except IndexError:
             return None
 
+    def unread(self) -> list[tuple[int, int]]:
+        """Give partition and position of the first message of each delivery that was not handed out."""
+        opened, left = self.reader.opened, self.reader.left
+        found = [] if opened is None or not left else [(opened.partition, opened.positions[-left])]
+        return found + [(delivery.partition, delivery.positions[0]) for delivery in self._deliveries]
+
     def clear(self) -> int:
         """Throw everything away, with its credit; give how many messages that were."""
         self.reader.give_back()
