@@ -225,19 +225,27 @@ _MISSING: Final = 2
 
 def _comparable(value: Any) -> _Place:
     if isinstance(value, int | float):
-        return 0, value
+        return 0, int(value) if isinstance(value, bool) else value  # a cursor has no bool
     if value is None:
         return _MISSING, ""
     return 1, value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
+#: Columns that tell rows without a name from each other: of flows, subscriptions, publishers, join tokens.
+_TELLING: Final = ("vpn", "client", "endpoint", "kind", "flow", "filter", "share", "origin", "id")
+
+
 def identity_of(row: Row) -> str:
-    """Give what tells a row from every other one: Message VPN and name, its number in a log, else all of it."""
+    """Give what tells a row from every other one, and stays while its figures change.
+
+    Message VPN and name, and of producers and sinks the username whose they are; its number in a log; else what it
+    says.
+    """
     if "name" in row:
-        return f"{row.get('vpn', '')}\0{row['name']}"
+        return f"{row.get('vpn', '')}\0{row['name']}\0{row.get('username', '')}"
     if "number" in row:
         return f"{row['number']:020}"
-    return msgspec.json.encode(row).decode()
+    return "\0".join(str(row.get(column, "")) for column in _TELLING)
 
 
 def _cursor(placed: _Placed, wanted: Wanted) -> str:

@@ -116,6 +116,37 @@ def test_rows_without_a_name_have_an_order_too() -> None:
     assert page_of(rows, Wanted(limit=2, after=first.cursor)).rows == [rows[2]]
 
 
+def paged(lists: list[list[dict[str, Any]]], query: dict[str, list[str]]) -> list[dict[str, Any]]:
+    """Read a list page by page, which is another one for each page."""
+    seen: list[dict[str, Any]] = []
+    cursor = ""
+    for rows in lists:
+        page = page_of(rows, wanted_of({**query, **({"after": [cursor]} if cursor else {})}))
+        seen += page.rows
+        cursor = page.cursor
+    assert cursor == ""
+    return seen
+
+
+@pytest.mark.parametrize("sort", ["open", "-open"])
+def test_pages_in_the_order_of_what_is_true_or_false_lead_to_the_next(sort: str) -> None:
+    seen = paged([ROWS] * 4, {"sort": [sort], "limit": ["1"]})
+    assert [row["open"] for row in seen] == sorted((row["open"] for row in ROWS), reverse=sort == "-open")
+
+
+def test_pages_have_what_several_usernames_call_the_same() -> None:
+    rows = [{"vpn": "v", "username": name, "name": "sync", "batch": 1} for name in ("a", "b", "c")]
+    assert paged([rows] * 3, {"limit": ["1"]}) == rows
+
+
+def test_figures_that_change_meanwhile_move_no_row_to_another_page() -> None:
+    def flows(sent: int) -> list[dict[str, Any]]:
+        return [{"flow": 1, "client": name, "vpn": "v", "sent_messages": sent} for name in ("a", "b", "c")]
+
+    seen = paged([flows(sent) for sent in (10, 20, 3)], {"limit": ["1"]})
+    assert [row["client"] for row in seen] == ["a", "b", "c"]
+
+
 def test_the_columns_of_a_page_are_known() -> None:
     query = {"fields": ["depth,open.x"], "sort": ["-counters.refused"], "filter": ["tags=true"]}
     assert wanted_of(query).deciding == ["counters", "name", "tags", "vpn"]
