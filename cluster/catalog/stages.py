@@ -292,7 +292,8 @@ class Stages:
         return self._dropping([found[name] for name in dict.fromkeys(names)], now_s)
 
     def find_sinks(self, vpn: str | None, pattern: str) -> list[dict[str, Any]]:
-        """Give a row for each sink whose name matches, ordered."""
+        """Give a row for each sink whose name matches, with * and ? alone, ordered."""
+        pattern = pattern.replace("[", "[[]")
         return [
             {"vpn": key[0], "username": key[1], "name": key[2], "batch": sink.batch, "used_s": sink.used_s}
             for key, sink in sorted(self._sinks.items())

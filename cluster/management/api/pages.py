@@ -188,7 +188,7 @@ def _is_behind(placed: _Placed, last: tuple[_Place, str], wanted: Wanted) -> boo
 
 
 def _fits(row: Row, wanted: Wanted) -> bool:
-    if wanted.name != "*" and not fnmatch.fnmatchcase(str(row.get("name", "")), wanted.name):
+    if wanted.name != "*" and not is_like(str(row.get("name", "")), wanted.name):
         return False
     return all(_passes(value_of(row, one.column), one) for one in wanted.filters)
 
@@ -206,8 +206,13 @@ def _passes(value: Any, wanted: Filter) -> bool:
             return wanted.sign == "!="
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     if wanted.sign in ("=", "!="):
-        return fnmatch.fnmatchcase(text, wanted.text) == (wanted.sign == "=")
+        return is_like(text, wanted.text) == (wanted.sign == "=")
     return _OPERATORS[wanted.sign](text, wanted.text)
+
+
+def is_like(text: str, pattern: str) -> bool:
+    """Tell whether a text fits a pattern, in which * and ? stand for characters, and nothing else does."""
+    return fnmatch.fnmatchcase(text, pattern.replace("[", "[[]"))
 
 
 def value_of(row: Row, column: str) -> Any:

@@ -46,7 +46,8 @@ def code_of(call: Any) -> int:
         ({"filter": ["depth!=5"]}, ["default:b", "other:a", "other:orders/eu"]),
         ({"filter": ["vpn=o*"]}, ["other:a", "other:orders/eu"]),
         ({"filter": ["name=a=b"]}, []),
-        ({"filter": ['tags=["x"]']}, []),
+        ({"filter": ['tags=["x"]']}, ["default:b"]),
+        ({"filter": ["name=[ab]"]}, []),
         ({"filter": ["nothing<1"]}, []),
         ({"filter": ["depth<x"]}, []),
     ],
@@ -145,6 +146,14 @@ def test_figures_that_change_meanwhile_move_no_row_to_another_page() -> None:
 
     seen = paged([flows(sent) for sent in (10, 20, 3)], {"limit": ["1"]})
     assert [row["client"] for row in seen] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "query", [{"name": ["a[1]*"]}, {"filter": ["name=a[1]*"]}, {"filter": ["name!=a1*"]}]
+)
+def test_brackets_stand_for_themselves(query: dict[str, list[str]]) -> None:
+    rows = [{"vpn": "v", "name": name} for name in ("a1", "a[1]", "a[1]/b")]
+    assert names(page_of(rows, wanted_of(query))) == ["v:a[1]", "v:a[1]/b"]
 
 
 def test_the_columns_of_a_page_are_known() -> None:

@@ -94,6 +94,8 @@ def test_a_sink_belongs_to_its_username_and_message_vpn() -> None:
         assert known.commit(sink="s", batch=1, owner=owner).is_new
     assert known.commit(sink="t", batch=1).is_new
     assert [row["batch"] for row in known.stages.find_sinks(None, "s")] == [1, 1, 1]
+    assert known.commit(sink="s[1]", batch=1).is_new
+    assert [row["name"] for row in known.stages.find_sinks(None, "s[1]")] == ["s[1]"]
     known.take(known.stages.forget_sink(*ME, "s"))
     assert known.commit(sink="s", batch=0).is_new
     with pytest.raises(errors.NotFoundError):
