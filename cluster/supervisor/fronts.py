@@ -57,13 +57,28 @@ class Front:
 
         Only this host may reach those; where they have lost their certificate there are none.
         """
-        if named or self.listen(config):
+        kept = self._kept(named, config, node)
+        if not kept:
             return self.listen(config)
+        return [] if self._faults(config, kept) else kept
+
+    def left_out(
+        self, named: tuple[str, ...], config: NodeConfig, node: NodeFile
+    ) -> tuple[list[str], list[str]]:
+        """Give the entries of an earlier start that cannot be had now, and why; both are empty if there are none."""
+        kept = self._kept(named, config, node)
+        faults = self._faults(config, kept) if kept else []
+        return (kept, faults) if faults else ([], [])
+
+    def _kept(self, named: tuple[str, ...], config: NodeConfig, node: NodeFile) -> list[str]:
+        """Give the entries that the option named last, if neither it nor the file names others and they are kept."""
         kept: list[str] = getattr(node, f"{self.name}_named")
-        if not kept:  # to look for faults reads every certificate
+        if named or self.listen(config) or not all(is_loopback(self.url_of(entry)) for entry in kept):
             return []
-        is_kept = all(is_loopback(self.url_of(entry)) for entry in kept)
-        return kept if is_kept and not faults_of(self.with_listen(config, kept)) else []
+        return kept
+
+    def _faults(self, config: NodeConfig, entries: list[str]) -> list[str]:
+        return faults_of(self.with_listen(config, entries))  # reads every certificate
 
     def fixed(self, entries: Iterable[str], node: NodeFile) -> list[str]:
         """Give entries with the ports to bind: an open one is the one that was chosen for it last."""
@@ -86,6 +101,16 @@ def urls_to_bind(config: NodeConfig, named: dict[str, tuple[str, ...]], node: No
     ]
 
 
+def left_out(config: NodeConfig, named: dict[str, tuple[str, ...]], node: NodeFile) -> list[str]:
+    """Give a sentence for each front that is left out although an earlier start had it; a later one may again."""
+    found = [(front.name, *front.left_out(named[front.name], config, node)) for front in FRONTS]
+    return [
+        f"--{name} {' '.join(entries)} of an earlier start is left out: {faults[0]}"
+        for name, entries, faults in found
+        if entries
+    ]
+
+
 def held(
     config: NodeConfig, named: dict[str, tuple[str, ...]], node: NodeFile, ports: Ports
 ) -> tuple[NodeConfig, dict[str, Any]]:
@@ -103,6 +128,7 @@ def held(
             front.with_port(entry, ports.hold(front.url_of(entry))) for entry in front.fixed(asked, node)
         ]
         kept[front.name] = dict(zip(asked, bound, strict=True))
-        kept[f"{front.name}_named"] = [] if is_of_file else asked
+        left, _ = front.left_out(named[front.name], config, node)
+        kept[f"{front.name}_named"] = [] if is_of_file else asked or left
         config = front.with_listen(config, bound)
     return config, kept

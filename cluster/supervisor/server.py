@@ -62,7 +62,7 @@ from cluster.join.stored import with_secret
 from cluster.roster.table import CONTROLLER, ROLES, WORKER, first_places
 from cluster.supervisor import stores
 from cluster.supervisor.blame import Death, how, is_stopped, is_to_blame
-from cluster.supervisor.fronts import FRONTS, held, urls_to_bind
+from cluster.supervisor.fronts import FRONTS, held, left_out, urls_to_bind
 from cluster.supervisor.ports import Ports
 from cluster.supervisor.runtime_files import RuntimeFiles
 from cluster.supervisor.service_manager import ServiceManager
@@ -156,6 +156,8 @@ def _run_node(options: UpOptions, config: NodeConfig, warm: WarmProcesses) -> in
         DataDirectory(options.data_dir, config.node.name) as data,
         RuntimeDirectory(earlier=data.node.runtime) as runtime,
     ):
+        for text in left_out(config, options.named, data.node):
+            _log.warning("%s", text)
         config = with_secret(config, data.path)
         server = Server(options, config, data, runtime, warm)
         try:

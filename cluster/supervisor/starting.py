@@ -29,7 +29,7 @@ from cluster.data import registry
 from cluster.data.data_dir import in_use
 from cluster.data.node_file import NodeFile, node_runs, read_node_file
 from cluster.join import stored
-from cluster.supervisor.fronts import FRONTS, urls_to_bind
+from cluster.supervisor.fronts import FRONTS, left_out, urls_to_bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -94,7 +94,7 @@ def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S
     data_dir = Path(options.data_dir).absolute()
     refuse_taken(options, config, data_dir)
     if options.on_warning is not None:
-        for text in warnings_of(config):
+        for text in [*warnings_of(config), *left_out(config, options.named, _known_node(data_dir))]:
             options.on_warning(text)
     log_path = data_dir / "log" / "node.log"
     ready_path = Path(options.ready_file or data_dir / "ready.json")
@@ -239,15 +239,24 @@ def refuse_taken(options: UpOptions, config: NodeConfig, data_dir: Path) -> None
         ConflictError: the data directory or an address is in use (40902).
         InvalidRequestError: `node.json` cannot be read, or this host has no such address (40017).
     """
-    try:
-        node = read_node_file(data_dir)
-    except errors.UnavailableError:
-        node = NodeFile(node="", node_id="", workers=0)
+    node = _known_node(data_dir)
     if node_runs(data_dir, node):
         raise in_use(data_dir)
     listen = fixed_listen(asked_listen(options, config, node.listen), node)
     others = urls_to_bind(config, options.named, node)
     refuse_taken_addresses([*listen, *others], was_killed=node.pid > 0)
+
+
+def _known_node(data_dir: Path) -> NodeFile:
+    """Give what earlier starts left of a node, nothing of one that is new.
+
+    Raises:
+        InvalidRequestError: `node.json` cannot be read (40017).
+    """
+    try:
+        return read_node_file(data_dir)
+    except errors.UnavailableError:
+        return NodeFile(node="", node_id="", workers=0)
 
 
 def refuse_taken_addresses(urls: Iterable[str], *, was_killed: bool) -> None:

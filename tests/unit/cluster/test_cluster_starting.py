@@ -14,7 +14,7 @@ import pytest
 from angarium import errors
 from cluster.data.node_file import NodeFile
 from cluster.supervisor import starting
-from cluster.supervisor.fronts import MANAGEMENT, MQTT, NONE, urls_to_bind
+from cluster.supervisor.fronts import MANAGEMENT, MQTT, NONE, held, left_out, urls_to_bind
 from cluster.supervisor.ports import Ports
 from cluster.supervisor.starting import (
     UpOptions,
@@ -111,6 +111,26 @@ def test_a_start_that_names_no_address_for_mqtt_takes_those_that_were_named_last
         config = MQTT.with_listen(config, configured)
     node = NodeFile(node="n", node_id="i", workers=1, mqtt_named=kept)
     assert MQTT.asked(options.mqtt, config, node) == expected
+
+
+def test_an_address_that_has_lost_its_certificate_is_told_of_and_not_forgotten(tmp_path: Path) -> None:
+    entry = "https://127.0.0.1:0"
+    node = NodeFile(node="n", node_id="i", workers=1, management_named=[entry])
+    options = UpOptions(data_dir=str(tmp_path))
+    config = effective_config(options)
+    (text,) = left_out(config, options.named, node)
+    assert text.startswith(f"--management {entry} of an earlier start is left out: ")
+    assert "certificate" in text
+    ports = Ports()
+    try:
+        _, kept = held(config, options.named, node, ports)
+        assert (kept["management"], kept["management_named"]) == ({}, [entry])
+        forgetting = UpOptions(data_dir=str(tmp_path), management=NONE)
+        config = effective_config(forgetting)
+        assert left_out(config, forgetting.named, node) == []
+        assert held(config, forgetting.named, node, ports)[1]["management_named"] == []
+    finally:
+        ports.close()
 
 
 def test_the_management_api_has_its_port_again_and_mqtt_its_own(tmp_path: Path) -> None:
