@@ -366,7 +366,12 @@ def _run_job(
     """Do a job to its end; messages that a target refused make it a failure, those that are to stay do not."""
     with admin.open() as connection:
         jobs = connection.call(operation, **arguments)["jobs"]
-        found = wait_for(connection, jobs, description)
+        try:
+            found = wait_for(connection, jobs, description)
+        except KeyboardInterrupt:
+            shown = f"'angarium {arguments['kind']} show {arguments['name']}' tells what it holds"
+            click.echo(visible(f"the node goes on: {description}; {shown}"), err=True)
+            raise
     text = f"{counted(found['done'], 'message')} {done}"
     if found["kept"]:
         verb = "stays" if found["kept"] == 1 else "stay"

@@ -1,6 +1,6 @@
 """Waiting for jobs: what homes do in the background is polled, with a progress bar on a terminal.
 
-A job goes on when whoever waits for it is interrupted; its numbers are told before, so that it can be looked at again.
+A job goes on when whoever waits for it is interrupted.
 """
 
 from __future__ import annotations

@@ -134,6 +134,23 @@ def test_a_job_is_waited_for(admin: FakeAdmin, printed: Callable[[], list[Any]],
     assert admin.calls[1:] == [("jobs.show", {"jobs": [[0, 7]]})] * 3
 
 
+@pytest.mark.parametrize("verb", ["move", "redrive"])
+def test_who_interrupts_a_job_reads_that_it_goes_on(
+    admin: FakeAdmin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", interrupt)
+    admin.answers[f"endpoints.{verb}"] = {"jobs": [[0, 7]]}
+    admin.answers["jobs.show"] = {"state": "running", "done": 1, "total": 9, "refused": 0, "error": None}
+    to = ["--to", "T"] if verb == "move" else []
+    assert cli.run(["queue", verb, "Q", *to]) == cli.EXIT_FAILED
+    told = capsys.readouterr().err
+    assert f"the node goes on: {verb} Q; 'angarium queue show Q' tells what it holds" in told
+    assert "interrupted" in told
+
+
 def test_messages_that_were_refused_are_a_failure_with_its_reason(
     admin: FakeAdmin, capsys: pytest.CaptureFixture[str]
 ) -> None:
