@@ -512,14 +512,7 @@ class Adoptions:
             self._lease(held, one.lease)
         else:
             self._tell(held.lane.leasing.drop(self._wall_ms))
-        for segment in sorted(one.segments, key=attrgetter("first")):
-            self._give(held, segment, is_old=True)
-        waiting, held.waiting = held.waiting, NO_SEGMENTS
-        for segment in waiting:
-            self._give(held, segment, is_old=False)
-        for key, segment in one.staged:
-            self._count_block(segment)
-            self._staging.load(held, key, layout.unpack_staged_key(key), segment)
+        self._give_all(one, held)
         self._forget_count(one)
         if one.moves is not None:
             self._moves.load(held.lane_id, one.moves)
@@ -539,6 +532,19 @@ class Adoptions:
     def _tell(self, events: list[FlowEvent]) -> None:
         for event in events:
             self._outbox.tell(event)
+
+    def _give_all(self, one: Import, held: HeldLane) -> None:
+        """Give a lane what was imported, and behind that what came meanwhile."""
+        before = held.added
+        for segment in sorted(one.segments, key=attrgetter("first")):
+            self._give(held, segment, is_old=True)
+        for key, segment in one.staged:
+            self._count_block(segment)
+            self._staging.load(held, key, layout.unpack_staged_key(key), segment)
+        held.bring(before)
+        waiting, held.waiting = held.waiting, NO_SEGMENTS
+        for segment in waiting:
+            self._give(held, segment, is_old=False)
 
     def _give(self, held: HeldLane, segment: Segment, *, is_old: bool) -> None:
         if segment.first < held.floor:

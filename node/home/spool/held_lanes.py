@@ -57,6 +57,7 @@ class HeldLane:
     __slots__ = (
         "accepted",
         "added",
+        "brought",
         "bytes",
         "counts",
         "delivered",
@@ -143,8 +144,8 @@ class HeldLane:
         self.staged = (0, 0)
         #: Messages and spool bytes that ever came here, staged or not, and how many of them are gone for sure: what
         #: consumers settled may come back after an unclean stop, so the router is told of it when it is durable.
-        self.added = (0, 0)
-        self.lost = (0, 0)
+        #: `brought`: what of them came from other spools, and was counted as traffic there.
+        self.added = self.lost = self.brought = (0, 0)
         #: (number of the loss, messages and bytes gone with it) that are not durable, oldest first.
         self.losses = _NO_LOSSES
         #: High-water marks since the process started.
@@ -165,6 +166,11 @@ class HeldLane:
     def add(self, messages: int, size: int) -> None:
         """Count messages that the lane got."""
         self.added = (self.added[0] + messages, self.added[1] + size)
+
+    def bring(self, before: tuple[int, int]) -> None:
+        """Take note that what was added since then came from another spool."""
+        brought, added = self.brought, self.added
+        self.brought = (brought[0] + added[0] - before[0], brought[1] + added[1] - before[1])
 
     def wait(self, segment: Segment) -> None:
         """Keep a segment that came while the lane is taken over."""
@@ -290,7 +296,8 @@ class HeldLane:
         lease = lane.lease
         group = "" if lease is None else lease.group
         figures = (messages, size, lane.oldest_stored_ms, lane.unacked)
-        return LaneTotals(self.lane_id, *figures, is_complete, self.moving, group, (*self.added, *self.lost))
+        came = (self.added[0] - self.brought[0], self.added[1] - self.brought[1])
+        return LaneTotals(self.lane_id, *figures, is_complete, self.moving, group, (*came, *self.lost))
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
@@ -379,6 +386,7 @@ class HeldLanes:
         self.aside_count -= not held.is_parting
         held.is_parting = held.is_parted = False
         held.added, held.lost = (held.lane.messages, held.lane.bytes), (0, 0)
+        held.brought = (0, 0)
         held.losses = _NO_LOSSES
         held.due, held.unacked = None, 0
         self.add(held)

@@ -68,6 +68,15 @@ def test_messages_come_with_positions_ages_and_attempts() -> None:
     assert folder.claims == {}
 
 
+def test_what_is_brought_from_another_spool_is_no_traffic_and_what_comes_meanwhile_is() -> None:
+    driven, _ = new_home(left_behind())
+    driven.lanes(LANES)
+    driven.store(([LANE], rows_of(2, 30)), producer=(PRODUCER, 32))
+    driven.settle_down(1.0)
+    assert driven.totals[LANE][0] == 28
+    assert driven.traffic[LANE][::2] == (2, 0)
+
+
 def test_a_lane_is_here_before_there_is_room_to_delete_it_in_its_old_spool() -> None:
     disk = left_behind()
     driven, folder = new_home(disk)
