@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium_server.visible import visible
@@ -27,6 +29,8 @@ _INFO: Final = 6
 MESSAGE_BYTES_MAX: Final = 2_048
 _NAME_MAX: Final = 32
 _HOST_MAX: Final = 255
+#: The name of a host that is not known is looked up again after so long, in a thread: it may take seconds.
+LOOKUP_S: Final = 30.0
 #: What may stand in a field of the header.
 _NO_FIELD: Final = re.compile(r"[^!-~]")
 #: Parts of an event that have a place of their own.
@@ -62,12 +66,13 @@ class Syslog:
     """The way to one target; without a target it takes events and does nothing."""
 
     def __init__(self, target: str, node: str) -> None:
-        """Open the way; that it cannot be opened is logged, and tried again with each event if that costs nothing."""
+        """Open the way; that it cannot be opened is logged, and tried again with events that come."""
         self._target = target
         self._node = node
         self._socket: socket.socket | None = None
         #: Events that could not be sent.
         self.lost = 0
+        self._lookup_due = 0.0
         if target:
             self._open()
 
@@ -75,17 +80,30 @@ class Syslog:
         """Send an event, if there is a target that takes it."""
         if not self._target:
             return
-        if self._socket is None and self._is_local:
-            self._open()
+        message = format_event(event, self._node)
+        # What is wrong with the first may be of before: whoever listens has been restarted, perhaps.
+        if not (self._is_sent(message) or self._is_sent(message)):
+            self.lost += 1
+
+    def _is_sent(self, message: bytes) -> bool:
         if self._socket is None:
-            self.lost += 1
-            return
+            self._open_again()
+        if self._socket is None:
+            return False
         try:
-            self._socket.send(format_event(event, self._node))
+            self._socket.send(message)
         except OSError:
-            self.lost += 1
-            if self._is_local:  # whoever listened has been restarted, perhaps
+            if self._is_local:
                 self.close()
+            return False
+        return True
+
+    def _open_again(self) -> None:
+        if self._is_local:
+            self._open()
+        elif time.monotonic() >= self._lookup_due:
+            self._lookup_due = time.monotonic() + LOOKUP_S
+            threading.Thread(target=self._open, daemon=True).start()
 
     @property
     def _is_local(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,63 @@ def test_a_local_server_that_comes_back_gets_events_again(tmp_path: Path) -> Non
         syslog.send(EVENT)
         assert syslog.lost == lost + 1
     syslog.close()
+
+
+def test_the_first_event_reaches_a_local_server_that_was_restarted(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    syslog: Syslog | None = None
+    for _ in range(2):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+            server.bind(str(path))
+            server.settimeout(10)
+            syslog = syslog or Syslog(f"unix://{path}", "berlin")
+            syslog.send(EVENT)
+            assert server.recv(65_536) == format_event(EVENT, "berlin")
+        path.unlink()
+    assert syslog is not None
+    assert syslog.lost == 0
+    syslog.close()
+
+
+def test_the_first_event_reaches_a_server_over_udp_that_was_restarted() -> None:
+    """That nobody listened is told by the next datagram, which is not sent then."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        address = server.getsockname()
+    syslog = Syslog(f"udp://127.0.0.1:{address[1]}", "berlin")
+    syslog.send(EVENT)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(address)
+        server.settimeout(10)
+        syslog.send(EVENT)
+        assert server.recv(65_536) == format_event(EVENT, "berlin")
+    syslog.close()
+
+
+def test_a_host_whose_name_was_not_known_at_the_start_is_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look_up = socket.getaddrinfo
+
+    def unknown(*_args: Any, **_options: Any) -> Any:
+        raise socket.gaierror(socket.EAI_AGAIN, "try again")
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(0.05)
+        monkeypatch.setattr(socket, "getaddrinfo", unknown)
+        syslog = Syslog(f"udp://log.example:{server.getsockname()[1]}", "berlin")
+        monkeypatch.setattr(
+            socket, "getaddrinfo", lambda _host, *more, **how: look_up("127.0.0.1", *more, **how)
+        )
+        for _ in range(200):
+            syslog.send(EVENT)
+            with contextlib.suppress(TimeoutError):
+                assert server.recv(65_536) == format_event(EVENT, "berlin")
+                break
+        else:
+            pytest.fail("nothing came")
+        syslog.close()
 
 
 def test_without_a_target_nothing_is_sent() -> None:
