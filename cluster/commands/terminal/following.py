@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from angarium import errors
+from angarium_server.visible import visible
 from cluster.commands.terminal.options import AT_LEAST_1, options, setting
 
 if TYPE_CHECKING:
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
 DEFAULT_LIMIT: Final = 1_000
 #: Between two looks at what is new.
 INTERVAL_S: Final = 0.5
+#: What passes: whoever answers is started again, or is slow, or the way there is interrupted.
+_PASSING: Final = (
+    errors.CONTROLLER_UNAVAILABLE,
+    errors.TIMEOUT,
+    errors.CONNECT_FAILED,
+    errors.CONTROL_RATE_EXCEEDED,
+)
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 _AGO_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -53,6 +62,7 @@ def show_following(
         follow: whether to wait for more.
     """
     position: Any = None if since is None else since_of(since)
+    find = _Patient(find).find if follow else find
     while True:
         for row in find(position):
             click.echo(form(row))
@@ -60,6 +70,30 @@ def show_following(
         if not follow:
             return
         time.sleep(INTERVAL_S)
+
+
+class _Patient:
+    """Asks again where an answer was had before, and says so on stderr."""
+
+    def __init__(self, find: Callable[[Any], list[Row]]) -> None:
+        self._find = find
+        #: Whether the last question was answered; None before the first one.
+        self._is_answered: bool | None = None
+
+    def find(self, position: Any) -> list[Row]:
+        try:
+            found = self._find(position)
+        except errors.AngariumError as error:
+            if self._is_answered is None or error.code not in _PASSING:
+                raise
+            if self._is_answered:
+                click.echo(f"no answer, asking again: {visible(str(error))}", err=True)
+            self._is_answered = False
+            return []
+        if self._is_answered is False:
+            click.echo("there are answers again", err=True)
+        self._is_answered = True
+        return found
 
 
 def since_of(text: str) -> str | int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
 
+from angarium import errors
 from cluster.commands import cli
 from cluster.commands.node import configuring, node
-from cluster.commands.terminal.following import since_of
+from cluster.commands.terminal import following
+from cluster.commands.terminal.following import show_following, since_of
 from cluster.objects import complete
 
 if TYPE_CHECKING:
@@ -36,6 +38,41 @@ def test_since_says_all_that_it_takes(text: str) -> None:
 def test_since_takes_an_id_and_a_time_as_they_are() -> None:
     assert since_of("42") == 42
     assert since_of("2030-01-01T00:00:00Z") == "2030-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [errors.CONTROLLER_UNAVAILABLE, errors.TIMEOUT, errors.CONNECT_FAILED, errors.CONTROL_RATE_EXCEEDED],
+)
+def test_who_follows_goes_on_where_he_was_when_there_are_answers_again(
+    code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "INTERVAL_S", 0.0)
+    asked: list[Any] = []
+    answers: list[Any] = [[{"id": 1}], code, code, [{"id": 2}], errors.UNAUTHORIZED]
+
+    def find(position: Any) -> list[dict[str, Any]]:
+        asked.append(position)
+        answer = answers.pop(0)
+        if isinstance(answer, int):
+            raise errors.error_for(answer)
+        return list(answer)
+
+    with pytest.raises(errors.UnauthorizedError):
+        show_following(find, "id", lambda row: f"event {row['id']}", None, follow=True)
+    told = capsys.readouterr()
+    assert told.out == "event 1\nevent 2\n"
+    assert asked == [None, 1, 1, 1, 2]
+    assert told.err.count("no answer, asking again") == told.err.count("there are answers again") == 1
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_who_never_had_an_answer_is_told_why(*, follow: bool) -> None:
+    def find(_position: Any) -> list[dict[str, Any]]:
+        raise errors.error_for(errors.CONNECT_FAILED)
+
+    with pytest.raises(errors.ConnectionLostError):
+        show_following(find, "id", str, None, follow=follow)
 
 
 def test_an_event_is_one_line() -> None:
