@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from angarium import errors
 from cluster.commands.connecting.connection import AdminOptions, admin_options
 from cluster.commands.node.top_view import CLIENTS, PROCESSES, QUEUES, VIEWS, Top
 from cluster.commands.terminal import screen
@@ -36,6 +37,8 @@ ENDPOINTS_MAX: Final = 50
 #: Lines of a page that nobody scrolls.
 PAGE_LINES: Final = 1_000
 _KINDS: Final = ("queue", "topic-endpoint")
+#: What names one of them.
+_NAMING: Final = ("kind", "vpn", "name")
 
 
 @click.command()
@@ -134,8 +137,8 @@ def _endpoints(connection: Admin) -> tuple[list[Row], int]:
     ]
     found.sort(key=lambda row: (row["messages_spooled"] or 0, row["bind_count"] or 0), reverse=True)
     chosen = found[:ENDPOINTS_MAX]
-    shown = [
-        connection.call("endpoints.show", kind=row["kind"], vpn=row["vpn"], name=row["name"])
-        for row in chosen
-    ]
+    shown = []
+    for row in chosen:
+        with contextlib.suppress(errors.NotFoundError):  # it was deleted meanwhile
+            shown.append(connection.call("endpoints.show", **{name: row[name] for name in _NAMING}))
     return shown, len(found) - len(chosen)

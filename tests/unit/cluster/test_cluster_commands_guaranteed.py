@@ -106,6 +106,26 @@ def test_lists_and_views_have_the_metrics(admin: FakeAdmin, printed: Callable[[]
     assert admin.calls[0] == ("endpoints.list", {"kind": "queue", "vpn": None, "name": "Q*"})
 
 
+def test_a_queue_that_is_deleted_while_it_is_looked_at_does_not_end_top(
+    admin: FakeAdmin, printed: Callable[[], list[Any]]
+) -> None:
+    rows = [
+        {"kind": "queue", "vpn": "default", "name": name, "messages_spooled": 1, "bind_count": 0}
+        for name in ("gone", "stays")
+    ]
+
+    def show(name: str, **_more: Any) -> dict[str, Any]:
+        if name == "gone":
+            raise errors.error_for(errors.OBJECT_NOT_FOUND, "queue 'gone'")
+        return rows[1]
+
+    admin.answers["status"] = {"processes": []}
+    admin.answers["endpoints.list"] = lambda kind, **_: list(rows) if kind == "queue" else []
+    admin.answers["endpoints.show"] = show
+    assert cli.run(["top", "queues", "--interval", "0.1", "-n", "1", "--json"]) == 0
+    assert [row["name"] for row in printed()] == ["stays"]
+
+
 def test_a_purge_says_how_many(admin: FakeAdmin, printed: Callable[[], list[Any]]) -> None:
     admin.answers["endpoints.purge"] = {"purged": 4}
     assert cli.run(["queue", "purge", "Q"]) == 0
