@@ -232,6 +232,12 @@ def test_what_is_quite_unlike_every_command_gets_no_guess() -> None:
         (["stop"], "Did you mean 'down'?"),
         (["restart"], "Did you mean 'down' or 'up'?"),
         (["backup"], "Did you mean 'spool backup'?"),
+        (["list_queues"], "Did you mean 'queue list'?"),
+        (["add_user", "anna"], "Did you mean 'username create'?"),
+        (["describe", "queue", "orders"], "Did you mean 'queue show'?"),
+        (["connections"], "Did you mean 'client list'?"),
+        (["queue", "bind", "orders"], "Did you mean 'update'?"),
+        (["client", "close", "anna"], "Did you mean 'disconnect'?"),
         (["queues"], "Did you mean 'queue' or 'request'?"),
     ],
 )
