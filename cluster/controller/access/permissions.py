@@ -50,12 +50,12 @@ KINDS: Final[dict[str, KindRule]] = {
     "webhook": KindRule(VIEWER, ADMINISTRATOR),
     "operator": KindRule(ADMINISTRATOR, ADMINISTRATOR),
 }
-#: Attributes that take the role for the whole node: where it connects to, as whom, and with which of its files.
+#: Attributes that take the role for the whole node: where it connects to, as whom, whom it trusts, with which files.
 NODE_ATTRIBUTES: Final[dict[str, frozenset[str]]] = {
     "bridge": frozenset(
         ("remote_vpn", "addresses", "server_name", "ca_pem", "remote_username", "remote_password_file")
     ),
-    "webhook": frozenset(("url", "authorization_file", "secret_file")),
+    "webhook": frozenset(("url", "ca_pem", "authorization_file", "secret_file")),
 }
 
 

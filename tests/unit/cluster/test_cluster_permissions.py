@@ -170,6 +170,16 @@ def test_where_bridges_and_webhooks_go_is_said_by_administrators_of_the_node(
     assert roles_that(world, "own", "config.apply", objects=declared) == []
 
 
+@pytest.mark.parametrize("kind", ["bridge", "webhook"])
+def test_whom_bridges_and_webhooks_trust_is_said_by_administrators_of_the_node(
+    world: World, kind: str
+) -> None:
+    """Who could name an authority of his own could read what a file of the host has, from whom it is shown to."""
+    given: dict[str, Any] = {"kind": kind, "attributes": {"ca_pem": ""}}
+    assert roles_that(world, "own", "objects.update", vpn="own", **given) == []
+    assert roles_that(world, "", "objects.update", vpn="own", **given) == ["administrator"]
+
+
 @pytest.mark.parametrize("operation", [name for name, rule in OPERATIONS.items() if rule.scope == "host"])
 def test_what_a_login_needs_is_for_the_management_process_alone(world: World, operation: str) -> None:
     for vpn in ("", "own"):
