@@ -561,6 +561,9 @@ class Catalog:
         if key[0] == "webhook" and (url := attributes.get("url")) != before.get("url") and url:
             self._check_target(url)
         password = attributes.get("password")
+        if password and passwords.is_hash(password) and not passwords.is_affordable(password):
+            detail = f"{key[0]} attribute password: the cost of the hash is too high, or is none of scrypt"
+            raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
         if password and not passwords.is_hash(password):
             stored = before.get("password", "")
             same = passwords.fits(stored, password)

@@ -20,6 +20,8 @@ SALT_BYTES: Final = 16
 HASH_BYTES: Final = 32
 PREFIX: Final = "scrypt$"
 
+#: Of the cost of a hash that is given: eight times ours, so that nobody's login keeps a core busy for long.
+WORK_MAX: Final = 8 * COST * BLOCK_SIZE * PARALLELISM
 #: OpenSSL refuses more memory than it was allowed; a hash needs 128 * n * r bytes and a little.
 _MEMORY_MAX: Final = 64 << 20
 
@@ -30,7 +32,19 @@ def is_hash(text: str) -> bool:
     if len(parts) != 6 or parts[0] != "scrypt":
         return False
     numbers, strings = parts[1:4], parts[4:]
-    return all(number.isdigit() for number in numbers) and all(_is_hex(string) for string in strings)
+    are_numbers = all(number.isascii() and number.isdigit() for number in numbers)
+    return are_numbers and all(_is_hex(string) for string in strings)
+
+
+def is_affordable(hashed: str) -> bool:
+    """Tell whether passwords can be compared with a hash: it may come from anywhere, and say any cost."""
+    numbers = hashed.split("$")[1:4]
+    if any(len(number) > 7 for number in numbers):
+        return False
+    cost, block_size, parallelism = map(int, numbers)
+    is_power = cost > 1 and not cost & (cost - 1)
+    work = cost * block_size * parallelism
+    return is_power and 0 < work <= WORK_MAX and 128 * cost * block_size < _MEMORY_MAX
 
 
 def hash_password(password: str, salt: bytes | None = None) -> str:
@@ -48,7 +62,7 @@ def unfitting() -> str:
 
 def fits(stored: str, password: str) -> bool:
     """Tell whether a stored hash is that of a password."""
-    if not is_hash(stored):
+    if not (is_hash(stored) and is_affordable(stored)):
         return False
     _, cost, block_size, parallelism, salt, digest = stored.split("$")
     made = _scrypt(password, bytes.fromhex(salt), int(cost), int(block_size), int(parallelism))

@@ -188,6 +188,37 @@ def test_a_hash_is_kept_as_it_is(catalog: Catalog) -> None:
     assert change.attributes["password"] == stored
 
 
+COSTS = (
+    "99999999$8$1",
+    "0$8$1",
+    "3$8$1",
+    "16384$0$1",
+    "16384$8$0",
+    "16384$8$100000",
+    "65536$8$1",
+    "2$1048576$1",
+)
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_a_hash_with_which_nobody_can_compare_is_refused(catalog: Catalog, cost: str) -> None:
+    for kind, vpn in (("username", "default"), ("operator", "")):
+        with pytest.raises(errors.InvalidRequestError) as refused:
+            catalog.create(kind, vpn, "alice", {"password": f"scrypt${cost}$aa$bb"})
+        assert refused.value.code == errors.INVALID_ATTRIBUTE
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_a_hash_that_cannot_be_compared_with_fits_no_password_and_is_replaced(cost: str) -> None:
+    """An earlier version took it."""
+    assert not passwords.fits(f"scrypt${cost}$aa$bb", "wonderland")
+
+
+@pytest.mark.parametrize("cost", ["16384$8$1", "32768$8$1", "1024$8$8"])
+def test_hashes_of_other_costs_are_taken(catalog: Catalog, cost: str) -> None:
+    create(catalog, "username", "default", "alice", password=f"scrypt${cost}${'aa' * 16}${'bb' * 32}")
+
+
 def test_the_same_password_again_is_no_change() -> None:
     catalog = Catalog([])
     catalog.take(catalog.missing_built_ins())
