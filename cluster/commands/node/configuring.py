@@ -128,8 +128,34 @@ def _applied(admin: AdminOptions, file: Path, *, dry_run: bool, prune: bool) -> 
     from cluster.configuration.config import parse_objects
 
     objects = parse_objects(file.read_text(encoding="utf-8"), file.parent)
+    _hash_passwords(admin, objects)
     done: list[dict[str, Any]] = admin.call("config.apply", objects=objects, dry_run=dry_run, prune=prune)
     return done
+
+
+def _hash_passwords(admin: AdminOptions, objects: list[list[Any]]) -> None:
+    """Put hashes in place of passwords: the node would do nothing else while it makes those of many.
+
+    Raises:
+        InvalidRequestError: one cannot be a password (40015).
+    """
+    from cluster.objects import convert_declared
+    from cluster.security import passwords
+
+    plain = {}
+    for kind, vpn, name, attributes in objects:
+        password = attributes.get("password", "")
+        if password and not passwords.is_hash(password):
+            convert_declared(kind, {"password": password})
+            plain[kind, vpn or "", name] = password
+    if not plain:
+        return
+    found = admin.call("config.export")
+    stored = {(kind, vpn or "", name): given.get("password", "") for kind, vpn, name, given in found}
+    hashes = passwords.hashes_of(plain, stored)
+    for kind, vpn, name, attributes in objects:
+        if hashed := hashes.get((kind, vpn or "", name)):
+            attributes["password"] = hashed
 
 
 def _print_changes(rows: list[dict[str, Any]], out: Output, *, empty: str) -> None:

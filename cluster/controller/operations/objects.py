@@ -17,12 +17,13 @@ clients.try         username, does, target, vpn="default"       None: that someb
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
 from cluster.controller.access.client_rights import rights_of
 from cluster.controller.access.permissions import may_have
 from cluster.objects import version_of
+from cluster.security import passwords
 from storage.config_store import Change
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from cluster.controller.switchboard.changes import Changes
     from cluster.controller.switchboard.switchboard import AdminAsker, Asker, Handlers, Switchboard
     from storage.config_store import Entry
+
+
+#: Passwords of one request that become hashes: each takes a tenth of a second, and nothing else is done meanwhile.
+PASSWORDS_MAX: Final = 20
 
 
 class ObjectOperations:
@@ -126,6 +131,7 @@ class ObjectOperations:
 
     def _apply(self, request: arguments.ApplyArguments, asker: AdminAsker, _now: float) -> None:
         declared = [list(entry) for entry in request.objects]
+        _check_passwords(declared)
         undeclared = self._catalog.undeclared(declared) if request.prune else []
         who = asker.who
         # Who prunes from afar comes in again afterwards.
@@ -145,6 +151,19 @@ class ObjectOperations:
                 records += self._stages.forget_all(owner, self._board.now_s())
         forgotten = self._producers.ids_of(records)
         self._changes.make([*changes, *records], asker, verb, answer, forgotten=forgotten)
+
+
+def _check_passwords(declared: list[list[Any]]) -> None:
+    """Refuse more passwords at once than can be made hashes of before the controller is taken for hung.
+
+    Raises:
+        InvalidRequestError: so many are no hashes (40018).
+    """
+    given = [attributes.get("password") for *_, attributes in declared]
+    plain = sum(1 for one in given if isinstance(one, str) and one and not passwords.is_hash(one))
+    if plain > PASSWORDS_MAX:
+        others = "and any number of hashes, which 'angarium config apply' makes of those in a file"
+        raise errors.invalid(f"{plain} passwords at once: {PASSWORDS_MAX} are the most, {others}")
 
 
 def _with_client_subscriptions(

@@ -10,6 +10,7 @@ from cluster.commands import cli
 from cluster.commands.connecting.connection import AdminOptions
 from cluster.commands.objects.objects import COLUMNS
 from cluster.objects import KINDS, attributes_of
+from cluster.security import passwords
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,3 +76,33 @@ def test_a_list_is_of_all_vpns_unless_one_is_named(calls: list[tuple[str, dict[s
     assert cli.run(["vpn", "list"]) == 0
     assert [arguments["vpn"] for _, arguments in calls] == [None, "v", ""]
     assert [arguments["name"] for _, arguments in calls] == ["*", "b*", "*"]
+
+
+def test_passwords_of_a_file_reach_the_node_as_hashes_and_as_those_that_it_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The controller does nothing else while it makes a hash, and a file may have hundreds."""
+    stored = passwords.hash_password("as before")
+    sent: list[dict[str, Any]] = []
+
+    def call(_self: AdminOptions, operation: str, **arguments: Any) -> Any:
+        if operation == "config.export":
+            return [["username", "default", "anna", {"password": stored}]]
+        sent.extend({"kind": row[0], "name": row[2], **row[3]} for row in arguments["objects"])
+        return []
+
+    monkeypatch.setattr(AdminOptions, "call", call)
+    (tmp_path / "anna").write_text("as before\n")
+    (tmp_path / "bob").write_text("another\n")
+    file = tmp_path / "objects.toml"
+    file.write_text(
+        "[vpn.default.username.anna]\npassword_file = 'anna'\n[vpn.default.username.bob]\npassword_file = 'bob'\n"
+        "[vpn.default.queue.q]\n[[operators]]\nname = 'anna'\npassword_file = 'anna'\n"
+    )
+    assert cli.run(["config", "apply", str(file)]) == 0
+    given = {(row["kind"], row["name"]): row.get("password", "") for row in sent}
+    assert given["username", "anna"] == stored
+    assert given["operator", "anna"] != stored, "it is of somebody else"
+    assert passwords.fits(given["operator", "anna"], "as before")
+    assert passwords.fits(given["username", "bob"], "another")
+    assert given["queue", "q"] == ""

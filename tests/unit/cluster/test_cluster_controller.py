@@ -9,6 +9,7 @@ import pytest
 from angarium import errors
 from cluster.controller.health.metrics import CONTROLLER
 from cluster.controller.operations.endpoints import HOME_TIMEOUT_S
+from cluster.controller.operations.objects import PASSWORDS_MAX
 from cluster.controller.report import Sampler
 from cluster.controller.switchboard import effects as c
 from cluster.controller.switchboard.changes import CONFIRM_TIMEOUT_S, SINGLE_CHANGES_MAX
@@ -433,3 +434,20 @@ def test_the_router_is_the_only_one_with_index_zero_that_is_configured(world: Wo
     world.hello("router", 1)
     assert world.effects == []
     assert ROUTER == ("router", 0)
+
+
+def test_so_many_passwords_at_once_are_refused_and_their_hashes_are_not(world: World) -> None:
+    """The supervisor would take the controller for hung while it makes hashes of them."""
+
+    def declared(password: str) -> list[list[Any]]:
+        return [
+            ["username", "default", f"u{number}", {"password": password}]
+            for number in range(PASSWORDS_MAX + 1)
+        ]
+
+    for dry_run in (True, False):
+        with pytest.raises(errors.InvalidRequestError) as refused:
+            world.ask("config.apply", objects=declared("secret"), dry_run=dry_run)
+        assert refused.value.code == errors.INVALID_ARGUMENT
+    world.ask("config.apply", objects=declared("secret")[1:], dry_run=True)
+    world.ask("config.apply", objects=declared(f"scrypt$16384$8$1$00${'00' * 32}"), dry_run=True)
