@@ -113,7 +113,9 @@ def follow(catalog: Catalog, key: Key, given: objects.Attributes, changes: list[
         return [*changes, Counter(COUNTER, DECIDED)]
     after = {change[:3]: change.attributes for change in changes if isinstance(change, Change)}
     default = after.get(DEFAULT_USER) or catalog.get(*DEFAULT_USER)
-    if not is_open(default) or not _has_password([*after.values(), *catalog.of_kind("username").values()]):
+    # While `default` is open, no other username has a password: it would have been closed with that.
+    others = catalog.of_kind("username").values() if key == DEFAULT_USER else ()
+    if not is_open(default) or not _has_password([*after.values(), *others]):
         return changes
     return [*changes, *_closing(catalog, default)]
 

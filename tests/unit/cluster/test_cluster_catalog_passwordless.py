@@ -140,6 +140,31 @@ def test_a_password_of_default_itself_leaves_it_enabled(life: Life) -> None:
     assert life.get("username", "default")["enabled"]
 
 
+def test_default_that_loses_its_password_is_disabled_if_others_have_one(life: Life) -> None:
+    life.update("username", "default", password="x")
+    life.create("username", "alice", password="y")
+    assert life.get("username", "default")["enabled"] is True
+    life.update("username", "default", password="")
+    assert life.get("username", "default")["enabled"] is False
+
+
+def test_a_file_of_many_usernames_does_not_look_at_all_of_them_for_each(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of five thousand it took the controller longer than it may be silent."""
+    looks: list[str] = []
+    of_kind = Catalog.of_kind
+
+    def noting(catalog: Catalog, kind: str, vpn: str | None = None) -> Any:
+        looks.append(kind)
+        return of_kind(catalog, kind, vpn)
+
+    monkeypatch.setattr(Catalog, "of_kind", noting)
+    made = life.catalog.apply([["username", "default", f"u{number}", {}] for number in range(50)])
+    assert len(made.report) == 50
+    assert looks.count("username") <= 1
+
+
 def test_what_an_operator_said_counts(life: Life) -> None:
     life.create("username", "alice", password="secret")
     life.update("username", "default", enabled=True)
