@@ -279,7 +279,7 @@ class Client(Closing):
         rest = iter(some)
         while left := length_hint(rest):
             try:
-                await self._inner._publisher.publish_many(rest, math.inf)
+                self._fault = await self._inner._publisher.publish_many(rest, math.inf) or self._fault
             except errors.AngariumError as error:
                 self._fault = error
                 if length_hint(rest) == left:  # nothing is published any more
@@ -289,7 +289,7 @@ class Client(Closing):
         refused: errors.AngariumError | None = None
         try:
             if portion.messages:
-                refused = await self._inner._publisher.publish_some(portion.messages, portion.timeout_s)
+                refused = await self._inner._publisher.publish_many(portion.messages, portion.timeout_s)
         except Exception as error:  # noqa: BLE001 - it is the caller's who waits, whatever it is
             if portion.done.set_running_or_notify_cancel():
                 portion.done.set_exception(error)

@@ -234,10 +234,12 @@ class Client(GuaranteedMessaging, Closing):
             ConnectionLostError: the client is closed, or the connection is lost for good.
         """
         if tracing.active is None:
-            await self._publisher.publish_many(messages, timeout_s)
+            if refused := await self._publisher.publish_many(messages, timeout_s):
+                raise refused
             return
         with tracing.sending_many(tracing.active, messages, self._connection, DeliveryMode.DIRECT) as traced:
-            await self._publisher.publish_many(traced, timeout_s)
+            if refused := await self._publisher.publish_many(traced, timeout_s):
+                raise refused
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until all that was published so far has been matched and handed on by the router.

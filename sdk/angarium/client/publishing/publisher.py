@@ -117,16 +117,10 @@ class Publisher:
         if not self._is_step_scheduled:
             self._begin_step()
 
-    async def publish_many(self, messages: Iterable[Publishable], timeout_s: float | None) -> None:
-        """See `Client.publish_many`."""
-        refused = await self.publish_some(messages, timeout_s)
-        if refused is not None:
-            raise refused
-
-    async def publish_some(
+    async def publish_many(
         self, messages: Iterable[Publishable], timeout_s: float | None
     ) -> errors.AngariumError | None:
-        """Publish messages as `publish_many`, but give why a guaranteed one was refused, the first one."""
+        """See `Client.publish_many`; gives why a guaranteed one was refused, the first one."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         gatherer = self._gatherer
         iterator = iter(messages)
