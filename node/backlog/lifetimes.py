@@ -6,14 +6,15 @@ failed delivery it may wait for its redelivery delay. The first two are wall tim
 restart; the third is not stored and counts on the monotonic clock.
 
 The times of an endpoint are applied here and not stored with the message, so a changed setting also counts for
-messages that are spooled. An expired message that is out stays out: if it comes back it is dead.
+messages that are spooled. They follow it in steps, and nothing expires, becomes due or goes out meanwhile, by the times
+of before (`is_behind`). An expired message that is out stays out: if it comes back it is dead.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from node.backlog.backlog import NO_POSITIONS, PositionSet, runs_of
 from node.backlog.segment import EXPIRED, HELD, POSITION_MAX, READY, TIME_MAX_MS, Segment
@@ -27,8 +28,17 @@ if TYPE_CHECKING:
 
 #: Segments, and runs of delayed messages, that are served in one call of `run`.
 SERVED_MAX: Final = 256
+#: What it costs to give a segment, and each message of it, other times, in steps of `Effort`.
+SEGMENT_STEPS: Final = 10_000
+ROW_STEPS: Final = 250
 #: What settings say of the times of all messages; a redelivery delay begins when it is needed.
 _times_of: Final = attrgetter("respect_ttl", "max_ttl_s", "delivery_delay_ms")
+
+
+class Effort(Protocol):
+    """What is looked at in it; `node.endpoints.effort` has one."""
+
+    left: int
 
 
 class Lifetimes:
@@ -37,16 +47,34 @@ class Lifetimes:
     __slots__ = (
         "_backlog",
         "_delayed",
+        "_effort",
+        "_follow_from",
         "_on_ready",
+        "_only_held",
         "_until",
         "delays",
         "filtered_upto",
+        "is_behind",
     )
 
-    def __init__(self, backlog: Backlog, on_ready: Callable[[Segment, int, int], None]) -> None:
-        """Make the times of a backlog; `on_ready` is told each run that became ready after it was held."""
+    def __init__(
+        self, backlog: Backlog, on_ready: Callable[[Segment, int, int], None], effort: Effort
+    ) -> None:
+        """Make the times of a backlog.
+
+        Args:
+            backlog: the messages.
+            on_ready: is told each run that became ready after it was held.
+            effort: pays for what follows a change.
+        """
         self._backlog = backlog
         self._on_ready = on_ready
+        self._effort = effort
+        #: Whether there are messages whose times are still those before a change: at this position or above it, and
+        #: perhaps only such that are held.
+        self.is_behind = False
+        self._follow_from = 0
+        self._only_held = True
         #: Messages above this position were not seen by the topic endpoint's selector yet: they stay held.
         self.filtered_upto = POSITION_MAX
         #: HELD messages that wait for their redelivery delay; also some that were removed meanwhile.
@@ -90,9 +118,8 @@ class Lifetimes:
 
     def hold_undue(self, segment: Segment, i: int, j: int, wall_ms: int) -> None:
         """Hold the ready rows from `i` to before `j` that may not be delivered yet."""
-        late = bytearray(
-            segment.state[row] == READY and self.due_ms(segment, row) > wall_ms for row in range(i, j)
-        )
+        pairs = zip(segment.state[i:j], self._dues(segment)[i:j], strict=True)
+        late = bytearray(state == READY and due_ms > wall_ms for state, due_ms in pairs)
         for start, end, held in runs_of(late, 0, j - i):
             if held:
                 self._backlog.change(segment, i + start, i + end, READY, HELD)
@@ -104,39 +131,61 @@ class Lifetimes:
         if self.has_expiry(segment):
             segment.expiry = Schedule(self._ends(segment))
         if self.has_delay(segment):
-            segment.delay = Schedule([self.due_ms(segment, i) for i in range(segment.count)])
+            segment.delay = Schedule(self._dues(segment))
         self._arm(segment)
 
     def _ends(self, segment: Segment) -> Sequence[int]:
-        """Give `expires_ms` of every row; for most segments without asking row by row."""
-        if segment.expires is not None and not self._backlog.settings.max_ttl_s:
-            return segment.expires
-        if segment.expires is None and segment.ages is None:
-            return [self.expires_ms(segment, 0)] * segment.count
-        return [self.expires_ms(segment, i) for i in range(segment.count)]
+        """Give `expires_ms` of every row, for most segments without asking row by row; messages may expire."""
+        longest_ms = self._backlog.settings.max_ttl_s * 1000
+        if segment.expires is not None:
+            return (
+                [self.expires_ms(segment, i) for i in range(segment.count)] if longest_ms else segment.expires
+            )
+        return [min(ms, TIME_MAX_MS) for ms in _since_stored(segment, longest_ms)]
+
+    def _dues(self, segment: Segment) -> Sequence[int]:
+        """Give `due_ms` of every row, for most segments without asking row by row."""
+        delay_ms = self._backlog.settings.delivery_delay_ms
+        if segment.due is None or self._backlog.in_order:
+            return _since_stored(segment, delay_ms) if delay_ms else [0] * segment.count
+        return [self.due_ms(segment, i) for i in range(segment.count)] if delay_ms else segment.due
 
     def apply_settings(self, before: LaneSettings, wall_ms: int) -> None:
         """Follow settings; mostly they say of times what those before said."""
         if _times_of(before) == _times_of(self._backlog.settings):
             self.follow_held(wall_ms)
             return
-        for segment in list(self._backlog.segments):
-            self._follow(segment, wall_ms)
+        self._only_held = False
+        self._begin_to_follow(wall_ms)
 
     def follow_held(self, wall_ms: int) -> None:
         """Follow what changes for messages that are held, as `Backlog.in_order` does, and for no others.
 
         Any client may ask for the order, and of millions of messages few are held.
         """
-        if self._backlog.counts[HELD]:
-            for segment in [one for one in self._backlog.segments if HELD in one.state]:
+        if self._backlog.counts[HELD] or self.is_behind:
+            self._begin_to_follow(wall_ms)
+
+    def _begin_to_follow(self, wall_ms: int) -> None:
+        self.is_behind, self._follow_from = True, 0
+        self.follow(wall_ms)
+
+    def follow(self, wall_ms: int) -> None:
+        """Go on with what a change means for messages that are there, as far as there is effort."""
+        for segment in self._backlog.segments_from(self._follow_from):
+            if self._effort.left <= 0:
+                return
+            self._follow_from = segment.last + 1
+            self._effort.left -= SEGMENT_STEPS
+            if not self._only_held or HELD in segment.state:
+                self._effort.left -= ROW_STEPS * segment.count
                 self._follow(segment, wall_ms)
+        self.is_behind, self._only_held = False, True
 
     def _follow(self, segment: Segment, wall_ms: int) -> None:
         self.watch(segment)
         if HELD in segment.state:
-            rows = range(segment.count)
-            for i, j in _spans([row for row in rows if self.due_ms(segment, row) <= wall_ms]):
+            for i, j in _spans([i for i, due_ms in enumerate(self._dues(segment)) if due_ms <= wall_ms]):
                 self._release(segment, i, j)
 
     def _arm(self, segment: Segment) -> None:
@@ -173,7 +222,9 @@ class Lifetimes:
             self._until = self._until or {}
 
     def run(self, now_ms: int, wall_ms: int) -> bool:
-        """Expire what expired and make ready what is due; tells whether more is due than one call does."""
+        """Expire what expired and make ready what is due; tells whether more is due, or may be, than one call does."""
+        if self.is_behind:
+            return True
         timers, delays = self._backlog.timers, self.delays
         if timers.count:
             for first, _ in timers.take(wall_ms, SERVED_MAX):
@@ -253,6 +304,7 @@ class Lifetimes:
     def clear(self) -> None:
         """Forget all delays; the backlog was purged."""
         self._delayed, self.delays, self._until = NO_POSITIONS, NO_TIMES, None
+        self.is_behind, self._only_held = False, True
 
     def validate(self) -> None:
         """Check the structures."""
@@ -260,6 +312,12 @@ class Lifetimes:
         self.delays.validate()
         assert not NO_POSITIONS.count
         assert self._until is None or self.delays.count
+
+
+def _since_stored(segment: Segment, ms: int) -> list[int]:
+    """Give for every row the wall ms so long after it was spooled."""
+    at_ms = segment.stored_ms + ms
+    return [at_ms] * segment.count if segment.ages is None else [at_ms + age for age in segment.ages]
 
 
 def _spans(rows: list[int]) -> list[tuple[int, int]]:

@@ -118,7 +118,7 @@ class Lane:
         self._consumers.delivered_upto = start.delivered_upto
         recovered_upto = start.delivered_upto if start.recovered_upto is None else start.recovered_upto
         readied = self._consumers.readied
-        self._lifetimes = Lifetimes(self._backlog, readied)
+        self._lifetimes = Lifetimes(self._backlog, readied, sources.effort)
         self._outcomes = Outcomes(self._backlog, self._lifetimes, readied)
         #: Flows that are handed off, in the order of their unbinds.
         self._closing: dict[int, Flow] = {}
@@ -241,7 +241,12 @@ class Lane:
         if self.flows or self.lease is not None or self.has_lease_news or self.holdings.is_used:
             return False
         backlog = self._backlog
-        if backlog.changed or self._is_timed or backlog.counts[READY] != backlog.messages:
+        if (
+            backlog.changed
+            or self._is_timed
+            or self._lifetimes.is_behind
+            or backlog.counts[READY] != backlog.messages
+        ):
             return False
         return not (self.settings.selector or self.settings.retains)
 
@@ -451,7 +456,7 @@ class Lane:
         self._now, self._wall_ms = now, wall_ms
         self.more = self.barred = self._is_short = False
         self._resume_at = None
-        if not self.flows or not self.settings.egress_enabled:
+        if not self.flows or not self.settings.egress_enabled or self._lifetimes.is_behind:
             return []
         # Nothing that has expired may go out, so expiry comes first, in steps.
         if self._is_timed and self._may_expire and self._lifetimes.run(round(now * 1000), wall_ms):
@@ -481,6 +486,8 @@ class Lane:
         self._now, self._wall_ms = now, wall_ms
         if self.retained is not None:
             self.retained.run(self.next_position)
+        if self._lifetimes.is_behind:
+            self._lifetimes.follow(wall_ms)
         if self._is_timed and self._may_expire:
             self._lifetimes.run(round(now * 1000), wall_ms)
         if self.settings.egress_enabled:
@@ -508,7 +515,7 @@ class Lane:
         """Whether `tick` or `hand_out` would go on where they stopped if there is effort again."""
         is_filtering = self._lifetimes.filtered_upto < self.next_position - 1
         is_free = self.settings.egress_enabled and self._topic_selector.resume_at is None
-        if self._is_short or (is_filtering and is_free):
+        if self._is_short or self._lifetimes.is_behind or (is_filtering and is_free):
             return True
         return self.retained is not None and self.retained.is_behind(self.next_position)
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from angarium import wire
+from node.backlog.lifetimes import SEGMENT_STEPS
 from node.endpoints.effort import STEPS_PER_MS, STEPS_PER_TURN, Effort, Payer
 from node.home.home import HomeLimits
 from node.selectors import compile_selector
@@ -276,3 +277,27 @@ def test_no_selector_takes_longer_than_some_milliseconds_for_a_message(selector:
         took.append(time.process_time() - began)
     assert min(took) < 0.02
     assert selects.steps < DEAREST_STEPS
+
+
+# -- other times for what is there -----------------------------------------------------------------------------
+
+
+def test_messages_that_follow_other_times_keep_no_other_queue_waiting() -> None:
+    driven = started()
+    driven.lanes({LANE: settings_of("q", delivery_delay_ms=60_000)})
+    count = 10 * STEPS_PER_TURN // SEGMENT_STEPS
+    for _ in range(count):
+        driven.store(([LANE], [row_of(0)]), producer=None)
+    driven.settle_down()
+    driven.bind(LANE, flow=1)
+    driven.bind(OTHER, flow=2)
+    driven.settle_down()
+    driven.lanes({LANE: settings_of("q")})
+    driven.store(([OTHER], [row_of(0)]), producer=None)
+    for _ in range(3):
+        driven.tick()
+        driven.write()
+    assert driven.delivered[2].order == [1]
+    assert 1 not in driven.delivered, "they are not all looked at"
+    driven.settle_down(1)
+    assert len(driven.delivered[1].order) == count

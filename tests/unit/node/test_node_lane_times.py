@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from node.backlog.lifetimes import SERVED_MAX, Lifetimes
+from node.backlog.lifetimes import SEGMENT_STEPS, SERVED_MAX, Lifetimes
 from node.endpoints.topic_selector import EXAMINED_MAX
 from tests.share import short
 from tests.unit.node.lane_driver import ACCEPTED, FAILED, Driver, checked_drivers, row
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from node.backlog.segment import Segment
 
 make = pytest.fixture(checked_drivers)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Segment]:
+    """The segments that got other times, in order."""
+    seen: list[Segment] = []
+    watch = Lifetimes.watch
+
+    def noted(lifetimes: Lifetimes, segment: Segment) -> None:
+        seen.append(segment)
+        watch(lifetimes, segment)
+
+    monkeypatch.setattr(Lifetimes, "watch", noted)
+    return seen
 
 
 def later(driver: Driver, ms: int) -> None:
@@ -259,7 +276,7 @@ def test_without_that_consumer_the_settings_count_again(make: type[Driver]) -> N
 
 @pytest.mark.parametrize("what", ["order", "lease", "settings"])
 def test_what_changes_the_times_of_few_messages_looks_at_no_others(
-    make: type[Driver], monkeypatch: pytest.MonkeyPatch, what: str
+    make: type[Driver], watched: list[Segment], what: str
 ) -> None:
     """A million messages with a time to live took a fifth of a second, each time a client came that asks for order."""
     driver = make()
@@ -268,29 +285,99 @@ def test_what_changes_the_times_of_few_messages_looks_at_no_others(
     driver.pass_ms(10)
     driver.tick()
     held = driver.put(row(0, ttl=60_000, delay=1_000), row(1))
-    seen: list[Segment] = []
-    watch = Lifetimes.watch
-
-    def watched(lifetimes: Lifetimes, segment: Segment) -> None:
-        seen.append(segment)
-        watch(lifetimes, segment)
-
-    monkeypatch.setattr(Lifetimes, "watch", watched)
+    watched.clear()
     if what == "settings":
         driver.configure(egress_enabled=False, dead_message_queue="other")
         driver.configure(egress_enabled=True)
-        assert seen == [held, held]
+        assert watched == [held, held]
         return
     if what == "lease":
         driver.lane.leasing.take("g", 60_000, driver.now, driver.wall_ms)
     else:
         driver.bind(1, in_order=True)
-    assert seen == [held]
+    assert watched == [held]
     driver.lane.leasing.end(driver.wall_ms)
     driver.unbind(1)
-    assert seen == [held]
+    assert watched == [held]
     later(driver, 60_000)
     assert driver.states() == {102: "ready"}, "all others have lived"
+
+
+def changed_in_steps(driver: Driver, watched: list[Segment], change: Callable[[], object]) -> int:
+    """Change what all times follow, with effort for a few segments in a turn; gives how many turns that took."""
+    turn = 5 * SEGMENT_STEPS
+    driver.effort.left = turn
+    watched.clear()
+    change()
+    for turns in range(1, 1_000):
+        assert len(watched) <= 5, "one step looks at a few segments"
+        if not driver.lane.wants_effort:
+            driver.effort.left = 1 << 40
+            return turns
+        assert not driver.lane.may_rest
+        assert driver.deliver() == {}, "by the times of before it might be too late, or too early"
+        watched.clear()
+        driver.effort.left = turn
+        driver.tick()
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"max_ttl_s": 1}, {"respect_ttl": False}, {"delivery_delay_ms": 0}, {"delivery_delay_ms": 60_000}],
+)
+def test_messages_follow_other_times_in_steps_and_nothing_goes_out_between_them(
+    make: type[Driver], watched: list[Segment], change: dict[str, int]
+) -> None:
+    """A million messages took half a second, and nine times as many as long as a worker may hang."""
+    driver = make(delivery_delay_ms=5_000, max_ttl_s=100)
+    segments = [driver.put(row(0, ttl=20_000), row(1)) for _ in range(100)]
+    driver.pass_ms(2_000)
+    driver.bind(1)
+    assert changed_in_steps(driver, watched, lambda: driver.configure(**change)) > 10
+    assert len(driver.deliver().get(1, [])) == (200 if change == {"delivery_delay_ms": 0} else 0)
+    assert driver.lane.messages == (0 if "max_ttl_s" in change else 200)
+    later(driver, 4_000)
+    left = {"max_ttl_s": 0, "respect_ttl": 200, "delivery_delay_ms": 0}[next(iter(change))]
+    assert len(driver.deliver().get(1, [])) == left
+    assert [one.live for one in segments] == [0 if "max_ttl_s" in change else 2] * 100
+
+
+@pytest.mark.parametrize("who", ["consumer", "lease"])
+def test_held_messages_are_let_go_in_steps_for_who_asks_for_the_order(
+    make: type[Driver], watched: list[Segment], who: str
+) -> None:
+    driver = make()
+    for _ in range(100):
+        driver.fill(2, delay=60_000)
+    if who == "lease":
+        take = partial(driver.lane.leasing.take, "g", 60_000)
+        assert changed_in_steps(driver, watched, lambda: take(driver.now, driver.wall_ms)) > 10
+        assert set(driver.states().values()) == {"ready"}
+        return
+    assert changed_in_steps(driver, watched, lambda: driver.bind(1, in_order=True)) > 10
+    assert driver.deliver() == {1: list(range(1, 201))}
+
+
+def test_a_change_while_messages_follow_another_one_counts_for_all_of_them(
+    make: type[Driver], watched: list[Segment]
+) -> None:
+    driver = make(delivery_delay_ms=60_000)
+    for _ in range(20):
+        driver.fill(2)
+    driver.effort.left = 1
+    driver.configure(max_ttl_s=2)
+    assert changed_in_steps(driver, watched, lambda: driver.bind(1, in_order=True)) > 2
+    driver.effort.left = 1
+    driver.configure(delivery_delay_ms=0)
+    assert driver.lane.purge() == 40
+    assert not driver.lane.wants_effort
+    driver.effort.left = 1 << 40
+    driver.fill(1)
+    assert driver.deliver() == {1: [41]}
+    later(driver, 2_000)
+    assert driver.unbind(1) == []
+    assert driver.lane.messages == 0
 
 
 def test_the_delay_of_the_endpoint_counts_in_order_too(make: type[Driver]) -> None:
