@@ -601,6 +601,8 @@ class Home:
             parts.repacking.work(now)
         if parts.changes.left_over:
             parts.changes.work()
+        if self.writing.may_sweep:
+            self.writing.sweep(now)
         if self._operations.is_busy:
             self._operations.work()
 
@@ -632,6 +634,7 @@ class Home:
             or self._flows.waiting
             or self._line.frames
             or self._operations.is_busy
+            or self.writing.may_sweep
             or parts.retained_reads.is_short
         ):
             return now

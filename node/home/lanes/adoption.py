@@ -315,7 +315,7 @@ class Adoptions:
             return
         if one.held.lane_id in self._early.ending:
             one.buried = self._writing.buried + 1
-        may_begin = one.counting.key is not None or self._writing.cleared >= one.buried
+        may_begin = one.counting.key is not None or self._writing.is_cleared(one.buried)
         sources = self.others.sources(one.names, one.held.lane_id) if may_begin else []
         if not sources or not one.is_as_found(sources):
             self._wait(one, is_outdated=bool(sources) or len(one.parts) > 1)

@@ -204,7 +204,7 @@ class EarlyCopies:
         one = min(self.by_lane.values(), key=lambda one: one.next_try)
         if one.next_try > now:
             return
-        source = self._others.read(one.name) if self._writing.cleared >= one.buried else None
+        source = self._others.read(one.name) if self._writing.is_cleared(one.buried) else None
         if source is None:
             one.next_try = now + LOOK_S
         else:

@@ -179,8 +179,7 @@ class LaneChanges:
         self._lanes.rows[held] = None
         if held.stored < held.tail:
             self._writing.hold_back(held, held.accepted)
-        for segment in held.lane.take_changed():
-            self._writing.note(held, segment, now)
+        self._writing.abandon(held.lane.take_changed())
         for segment in held.waiting:
             messages += segment.live
             self._writing.discard(segment, now)
@@ -193,8 +192,9 @@ class LaneChanges:
 
     def delete(self, held: HeldLane, now: float, wall_ms: int) -> list[FlowEvent]:
         """Delete a lane with everything that belongs to it; tells its flows."""
-        for segment in (*held.lane.take_changed(), *held.lane.segments):
-            self._writing.discard(segment, now)
+        if held.lane.messages:
+            held.lane.purge()
+        self._writing.abandon(held.lane.take_changed())
         self._adoptions.drop(held, now)
         self._staging.drop_lane(held, now)
         events = self.set_aside(held, now, wall_ms)

@@ -322,7 +322,7 @@ class Blocks:
         for block_id, block in self._blocks.items():
             assert block_id == block.id < self.next_id
             assert block.is_written or block_id in self._fresh
-            assert all(segment.block == block_id and segment.live for segment in block.segments)
+            assert all(segment.block == block_id for segment in block.segments)
         assert all(block_id in self._blocks for block_id in self._fresh)
         for cache in (self._batches, self._rows, self._raws):
             cache.validate()

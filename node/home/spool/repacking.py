@@ -173,6 +173,8 @@ class Repacking:
         held = [one for one in map(self._lanes.get, lanes) if one is not None]
         for one in held:
             self._writing.collect(one, now)
+        for segment in [one for block in chosen for one in block.segments if not one.live]:
+            self._writing.discard(segment, now)  # of a lane that was emptied or deleted
         chosen = [
             block
             for block in chosen

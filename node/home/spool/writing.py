@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Segments without messages whose records one write deletes; a purge of millions goes on in the next ones.
 DEAD_PER_WRITE: Final = 4_000
+#: Segments of lanes that were emptied or deleted that are let go in one turn, 1 ms.
+SWEPT_PER_TURN: Final = 150
 #: After a write found the disk full everything is tried again.
 FULL_RETRY_S: Final = 1.0
 
@@ -127,6 +129,10 @@ class Writing:
         #: How many such segments there ever were, and how many of them are deleted; the first ones first.
         self.buried = 0
         self.cleared = 0
+        #: Segments of lanes that were emptied or deleted, by the number of that loss; what is on disk besides says that
+        #: they do not count. And how many had been buried when the last of them was.
+        self._abandoned: deque[tuple[int, list[Segment]]] = deque()
+        self._swept_upto = 0
         #: Segments on disk that lost some messages or tried some: until when that is to be durable, and the number
         #: of their first loss.
         self._partial: dict[Segment, tuple[float, int]] = {}
@@ -201,6 +207,35 @@ class Writing:
             self._note_unwritten(block)
         return block.is_written
 
+    def abandon(self, segments: list[Segment]) -> None:
+        """Let go of segments without messages whose lane was emptied or deleted; `sweep` does that."""
+        if not segments:
+            return
+        for segment in segments:
+            self._partial.pop(segment, None)
+        self.noted += 1
+        self._abandoned.append((self.noted, segments))
+
+    @property
+    def may_sweep(self) -> bool:
+        """Whether `sweep` has something to do: what it finds is deleted before it goes on."""
+        return bool(self._abandoned) and len(self._dead) < DEAD_PER_WRITE
+
+    def sweep(self, now: float) -> None:
+        """Let go of some more segments of lanes that were emptied or deleted."""
+        for _ in range(SWEPT_PER_TURN):
+            if not self._abandoned:
+                break
+            segments = self._abandoned[0][1]
+            self.discard(segments.pop(), now)
+            if not segments:
+                self._abandoned.popleft()
+                self._swept_upto = self.buried
+
+    def is_cleared(self, buried: int) -> bool:
+        """Tell whether so many segments are deleted, and all of lanes that were deleted: their keys may come again."""
+        return not self._abandoned and self.cleared >= max(buried, self._swept_upto)
+
     def _note_unwritten(self, block: Block) -> None:
         self.noted += 1
         self._unwritten.setdefault(block.id, self.noted)
@@ -245,11 +280,6 @@ class Writing:
             self._dead_due = now + self._ack_delay_s
         self._dead.append(dead)
         self.buried += 1
-
-    @property
-    def backlog(self) -> int:
-        """Segments that wait for their deletion."""
-        return len(self._dead)
 
     # -- writes ----------------------------------------------------------------------------------------------
 
@@ -406,6 +436,8 @@ class Writing:
         partial.update(held_back)
         stored = dict.fromkeys(store.block.id for store in write.stores if store.block is not None)
         waiting = [number for block_id, number in self._unwritten.items() if block_id not in stored]
+        if self._abandoned:
+            waiting.append(self._abandoned[0][0])
         if self._dead:
             waiting.append(self._dead[0].number)
         if partial:
@@ -506,7 +538,7 @@ class Writing:
         """Give counters and sizes."""
         return {
             **self._counts,
-            "segments_to_delete": len(self._dead),
+            "segments_to_delete": len(self._dead) + sum(len(one) for _, one in self._abandoned),
             "segments_to_update": len(self._partial),
             "spool_full": int(self.full_until is not None or self.look_at is not None),
         }
