@@ -47,7 +47,7 @@ SPLICES_MAX: Final = 64
 #: A reading waits so long at most for rounds that were under way: as long as for a home that starts.
 SPLICE_S: Final = 10.0
 #: Of a Message VPN: requests with new filters that rounds may lack; what comes beyond is as if it came later. And
-#: rounds that wait before their endpoints and are looked at for these.
+#: rounds that wait before their endpoints, are to be retained and are given to these.
 WAITING_MAX: Final = 100
 UNADMITTED_MAX: Final = 32
 #: How often it is looked whether they have retired, and at how many of these at once, all readings together: 1 ms.
@@ -197,9 +197,9 @@ class Retained:
         direct = [one for one in filters if one.kind != wire.KIND_SHARED]
         if not direct:
             return lambda: None
-        for a_round in filter(self._is_retained, islice(self._unadmitted(), UNADMITTED_MAX)):
-            self._match_late(a_round, direct)
         vpn_id = direct[0].vpn_id
+        for a_round in islice(self._unadmitted_in(vpn_id), UNADMITTED_MAX):
+            self._match_late(a_round, direct)
         if sum(one.filters[0].vpn_id == vpn_id for one in self.waiting if one.filters) >= WAITING_MAX:
             return lambda: None
         splice = Splice("", direct, None, inf)

@@ -274,6 +274,24 @@ class TestSplice:
         retaining.commit()
         assert client.payloads() == [b"comes first", b"retained last"]
 
+    def test_whatever_else_waits_before_its_endpoints(
+        self, retaining: PublishNode, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(retained, "UNADMITTED_MAX", 1)
+        others = [retaining.publisher(f"other{number}") for number in range(3)]
+        retaining.queue("q", FREE, home=[0, 1], access_type="non-exclusive")
+        retaining.hold()
+        keep(publisher, **{FREE: b"before"})
+        retaining.change("q", partition_count=2)
+        for other in others:
+            other.publish((FREE, b"is not retained"))
+        keep(publisher, **{FREE: b"retained last"})
+        assert retaining.router.publishing.spooling.waiting_rounds == 4
+        client = retaining.client()
+        client.subscribe(FREE)
+        retaining.commit()
+        assert client.payloads() == [b"retained last"]
+
     def test_new_filters_are_watched_until_no_round_can_lack_them(
         self, retaining: PublishNode, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
     ) -> None:
