@@ -21,16 +21,20 @@ from node.backlog.segment import EXPIRED, HELD, POSITION_MAX, READY, TIME_MAX_MS
 from node.backlog.time_index import NO_TIMES, Schedule, TimeIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from angarium_server.frames.settings import LaneSettings
     from node.backlog.backlog import Backlog
 
 #: Segments, and runs of delayed messages, that are served in one call of `run`.
 SERVED_MAX: Final = 256
-#: What it costs to give a segment, and each message of it, other times, in steps of `Effort`.
+#: What it costs to give a segment, and each message of it, other times, in steps of `Effort`; and to let a message
+#: expire, or become ready.
 SEGMENT_STEPS: Final = 10_000
 ROW_STEPS: Final = 250
+DUE_STEPS: Final = 1_000
+#: Messages of a segment that are served at once.
+SERVED_ROWS_MAX: Final = 1_000
 #: What settings say of the times of all messages; a redelivery delay begins when it is needed.
 _times_of: Final = attrgetter("respect_ttl", "max_ttl_s", "delivery_delay_ms")
 
@@ -226,36 +230,48 @@ class Lifetimes:
         if self.is_behind:
             return True
         timers, delays = self._backlog.timers, self.delays
-        if timers.count:
-            for first, _ in timers.take(wall_ms, SERVED_MAX):
-                segment = self._backlog.segments.find(first)
-                assert segment is not None
-                segment.timer = 0
-                self._serve(segment, wall_ms)
-        if delays.count:
-            for first, count in delays.take(now_ms, SERVED_MAX):
-                for i, j in self._over(range(first, first + count), now_ms):
-                    self._end_delay(i, j - 1)
-            if not delays.count:
-                self._until = None
+        for first, _ in self._take_due(timers, wall_ms):
+            segment = self._backlog.segments.find(first)
+            assert segment is not None
+            segment.timer = 0
+            self._effort.left -= SEGMENT_STEPS + DUE_STEPS * self._serve(segment, wall_ms)
+        for first, count in self._take_due(delays, now_ms):
+            self._effort.left -= DUE_STEPS * count
+            for i, j in self._over(range(first, first + count), now_ms):
+                self._end_delay(i, j - 1)
+        if not delays.count:
+            self._until = None
         return self._is_due(timers, wall_ms) or self._is_due(delays, now_ms)
+
+    def _take_due(self, index: TimeIndex, now_ms: int) -> Iterator[tuple[int, int]]:
+        """Take runs that are due, as far as there is effort."""
+        for _ in range(SERVED_MAX):
+            taken = index.take(now_ms, 1) if index.count and self._effort.left > 0 else ()
+            if not taken:
+                return
+            yield taken[0]
 
     @staticmethod
     def _is_due(index: TimeIndex, now_ms: int) -> bool:
         next_ms = index.next_ms() if index.count else None
         return next_ms is not None and next_ms <= now_ms
 
-    def _serve(self, segment: Segment, wall_ms: int) -> None:
+    def _serve(self, segment: Segment, wall_ms: int) -> int:
+        """Let rows of a segment expire, or go, whose time has come; gives how many were looked at."""
+        served = 0
         if segment.expiry is not None:
-            rows = segment.expiry.take(partial(self.expires_ms, segment), wall_ms)
+            rows = segment.expiry.take(partial(self.expires_ms, segment), wall_ms, SERVED_ROWS_MAX)
+            served += len(rows)
             for i, j in _spans(rows):
                 self._expire(segment, i, j)
         if segment.delay is not None and segment.live:
-            rows = segment.delay.take(partial(self.due_ms, segment), wall_ms)
+            rows = segment.delay.take(partial(self.due_ms, segment), wall_ms, SERVED_ROWS_MAX)
+            served += len(rows)
             for i, j in _spans(rows):
                 self._release(segment, i, j)
         if segment.live:
             self._arm(segment)
+        return served
 
     def _expire(self, segment: Segment, i: int, j: int) -> None:
         for start, end, state in list(runs_of(segment.state, i, j)):

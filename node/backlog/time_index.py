@@ -120,17 +120,19 @@ class Schedule:
         """Give the row that is due next, -1 if there is none."""
         return self._order[self._at] if self._at < len(self._order) else -1
 
-    def take(self, time_of: Callable[[int], int], upto: int) -> list[int]:
-        """Pass by the rows whose time is `upto` or before, and give them.
+    def take(self, time_of: Callable[[int], int], upto: int, limit: int) -> list[int]:
+        """Pass by the rows whose time is `upto` or before, and give them, at most `limit`.
 
         Args:
             time_of: gives the time of a row; the same times as at the start, or all changed in a way that
                 keeps their order.
             upto: ms.
+            limit: those behind them are given by the next call.
         """
         start = at = self._at
         order = self._order
-        while at < len(order) and time_of(order[at]) <= upto:
+        end = min(len(order), start + limit)
+        while at < end and time_of(order[at]) <= upto:
             at += 1
         self._at = at
         return list(order[start:at])

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 #: Consumers may settle what they had out for so long after the lane was leased.
 GRACE_S: Final = 5.0
-#: Rounds of expiry before a plan; each serves hundreds of segments.
-EXPIRY_ROUNDS_MAX: Final = 10_000
 
 
 class Planned(NamedTuple):
@@ -168,8 +166,12 @@ class Leasing:
 
     # --- plan and acknowledge ---------------------------------------------------------------------------
 
-    def plan(self, start: int, upto: int, messages: int, size: int, now_ms: int, wall_ms: int) -> Planned:
+    def plan(
+        self, start: int, upto: int, messages: int, size: int, now_ms: int, wall_ms: int
+    ) -> Planned | None:
         """Give the range that the group has from now on: one message at least, if the first one may be had.
+
+        None: some have expired that did not go yet, or are due; it is to be asked again.
 
         Args:
             start: the first position.
@@ -184,9 +186,8 @@ class Leasing:
         """
         lease = self.lease
         assert lease is not None
-        for _ in range(EXPIRY_ROUNDS_MAX):
-            if not self._lifetimes.run(now_ms, wall_ms):
-                break
+        if self._lifetimes.run(now_ms, wall_ms):
+            return None
         start = max(start, lease.acknowledged)
         end, runs = self._look_ahead(lease, start, upto, messages, size)
         lease.extend(start, end)

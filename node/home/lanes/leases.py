@@ -3,7 +3,8 @@
 Whatever may change, or tells what did, is answered when it is durable, with everything that was stored before it: what
 a group was told is true after a crash, too. A session keeps a note in the lane of its queue, which is written with what
 it has settled; and one in the lane of each queue that it shares, with what it holds there. All verbs may be asked
-twice. A lane that is being taken over answers when it is here.
+twice. A lane that is being taken over answers when it is here; one in which very many messages have expired plans when
+they are gone.
 
 No I/O, no clock; `node.home.home` uses this.
 """
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from node.home.spool.stores import PendingStores
     from node.home.spool.writing import Writing
 
-#: Questions that wait for lanes that are being taken over; the oldest is answered with 50320 first.
+#: Questions that wait for their lanes; the oldest is answered with 50320 first.
 WAITING_MAX: Final = 10_000
 
 #: Verbs whose answer tells nothing that has to be durable.
@@ -74,7 +75,7 @@ class Leases:
         #: Tells the router what becomes of flows.
         self._tell = tell
         self._outbox = outbox
-        #: Questions about lanes that are being taken over, in order.
+        #: Questions that lanes cannot answer yet, in order.
         self.waiting: list[LeaseFrame] = []
         #: Lane -> how many of its notes are not on disk; no zeros.
         self._keeping: Counter[int] = Counter()
@@ -103,12 +104,12 @@ class Leases:
         """Take a LEASE."""
         self._now, self._wall_ms = now, wall_ms
         self._counts["lease_questions"] += 1
+        self._take(header)
+
+    def _take(self, header: LeaseFrame) -> None:
         held = self._lanes.get(header.lane)
         if held is not None and held.importing:
-            self.waiting.append(header)
-            if len(self.waiting) > WAITING_MAX:
-                late = self.waiting.pop(0)
-                self._refuse(late, errors.error_for(errors.HOME_NOT_READY, "the lane is being taken over"))
+            self._wait(header)
             return
         try:
             if held is None:
@@ -117,15 +118,25 @@ class Leases:
         except errors.AngariumError as error:
             self._refuse(header, error)
 
+    def _wait(self, header: LeaseFrame) -> None:
+        self.waiting.append(header)
+        if len(self.waiting) > WAITING_MAX:
+            late = self.waiting.pop(0)
+            self._refuse(late, errors.error_for(errors.HOME_NOT_READY, "the lane is being taken over"))
+
     def work(self, now: float, wall_ms: int) -> None:
-        """Go on with what waited for lanes that are here by now."""
+        """Go on with what waited for lanes that can answer by now."""
+        self._now, self._wall_ms = now, wall_ms
         waiting, self.waiting = self.waiting, []
         for header in waiting:
-            self.take(header, now, wall_ms)
+            self._take(header)
 
     def _carry_out(self, header: LeaseFrame, held: HeldLane) -> None:
         kind = type(header.verb)
         value = self._verbs[kind](held, header.verb)
+        if kind is PlanRange and value is None:
+            self._wait(header)
+            return
         answer = LeaseAnswer(header, value)
         if kind in _FIGURES or (kind is ReadNote and header.lane not in self._keeping):
             self.answer(answer)
@@ -190,7 +201,7 @@ class Leases:
         found = held.lane.leasing.find_time(wish.wall_ms)
         return held.lane.next_position if found is None else found
 
-    def _plan(self, held: HeldLane, wish: PlanRange) -> tuple[int, int, int, int]:
+    def _plan(self, held: HeldLane, wish: PlanRange) -> tuple[int, int, int, int] | None:
         lane = held.lane
         lane.leasing.demand(wish.group, wish.epoch, self._now)
         upto = min(wish.end or POSITION_MAX, lane.next_position)

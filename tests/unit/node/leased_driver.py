@@ -41,11 +41,14 @@ class LeasedDriver(Driver):
     def plan(self, start: int, *, end: int = 0, messages: int = PLENTY, size: int = PLENTY) -> Planned:
         upto = min(end or PLENTY, self.lane.next_position)
         self.leasing.demand(GROUP, 0, self.now)
-        planned: Planned = self.leasing.plan(
-            start, upto, messages, size, round(self.now * 1000), self.wall_ms
-        )
-        self.keep()
-        return planned
+        for _ in range(100):
+            planned: Planned | None = self.leasing.plan(
+                start, upto, messages, size, round(self.now * 1000), self.wall_ms
+            )
+            if planned is not None:
+                self.keep()
+                return planned
+        raise AssertionError("messages expire and expire")
 
     def acknowledge(self, end: int) -> int:
         self.leasing.demand(GROUP, 0, self.now)

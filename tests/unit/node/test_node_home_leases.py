@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from angarium import errors, wire
+from node.backlog.lifetimes import Lifetimes
 from node.home.lanes import adoption
 from node.home.spool import layout
 from storage.spool import Table
 from tests.unit.node.adopting_home import LANES, new_home
 from tests.unit.node.driven_home import LANE, OTHER, ROUTER, DrivenHome, rows_of, settings_of, started
+
+if TYPE_CHECKING:
+    from node.backlog.segment import Segment
 
 pytestmark = pytest.mark.requirement("R221")
 
@@ -276,6 +280,38 @@ def test_a_leased_lane_comes_to_its_new_home_with_lease_and_plan(monkeypatch: py
     driven.kill()
     driven.start(ROUTER, LANES)
     assert driven.leased_at_once("open", "g", HOUR_MS)["continued"] is True
+
+
+def test_a_plan_waits_in_turns_until_very_many_messages_have_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It let a million expire before it was answered, and everybody else waited for that."""
+    driven = leased(messages=2)
+    for _ in range(20):
+        driven.store(([LANE], rows_of(1_000, meta=(1_000, 0, None, None))), producer=None)
+    driven.store(([LANE], rows_of(1)), producer=None)
+    driven.settle_down()
+    served: list[int] = []
+    serve = Lifetimes._serve
+
+    def noted(lifetimes: Lifetimes, segment: Segment, wall_ms: int) -> int:
+        served.append(serve(lifetimes, segment, wall_ms))
+        return served[-1]
+
+    monkeypatch.setattr(Lifetimes, "_serve", noted)
+    driven.pass_time(2)
+    before = driven.home.stats()["lease_questions"]
+    reference = driven.lease("plan", "g", 0, 1, 0, ALL, 1 << 40)
+    turns = 0
+    while reference not in driven.leased:
+        assert sum(served) <= 2_000
+        served.clear()
+        driven.tick()
+        driven.write()
+        turns += 1
+        assert turns < 100
+    assert turns > 10
+    code, planned = driven.leased[reference]
+    assert (code, planned[:3]) == (0, [1, 20_004, 3])
+    assert driven.home.stats()["lease_questions"] == before + 1
 
 
 @pytest.mark.parametrize("is_leased", [True, False])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from node.backlog.lifetimes import SEGMENT_STEPS, SERVED_MAX, Lifetimes
+from node.backlog.lifetimes import DUE_STEPS, SEGMENT_STEPS, SERVED_MAX, SERVED_ROWS_MAX, Lifetimes
 from node.endpoints.topic_selector import EXAMINED_MAX
 from tests.share import short
 from tests.unit.node.lane_driver import ACCEPTED, FAILED, Driver, checked_drivers, row
@@ -176,6 +176,40 @@ def test_expiry_works_in_steps_and_nothing_expired_goes_out_between_them(make: t
     assert due is not None
     assert due <= driver.now
     assert driver.deliver() == {1: [SERVED_MAX + 6]}
+
+
+@pytest.mark.parametrize("what", ["the limit of the endpoint", "times of their own", "delay", "redelivery"])
+def test_very_many_messages_whose_time_comes_at_once_go_in_steps(make: type[Driver], what: str) -> None:
+    """Large segments of a backlog that expired at once took a quarter of a second in a turn."""
+    settings: dict[str, dict[str, Any]] = {
+        "the limit of the endpoint": {"max_ttl_s": 1},
+        "redelivery": {"redelivery_delay": (1000, 1000, 100)},
+    }
+    driver = make(**settings.get(what, {}))
+    fields: dict[str, Any] = {"times of their own": {"ttl": 1_000}, "delay": {"delay": 1_000}}.get(what, {})
+    turn = 500 * DUE_STEPS
+    for _ in range(4):
+        driver.fill(2 * SERVED_ROWS_MAX, **fields)
+    driver.bind(1)
+    if what == "redelivery":
+        driver.deliver()
+        for first in range(1, 8 * SERVED_ROWS_MAX, 500):
+            driver.settle(1, FAILED, (first, first + 499))
+    driver.pass_ms(1_000)
+    turns = 0
+    while (due := driver.lane.next_due()) is not None and due <= driver.now:
+        before = driver.lane.stats()
+        driver.effort.left = turn
+        driver.tick()
+        after = driver.lane.stats()
+        changed = abs(before["messages"] - after["messages"]) + abs(before["held"] - after["held"])
+        assert changed <= 500 + SERVED_ROWS_MAX
+        turns += 1
+        assert turns < 100
+    assert turns > 4
+    driver.effort.left = 1 << 40
+    left = 0 if "time" in what or "limit" in what else 8 * SERVED_ROWS_MAX
+    assert len(driver.deliver().get(1, [])) == left
 
 
 # --- delivery delay ---------------------------------------------------------------------------------------------

@@ -119,13 +119,16 @@ def test_a_schedule_gives_each_row_with_a_time_once_in_order(times: list[int], s
     schedule = Schedule(times)
     taken: list[int] = []
     for upto in sorted(steps):
-        rows = schedule.take(times.__getitem__, upto)
+        rows: list[int] = []
+        while some := schedule.take(times.__getitem__, upto, 3):
+            assert len(some) <= 3
+            rows += some
         assert all(times[row] <= upto for row in rows)
         taken += rows
         left = [time for time in times if time > upto]
         following = schedule.next_row()
         assert (times[following] if following >= 0 else None) == min(left, default=None)
-    taken += schedule.take(times.__getitem__, 1000)
+    taken += schedule.take(times.__getitem__, 1000, 1 << 16)
     assert sorted(taken) == [row for row, time in enumerate(times) if time]
     assert [times[row] for row in taken] == sorted(time for time in times if time)
     assert schedule.next_row() == -1
