@@ -46,6 +46,8 @@ SPARSE_BYTES: Final = 16 << 10
 STEP_ROWS: Final = 1_024
 STEP_BYTES: Final = 512 << 10
 STEP_BLOCKS: Final = 250
+#: Small blocks that are gone by then and that one step forgets: a consumer that keeps up leaves one for each message.
+GONE_PER_STEP: Final = 1_000
 #: After nothing was found to be done: what is missing comes with time, or with the write that is out.
 LOOK_INTERVAL_S: Final = 0.1
 
@@ -126,7 +128,7 @@ class Repacking:
         chosen = self._choose_sparse() or self._choose_small(now)
         if chosen:
             self._pack(chosen, now)
-        else:
+        elif chosen is not None:
             self._look_at = now + LOOK_INTERVAL_S
 
     def _choose_sparse(self) -> list[Block]:
@@ -143,13 +145,15 @@ class Repacking:
                 size += sum(segment.live_bytes for segment in block.segments)
         return chosen
 
-    def _choose_small(self, now: float) -> list[Block]:
-        """Choose the oldest small blocks, if there are enough of them."""
+    def _choose_small(self, now: float) -> list[Block] | None:
+        """Choose the oldest small blocks, if there are enough; None: there may be, behind those that are gone."""
         chosen: list[Block] = []
         gone: list[int] = []
         rows = size = 0
         small = self._blocks.small
         for block_id, accepted_at in small.items():
+            if len(gone) >= GONE_PER_STEP:
+                break
             block = self._blocks.get(block_id)
             if block is None or self._is_untouchable(block):
                 gone.append(block_id)
@@ -162,7 +166,7 @@ class Repacking:
         for block_id in gone:
             del small[block_id]
         if len(chosen) < SMALL_BLOCKS and not (len(chosen) > 1 and _is_step(chosen, rows, size)):
-            return []
+            return [] if len(gone) < GONE_PER_STEP else None
         for block in chosen:
             del small[block.id]
         return chosen

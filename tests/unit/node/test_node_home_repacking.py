@@ -153,6 +153,28 @@ def test_messages_that_are_consumed_soon_are_left_alone() -> None:
     assert driven.home.stats()["repacked_blocks"] == 0
 
 
+def test_those_that_are_gone_by_then_are_forgotten_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that keeps up with twenty thousand lone messages left a step of 10 ms behind."""
+    monkeypatch.setattr(repacking, "GONE_PER_STEP", SMALL_BLOCKS)
+    driven = started()
+    flow = driven.bind(LANE)
+    lone_messages(driven, 4 * SMALL_BLOCKS, [LANE])
+    driven.settle_down()
+    driven.settle(flow, (1, 4 * SMALL_BLOCKS))
+    lone_messages(driven, 2 * SMALL_BLOCKS, [OTHER])
+    driven.settle_down()
+    assert driven.home.stats()["small_blocks"] == 6 * SMALL_BLOCKS
+    driven.pass_time(repacking.SMALL_AGE_S + 0.1)
+    for left in (5, 4, 3, 2):
+        due = driven.tick()
+        assert due is not None
+        assert due <= driven.now
+        assert driven.home.stats()["small_blocks"] == left * SMALL_BLOCKS
+    driven.settle_down(1)
+    assert driven.home.stats()["repacked_blocks"] == 2 * SMALL_BLOCKS
+    assert_rests(driven)
+
+
 def test_the_rest_of_a_block_that_lost_most_of_its_messages_is_packed_anew() -> None:
     driven = started()
     flow = driven.bind()
