@@ -101,6 +101,11 @@ class Leasing:
         if self.lease is not None and self._consumers.is_read:
             self.lease.used_at = max(self.lease.used_at, now)
 
+    def hold(self, now: float) -> None:
+        """Take note that the group cannot use it now, and does not lose it because of that."""
+        if self.lease is not None:
+            self.lease.used_at = max(self.lease.used_at, now)
+
     # --- begin and end ----------------------------------------------------------------------------------
 
     def take(self, group: str, lease_ms: int, now: float, wall_ms: int) -> tuple[bool, list[FlowEvent]]:

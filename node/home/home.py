@@ -621,6 +621,8 @@ class Home:
             return
         if held.lane.retained is not None:
             held.lane.retained.stored_upto = held.stored
+        if held.importing:
+            held.lane.leasing.hold(self._now)
         self._box.begin(DELIVER, held.lane_id, 0)
         events = held.lane.tick(self._now, self._wall_ms)
         self._box.end()

@@ -338,6 +338,24 @@ def test_consumers_of_a_lane_that_comes_are_told_what_became_of_its_lease_meanwh
 # -- notes -------------------------------------------------------------------------------------------------------
 
 
+def test_a_lease_does_not_end_while_its_lane_is_taken_over_however_long_that_takes() -> None:
+    """It was told, to consumers too, and was there again with the lane."""
+    old = leased()
+    old.leased_at_once("open", "g", 1_000)
+    old.restart()
+    driven, _ = new_home(old.disk, runs=True)
+    driven.lanes(LANES)
+    consumer = driven.bind(LANE)
+    driven.settle_down(5.0)
+    driven.neighbours.running.clear()  # type: ignore[union-attr]
+    driven.settle_down(0.5)
+    assert driven.home.stats()["leases_timed_out"] == 0
+    assert [event[1] for event in driven.events if event[0] == consumer] == [wire.FLOW_INACTIVE]
+    assert driven.leased_at_once("positions", "g", 0)["messages"] == 20
+    driven.settle_down(2.0)
+    assert driven.home.stats()["leases_timed_out"] == 1, "from then on it counts"
+
+
 def test_a_note_is_one_write_with_what_was_settled_before_it_and_what_is_done_with_it() -> None:
     driven = started()
     driven.store(([LANE], rows_of(4)))
