@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.writing import Writing
 
+#: What a message costs that is handed out without its neighbours, or a few together: as much as so many of a block.
+ALONE_ROWS: Final = 100
 #: Messages handed out in one tick, and lanes that are served, 1 ms: frames of the router must get their turn. Of a tick
 #: in which lanes came or went, or consumers, these are among the lanes, but some are always served.
 ROWS_PER_TICK: Final = 20_000
@@ -315,13 +317,14 @@ class Serving:
             self._lanes.touched[held] = None
 
     def _serve_lane(self, held: HeldLane, rows_max: int, wall_ms: int) -> tuple[int, bool]:
-        """Serve a lane; gives how many rows it handed out, and whether it could go on at once."""
+        """Serve a lane; gives what it handed out cost, in rows, and whether it could go on at once."""
         room = max(self.allowance - self._lanes.unacked, 0)
         self._box.begin(DELIVER, held.lane_id, 0)
         handouts = held.lane.hand_out(self._now, wall_ms, min(room, rows_max), held.shown)
         rows = 0
         if handouts:
-            rows = sum([len(handout.indices) for handout in handouts])
+            costs = [len(one.indices) * (ALONE_ROWS if type(one.indices) is list else 1) for one in handouts]
+            rows = sum([max(cost, ALONE_ROWS) for cost in costs])
             if self._lanes.watch is not None and held.lane_id in self._lanes.watch.lanes:
                 self._lanes.watch.handed_out(held.lane, handouts)
             damages = self._delivery.add(held, handouts)

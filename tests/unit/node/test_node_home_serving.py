@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from node.home.lanes.serving import ALONE_ROWS, LANES_PER_TICK, ROWS_PER_TICK
 from tests.unit.node.driven_home import LANE, OTHER, ROUTER, DrivenHome, rows_of, settings_of, started
 
 LIMIT = 10
@@ -114,3 +115,23 @@ def test_a_home_has_no_allowance_of_the_router_before(driven: DrivenHome) -> Non
     driven.allow(1)
     driven.settle_down()
     assert driven.delivered[9].order == [1]
+
+
+def test_messages_that_lie_apart_go_out_some_in_each_turn() -> None:
+    """A consumer that came to twenty thousand lone messages kept all others waiting for a third of a second."""
+    driven = started()
+    count = 2 * ROWS_PER_TICK // ALONE_ROWS
+    for _ in range(count):
+        driven.store(([LANE], rows_of(1)), producer=None)
+        driven.store(([OTHER], rows_of(1)), producer=None)
+    driven.settle_down()
+    flows = [driven.bind(LANE), driven.bind(OTHER)]
+    turns, had = 0, 0
+    while had < 2 * count:
+        driven.tick()
+        driven.write()
+        has = sum(len(one.order) for one in driven.delivered.values())
+        assert has - had <= ROWS_PER_TICK // ALONE_ROWS + LANES_PER_TICK
+        turns, had = turns + 1, has
+        assert turns < 20
+    assert [driven.delivered[flow].order for flow in flows] == [list(range(1, count + 1))] * 2

@@ -9,7 +9,7 @@ import pytest
 
 from angarium import errors, wire
 from angarium_server.frames.settings import LaneSettings
-from node.endpoints.consumers import BROWSED_MAX, TURN_MAX
+from node.endpoints.consumers import BROWSED_MAX, RUNS_MAX, TURN_MAX
 from node.endpoints.lane import HAND_OUT_MAX
 from node.endpoints.reader import EXAMINED_MAX
 from tests.unit.node.lane_driver import (
@@ -270,6 +270,34 @@ def test_one_call_hands_out_a_bounded_number(make: type[Driver]) -> None:
     assert len(driver.deliver(limit=1 << 40)[1]) == HAND_OUT_MAX
     assert driver.lane.more
     assert len(driver.deliver()[1]) == 10
+
+
+@pytest.mark.parametrize("access_type", ["exclusive", "non-exclusive"])
+def test_one_call_hands_out_a_bounded_number_of_runs(make: type[Driver], access_type: str) -> None:
+    driver = make(access_type=access_type)
+    for flow in range(3):
+        driver.bind(flow)
+    for _ in range(2 * RUNS_MAX + 5):
+        driver.fill(1)
+    for count in (RUNS_MAX, RUNS_MAX, 5):
+        assert len(all_of(driver.deliver())) == count
+        assert driver.lane.more is (count == RUNS_MAX)
+    flows = range(3) if access_type == "non-exclusive" else [0]
+    taken = [driver.lane.flows[flow].out.count for flow in flows]
+    assert sum(taken) == 2 * RUNS_MAX + 5
+    assert max(taken) - min(taken) <= TURN_MAX
+
+
+@pytest.mark.parametrize("ends", [0, 2 * RUNS_MAX + 5])
+def test_what_browsers_get_in_one_call_is_bounded_in_runs_too(make: type[Driver], ends: int) -> None:
+    driver = make()
+    wish: dict[str, Any] = {"first": 1, "end": ends} if ends else {}
+    driver.bind(1, browse=True, **wish)
+    for _ in range(2 * RUNS_MAX + 4):
+        driver.fill(1)
+    for count in (RUNS_MAX, RUNS_MAX, 4):
+        assert len(driver.deliver()[1]) == count
+        assert driver.lane.more is (count == RUNS_MAX)
 
 
 def test_nothing_goes_out_while_egress_is_off(make: type[Driver]) -> None:
