@@ -10,6 +10,7 @@ No I/O, no clock; `node.endpoints.lane` has these.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
@@ -316,6 +317,15 @@ class Outcomes:
         for first, last in runs:
             for segment, i, j in self._backlog.segments.slices(first, last):
                 self.lose(segment, i, j, wall_ms)
+
+    def take_back_some(self, out: PositionSet, runs_max: int, wall_ms: int) -> int:
+        """Take back some of what somebody has out who goes; gives how many runs."""
+        runs = list(islice(out.runs(), runs_max))
+        for first, last in runs:
+            out.remove(first, last)
+            for segment, i, j in self._backlog.segments.slices(first, last):
+                self.lose(segment, i, j, wall_ms)
+        return len(runs)
 
     def _ready(self, segment: Segment, i: int, j: int) -> None:
         self._backlog.change(segment, i, j, OUT, READY)

@@ -412,6 +412,11 @@ class Lane:
         if flow is not None:
             self._consumers.hand_off(flow, inf)
 
+    def take_back(self, flow_id: int, runs_max: int, wall_ms: int) -> int:
+        """Make some runs ready again that a flow has out which is paused, before its `unbind`; gives how many."""
+        flow = self.flows.get(flow_id)
+        return 0 if flow is None else self._outcomes.take_back_some(flow.out, runs_max, wall_ms)
+
     def _end(self, flow: Flow) -> list[FlowEvent]:
         """Remove a flow, with what it has out ready again; tells who is active now."""
         self._outcomes.take_back(flow.out, self._wall_ms)

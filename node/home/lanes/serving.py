@@ -13,7 +13,9 @@ on nothing comes for it any more.
 
 A consumer of a queue of a thousand partitions comes with as many binds, and goes with as many unbinds. So those of
 partitions are carried out some at a time, in their order; what is said of other flows, and what is to be stored, does
-not wait for them. Nobody gets anything before who had the partition has left it, since that was said sooner.
+not wait for them. Nobody gets anything before who had the partition has left it, since that was said sooner. So is the
+unbind of a flow that has many messages, which are ready again some at a time: a client may have settled every second
+one of a million. If the lane is exclusive nobody gets any of them before all of them are.
 
 No I/O, no clock; `node.home.home` uses this.
 """
@@ -47,6 +49,9 @@ LANES_PER_TICK: Final = 64
 LANES_PER_TICK_MIN: Final = 16
 #: Binds and unbinds of partitions in one tick, about 1 ms.
 BINDS_PER_TICK: Final = 32
+#: Runs of messages that are ready again for the time of one of them; and messages with which a flow is unbound at once.
+RUNS_PER_BIND: Final = 5
+RETURNED_AT_ONCE: Final = 64
 
 
 class FlowVerbs:
@@ -77,7 +82,7 @@ class FlowVerbs:
                 _put_behind(waiting[flow], verb)
             elif isinstance(verb, Bind) and _is_partition(self._lanes.get(verb.lane)):
                 waiting[flow] = [verb]
-            elif isinstance(verb, Unbind) and _is_partition(held := self._lanes.flows.get(flow)):
+            elif isinstance(verb, Unbind) and _takes_turns(held := self._lanes.flows.get(flow), flow):
                 held.lane.pause(flow)
                 waiting[flow] = [verb]
             else:
@@ -87,6 +92,8 @@ class FlowVerbs:
         """Carry out some of what waits."""
         while self.waiting and self.left > 0:
             flow = next(iter(self.waiting))
+            if isinstance(self.waiting[flow][0], Unbind) and not self._take_back(flow, wall_ms):
+                break
             for verb in self.waiting.pop(flow):
                 self.left -= 1
                 self._verbs[type(verb)](flow, verb, now, wall_ms)
@@ -124,6 +131,16 @@ class FlowVerbs:
         self._touch(held, held.lane.unbind(flow, unbind.hand_off_ms, now, wall_ms))
         if flow not in held.lane.flows:
             self._lanes.flows.pop(flow, None)
+
+    def _take_back(self, flow: int, wall_ms: int) -> bool:
+        """Have a flow that goes give back some of what it has; tells whether that is all, or it is to be handed off."""
+        held, unbind = self._lanes.flows.get(flow), self.waiting[flow][0]
+        if held is None or not isinstance(unbind, Unbind) or unbind.hand_off_ms is not None:
+            return True
+        runs = held.lane.take_back(flow, self.left * RUNS_PER_BIND, wall_ms)
+        self.left -= runs // RUNS_PER_BIND
+        self._lanes.touched[held] = None
+        return not held.lane.flows[flow].out.count
 
     def _credit(self, flow: int, credit: Credit, _now: float, _wall_ms: int) -> None:
         held = self._lanes.flows.get(flow)
@@ -396,6 +413,11 @@ class Serving:
 def _is_partition(held: HeldLane | None) -> TypeGuard[HeldLane]:
     """Tell whether a lane is here, and one of several."""
     return held is not None and bool(held.lane.settings.partitions)
+
+
+def _takes_turns(held: HeldLane | None, flow: int) -> TypeGuard[HeldLane]:
+    """Tell whether the unbind of a flow waits for its turn."""
+    return held is not None and (_is_partition(held) or held.lane.flows[flow].out.count > RETURNED_AT_ONCE)
 
 
 def _put_behind(verbs: list[FlowVerb], verb: FlowVerb) -> None:

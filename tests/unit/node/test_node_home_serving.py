@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from node.home.lanes.serving import ALONE_ROWS, LANES_PER_TICK, ROWS_PER_TICK
+from node.endpoints.flow import Outcomes
+from node.home.lanes.serving import (
+    ALONE_ROWS,
+    BINDS_PER_TICK,
+    LANES_PER_TICK,
+    ROWS_PER_TICK,
+    RUNS_PER_BIND,
+)
 from tests.unit.node.driven_home import LANE, OTHER, ROUTER, DrivenHome, rows_of, settings_of, started
+
+if TYPE_CHECKING:
+    from node.backlog.segment import Segment
 
 LIMIT = 10
 
@@ -135,3 +147,59 @@ def test_messages_that_lie_apart_go_out_some_in_each_turn() -> None:
         turns, had = turns + 1, has
         assert turns < 20
     assert [driven.delivered[flow].order for flow in flows] == [list(range(1, count + 1))] * 2
+
+
+@pytest.mark.parametrize("access_type", ["exclusive", "non-exclusive"])
+def test_a_flow_that_goes_gives_what_it_has_back_some_in_each_turn(
+    monkeypatch: pytest.MonkeyPatch, access_type: str
+) -> None:
+    """One that settled every second of ten thousand messages took 30 ms, and so did each other of its client."""
+    driven = DrivenHome()
+    driven.start(ROUTER, {LANE: settings_of("q", access_type=access_type), OTHER: settings_of("other")})
+    count = 10 * BINDS_PER_TICK * RUNS_PER_BIND
+    driven.store(([LANE], rows_of(count)), producer=None)
+    driven.settle_down()
+    gone = driven.bind(LANE)
+    driven.settle_down()
+    for first in range(1, count, 200):
+        driven.settle(gone, *[(position, position) for position in range(first, first + 200, 2)])
+    driven.settle_down()
+    heir, other = driven.bind(LANE), driven.bind(OTHER)
+    driven.settle_down()
+    lost: list[int] = []
+    lose = Outcomes.lose
+
+    def noted(outcomes: Outcomes, segment: Segment, i: int, j: int, wall_ms: int) -> None:
+        lost.append(segment.first + i)
+        lose(outcomes, segment, i, j, wall_ms)
+
+    monkeypatch.setattr(Outcomes, "lose", noted)
+    driven.unbind(gone)
+    assert not lost
+    driven.store(([OTHER], rows_of(1)), producer=None)
+    for turn in range(1, 6):
+        driven.tick()
+        assert len(lost) == min(turn * BINDS_PER_TICK * RUNS_PER_BIND, count // 2)
+        driven.write()
+        if turn == 3:
+            assert driven.delivered[other].order == [1]
+            assert (heir in driven.delivered) is (access_type == "non-exclusive"), "first all are ready"
+    driven.settle_down(0.1)
+    assert driven.delivered[heir].order == list(range(2, count + 1, 2))
+    assert driven.home.lanes.unacked == count // 2 + 1
+
+
+def test_what_a_flow_that_goes_settles_before_that_counts() -> None:
+    driven = started()
+    driven.store(([LANE], rows_of(1_000)), producer=None)
+    driven.settle_down()
+    gone = driven.bind(LANE)
+    driven.settle_down()
+    driven.settle(gone, (1, 600))
+    driven.unbind(gone)
+    driven.credit(gone, 1 << 40)
+    driven.settle_down(0.1)
+    assert driven.home.lanes.flows == {}
+    heir = driven.bind(LANE)
+    driven.settle_down(0.1)
+    assert driven.delivered[heir].order == list(range(601, 1_001))
