@@ -49,7 +49,7 @@ from node.home.parts import HomeLimits, HomeParts
 from node.home.reports import DiskSpace, ProducerLookups, RecordsForgotten, Reports
 from node.home.spool import layout
 from node.home.spool.held_lanes import NO_SEGMENTS
-from node.home.spool.recovery import Recovery
+from node.home.spool.recovery import ROWS_PER_STEP, Recovery
 from node.home.spool.repacking import SMALL_BLOCKS, Repacked
 from node.home.spool.writing import Task
 from storage.spool import Table
@@ -199,7 +199,9 @@ class Home:
         for lane_id, row in recovery.moves.items():
             self.parts.moves.load(lane_id, row)
         parts.parting.found()
-        for block in self.parts.blocks.in_order():
+        for number, block in enumerate(self.parts.blocks.in_order(), 1):
+            if number % ROWS_PER_STEP == 0:
+                yield f"looking at what may be packed again: {number:,} blocks"
             self.parts.repacking.note_found(block, now)
         self._go_on_importing()
         for held in self.lanes:

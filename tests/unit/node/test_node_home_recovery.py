@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
-from node.home.home import HomeLimits
+from node.home.home import Home, HomeLimits
 from node.home.spool import layout
 from node.home.spool.recovery import ROWS_PER_STEP
+from node.home.spool.repacking import Repacking
 from storage.spool import Table, nothing
 from tests.share import short
 from tests.simulation.simulated_disk import SimulatedDisk
@@ -30,6 +31,7 @@ from tests.unit.node.driven_home import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from node.home.spool.blocks import Block
     from storage.spool import Change
 
 LANES = {LANE: settings_of("q"), OTHER: settings_of("other")}
@@ -83,6 +85,22 @@ def test_the_start_tells_its_progress_in_changing_words() -> None:
     driven.kill()
     assert len(driven.progress) == len(set(driven.progress)) >= 4
     assert any(f"of {segments:,} segments" in text for text in driven.progress)
+
+
+def test_the_start_looks_at_some_blocks_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two million it would have been taken for hung, each time it was started anew."""
+    driven = started()
+    for _ in range(2 * ROWS_PER_STEP + 100):
+        driven.store(([LANE], rows_of(1)))
+    driven.tick()
+    driven.write()
+    seen: list[Block | None] = []
+    monkeypatch.setattr(Repacking, "note_found", lambda _self, block, _now: seen.append(block))
+    home = Home(driven.disk, driven.incarnation + 1)
+    for _ in home.recover(driven.now, driven.wall_ms):
+        assert len(seen) <= ROWS_PER_STEP
+        seen.clear()
+    assert 0 < len(seen) < ROWS_PER_STEP, "what was left"
 
 
 @pytest.mark.requirement("R190")
