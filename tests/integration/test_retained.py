@@ -93,6 +93,21 @@ def test_who_subscribes_gets_what_is_retained_first_and_then_what_comes_live(cli
 
 
 @pytest.mark.requirement("R248")
+def test_a_topic_whose_message_is_replaced_while_others_are_read_is_not_left_out(
+    client: blocking.Client,
+) -> None:
+    topics = [f"replaced/{number:02}" for number in range(12)]
+    for topic in topics:
+        publish(client, topic, bytes(200_000), "persistent")
+    reading = iter(client.retained("replaced/>"))
+    found = {(first := next(reading)).topic: first.payload}
+    publish(client, topics[-1], b"newer", "persistent")
+    found |= {message.topic: message.payload for message in reading}
+    assert list(found) == topics
+    assert found[topics[-1]] == b"newer"
+
+
+@pytest.mark.requirement("R248")
 def test_none_is_missed_and_none_doubled_while_others_publish(node: Node) -> None:
     """Each topic counts up; whoever subscribes in between sees every number from the first that he gets."""
     topics = [f"counting/{number}" for number in range(20)]

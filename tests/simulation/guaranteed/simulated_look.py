@@ -155,7 +155,7 @@ class SimulatedLook:
         if not session.can_ask() or client.is_paused:
             self._later()
             return
-        if not upto:
+        if not after:
             pages.asked_at = client.loop.now
             reading.pages.append(pages)
 
@@ -171,7 +171,7 @@ class SimulatedLook:
                 pages.done_at = client.loop.now
                 self._read(left[1:])
             else:
-                self._ask(pages, left, following, first, live)
+                self._ask(pages, left, following, first if live else 0, live)
 
         client.wait_for(read_retained(pages.pattern, after, upto, live)(session), answered)
         client.transmit()

@@ -43,7 +43,9 @@ async def read_pages(
     after: str | None = ""
     upto = 0
     while after is not None:
-        ask = partial(operations.ask, provisioning.read_retained(filter_text, after, upto, live))
+        # What replaces a message meanwhile comes live to who has subscribed, and else in no other way.
+        since = upto if live else 0
+        ask = partial(operations.ask, provisioning.read_retained(filter_text, after, since, live))
         (upto, after), (batch,) = await (ask() if live else operations.insist(ask, timeout_s))
         rows = [(*row[:2], row[2] | wire.FLAG_RETAINED, *row[3:]) for row in unpack_rows(batch)]
         yield rows, len(batch)
