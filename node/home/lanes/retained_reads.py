@@ -134,6 +134,9 @@ class RetainedReads:
         if not self._is_ready(held, retained, read):
             return False
         verb = read.verb
+        if not verb.upto:
+            # While it waited messages may have been replaced by newer ones, which have no other place to be given.
+            read.upto = retained.indexed_upto
         page = retained.page(read.wanted, verb.after, read.upto, verb.bytes, wall_ms)
         rows, following = self._pack(held, page, wall_ms)
         self._counts["retained_rows_read"] += len(rows)

@@ -169,6 +169,23 @@ def test_a_later_page_waits_for_what_the_first_one_had_and_a_crash_took() -> Non
     assert driven.leased[reference] == (0, ([2, None], rows[1:]))
 
 
+def test_a_topic_that_is_replaced_while_its_reader_waits_for_the_index_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driven = keeping()
+    driven.store(([LANE], topics("a")))
+    driven.settle_down()
+    monkeypatch.setattr(retained, "STEP_ROWS", 15)
+    driven.store(([LANE], topics(*[f"t/{i}" for i in range(20)])), relaxed=True, producer=None)
+    reference = ask(driven)
+    driven.store(([LANE], topics("a", payload=b"newer")), relaxed=True, producer=None)
+    assert reference not in driven.leased
+    driven.settle_down(0.1)
+    _, (value, rows) = driven.leased[reference]
+    assert (value, len(rows)) == ([22, None], 21)
+    assert rows[0][wire.ROW_PAYLOAD] == b"newer"
+
+
 def test_after_a_restart_readers_wait_until_all_is_in_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retained, "STEP_ROWS", 10)
     driven = keeping()
