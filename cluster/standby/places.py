@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -41,10 +39,6 @@ class Place(Generic[StoreT]):
         """Open a store, making it if there is none."""
 
     @abstractmethod
-    def _remove(self, directory: Path) -> None:
-        """Remove one that is closed, if there is one."""
-
-    @abstractmethod
     def _log_of(self, store: StoreT) -> GroupLog:
         """Give the groups of a store."""
 
@@ -56,7 +50,7 @@ class Place(Generic[StoreT]):
         """Open the store; gives its groups. One that was about to take the place of another does so."""
         if self._fresh_directory.exists() and not self._directory.exists():
             self._take_place()
-        self._remove(self._fresh_directory)
+        remove_spool(self._fresh_directory)
         self._store = self._open(self._directory)
         return self._log_of(self._store)
 
@@ -70,7 +64,7 @@ class Place(Generic[StoreT]):
         if self._fresh is not None:
             self._fresh.close()
             self._fresh = None
-        self._remove(self._fresh_directory)
+        remove_spool(self._fresh_directory)
 
     def write(self, changes: Sequence[Change]) -> None:
         """Write durably."""
@@ -84,7 +78,7 @@ class Place(Generic[StoreT]):
         if self._fresh is not None:
             self._fresh.close()
             self._store.close()
-            self._remove(self._directory)
+            remove_spool(self._directory)
             self._take_place()
             self._fresh = None
             self._store = self._open(self._directory)
@@ -113,9 +107,6 @@ class SpoolPlace(Place[LmdbSpool]):
     def _open(self, directory: Path) -> LmdbSpool:
         return open_spool(directory, self._map_bytes)
 
-    def _remove(self, directory: Path) -> None:
-        remove_spool(directory)
-
     def _log_of(self, store: LmdbSpool) -> GroupLog:
         return GroupLog(store)
 
@@ -131,14 +122,6 @@ class ConfigPlace(Place[ConfigStore]):
 
     def _open(self, directory: Path) -> ConfigStore:
         return ConfigStore(directory)
-
-    def _remove(self, directory: Path) -> None:
-        # Nobody sees half of it: what is there is taken for the whole store.
-        aside = directory.with_name(f".{directory.name}.aside")
-        shutil.rmtree(aside, ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError):
-            directory.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
 
     def _log_of(self, store: ConfigStore) -> GroupLog:
         return GroupLog(store.spool())

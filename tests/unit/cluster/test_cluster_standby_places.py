@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cluster.standby import places
 from cluster.standby.places import ConfigPlace, SpoolPlace
-from storage.spool import Table
+from storage.spool import Table, remove_spool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,16 +22,15 @@ def spool_place(data: Path) -> SpoolPlace:
     return SpoolPlace(data, "0", 16 << 20)
 
 
-def replace_and_die(place: Any, store: Path) -> None:
+def replace_and_die(place: Any, store: Path, patch: pytest.MonkeyPatch) -> None:
     """End just when the earlier store is gone and the new one has not taken its place."""
-    remove = place._remove
 
     def remove_and_die(directory: Path) -> None:
-        remove(directory)
+        remove_spool(directory)
         if directory == store:
             os._exit(9)
 
-    place._remove = remove_and_die
+    patch.setattr(places, "remove_spool", remove_and_die)
     place.begin_anew()
     place.write([ROW])
     place.finish()
@@ -38,12 +38,12 @@ def replace_and_die(place: Any, store: Path) -> None:
 
 @pytest.mark.parametrize(("make", "name"), [(spool_place, "spool/0"), (ConfigPlace, "config")])
 def test_a_store_that_was_made_anew_is_there_if_the_host_ends_as_it_takes_its_place(
-    tmp_path: Path, make: Callable[[Path], Any], name: str
+    tmp_path: Path, make: Callable[[Path], Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if (child := os.fork()) == 0:
         place = make(tmp_path)
         place.open()
-        replace_and_die(place, tmp_path / name)
+        replace_and_die(place, tmp_path / name, monkeypatch)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     place = make(tmp_path)
     log = place.open()
