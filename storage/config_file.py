@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import lmdb
 
 from storage import pages
-from storage.headroom import STEP_BYTES_MIN, NoRoomError, SpaceGuard, Usage
+from storage.headroom import STEP_BYTES_MIN, NoRoomError, SpaceGuard, Usage, usage_of
 from storage.spool import DATA_FILE
 
 if TYPE_CHECKING:
@@ -213,15 +213,7 @@ class ConfigFile:
         return self._usage().used_bytes
 
     def _usage(self) -> Usage:
-        index, values, page = 0, 0, 0
-        with self._environment.begin() as transaction:
-            for table in self._tables.values():
-                stat = transaction.stat(table)
-                index += stat["branch_pages"] + stat["leaf_pages"]
-                values += stat["overflow_pages"]
-                page = stat["psize"]
-        end = self._environment.info()["last_pgno"] + 1
-        return Usage(end * page, (index + values) * page, index * page)
+        return usage_of(self._environment, self._tables.values())
 
     def _count(self, transaction: Any) -> Row:
         return Section.META, COMMITS_KEY, str(self._commits(transaction) + 1).encode()

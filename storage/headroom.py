@@ -21,10 +21,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 #: Kept for commits without blocks: thousands of deletions, and what is settled meanwhile. Part of a small map.
 RESERVE_BYTES: Final = 4 << 20
@@ -59,6 +59,19 @@ class Usage(NamedTuple):
     used_bytes: int
     #: Of the pages that are no messages.
     index_bytes: int
+
+
+def usage_of(environment: Any, tables: Iterable[Any]) -> Usage:
+    """Give what an environment of LMDB uses, which has these tables."""
+    index, values = 0, 0
+    with environment.begin() as transaction:
+        for table in tables:
+            stat = transaction.stat(table)
+            index += stat["branch_pages"] + stat["leaf_pages"]
+            values += stat["overflow_pages"]
+    page_bytes = environment.stat()["psize"]
+    end = environment.info()["last_pgno"] + 1
+    return Usage(end * page_bytes, (index + values) * page_bytes, index * page_bytes)
 
 
 class SpaceGuard:

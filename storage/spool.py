@@ -34,7 +34,7 @@ import lmdb
 
 from angarium import errors
 from storage import pages
-from storage.headroom import NoRoomError, SpaceGuard, Usage
+from storage.headroom import NoRoomError, SpaceGuard, Usage, usage_of
 from storage.sync import sync_path
 
 if TYPE_CHECKING:
@@ -152,7 +152,6 @@ class LmdbSpool:
         self._environment = environment
         self._lock = lock
         self._owner = os.getpid()
-        self._page_bytes = int(environment.stat()["psize"])
         self._tables: dict[Table, Any] = {
             table: environment.open_db(_name(table), create=False) for table in Table if table not in ADDED
         }
@@ -289,15 +288,7 @@ class LmdbSpool:
         return self._usage()
 
     def _usage(self) -> Usage:
-        index, values = 0, 0
-        with self._environment.begin() as transaction:
-            for table in self._tables.values():
-                stat = transaction.stat(table)
-                index += stat["branch_pages"] + stat["leaf_pages"]
-                values += stat["overflow_pages"]
-        end = self._environment.info()["last_pgno"] + 1
-        page_bytes = self._page_bytes
-        return Usage(end * page_bytes, (index + values) * page_bytes, index * page_bytes)
+        return usage_of(self._environment, self._tables.values())
 
     def copy_to(self, directory: Path) -> None:
         """Write a compact copy of the newest commit into an empty directory, durably, while commits go on.
@@ -374,7 +365,7 @@ def open_spool(directory: Path, map_bytes: int = MAP_BYTES, tell: Tell = pages.s
 
 
 def remove_spool(directory: Path) -> None:
-    """Delete a spool for ever; nobody sees half of it."""
+    """Delete a spool, or another store of one directory, for ever; nobody sees half of it."""
     aside = _aside(directory)
     shutil.rmtree(aside, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
