@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 
 #: Headers that say who asks: of two of them a proxy in between may have judged the other one.
 GIVEN_ONCE: Final = ("Authorization", "Angarium-Token")
+#: With every answer, unless it has others: it is for the program that asked, is kept by nobody, and is nobody's page.
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Server": "angarium",
+    "X-Content-Type-Options": "nosniff",
+}
 #: How long an answer may take to leave: who reads slower than that is not there.
 SEND_S: Final = 60.0
 
@@ -62,7 +70,6 @@ class Site:
         part: str,
         settings: Settings,
         tls: TlsFiles,
-        headers: Mapping[str, str],
         answer: Callable[[BaseRequest, Connection], Awaitable[StreamResponse]],
         *,
         ends_with_its_client: bool = False,
@@ -73,7 +80,6 @@ class Site:
             part: the section of the configuration, and the option of the command, for what is said of a fault.
             settings: that section.
             tls: the files of https:// addresses.
-            headers: those that each answer has, unless it has others.
             answer: answers a request; a refusal is raised.
             ends_with_its_client: a request whose client is gone is given up.
         """
@@ -82,7 +88,7 @@ class Site:
         self._public = public_of(settings.public_url)
         self._proxies = Proxies(settings.proxies)
         #: Those that each answer has, unless it has others.
-        self.headers: Final = {**headers, **self._public.headers}
+        self.headers: Final = {**HEADERS, **self._public.headers}
         self._answer = answer
         self._origins = Origins(settings.listen, settings.hosts, settings.public_url)
         self._http = web.Server(self._handle, handler_cancellation=ends_with_its_client)

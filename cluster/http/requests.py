@@ -44,15 +44,6 @@ LEASE_S: Final = 30.0
 LEASE_MAX_S: Final = 3_600.0
 #: Says of a guaranteed message that nobody wanted it.
 UNROUTED: Final = {"Angarium-Unrouted": "true"}
-
-#: With every answer: it is for the program that asked, is kept by nobody, and is no page of anybody.
-HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    "Server": "angarium",
-    "X-Content-Type-Options": "nosniff",
-}
 #: What `GET /v1` answers.
 INDEX: Final = {
     "resources": [

@@ -20,7 +20,7 @@ from angarium_server.memory.memory import in_use_bytes
 from angarium_server.process import Process, at_work, load_config
 from cluster.configuration.listening import url_of
 from cluster.http.events import Events
-from cluster.http.requests import HEADERS, Requests
+from cluster.http.requests import Requests
 from cluster.http.role import HttpRuntime
 from gateway.http.clients import Clients
 from gateway.http.streams import Streams
@@ -65,9 +65,7 @@ class HttpServer:
         self._clients = Clients(self._attach)
         self._streams = Streams(runtime.settings.egress_memory_bytes)
         self._look_at = 0.0
-        self._site = Site(
-            ROLE, runtime.settings, runtime.tls, HEADERS, self._answer, ends_with_its_client=True
-        )
+        self._site = Site(ROLE, runtime.settings, runtime.tls, self._answer, ends_with_its_client=True)
         events = Events(self._clients, self._streams, self._site.headers, self._turns.soon)
         self._requests = Requests(runtime, self._clients, events, self._turns.soon)
         for entry in runtime.settings.listen:

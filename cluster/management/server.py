@@ -65,15 +65,6 @@ WAIT_MAX_S: Final = 600.0
 #: What is being answered when the process stops may take so long to end.
 STOP_S: Final = 3.0
 
-#: With every answer: it is for the program that asked, is kept by nobody, and is no page of anybody.
-HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    "Server": "angarium",
-    "X-Content-Type-Options": "nosniff",
-}
-
 #: What `GET /api/v1` answers: every path with its methods.
 INDEX: Final = {
     "operations": "/api/v1/operations/{operation}",
@@ -102,7 +93,7 @@ class ManagementServer:
         self._controller = Controller(process, self._turns.soon)
         self._ways = Ways(self._controller.ask, runtime.issuers)
         self._openid = self._pages(runtime)
-        self._site = Site(ROLE, runtime.settings, runtime.tls, HEADERS, self._answered)
+        self._site = Site(ROLE, runtime.settings, runtime.tls, self._answered)
         self._streams = Streams(runtime.settings, self._site.headers)
         self._watch = Watch(self._controller.ask)
         self._recent = Recent()
