@@ -293,7 +293,7 @@ class GatewaySession(ClientSession):
     # Frames in.
 
     def _on_answer(self, frames: list[bytes]) -> list[Event]:
-        events = super()._on_answer(frames)
+        events = self.guaranteed.on_answer(frames)
         for at, event in enumerate(events):
             if isinstance(event, Replied) and event.request == self._opening:
                 told = event.value if event.error is None else ProducerRefused(event.error)

@@ -446,18 +446,6 @@ class ClientSession:
         epoch, slots = header(_decode_table, frames, parts=0)
         return [TableChanged(epoch, slots)]
 
-    def _on_answer(self, frames: list[bytes]) -> list[Event]:
-        return self.guaranteed.on_answer(frames)
-
-    def _on_acked(self, frames: list[bytes]) -> list[Event]:
-        return self.guaranteed.on_acked(frames)
-
-    def _on_messages(self, frames: list[bytes]) -> list[Event]:
-        return self.guaranteed.on_messages(frames)
-
-    def _on_indication(self, frames: list[bytes]) -> list[Event]:
-        return self.guaranteed.on_indication(frames)
-
     def _on_ping(self, frames: list[bytes]) -> list[Event]:
         (number,) = header(_decode_number, frames, parts=0)
         self._send(wire.PONG, wire.pack((number,)))
@@ -548,10 +536,10 @@ _WHILE_OPEN: Final[dict[bytes, _Handler]] = {
     wire.SUBACK: ClientSession._on_suback,
     wire.NOTICE: ClientSession._on_notice,
     wire.TABLE: ClientSession._on_table,
-    wire.ANSWER: ClientSession._on_answer,
-    wire.ACKED: ClientSession._on_acked,
-    wire.MESSAGES: ClientSession._on_messages,
-    wire.INDICATION: ClientSession._on_indication,
+    wire.ANSWER: lambda session, frames: session.guaranteed.on_answer(frames),
+    wire.ACKED: lambda session, frames: session.guaranteed.on_acked(frames),
+    wire.MESSAGES: lambda session, frames: session.guaranteed.on_messages(frames),
+    wire.INDICATION: lambda session, frames: session.guaranteed.on_indication(frames),
 }
 ClientSession.handlers = {
     State.GREETING: {**_ALWAYS, wire.WELCOME: ClientSession._on_welcome},
