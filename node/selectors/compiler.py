@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from node.selectors.fields import FORBIDDEN, HEADERS, Fields, Row, Value
@@ -128,31 +129,16 @@ def _is_number(value: Value) -> bool:
 # -- logic ---------------------------------------------------------------------------------------------------
 
 
-def _disjunction(children: list[Any]) -> _Node:
-    parts = [_condition(_compile(child), "OR").evaluate for child in children]
+def _connected(children: list[Any], *, word: str, decisive: bool) -> _Node:
+    """Compile conditions of which the first that is `decisive` decides; else all have to be known."""
+    parts = [_condition(_compile(child), word).evaluate for child in children]
 
     def evaluate(fields: Fields) -> Value:
-        result: Value = False
+        result: Value = not decisive
         for part in parts:
             value = part(fields)
-            if value is True:
-                return True
-            if value is None:
-                result = None
-        return result
-
-    return _Node(evaluate, _CONDITION)
-
-
-def _conjunction(children: list[Any]) -> _Node:
-    parts = [_condition(_compile(child), "AND").evaluate for child in children]
-
-    def evaluate(fields: Fields) -> Value:
-        result: Value = True
-        for part in parts:
-            value = part(fields)
-            if value is False:
-                return False
+            if value is decisive:
+                return decisive
             if value is None:
                 result = None
         return result
@@ -170,6 +156,11 @@ def _negated(evaluate: _Evaluate) -> _Node:
 
 def _not(children: list[Any]) -> _Node:
     return _negated(_condition(_compile(children[0]), "NOT").evaluate)
+
+
+def _negating(condition: Callable[[list[Any]], _Node]) -> Callable[[list[Any]], _Node]:
+    """Give what compiles the opposite of a condition."""
+    return lambda children: _negated(condition(children).evaluate)
 
 
 # -- comparison ----------------------------------------------------------------------------------------------
@@ -227,10 +218,6 @@ def _between(children: list[Any]) -> _Node:
     return _Node(evaluate, _CONDITION)
 
 
-def _not_between(children: list[Any]) -> _Node:
-    return _negated(_between(children).evaluate)
-
-
 def _in(children: list[Any]) -> _Node:
     field = _property(children[0])
     texts = frozenset(_unquoted(child) for child in children[1:])
@@ -240,10 +227,6 @@ def _in(children: list[Any]) -> _Node:
         return value in texts if isinstance(value, str) else None
 
     return _Node(evaluate, _CONDITION)
-
-
-def _not_in(children: list[Any]) -> _Node:
-    return _negated(_in(children).evaluate)
 
 
 def _like(children: list[Any]) -> _Node:
@@ -260,10 +243,6 @@ def _like(children: list[Any]) -> _Node:
         return matches(value)
 
     return _Node(evaluate, _CONDITION)
-
-
-def _not_like(children: list[Any]) -> _Node:
-    return _negated(_like(children).evaluate)
 
 
 def _is_null(children: list[Any]) -> _Node:
@@ -384,16 +363,16 @@ def _unquoted(token: str) -> str:
 
 
 _COMPILERS: Final[dict[str, Callable[[list[Any]], _Node]]] = {
-    "disjunction": _disjunction,
-    "conjunction": _conjunction,
+    "disjunction": partial(_connected, word="OR", decisive=True),
+    "conjunction": partial(_connected, word="AND", decisive=False),
     "not_": _not,
     "compare": _compare,
     "between": _between,
-    "not_between": _not_between,
+    "not_between": _negating(_between),
     "in_": _in,
-    "not_in": _not_in,
+    "not_in": _negating(_in),
     "like": _like,
-    "not_like": _not_like,
+    "not_like": _negating(_like),
     "is_null": _is_null,
     "is_not_null": _is_not_null,
     "sum": _chain,
