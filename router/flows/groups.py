@@ -53,8 +53,6 @@ GROUP_BYTES_MAX: Final = 200
 #: A lease lasts a second at least and 30 days at most if nobody uses it.
 LEASE_MS_MIN: Final = 1_000
 LEASE_MS_MAX: Final = 30 * 86_400_000
-#: So many lanes that a request asks count as one more frame towards the rate of a client.
-LANES_PER_FRAME: Final = 16
 #: Stands for no limit.
 _ALL: Final = 1 << 62
 
@@ -169,7 +167,7 @@ class Groups:
             answer.give({"name": endpoint.name, "endpoint_id": endpoint.id, "lanes": results})
 
         lanes: list[Asked] = [(lane, AskFigures()) for lane in endpoint.lanes]
-        _charge(session, len(lanes), now)
+        session.charge(len(lanes), "partitions", now)
         self._ask(endpoint, lanes, give, _refuse(answer), now)
 
     # -- operations ------------------------------------------------------------------------------------------
@@ -183,7 +181,7 @@ class Groups:
         # A partition that was taken away has what groups have planned in it, and is leased until that is done. Only
         # its home knows, and gives nil if nothing is there for the group, which has to hear of all that it releases.
         first, *others = endpoint.all_lanes()
-        _charge(session, 1 + len(others), now)
+        session.charge(1 + len(others), "partitions", now)
         # A lease outlives sessions, so that a job that is started again finds its messages; the queue says how long.
         lease_ms = min(wish.lease_ms, int(endpoint.attributes["max_lease_s"]) * 1000)
         lease = OpenLease(wish.group, lease_ms)
@@ -234,7 +232,7 @@ class Groups:
         now: float,
     ) -> None:
         endpoint = self._find(session, wish)
-        _charge(session, len(wish.lanes), now)
+        session.charge(len(wish.lanes), "partitions", now)
         lanes = [(lane, verb(wish.group, *numbers)) for lane, numbers in self._lanes(endpoint, wish.lanes)]
 
         def give(results: Results, _now: float) -> None:
@@ -246,7 +244,7 @@ class Groups:
 
     def _plan(self, session: Session, wish: PlanArguments, answer: Answer, now: float) -> None:
         endpoint = self._find(session, wish)
-        _charge(session, len(wish.lanes), now)
+        session.charge(len(wish.lanes), "partitions", now)
         lanes = self._lanes(endpoint, wish.lanes)
         messages, size = wish.messages or _ALL, wish.bytes or _ALL
         if len(lanes) == 1 or (wish.messages is None and wish.bytes is None):
@@ -327,18 +325,6 @@ class Groups:
             answered(lane.partition, value, error, at)
 
         self._questions.ask(endpoint, lane, verb, done, now)
-
-
-def _charge(session: Session, lanes: int, now: float) -> None:
-    """Count what a request asks towards the rate of a client.
-
-    Raises:
-        RateLimitError: the client may not ask more at the moment (42902).
-    """
-    assert session.bucket is not None
-    if not session.bucket.take(now, lanes / LANES_PER_FRAME):
-        detail = f"{lanes} partitions are more than the rate of control frames allows now; try again soon"
-        raise error_for(errors.CONTROL_RATE_EXCEEDED, detail)
 
 
 def check_group(name: str) -> None:

@@ -35,7 +35,6 @@ from router.guaranteed.permissions import (
     partitions_in,
     subscriptions_in,
 )
-from router.sessions.session import FILTERS_PER_FRAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,7 +141,7 @@ class Provisioning:
             AngariumError: it is not there (40404), it may not be changed (40315), that was too much (42902), or no
                 memory is left for it (50325).
         """
-        charge_filters(session, len(wish.filters), now)
+        session.charge(len(wish.filters), "filters", now)
         self._find_changeable(session, wish)
         verdicts: dict[str, list[Any] | None] = {}
 
@@ -165,7 +164,7 @@ class Provisioning:
         Raises:
             AngariumError: it is not there (40404), it may not be changed (40315), or that was too much (42902).
         """
-        charge_filters(session, len(wish.filters), now)
+        session.charge(len(wish.filters), "filters", now)
         self._find_changeable(session, wish)
         self._change(session, wish, "remove", "removed", dict.fromkeys(wish.filters), answer)
 
@@ -224,15 +223,3 @@ class Provisioning:
         endpoint = self._find(session, wish.kind, wish.name)
         demand_creator(session, endpoint)
         demand(session, endpoint, Level.MODIFY_TOPIC, "changing the subscriptions of")
-
-
-def charge_filters(session: Session, count: int, now: float) -> None:
-    """Count filters towards the rate of a client.
-
-    Raises:
-        RateLimitError: the client may not change more at the moment (42902).
-    """
-    assert session.bucket is not None
-    if not session.bucket.take(now, count / FILTERS_PER_FRAME):
-        detail = f"{count} filters are more than the rate of control frames allows now; try again soon"
-        raise error_for(errors.CONTROL_RATE_EXCEEDED, detail)

@@ -35,7 +35,6 @@ from router.guaranteed.endpoints import QUEUE, Endpoint
 from router.guaranteed.filter_checks import FilterChecks
 from router.guaranteed.holders import holder_of
 from router.guaranteed.permissions import Level, check_filter, check_shared, demand, demand_receive
-from router.guaranteed.provisioning import charge_filters
 from router.sessions.session import FILTERS_PER_FRAME, session_queue, share_queue
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ class KeptSessions:
         Raises:
             AngariumError: what `open` raises; there is none (40404), or it is not his (40315); 42902 that was too much.
         """
-        charge_filters(session, len(wish.put) + len(wish.drop), now)
+        session.charge(len(wish.put) + len(wish.drop), "filters", now)
         self._check(session, wish)
         refused: dict[str, list[Any]] = {}
 
@@ -267,7 +266,7 @@ class KeptSessions:
             AngariumError: what `open` raises, and the filter may not be (40005, 40006, 40303 to 40305, 40311).
         """
         self._demand(session)
-        charge_filters(session, len(wish.filters), now)
+        session.charge(len(wish.filters), "filters", now)
         patterns = [check_shared(session, text) for text in wish.filters]
         name = share_queue(wish.filter)
         is_new = self._endpoints.find(session.vpn.name, QUEUE, name) is None

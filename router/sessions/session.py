@@ -129,7 +129,7 @@ SESSION_COUNTERS = (
     "discard.no-local",
     "discard.client-not-connected",
 )
-#: So many filters that a client adds or removes count as one frame towards its rate.
+#: So many filters that a client adds or removes, or partitions that it asks, count as one frame towards its rate.
 FILTERS_PER_FRAME = 16
 
 
@@ -372,6 +372,17 @@ class Session:
         if self.counters is _NOTHING_COUNTED:
             self.counters = {}
         self.counters[name] = self.counters.get(name, 0) + amount
+
+    def charge(self, count: int, what: str, now: float) -> None:
+        """Count filters, or partitions, of a request towards the rate of the client.
+
+        Raises:
+            RateLimitError: it may not change, or ask, more at the moment (42902).
+        """
+        assert self.bucket is not None
+        if not self.bucket.take(now, count / FILTERS_PER_FRAME):
+            detail = f"{count} {what} are more than the rate of control frames allows now; try again soon"
+            raise error_for(errors.CONTROL_RATE_EXCEEDED, detail)
 
     @property
     def is_stored(self) -> bool:
