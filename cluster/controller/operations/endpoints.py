@@ -153,28 +153,19 @@ class EndpointOperations:
         def answer(found: list[Any]) -> dict[str, Any]:
             return {"messages": found[0], "partitions": partitions}
 
-        self._ask_homes(request, "endpoint.messages", asked, answer, asker, now, request.partition)
+        self._ask(self._chosen(request, request.partition), "endpoint.messages", asked, answer, asker, now)
 
     def _show_message(self, request: arguments.MessageArguments, asker: Asker, now: float) -> None:
-        self._find(request)
-        asked = {"position": request.position}
-        self._ask_homes(
-            request,
-            "endpoint.message",
-            asked,
-            lambda found: metrics.whole_message(found[0]),
-            asker,
-            now,
-            request.partition,
-        )
+        lanes, asked = self._chosen(request, request.partition), {"position": request.position}
+        self._ask(lanes, "endpoint.message", asked, lambda found: metrics.whole_message(found[0]), asker, now)
 
     def _delete_messages(self, request: arguments.DeleteMessagesArguments, asker: Asker, now: float) -> None:
-        asked = {"positions": request.positions}
+        lanes, asked = self._chosen(request, request.partition), {"positions": request.positions}
 
         def answer(found: list[Any]) -> dict[str, Any]:
             return {"deleted": metrics.count(found[0])}
 
-        self._ask_homes(request, "endpoint.delete_messages", asked, answer, asker, now, request.partition)
+        self._ask(lanes, "endpoint.delete_messages", asked, answer, asker, now)
 
     def _purge(self, request: arguments.EndpointArguments, asker: Asker, now: float) -> None:
         def answer(found: list[Any]) -> dict[str, Any]:
@@ -218,14 +209,15 @@ class EndpointOperations:
                     raise errors.invalid(f"{request.name!r} has {len(lanes)} partitions: {what} {needed}")
         which = {"selector": request.selector, "limit": request.limit, "positions": request.positions}
         asked = {**asked, **which}
-        workers = [index for _, index in _chosen(request, lanes, request.partition).values()]
+        lanes = self._chosen(request, request.partition)
+        workers = [index for _, index in lanes.values()]
 
         def answer(found: list[Any]) -> dict[str, Any]:
             jobs = [(worker, one["job"]) for worker, one in zip(workers, found, strict=True)]
             self._note(jobs, request.vpn)
             return {"jobs": [list(job) for job in jobs]}
 
-        self._ask_homes(request, operation, asked, answer, asker, now, request.partition)
+        self._ask(lanes, operation, asked, answer, asker, now)
 
     def _note(self, jobs: list[tuple[int, int]], vpn: str) -> None:
         for job in jobs:
@@ -269,19 +261,16 @@ class EndpointOperations:
             raise errors.invalid(f"queue {request.target!r} takes only what is published to be retained")
         return [request.target_kind, request.vpn, request.target]
 
-    def _ask_homes(
-        self,
-        request: arguments.EndpointArguments,
-        operation: str,
-        asked: dict[str, Any],
-        answer: Any,
-        asker: Asker,
-        now: float,
-        partition: int | None,
-    ) -> None:
-        """Ask the home of each lane, or of one, and answer with what `answer` makes of their answers, in order."""
-        lanes = _chosen(request, _lanes(self._find(request)), partition)
-        self._ask(lanes, operation, asked, answer, asker, now)
+    def _chosen(self, request: arguments.EndpointArguments, partition: int | None) -> dict[int, Place]:
+        """Give the place of the home of the lane of a partition; None: of each lane."""
+        lanes = _lanes(self._find(request))
+        if partition is None:
+            return lanes
+        if partition >= len(lanes):
+            detail = f"{request.kind} {request.name!r} has no partition {partition}; it has {len(lanes)}"
+            raise errors.invalid(detail)
+        lane_id = list(lanes)[partition]
+        return {lane_id: lanes[lane_id]}
 
     def _ask(
         self,
@@ -292,6 +281,8 @@ class EndpointOperations:
         asker: Asker,
         now: float,
     ) -> None:
+        """Ask the homes of lanes, and answer with what `answer` makes of their answers, in order."""
+
         def finish(answers: dict[int, Any]) -> Any:
             return answer([answer_of(answers, lane, worker) for lane, (_, worker) in lanes.items()])
 
@@ -332,18 +323,6 @@ def _every_lane(endpoint: Attributes) -> dict[int, Place]:
         endpoint["id"] << wire.LANE_BITS | partition: (WORKER.name, home)
         for partition, home in enumerate(endpoint["homes"])
     }
-
-
-def _chosen(
-    request: arguments.EndpointArguments, lanes: dict[int, Place], partition: int | None
-) -> dict[int, Place]:
-    if partition is None:
-        return lanes
-    if partition >= len(lanes):
-        detail = f"{request.kind} {request.name!r} has no partition {partition}; it has {len(lanes)}"
-        raise errors.invalid(detail)
-    lane_id = list(lanes)[partition]
-    return {lane_id: lanes[lane_id]}
 
 
 def answer_of(answers: dict[int, Any], key: int, worker: int) -> Any:
