@@ -95,7 +95,15 @@ WIDE_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 NO_VPN: Final = ""
 #: Kinds of objects that belong to none.
 KINDS_WITHOUT_VPN: Final = ("vpn", "link", "operator")
-_KINDS_WITH_PASSWORD: Final = ("username", "operator")
+_PASSWORD: Final = "--password-file", "File whose first line is the password."
+_AUTHORITIES: Final = "File with the authorities of the {} (PEM), to be read into ca_pem."
+#: Kind -> the option that names a file which is read into an attribute, and what is in that.
+_FILES: Final = {
+    "username": _PASSWORD,
+    "operator": _PASSWORD,
+    "bridge": ("--remote-ca-file", _AUTHORITIES.format("remote node")),
+    "webhook": ("--target-ca-file", _AUTHORITIES.format("target")),
+}
 #: Attributes that are paths on the node's host, where the command mostly runs.
 _PATHS: Final = {
     "bridge": ("remote_password_file",),
@@ -243,26 +251,9 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
         changed = admin.call(f"objects.{verb}", kind=kind, vpn=vpn, name=name, attributes=attributes)
         print_change(changed, verb, attributes, out=out)
 
-    if kind in _KINDS_WITH_PASSWORD:
-        change.params.append(
-            click.Option(["--password-file"], type=FILE, help="File whose first line is the password.")
-        )
-    if kind == "bridge":
-        change.params.append(
-            click.Option(
-                ["--remote-ca-file"],
-                type=FILE,
-                help="File with the authorities of the remote node (PEM), to be read into ca_pem.",
-            )
-        )
-    if kind == "webhook":
-        change.params.append(
-            click.Option(
-                ["--target-ca-file"],
-                type=FILE,
-                help="File with the authorities of the target (PEM), to be read into ca_pem.",
-            )
-        )
+    if kind in _FILES:
+        option, meaning = _FILES[kind]
+        change.params.append(click.Option([option], type=FILE, help=meaning))
     return change
 
 
