@@ -98,9 +98,6 @@ class Allowances:
             home.before = home.allowance
         self._level()
 
-    def shard_started(self, shard: Shard) -> None:
-        """A worker was sent START: it gets its allowance when it answers HOME."""
-
     def shard_lost(self, shard: Shard) -> None:
         """A worker died; what its consumers have counts until its successor comes."""
         home = self._homes.get(shard.index)

@@ -328,9 +328,6 @@ class Streams:
 
     # -- reports ---------------------------------------------------------------------------------------------
 
-    def shard_started(self, shard: Shard) -> None:
-        """A worker was sent START: its HOME will follow."""
-
     def shard_lost(self, shard: Shard) -> None:
         """A worker died: nothing is sent to it until its successor has reported."""
         self._stream(shard.index).is_up = False

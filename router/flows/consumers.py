@@ -81,7 +81,8 @@ class Consumers:
         self.temporaries = Temporaries(asks)
         self.alarms = FlowAlarms(ground.alarms)
         self.questions = LaneQuestions(shards, self.lanes)
-        shards.listeners += [self.lanes, self.flows, self.questions]
+        shards.on_started.append(self.lanes.shard_started)
+        shards.on_lost += [one.shard_lost for one in (self.lanes, self.flows, self.questions)]
         self.holders = Holders(self.endpoints, self.questions.ask)
         self.endpoints.listeners += [self.flows, self.questions, self.holders, self]
         self.endpoints.on_cost = self._endpoint_costs

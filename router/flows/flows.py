@@ -149,9 +149,6 @@ class Flows:
         """A home came, or came back, and knows its lanes."""
         self.ends.home_ready(index)
 
-    def shard_started(self, shard: Shard) -> None:
-        """Nothing can be bound at a worker before it answers HOME."""
-
     def shard_lost(self, shard: Shard) -> None:
         """A worker died: its ends wait for the next one; what was being handed off is free."""
         for end in self.ends.home_lost(shard.index):

@@ -145,9 +145,6 @@ class LaneQuestions:
         error = error_for(code, str(value or "")) if code else None
         question.done((value, batches[0]) if batches else value, error, now)
 
-    def shard_started(self, shard: Shard) -> None:
-        """Nothing can be asked of a worker before it answers HOME."""
-
     def shard_lost(self, shard: Shard) -> None:
         """A worker died: its successor is asked again."""
         for question in self._questions.values():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -162,16 +162,6 @@ class Shard:
         return self.sequence
 
 
-class ShardListener(Protocol):
-    """Hears of workers that come and go."""
-
-    def shard_started(self, shard: Shard) -> None:
-        """A worker was sent START, its rules and its filters."""
-
-    def shard_lost(self, shard: Shard) -> None:
-        """A worker died; it may have been lost already."""
-
-
 class Confirmation:
     """Calls back once every shard concerned has confirmed the filters of one request."""
 
@@ -204,8 +194,10 @@ class Shards:
         self._newest = 0
         #: Shard index -> confirmations in the order in which they were asked for: (newest filter, confirmation).
         self._waiting: list[deque[tuple[int, Confirmation]]] = [deque() for _ in self.shards]
-        #: Told in this order; complete before the first worker announces itself.
-        self.listeners: list[ShardListener] = []
+        #: Called in their order with a worker that was sent START, its rules and its filters, and with one that died,
+        #: which may have been lost already; complete before the first worker announces itself.
+        self.on_started: list[Callable[[Shard], None]] = []
+        self.on_lost: list[Callable[[Shard], None]] = []
 
     def send(self, shard: Shard, frames: list[bytes]) -> None:
         """Send frames to the incarnation of a worker that is known."""
@@ -332,8 +324,8 @@ class Shards:
         shard.replay_end = self._newest
         self._send_filters(shard)  # there is one, if only for its confirmation
         self._feed(shard)
-        for listener in self.listeners:
-            listener.shard_started(shard)
+        for started in self.on_started:
+            started(shard)
 
     def confirm(self, shard: Shard, sequence: int) -> bool:
         """A worker confirmed its filters up to a number; true if that made it ready."""
@@ -364,8 +356,8 @@ class Shards:
         shard.outstanding.clear()
         shard.feed.clear()
         self._forget_sets(shard)
-        for listener in self.listeners:
-            listener.shard_lost(shard)
+        for was_lost in self.on_lost:
+            was_lost(shard)
         return lost
 
     def define_sets(self, shard: Shard, definitions: Sequence[SetDefinition]) -> None:

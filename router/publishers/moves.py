@@ -117,9 +117,6 @@ class Moves:
         #: Moves that wait until all homes have reported.
         self._held: list[Move] = []
 
-    def shard_started(self, shard: Shard) -> None:
-        """A worker was sent START."""
-
     def shard_lost(self, shard: Shard) -> None:
         """A worker died: its successor asks again, and what its predecessor asked for is not answered."""
         self._lines.pop(shard.index, None)

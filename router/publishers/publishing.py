@@ -157,7 +157,7 @@ class GuaranteedPublishing:
         self.moves = Moves(
             shards, self.usage, endpoints, self.streams, self.gathering, ground.counters, wall_ms
         )
-        shards.listeners += [self.allowances, self.streams, self.moves]
+        shards.on_lost += [one.shard_lost for one in (self.allowances, self.streams, self.moves)]
         endpoints.on_part = self.streams.part
         self.streams.on_parted, self.streams.on_unsure = endpoints.parted, self._part_again
         endpoints.listeners += [self.usage, self.thresholds, self.moves, self.spooling.rearranging]
