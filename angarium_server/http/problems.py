@@ -12,6 +12,8 @@ from angarium import errors
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aiohttp.web import BaseRequest
+
     from angarium.errors import AngariumError
 
 CONTENT_TYPE: Final = "application/problem+json"
@@ -42,6 +44,17 @@ class RefusedError(Exception):
         super().__init__(str(error))
         self.error = error
         self.headers = headers
+
+
+def allow(request: BaseRequest, *methods: str) -> None:
+    """Refuse other methods.
+
+    Raises:
+        RefusedError: with those that are allowed (40501).
+    """
+    if request.method not in methods:
+        detail = f"{request.method[:20]} of this resource"
+        raise RefusedError(errors.error_for(errors.METHOD_NOT_ALLOWED, detail), {"Allow": ", ".join(methods)})
 
 
 def status_of(code: int) -> int:

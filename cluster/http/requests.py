@@ -13,7 +13,7 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.http import bodies
 from angarium_server.http.origins import target_in
-from angarium_server.http.problems import RefusedError
+from angarium_server.http.problems import allow
 from gateway.http.client import ClientState
 from gateway.http.credentials import credentials_of
 from gateway.http.messages import Options, headers_of, json_of
@@ -94,7 +94,7 @@ class Requests:
             RefusedError: the same, with headers that belong to it.
         """
         target = target_of(target_in(request))
-        _allow(request, *METHODS[target.verb])
+        allow(request, *METHODS[target.verb])
         if target.verb is Verb.INDEX:
             return bodies.answer(request, INDEX)
         if target.verb is Verb.EVENTS:
@@ -361,14 +361,3 @@ def _check_page(request: BaseRequest) -> None:
     site = request.headers.get("Sec-Fetch-Site", "none").lower()
     if site not in ("none", "same-origin") and "Origin" not in request.headers:
         raise error_for(errors.CROSS_ORIGIN, f"Sec-Fetch-Site is {site[:50]!r}")
-
-
-def _allow(request: BaseRequest, *methods: str) -> None:
-    """Refuse other methods.
-
-    Raises:
-        RefusedError: with those that are allowed (40501).
-    """
-    if request.method not in methods:
-        detail = f"{request.method[:20]} of this resource"
-        raise RefusedError(error_for(errors.METHOD_NOT_ALLOWED, detail), {"Allow": ", ".join(methods)})

@@ -21,7 +21,7 @@ from angarium import errors
 from angarium_server.http import bodies
 from angarium_server.http.exposition import CONTENT_TYPE
 from angarium_server.http.origins import target_in
-from angarium_server.http.problems import RefusedError
+from angarium_server.http.problems import allow
 from angarium_server.http.site import Site
 from angarium_server.http.turns import Turns
 from angarium_server.memory.memory import in_use_bytes
@@ -147,49 +147,49 @@ class ManagementServer:
         peer = self._site.peer(request, connection)
         target = target_of(target_in(request))
         if file := files.find(target.path):
-            _allow(request, "GET", "HEAD")
+            allow(request, "GET", "HEAD")
             return files.answer(request, file)
         if target.path == (*ROOT, "login"):
             return await self._login(request, peer)
         if target.path == (*ROOT, "login", "certificate"):
-            _allow(request, "POST")
+            allow(request, "POST")
             return await self._ways.browsers.log_in_by_certificate(request, peer)
         if target.path == (*ROOT, "login", "ways"):
-            _allow(request, "GET", "HEAD")
+            allow(request, "GET", "HEAD")
             return bodies.answer(request, offered(self._runtime))
         if self._openid is not None and target.path in (PATH, CALLBACK):
-            _allow(request, "GET")
+            allow(request, "GET")
             return await self._openid.answer(request, target.path, target.query, peer)
         operator = await self._ways.caller(request, peer)
         caller = Caller(operator.name, peer.address)
         if target.path[: len(ROOT)] == ROOT:
             match target.path[len(ROOT) :]:
                 case () | ("",):
-                    _allow(request, "GET", "HEAD")
+                    allow(request, "GET", "HEAD")
                     return bodies.answer(request, INDEX)
                 case ("openapi.json",):
-                    _allow(request, "GET", "HEAD")
+                    allow(request, "GET", "HEAD")
                     return web.Response(body=openapi.document(), content_type=bodies.JSON)
                 case ("logout",):
-                    _allow(request, "POST")
+                    allow(request, "POST")
                     self._streams.end_session(request)
                     return self._ways.browsers.log_out(request, peer)
                 case ("config", "parse"):
-                    _allow(request, "POST")
+                    allow(request, "POST")
                     # A large text takes tenths of a second, for which nobody else waits.
                     objects = await asyncio.to_thread(declared.objects_of, await self._body(request))
                     return bodies.answer(request, objects)
                 case ("vpns", vpn, "try", "publish" | "subscribe" as does):
-                    _allow(request, "POST")
+                    allow(request, "POST")
                     return await self._try(request, connection, caller, vpn, does)
                 case ("operations", name):
-                    _allow(request, "POST")
+                    allow(request, "POST")
                     return await self._do(request, name, caller)
                 case path:
                     if found := find(path):
                         return await self._resource(request, connection, target, found, caller, operator)
         if target.path == ("metrics", "objects"):
-            _allow(request, "GET", "HEAD")
+            allow(request, "GET", "HEAD")
             return await self._object_metrics(target, caller)
         raise errors.error_for(errors.UNKNOWN_RESOURCE, _shown(target))
 
@@ -209,7 +209,7 @@ class ManagementServer:
 
     async def _login(self, request: BaseRequest, peer: Peer) -> web.Response:
         """Begin the session of a browser, or show it."""
-        _allow(request, "GET", "HEAD", "POST")
+        allow(request, "GET", "HEAD", "POST")
         if request.method == "POST":
             return await self._ways.browsers.log_in(request, await self._body(request), peer)
         return await self._ways.browsers.show(request, peer)
@@ -238,7 +238,7 @@ class ManagementServer:
     ) -> web.StreamResponse:
         """Do what the table says of a path and a method."""
         methods = [*found.routes, *(["HEAD"] if "GET" in found.routes else [])]
-        _allow(request, *methods)
+        allow(request, *methods)
         route = found.routes["GET" if request.method == "HEAD" else request.method]
         body = await self._body(request)
         ask = self._asking(caller, wait_of(request))
@@ -312,17 +312,6 @@ def offered(runtime: ManagementRuntime) -> dict[str, Any]:
     offer = Offer(password=True, token=bool(runtime.issuers), certificate=certificate, oidc=oidc)
     found: dict[str, Any] = msgspec.to_builtins(offer)
     return found
-
-
-def _allow(request: BaseRequest, *methods: str) -> None:
-    """Refuse other methods.
-
-    Raises:
-        RefusedError: with those that are allowed (40501).
-    """
-    if request.method not in methods:
-        detail = f"{request.method[:20]} of this resource"
-        raise RefusedError(errors.error_for(errors.METHOD_NOT_ALLOWED, detail), {"Allow": ", ".join(methods)})
 
 
 def _shown(target: Target) -> str:
