@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pwd
 import secrets
 import shutil
 import time
@@ -79,7 +78,7 @@ from cluster.controller.switchboard.events import EventFile, EventRing
 from cluster.controller.switchboard.switchboard import Switchboard
 from cluster.controller.syslog import Syslog
 from cluster.controller.workers.balancing import BALANCE, STAYING, WORKERS
-from cluster.data.data_dir import CONFIG_FOLDER, COPIES_FOLDER, ISSUERS_FOLDER
+from cluster.data.data_dir import CONFIG_FOLDER, COPIES_FOLDER, ISSUERS_FOLDER, user_of_node
 from cluster.join import stored
 from cluster.join.tokens import Tokens
 from cluster.join.vault import Vault
@@ -569,14 +568,6 @@ def open_store(directory: Path, data_id: str) -> ConfigStore:
         detail = f"config store {directory}: it is of data directory {found!r}, this is {data_id!r}"
         raise errors.error_for(errors.INVALID_CONFIGURATION, detail, "put the right one back")
     return store
-
-
-def user_of_node() -> str:
-    """Give the user of the operating system who alone can open what is in the runtime directory."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container may run as a number
-        return str(os.getuid())
 
 
 def prepare_catalog(store: ConfigStore, config: NodeConfig, workers: int, node: str) -> catalogs.Catalog:

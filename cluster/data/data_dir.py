@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import pwd
 import re
 import secrets
 import shutil
@@ -277,6 +278,14 @@ def _remove_left(path: Path) -> None:
         _log.warning("the runtime directory %s is left alone: another node runs in it", path)
     finally:
         os.close(descriptor)
+
+
+def user_of_node() -> str:
+    """Give the user of the operating system who alone can open what is in the runtime directory."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container may run as a number
+        return str(os.getuid())
 
 
 def write_durably(path: Path, content: bytes) -> None:

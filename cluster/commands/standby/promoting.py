@@ -5,11 +5,10 @@ Both are written down by the controller of the node that begins then (`angarium 
 
 from __future__ import annotations
 
-import os
-import pwd
 from typing import TYPE_CHECKING
 
 from angarium import errors
+from cluster.data.data_dir import user_of_node
 from cluster.standby.promotion import Promotion, force, note_promotion
 from cluster.standby.stores.manual import PromotionError, promote
 from cluster.standby.stores.opening import MANUAL_FILE
@@ -34,7 +33,7 @@ def promote_host(data: Path, status: HostStatus, *, may_lose: bool) -> str:
     if lacks and not may_lose and (status.primary or status.store != "manual"):
         raise _refusal(status, have)
     cost = f"what only {have} has is lost" if lacks and have else ""
-    promotion = Promotion(host=status.host, who=_user(), cost=cost)
+    promotion = Promotion(host=status.host, who=user_of_node(), cost=cost)
     if status.store == "manual":
         _name(data / MANUAL_FILE, status.host, may_lose=may_lose)
         note_promotion(data, promotion)
@@ -86,10 +85,3 @@ def _name(path: Path, host: str, *, may_lose: bool) -> None:
     except NoAnswerError as error:
         advice = "move it away, and name the primary: nobody has been named then"
         raise errors.error_for(errors.INVALID_CONFIGURATION, error.reason, advice) from None
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container may run as a number
-        return str(os.getuid())
