@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, dataclass_transform
+
+import msgspec
 
 if TYPE_CHECKING:
     from angarium_server.tokens.config import TokenIssuer
@@ -21,38 +22,38 @@ class Asked(NamedTuple):
     arguments: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+@dataclass_transform(frozen_default=True)
+class Effect(msgspec.Struct, frozen=True):
+    """One of them."""
+
+
+class Commit(Effect):
     """Make these changes durable; then say `committed` or `not_committed` before anything else."""
 
     number: int
     changes: list[Entry]
 
 
-@dataclass(frozen=True, slots=True)
-class Judge:
+class Judge(Effect):
     """Have a question judged for itself: the store refused the transaction that it shared with others."""
 
     question: Asked
 
 
-@dataclass(frozen=True, slots=True)
-class CopyStore:
+class CopyStore(Effect):
     """Write a copy of the config store into a directory, made for it; then say `copied` or `not_copied`."""
 
     number: int
     directory: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckStore:
+class CheckStore(Effect):
     """Read every record of the config store; then say `checked`, with what is wrong."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadCopy:
+class ReadCopy(Effect):
     """Answer an admin request with a piece of a file: `{"data", "size"}`, the size being that of the file."""
 
     asker: bytes
@@ -62,15 +63,13 @@ class ReadCopy:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class DropCopy:
+class DropCopy(Effect):
     """Remove a directory that a `CopyStore` made, with all that is in it."""
 
     directory: str
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Effect):
     """Ask a process; a failure to send is `unanswered`."""
 
     identity: bytes
@@ -79,8 +78,7 @@ class Request:
     arguments: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Effect):
     """Answer an admin request."""
 
     asker: bytes
@@ -89,8 +87,7 @@ class Reply:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Effect):
     """Answer what a process asked."""
 
     identity: bytes
@@ -99,95 +96,62 @@ class Answer:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Effect):
     """Append an event to the file."""
 
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class WriteDown:
+class WriteDown(Effect):
     """Append a line to the audit log, before anything else."""
 
     line: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class FetchKeys:
+class FetchKeys(Effect):
     """Ask the address of an issuer for its keys; then `IssuerKeys.fetched`."""
 
     issuer: TokenIssuer
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadCertificate:
+class ReloadCertificate(Effect):
     """Read the certificate of the admin API again, if it has one; then `reloaded`. Nobody may wait for it."""
 
     #: Of who asked; 0: nobody did.
     number: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class UseVault:
+class UseVault(Effect):
     """Sign and keep what joining needs; then `vault_used` or `vault_refused`, before anything else."""
 
     number: int
     work: VaultWork
 
 
-@dataclass(frozen=True, slots=True)
-class SetLogLevel:
+class SetLogLevel(Effect):
     """Change what the controller itself logs."""
 
     level: str
 
 
-@dataclass(frozen=True, slots=True)
-class StopNode:
+class StopNode(Effect):
     """Ask the supervisor to stop the node."""
 
 
-@dataclass(frozen=True, slots=True)
-class SwitchOver:
+class SwitchOver(Effect):
     """Ask the keeper of this host, which is this process, to hand over to the standby."""
 
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleNode:
+class ScaleNode(Effect):
     """Ask the supervisor for another number of workers."""
 
     workers: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunProcesses:
+class RunProcesses(Effect):
     """Ask the supervisor for the processes of a role with these indices, and no others."""
 
     role: str
     indices: list[int]
-
-
-Effect = (
-    Commit
-    | Judge
-    | CopyStore
-    | CheckStore
-    | ReadCopy
-    | DropCopy
-    | Request
-    | Reply
-    | Answer
-    | Record
-    | WriteDown
-    | ReloadCertificate
-    | FetchKeys
-    | UseVault
-    | SetLogLevel
-    | StopNode
-    | SwitchOver
-    | ScaleNode
-    | RunProcesses
-)
