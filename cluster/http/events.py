@@ -88,7 +88,7 @@ class Events:
 
     async def _in_force(self, subscribe: Callable[[Done], None]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        subscribe(lambda error: _tell(done, error))
+        subscribe(partial(tell, done, None))
         self._touched()
         try:
             async with asyncio.timeout(SUBSCRIBE_S):
@@ -102,7 +102,7 @@ class Events:
         """Send the head of an answer; gives its stream, and what is done when that is over."""
         response, outlet = await outlets.begin(request, self._headers)
         over: asyncio.Future[AngariumError] = asyncio.get_running_loop().create_future()
-        stream = Stream(client.attached.vpn, filters, outlet, lambda error: _finish(over, error))
+        stream = Stream(client.attached.vpn, filters, outlet, lambda error: tell(over, error, None))
         self._streams.add(stream, time.monotonic())
         client.streams[stream] = None
         if client.state is ClientState.OVER:  # since it was let in; nobody else would end it
@@ -149,14 +149,7 @@ class Events:
         if reader.is_full:
             raise error_for(errors.CONTROL_RATE_EXCEEDED, "too many requests wait for messages of this queue")
         came: asyncio.Future[Sequence[Taken]] = asyncio.get_running_loop().create_future()
-
-        def done(taken: Sequence[Taken], error: AngariumError | None) -> None:
-            if error is None:
-                came.set_result(taken)
-            else:
-                came.set_exception(error)
-
-        receiver = Receiver(most, inf, done)
+        receiver = Receiver(most, inf, partial(tell, came))
         reader.receive(receiver, time.monotonic())
         self._touched()
         try:
@@ -220,15 +213,11 @@ class Events:
         return [one for one in unread if self._clients.receipts.extend(one.receipt, now + RESUME_S)]
 
 
-def _tell(future: asyncio.Future[None], error: AngariumError | None) -> None:
+def tell(future: asyncio.Future[Any], value: Any, error: AngariumError | None) -> None:
+    """Have a future done; nobody may wait for it any more."""
     if future.done():
         return
     if error is None:
-        future.set_result(None)
+        future.set_result(value)
     else:
         future.set_exception(error)
-
-
-def _finish(over: asyncio.Future[AngariumError], error: AngariumError) -> None:
-    if not over.done():
-        over.set_result(error)

@@ -14,6 +14,7 @@ from angarium.errors import error_for
 from angarium_server.http import bodies
 from angarium_server.http.origins import target_in
 from angarium_server.http.problems import allow
+from cluster.http.events import tell
 from gateway.http.client import ClientState
 from gateway.http.credentials import credentials_of
 from gateway.http.messages import Options, headers_of, json_of
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from aiohttp.web import BaseRequest
 
-    from angarium.errors import AngariumError
     from angarium.message import Row
     from cluster.http.events import Events
     from cluster.http.role import HttpRuntime
@@ -159,12 +159,12 @@ class Requests:
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        told = partial(_tell, done, None)
+        told = partial(tell, done, None)
         ask(told)
         self._touched()
         detail = f"not done within {timeout_s:g} s; whether it was done later is not known"
         limit = loop.call_later(
-            timeout_s, lambda: _tell(done, None, error_for(errors.TIMEOUT, detail, "try again"))
+            timeout_s, lambda: tell(done, None, error_for(errors.TIMEOUT, detail, "try again"))
         )
         try:
             await done
@@ -213,7 +213,7 @@ class Requests:
             told = {"mode": "direct", "reply_to": inbox, "correlation_id": correlation_id}
             return options.row(target.name, payload, client.attached.name, **told)
 
-        correlation_id = client.request(row_of, partial(_tell, answer))
+        correlation_id = client.request(row_of, partial(tell, answer))
         self._touched()
         try:
             async with asyncio.timeout(wait_s):
@@ -231,7 +231,7 @@ class Requests:
         if reader.is_full:
             raise error_for(errors.CONTROL_RATE_EXCEEDED, "too many requests wait for messages of this queue")
         came: asyncio.Future[Sequence[Taken]] = asyncio.get_running_loop().create_future()
-        receiver = Receiver(asked.most, asked.lease_s, partial(_tell, came))
+        receiver = Receiver(asked.most, asked.lease_s, partial(tell, came))
         reader.receive(receiver, time.monotonic())
         self._touched()
         try:
@@ -340,16 +340,6 @@ def _told(taken: Taken, asked: Asked) -> dict[str, Any]:
     """Give a message of a queue for the answer."""
     told = {} if asked.is_accepted else {"receipt": taken.receipt}
     return {**told, **json_of(taken.row), "delivery_count": taken.attempts + 1, "stored_ms": taken.stored_ms}
-
-
-def _tell(future: asyncio.Future[Any], value: Any, error: AngariumError | None) -> None:
-    """Have a future done; nobody may wait for it any more."""
-    if future.done():
-        return
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)
 
 
 def _check_page(request: BaseRequest) -> None:
