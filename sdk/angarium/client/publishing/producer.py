@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from angarium.slots import Publishable
 
     AckCallback = Callable[[Acknowledgement], None]
-    from collections.abc import Callable
 
 #: Refusals to open again that pass: the families of "too slow", "too fast" and "not possible now".
 _PASSING_FAMILIES: Final = (408, 429, 500, 503)
@@ -427,26 +426,25 @@ class Producer(Closing):
             AngariumError: the node refuses, or somebody else used the name meanwhile (PRODUCER_FENCED).
         """
         resume = self._was_open
-        arguments = {**self._arguments(), "resume": resume}
         try:
-            opened: ProducerOpened = await self._operations.ask(
-                lambda session: session.guaranteed.open_producer(self._rows, arguments),
-                self._close_late,
-            )
+            opened = await self._ask_open(resume=resume)
         except errors.InvalidRequestError as error:
             if not (resume and error.code == errors.UNKNOWN_FLOW_NAME and not self._rows.held_messages):
                 raise
             # Forgotten, but nothing depends on its memory: a new producer of that name is as good.
-            arguments = {**arguments, "resume": False}
-            opened = await self._operations.ask(
-                lambda session: session.guaranteed.open_producer(self._rows, arguments),
-                self._close_late,
-            )
+            opened = await self._ask_open(resume=False)
         self._name = opened.name
         if foreign := self._rows.foreign_sequence:
             detail = f"{self._name!r} has sent up to {foreign} meanwhile, this client has not"
             raise errors.error_for(errors.PRODUCER_FENCED, detail)
         self._go_on()
+
+    async def _ask_open(self, *, resume: bool) -> ProducerOpened:
+        arguments = {**self._arguments(), "resume": resume}
+        opened: ProducerOpened = await self._operations.ask(
+            lambda session: session.guaranteed.open_producer(self._rows, arguments), self._close_late
+        )
+        return opened
 
     def _arguments(self) -> dict[str, Any]:
         """Give what the node is told of this producer when it is opened."""
