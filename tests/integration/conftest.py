@@ -1,4 +1,4 @@
-"""Fixtures of several modules: certificates; and of those that attack a node.
+"""Fixtures of several modules: certificates, what is asked in many, and those of modules that attack a node.
 
 Each of the latter has a node of its own, and every test watches for harm.
 """
@@ -12,13 +12,17 @@ import pytest
 from tests.integration.api_server import ApiServer, needs_api_server
 from tests.integration.attacked_spool import AttackedSpool
 from tests.integration.certificates import Authority
+from tests.integration.http_api import Api
+from tests.integration.scripted_router import running_router
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from angarium_server.testing import Node
     from tests.integration.attacked_node import AttackedNode
     from tests.integration.certificates import Pair
     from tests.integration.raw_guaranteed import RawGuaranteed
+    from tests.integration.scripted_router import Router
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +45,21 @@ def api_server(
     needs_api_server()
     with ApiServer(tmp_path_factory.mktemp("api"), authority, server_pair) as server:
         yield server
+
+
+@pytest.fixture
+def router() -> Iterator[Router]:
+    """Give a scripted router."""
+    with running_router() as router:
+        yield router
+
+
+@pytest.fixture
+def api(node: Node) -> Iterator[Api]:
+    """Give who asks the management API of the node of a module."""
+    made = Api(node.management_url)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")

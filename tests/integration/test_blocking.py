@@ -20,19 +20,13 @@ from angarium.blocking import producer as threaded_producer
 from angarium.client import connecting
 from angarium.client.consuming.flow_options import FlowOptions
 from angarium.client.guaranteed_messaging import ConsumeArguments
-from tests.integration.scripted_router import LIMIT_S, Router, running_router
+from tests.integration.scripted_router import LIMIT_S, Router
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from angarium.client.connection.connection import ClientEvent
-
-
-@pytest.fixture
-def router() -> Iterator[Router]:
-    with running_router() as router:
-        yield router
 
 
 @pytest.fixture

@@ -11,19 +11,11 @@ import angarium
 from angarium import errors, wire
 from angarium.message import Row, pack_rows
 from angarium.slots import slot_table
-from tests.integration.scripted_router import LIMIT_S, Router, run, running_router
+from tests.integration.scripted_router import LIMIT_S, Router, run
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from angarium.client.connection.connection import ClientEvent
-
-
-@pytest.fixture
-def router() -> Iterator[Router]:
-    with running_router() as router:
-        yield router
 
 
 # Publishing.

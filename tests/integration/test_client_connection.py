@@ -15,20 +15,12 @@ from angarium import errors, wire
 from angarium.client.connection import connection
 from angarium.client.connection.connection import BACKOFF_SEVERAL_S
 from angarium.message import pack_rows
-from tests.integration.scripted_router import LIMIT_S, Router, run, running_router
+from tests.integration.scripted_router import LIMIT_S, Router, run
 from tests.waiting import until
 from tests.welcome import welcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from angarium.client.connection.connection import ClientEvent
-
-
-@pytest.fixture
-def router() -> Iterator[Router]:
-    with running_router() as router:
-        yield router
 
 
 # Connecting.

@@ -15,20 +15,13 @@ from angarium import blocking, errors, wire
 from angarium.client.publishing import publisher
 from angarium.slots import slot_table
 from angarium_server.testing import Node
-from tests.integration.scripted_router import LIMIT_S, Router, run, running_router
+from tests.integration.scripted_router import LIMIT_S, Router, run
 from tests.waiting import until, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from angarium import Client
-
-
-@pytest.fixture
-def router() -> Iterator[Router]:
-    with running_router() as router:
-        yield router
 
 
 async def cut_off(router: Router, client: Client) -> None:

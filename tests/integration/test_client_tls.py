@@ -22,7 +22,7 @@ from angarium import blocking, errors
 from angarium.client.transport.credentials import Credentials
 from angarium.client.transport.stream import StreamTransport
 from tests.integration.certificates import FUTURE, PAST, Authority, Pair
-from tests.integration.scripted_router import LIMIT_S, Router, run, running_router
+from tests.integration.scripted_router import LIMIT_S, Router, run
 from tests.integration.stream_peer import GREETING, StreamPeer
 from tests.integration.tls_front import tls_front
 from tests.integration.transport_line import Line
@@ -41,12 +41,6 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def client_pair(authority: Authority) -> Pair:
     return authority.issue("client", "DNS:alice")
-
-
-@pytest.fixture
-def router() -> Iterator[Router]:
-    with running_router() as router:
-        yield router
 
 
 @pytest.fixture

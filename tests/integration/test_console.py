@@ -75,13 +75,6 @@ def browser(node: Node, chromium: Browser) -> Iterator[Browser]:
 VISITS: Final = iter(range(1_000))
 
 
-@pytest.fixture
-def api(node: Node) -> Iterator[Api]:
-    made = Api(node.management_url)
-    yield made
-    made.close()
-
-
 def log_in(browser: Browser, name: str = "admin") -> None:
     browser.fill("Operator", name)
     browser.fill("Password", PASSWORD)

@@ -26,13 +26,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield running
 
 
-@pytest.fixture
-def api(node: Node) -> Iterator[Api]:
-    made = Api(node.management_url)
-    yield made
-    made.close()
-
-
 def test_an_operator_does_over_http_what_the_command_does(node: Node, api: Api) -> None:
     made = api.do("objects.create", kind="queue", name="orders/eu", attributes={"max_spool_usage_mb": 10})
     assert (made.status, made.value["max_spool_usage_mb"]) == (200, 10)

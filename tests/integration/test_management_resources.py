@@ -31,13 +31,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield running
 
 
-@pytest.fixture
-def api(node: Node) -> Iterator[Api]:
-    made = Api(node.management_url)
-    yield made
-    made.close()
-
-
 @pytest.mark.requirement("R261")
 def test_prometheus_gets_figures_of_single_queues(node: Node, api: Api) -> None:
     with blocking.connect(node.url) as client:

@@ -51,13 +51,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield running
 
 
-@pytest.fixture
-def api(node: Node) -> Iterator[Api]:
-    made = Api(node.management_url)
-    yield made
-    made.close()
-
-
 class Source:
     """A client that reads a stream."""
 

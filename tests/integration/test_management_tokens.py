@@ -72,13 +72,6 @@ def node(tmp_path_factory: pytest.TempPathFactory, server: KeyServer) -> Iterato
         yield running
 
 
-@pytest.fixture
-def api(node: Node) -> Iterator[Api]:
-    made = Api(node.management_url)
-    yield made
-    made.close()
-
-
 def me(api: Api, token: str) -> Answer:
     return api.send("GET", "/api/v1/me", Authorization=f"Bearer {token}")
 

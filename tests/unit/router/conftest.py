@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.router.flow_rig import Rig
+from tests.unit.router.flow_rig import FakeClient, Rig
 from tests.unit.router.publish_rig import PublishNode
 from tests.unit.router.wired_mesh import WiredMesh
 from tests.unit.router.wired_node import WiredNode
@@ -52,6 +52,12 @@ def make_rig() -> Iterator[Any]:
 def rig(make_rig: Any) -> Rig:
     made: Rig = make_rig()
     return made
+
+
+@pytest.fixture
+def client(rig: Rig) -> FakeClient:
+    """Give a client that owns what it consumes."""
+    return rig.client("consumer", "owner")
 
 
 @pytest.fixture

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def client(rig: Rig) -> FakeClient:
-    return rig.client("consumer", "owner")
-
-
-@pytest.fixture
 def parted(rig: Rig) -> Endpoint:
     return rig.controller.put(
         "q", owner="owner", access_type="non-exclusive", partition_count=4, homes=[0, 0, 0, 0]

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from angarium import errors
 from router.sessions.directory import Username
 
 if TYPE_CHECKING:
     from tests.unit.router.flow_rig import FakeClient, Rig
-
-
-@pytest.fixture
-def client(rig: Rig) -> FakeClient:
-    return rig.client("consumer", "owner")
 
 
 def test_operators_are_told_when_flows_near_a_limit_and_when_they_are_far_from_it_again(

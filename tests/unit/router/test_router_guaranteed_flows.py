@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def client(rig: Rig) -> FakeClient:
-    return rig.client("consumer", "owner")
-
-
-@pytest.fixture
 def queue(rig: Rig) -> Endpoint:
     return rig.controller.put("q", owner="owner")
 

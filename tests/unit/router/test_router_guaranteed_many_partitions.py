@@ -26,11 +26,6 @@ PARTITIONS = 3 * STEP_MAX
 
 
 @pytest.fixture
-def client(rig: Rig) -> FakeClient:
-    return rig.client("consumer", "owner")
-
-
-@pytest.fixture
 def parted(rig: Rig) -> Endpoint:
     many: dict[str, Any] = {
         "partition_count": PARTITIONS,

@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from tests.unit.router.flow_rig import FakeClient, Rig
 
 
-@pytest.fixture
-def client(rig: Rig) -> FakeClient:
-    return rig.client("consumer", "owner")
-
-
 @pytest.mark.requirement("R121", "R145", "R149")
 def test_a_topic_endpoint_gets_topic_and_selector_of_its_consumer(rig: Rig, client: FakeClient) -> None:
     endpoint = rig.controller.put("t", kind="topic-endpoint", owner="owner", max_bind_count=3)

@@ -21,6 +21,7 @@ import pytest
 from angarium import errors
 from storage import maintenance
 from storage.spool import DATA_FILE, Table, open_readonly, open_spool
+from tests.unit.storage.filled_spool import key
 
 if TYPE_CHECKING:
     from storage.spool import Change, LmdbSpool
@@ -29,10 +30,6 @@ ROOT = Path(__file__).resolve().parents[3]
 MAP_BYTES = 64 << 20
 LANE = (7).to_bytes(8, "big")
 PAGE = 4096
-
-
-def key(number: int) -> bytes:
-    return number.to_bytes(8, "big")
 
 
 def block(content: bytes) -> bytes:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from storage import pages
 from storage.spool import DATA_FILE, Table, open_spool
 from tests.share import short
+from tests.unit.storage.filled_spool import key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,10 +30,6 @@ PAGE = 4096
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
 #: The end of the head of a large value: what it is, and how many pages it has.
 _VALUE_OF_THREE = bytes((_OVERFLOW, 0, 3, 0, 0, 0))
-
-
-def key(number: int) -> bytes:
-    return number.to_bytes(8, "big")
 
 
 @pytest.fixture(scope="module")

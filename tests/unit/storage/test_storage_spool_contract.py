@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from storage.spool import KEY_ENVIRONMENT, LmdbSpool, SpoolFullError, Table, open_spool
 from tests.simulation.simulated_disk import SimulatedDisk
+from tests.unit.storage.filled_spool import key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,10 +51,6 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def validate(spool: Spool) -> None:
     if isinstance(spool, SimulatedDisk):
         spool.validate()
-
-
-def key(number: int) -> bytes:
-    return number.to_bytes(8, "big")
 
 
 def rows_of(spool: Spool, table: Table) -> list[tuple[bytes, bytes]]:
