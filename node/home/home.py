@@ -44,7 +44,7 @@ from node.home.lanes.moves import MoveChosen, MoveEnded
 from node.home.lanes.parting import LaneAtRest, LaneParted
 from node.home.lanes.serving import BINDS_PER_TICK, LANES_PER_TICK
 from node.home.line import Line
-from node.home.operations import Answer, AnswerDurable, Operations
+from node.home.operations import AnswerDurable, Operations
 from node.home.parts import HomeLimits, HomeParts
 from node.home.reports import DiskSpace, ProducerLookups, RecordsForgotten, Reports
 from node.home.spool import layout
@@ -57,7 +57,6 @@ from storage.spool import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from node.home.lanes.jobs import BackupJob
     from node.home.lanes.others import Neighbours
     from node.home.spool.held_lanes import HeldLane
     from node.home.spool.stores import Store
@@ -117,7 +116,8 @@ class Home:
         self._lookups = ProducerLookups(parts)
         self._space = DiskSpace(spool, parts.writing, parts.outbox)
         self._reports = Reports(spool, parts, self._space, incarnation)
-        self._operations = Operations(parts, self.stats)
+        #: What operators ask: `request` hands it on, and the shell takes what comes of it.
+        self.operations: Final = Operations(parts, self.stats)
         #: Frames that came before the spool was read; the router sends few before HOME.
         self._early: deque[list[bytes]] = deque(maxlen=EARLY_MAX)
         self._is_recovered = False
@@ -161,7 +161,7 @@ class Home:
             LanesDurable: self._confirm,
             EverythingDurable: self._stopped,
             RecordsForgotten: self._lookups.forgotten,
-            AnswerDurable: self._operations.durable,
+            AnswerDurable: self.operations.durable,
             LeaseAnswer: parts.leases.answer,
             MoveChosen: parts.moves.chosen,
             MoveEnded: parts.moves.ended,
@@ -463,16 +463,12 @@ class Home:
             AngariumError: as `Operations.request`.
         """
         self._now, self._wall_ms = now, wall_ms
-        return self._operations.request(operation, arguments, now, wall_ms)
+        return self.operations.request(operation, arguments, now, wall_ms)
 
     @property
     def is_spent(self) -> bool:
         """Whether the frames since the last tick have cost what one turn may."""
         return self.parts.effort.left <= 0
-
-    def answers_to(self, operation: str) -> bool:
-        """Tell whether `request` knows an operation."""
-        return operation in self._operations
 
     # -- writes ----------------------------------------------------------------------------------------------
 
@@ -605,8 +601,8 @@ class Home:
             parts.changes.work()
         if self.writing.may_sweep:
             self.writing.sweep(now)
-        if self._operations.is_busy:
-            self._operations.work()
+        if self.operations.is_busy:
+            self.operations.work()
 
     @property
     def _may_repack(self) -> bool:
@@ -637,7 +633,7 @@ class Home:
             or self.lanes.short
             or self._flows.waiting
             or self._line.frames
-            or self._operations.is_busy
+            or self.operations.is_busy
             or self.writing.may_sweep
             or parts.retained_reads.is_short
         ):
@@ -662,14 +658,6 @@ class Home:
     def take_events(self) -> list[dict[str, Any]]:
         """Give what operators should know."""
         return self._outbox.take_events()
-
-    def take_answers(self) -> list[Answer]:
-        """Give the answers to operators that are known now."""
-        return self._operations.take_answers()
-
-    def take_backups(self) -> list[BackupJob]:
-        """Give the copies of the spool that the shell is to make; it ends or fails each."""
-        return self._operations.take_backups()
 
     def stats(self) -> dict[str, Any]:
         """Give counters and sizes of the home."""

@@ -151,7 +151,7 @@ class HomeServer:
             self._tracing.carry()
         if self._waiting:
             self._reply()
-        for job in self._home.take_backups():
+        for job in self._home.operations.take_backups():
             threading.Thread(target=self._copy, args=(job,), name="spool-copy", daemon=True).start()
         return shipped_s if due is None else min(shipped_s, max(due - now, 0.0))
 
@@ -237,7 +237,7 @@ class HomeServer:
 
     def answers_to(self, operation: str) -> bool:
         """Tell whether this is an operation of a home."""
-        return self._home.answers_to(operation)
+        return operation in self._home.operations
 
     def request(self, operation: str, arguments: Any) -> Any:
         """Answer an operator.
@@ -255,7 +255,7 @@ class HomeServer:
         return deferred
 
     def _reply(self) -> None:
-        for answer in self._home.take_answers():
+        for answer in self._home.operations.take_answers():
             deferred = self._waiting.pop(answer)
             if answer.error is None:
                 self._process.reply(deferred, True, answer.value)  # noqa: FBT003 - the form of every answer

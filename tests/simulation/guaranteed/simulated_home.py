@@ -423,7 +423,7 @@ class SimulatedHome:
             self.port.reply(number, ok=True, value=self._worker.worker.metrics())
             return
         try:
-            if not self.home.answers_to(operation):
+            if operation not in self.home.operations:
                 raise errors.error_for(errors.UNKNOWN_OPERATION, operation)
             if not self.is_ready:
                 raise errors.error_for(errors.HOME_NOT_READY, "the worker reads its spool")
@@ -437,7 +437,7 @@ class SimulatedHome:
             self.port.reply(number, ok=True, value=answer)
 
     def _answer_later(self) -> None:
-        self.home.take_answers()
+        self.home.operations.take_answers()
         for number, answer in list(self._later.items()):
             if answer.is_known:
                 del self._later[number]

@@ -259,7 +259,7 @@ class DrivenHome:
         if not hasattr(answer, "is_known"):
             return answer
         for _ in range(200):
-            if answer in self.home.take_answers() or answer.is_known:
+            if answer in self.home.operations.take_answers() or answer.is_known:
                 break
             self.settle_down()
         assert answer.is_known, "the answer came"

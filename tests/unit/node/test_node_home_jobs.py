@@ -387,7 +387,7 @@ def test_a_selector_looks_on_until_the_page_is_full_or_the_lane_ends() -> None:
     assert not answer.is_known, "it looks at so many messages in steps"
     driven.settle_down(0.1)
     assert [row["position"] for row in answer.value] == [count]
-    assert driven.home.take_answers() == [answer]
+    assert driven.home.operations.take_answers() == [answer]
     assert driven.ask("endpoint.messages", lane_id=LANE, selector="JMSPriority = 8") == []
 
 
@@ -488,15 +488,15 @@ def test_a_backup_is_made_when_everything_before_it_is_on_disk() -> None:
     driven.store(([LANE], rows_of(3)), relaxed=True)
     job = driven.ask("spool.backup", directory="/somewhere")["job"]
     driven.tick()
-    assert driven.home.take_backups() == []
+    assert driven.home.operations.take_backups() == []
     driven.settle_down()
-    (backup,) = driven.home.take_backups()
+    (backup,) = driven.home.operations.take_backups()
     assert backup.directory == "/somewhere"
     assert driven.disk.count(Table.BLOCKS) == 1
     assert driven.ask("job", job=job)["state"] == "running"
     backup.end()
     assert driven.ask("job", job=job)["state"] == "done"
-    assert driven.home.take_backups() == []
+    assert driven.home.operations.take_backups() == []
 
 
 def test_the_figures_of_the_spool_are_shown() -> None:

@@ -392,6 +392,6 @@ class RealHome:
         value = self.home.request(operation, arguments, self.node.now, self.wall_ms)
         self.work()
         while isinstance(value, Answer):
-            (answer,) = [one for one in self.home.take_answers() if one is value]
+            (answer,) = [one for one in self.home.operations.take_answers() if one is value]
             value = answer.value
         return value
