@@ -18,7 +18,6 @@ from angarium.errors import ERRORS, NO_SUBSCRIPTION_MATCH, SESSION_UNKNOWN, erro
 from gateway.mqtt.aliases import Aliases
 from gateway.mqtt.clients import rules
 from gateway.mqtt.clients.connecting import UNKNOWN, acceptance, login_of, terms_of
-from gateway.mqtt.clients.keepalive import PATIENCE, KeepAlive
 from gateway.mqtt.clients.publishing import Publishing
 from gateway.mqtt.clients.reasons import fitting, reason_of
 from gateway.mqtt.clients.subscribing import Subscribing
@@ -54,6 +53,8 @@ if TYPE_CHECKING:
 
 #: A client that takes nothing may do so for this long at least, however short its keep alive.
 PATIENCE_LEAST_S: Final = 60.0
+#: So many times the keep alive may a client be silent.
+PATIENCE: Final = 1.5
 #: Characters of a reason that are told; a detail may quote what the client sent.
 REASON_MAX: Final = 300
 
@@ -78,11 +79,11 @@ class Client:
         "_address",
         "_aliases",
         "_certificate",
+        "_heard_at",
         "_host",
         "_inbox",
         "_is_done",
         "_is_foreign_page",
-        "_keepalive",
         "_kept_s",
         "_publishing",
         "_received",
@@ -142,7 +143,8 @@ class Client:
         self._is_done = False
         #: For how long it wants its session kept at the end; None: as it was agreed.
         self._kept_s: int | None = None
-        self._keepalive = KeepAlive(now)
+        #: When something came last, be it a part of a packet.
+        self._heard_at = now
         #: Those for topics of what is sent to it; None if it takes none.
         self._aliases: Aliases | None = None
         #: What it publishes and what it subscribes to, since it is here.
@@ -159,7 +161,7 @@ class Client:
 
     def packet(self, packet: Packet | PacketError, now: float) -> bool:
         """Take a packet, or what was wrong with one; false if it is to be offered again when reading is resumed."""
-        self._keepalive.heard_at = now
+        self._heard_at = now
         act = _ACTS.get(type(packet), Client._stray)
         try:
             if self.state is _HERE:
@@ -185,7 +187,7 @@ class Client:
 
     def heard(self, at: float) -> None:
         """Note that bytes came then, which need not be a whole packet."""
-        self._keepalive.heard_at = max(self._keepalive.heard_at, at)
+        self._heard_at = max(self._heard_at, at)
 
     def lost(self, _reason: str, _now: float) -> None:
         """Note that the connection is gone."""
@@ -195,12 +197,18 @@ class Client:
         """Look at the time; gives when to come again, unless it is admitted or woken meanwhile."""
         if self.state is not ClientState.HERE:
             return math.inf
-        if self._keepalive.deadline <= now:
+        if self._silent_until <= now:
             found = f"nothing for {PATIENCE * self.terms.keep_alive_s:g} s"
             self._broken(PacketError(rules.SILENCE, found, self.version), now)
         elif self._session:
             self._session.tick(now)
-        return self._keepalive.deadline if self.state is ClientState.HERE else math.inf
+        return self._silent_until if self.state is ClientState.HERE else math.inf
+
+    @property
+    def _silent_until(self) -> float:
+        """When it has been silent for too long, if nothing comes until then (5.0 section 3.1.2.10)."""
+        keep_alive_s = self.terms.keep_alive_s
+        return self._heard_at + PATIENCE * keep_alive_s if keep_alive_s else math.inf
 
     # -- its packets -----------------------------------------------------------------------------------------
 
@@ -334,8 +342,7 @@ class Client:
             self, self.attached, self._host, self._settings.capabilities, self._session
         )
         self._subscribing.restore(present or ())
-        self._keepalive.interval_s = self.terms.keep_alive_s
-        self._keepalive.heard_at = now
+        self._heard_at = now
         self._host.admitted(self.connection_id)
         self._host.resume(self.connection_id)
 
