@@ -40,8 +40,6 @@ _SINGLE: Final = (TOKEN_KEY_FILE, SECRET_FILE, JOIN_TOKENS_FILE, BEGUN_FILE)
 _FOLDERS: Final = (JOINED_FOLDER, ISSUERS_FOLDER)
 #: Of `node.json`: what is true on both hosts. `starts` too: no incarnation is given twice.
 _ALIKE: Final = ("node", "node_id", "data_id", "workers", "starts")
-#: A node has some kilobytes.
-BYTES_MAX: Final = 16 << 20
 
 
 def collect(data: Path, number: int, standing: Standing | None = None) -> ShipFiles | None:

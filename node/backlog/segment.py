@@ -47,8 +47,6 @@ REJECTED: Final = 3
 #: Priority of a message without one; higher than 9 counts as 9.
 PRIORITY_UNSET: Final = 4
 PRIORITY_MAX: Final = 9
-#: A stored count of delivery attempts stops here.
-TRIES_MAX: Final = 255
 #: No wall time of ours is later; a message with a longer life never expires.
 TIME_MAX_MS: Final = (1 << 63) - 1
 #: No position is higher.
@@ -190,7 +188,7 @@ class Segment:
         self.levels = _levels(self.priorities)
         #: State of each row.
         self.state = bytearray(b"\x01") * self.count
-        #: Delivery attempts of each row that ended without acceptance, at most `TRIES_MAX`; None: no row has one.
+        #: Delivery attempts of each row that ended without acceptance, at most 255; None: no row has one.
         self.tries: bytearray | None = None
         #: Why each MOVING row is dead (index of `REASONS`); None: no row is dead.
         self.dead: bytearray | None = None

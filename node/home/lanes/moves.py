@@ -28,6 +28,7 @@ import msgpack
 from angarium import errors, wire
 from angarium_server.frames.frame import encode
 from angarium_server.frames.homes import MoveFrame
+from node.home.lanes.jobs import KIND_COPY
 from node.home.spool import layout
 from node.home.spool.writing import Task
 from storage.spool import Table
@@ -58,9 +59,6 @@ RETRY_MAX_S: Final = 60.0
 RETIRING_LOOK_S: Final = 1.0
 
 KIND_DEAD: Final = "dead"
-KIND_MOVE: Final = "move"
-KIND_COPY: Final = "copy"
-KIND_REDRIVE: Final = "redrive"
 #: To the other partitions of the endpoint, because this one was taken away.
 KIND_RETIRE: Final = "retire"
 #: The target of `KIND_RETIRE` begins with it.

@@ -14,7 +14,7 @@ import msgpack
 
 from angarium import wire
 from node.backlog.segment import GONE, Segment
-from node.home.lanes.moves import KIND_COPY
+from node.home.lanes.jobs import KIND_COPY
 from node.home.spool import layout
 from node.home.spool.records import Record
 from storage.spool import Table
