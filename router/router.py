@@ -238,7 +238,7 @@ class Router:
             self.ground, self.directory, self.rights, self.shards, self.interest, self.rounds
         )
         self.wills = Wills(self.memory, self.endpoints.find, self.will_publishing.publish)
-        self.endpoints.listeners.append(self.wills)
+        self.endpoints.on_gone.append(self.wills.endpoint_gone)
         authenticator = Authenticator(
             self.directory, self.sessions, self.config, token_key, self.ground.alarms, now
         )

@@ -84,7 +84,8 @@ class Consumers:
         shards.on_started.append(self.lanes.shard_started)
         shards.on_lost += [one.shard_lost for one in (self.lanes, self.flows, self.questions)]
         self.holders = Holders(self.endpoints, self.questions.ask)
-        self.endpoints.listeners += [self.flows, self.questions, self.holders, self]
+        hearing = (self.flows, self.questions, self.holders, self)
+        self.endpoints.on_gone += [one.endpoint_gone for one in hearing]
         self.endpoints.on_cost = self._endpoint_costs
         self.endpoints.on_change = self._endpoint_changed
         self.flows.on_removed = self._flow_removed

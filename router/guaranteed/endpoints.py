@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from angarium import wire
 from angarium_server.costs import ENDPOINT_BYTES, PARTITION_BYTES, subscription_bytes
@@ -340,13 +340,6 @@ class Endpoint:
         return ", ".join(dict.fromkeys(lane.reader_group for lane in self.all_lanes() if lane.reader_group))
 
 
-class EndpointListener(Protocol):
-    """Hears of endpoints that go."""
-
-    def endpoint_gone(self, endpoint: Endpoint) -> None:
-        """It matches nothing any more; its lanes are still on it, and deleted when this returns."""
-
-
 class Endpoints:
     """All endpoints of the node."""
 
@@ -377,7 +370,8 @@ class Endpoints:
         self._by_name: dict[tuple[str, str, str], Endpoint] = {}
         #: Lane id -> its endpoint and itself; also those above the partition count.
         self._lanes: dict[int, tuple[Endpoint, LaneUsage]] = {}
-        self.listeners: list[EndpointListener] = []
+        #: Called with one that goes: it matches nothing any more; its lanes are still on it, and deleted after that.
+        self.on_gone: list[Callable[[Endpoint], None]] = []
         #: Called with an endpoint and how much more it costs now, or less.
         self.on_cost: Callable[[Endpoint, int], None] = _ignore_cost
         #: How many of them are queues of links.
@@ -514,8 +508,8 @@ class Endpoints:
         self._gone_at = self._interest.changes
         self.filters.remove(endpoint)
         self._cost(endpoint, -endpoint.memory_bytes)
-        for listener in self.listeners:
-            listener.endpoint_gone(endpoint)
+        for gone in self.on_gone:
+            gone(endpoint)
         for lane in endpoint.all_lanes():
             del self._lanes[lane.lane_id]
         give_up_room(self._lanes)

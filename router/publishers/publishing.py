@@ -160,7 +160,8 @@ class GuaranteedPublishing:
         shards.on_lost += [one.shard_lost for one in (self.allowances, self.streams, self.moves)]
         endpoints.on_part = self.streams.part
         self.streams.on_parted, self.streams.on_unsure = endpoints.parted, self._part_again
-        endpoints.listeners += [self.usage, self.thresholds, self.moves, self.spooling.rearranging]
+        hearing = (self.usage, self.thresholds, self.moves, self.spooling.rearranging)
+        endpoints.on_gone += [one.endpoint_gone for one in hearing]
         self.producers.register(requests)
         self.settling = Settling(self.streams, self.usage, endpoints, asks, wall_ms)
         self.stages = Stages(asks, self.settling, requests, self.producers.end_stage)
