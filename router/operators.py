@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
 from angarium.errors import AngariumError, error_for
+from router.ground.ground import nothing
 from router.guaranteed.endpoints import KINDS as ENDPOINT_KINDS
 from router.guaranteed.endpoints import NO_TRAFFIC
 from router.subscriptions.subscriptions import describe_subscription
@@ -117,10 +118,6 @@ _COLUMNS: Final[dict[str, Callable[[Endpoint], Any]]] = {
 }
 
 
-def _nothing() -> None:
-    """Nobody waits for this change."""
-
-
 class Operators:
     """Requests of operators about objects, clients and subscriptions."""
 
@@ -177,7 +174,7 @@ class Operators:
         name: str,
         attributes: dict[str, Any],
         now: float,
-        done: Callable[[], None] = _nothing,
+        done: Callable[[], None] = nothing,
     ) -> None:
         """An object was created or changed; `done` is called when that is in force."""
         if kind in ENDPOINT_KINDS:
@@ -191,7 +188,7 @@ class Operators:
         vpn: str,
         name: str,
         edits: dict[str, list[list[str]]],
-        done: Callable[[], None] = _nothing,
+        done: Callable[[], None] = nothing,
     ) -> None:
         """Lists of an endpoint changed: {attribute: [added, removed]}; `done` is called when that is in force.
 
@@ -204,7 +201,7 @@ class Operators:
         self._endpoints.edit(endpoint, edits, done)
 
     def drop_object(
-        self, kind: str, vpn: str, name: str, now: float, done: Callable[[], None] = _nothing
+        self, kind: str, vpn: str, name: str, now: float, done: Callable[[], None] = nothing
     ) -> None:
         """An object was deleted; `done` is called when nothing of it is left."""
         if kind in ENDPOINT_KINDS:
@@ -220,7 +217,7 @@ class Operators:
         name: str,
         attributes: dict[str, Any],
         now: float,
-        done: Callable[[], None] = _nothing,
+        done: Callable[[], None] = nothing,
     ) -> Vpn | None:
         if kind not in ENDPOINT_KINDS:
             vpn = self._directory.put(kind, vpn_name, name, attributes)
@@ -251,7 +248,7 @@ class Operators:
             return [one for one in self._sessions if one.link or one.carried_for]
         return [one for one in self._sessions if one.vpn is vpn]
 
-    def _review(self, sessions: list[Session], now: float, done: Callable[[], None] = _nothing) -> None:
+    def _review(self, sessions: list[Session], now: float, done: Callable[[], None] = nothing) -> None:
         """Review sessions in this step and the next ones; those that wait for it already keep their places."""
         self._unreviewed.update(dict.fromkeys(sessions))
         self._waiting.append((self._reviewed_total + len(self._unreviewed), done))

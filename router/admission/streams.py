@@ -22,6 +22,7 @@ from angarium import wire
 from angarium_server.frames.frame import encode
 from angarium_server.frames.homes import LanePartitions, LaneRefusals, RowGroup, StoreFrame
 from router.admission.usage import numbers_of
+from router.ground.ground import nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -165,9 +166,9 @@ class Streams:
         #: By index of the worker.
         self._streams: dict[int, _Stream] = {}
         #: Called with a lane and the home that has parted with it, on its disk, or is none any more.
-        self.on_parted: Callable[[int, int], None] = _ignore
+        self.on_parted: Callable[[int, int], None] = nothing
         #: Called with a lane and the home that has the STORE that names it on disk, and died perhaps before the mark.
-        self.on_unsure: Callable[[int, int], None] = _ignore
+        self.on_unsure: Callable[[int, int], None] = nothing
         #: Whether a round waits for room on a disk.
         self._is_short = False
         #: Totals for the operators.
@@ -470,10 +471,6 @@ class Streams:
             sent.file for stream in self._streams.values() for sent in stream.on_their_way if sent.file
         ]
         self.usage.validate_files(sent_files)
-
-
-def _ignore(_lane_id: int, _home: int) -> None:
-    """Nobody keeps what homes are to part with."""
 
 
 def add_group(

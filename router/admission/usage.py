@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
 from router.admission.transits import Transits
+from router.ground.ground import nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -266,7 +267,7 @@ class Usage:
         #: Counts what made room: something was consumed, or a limit changed.
         self.freed = 0
         #: Hears of every message that an endpoint did not take, with the reason.
-        self.on_refused: Callable[[Account, Reason], None] = _ignore
+        self.on_refused: Callable[[Account, Reason], None] = nothing
 
     def account(self, endpoint: Endpoint) -> Account:
         """Give the account of an endpoint that exists, by its attributes of now."""
@@ -512,10 +513,6 @@ def takes_quota(attributes: Attributes) -> bool:
 def numbers_of(runs: Iterable[Run]) -> list[int]:
     """Give the numbers of runs. Example: (3, 2), (7, 1) are 3, 4, 7."""
     return [number for first, count in runs for number in range(first, first + count)]
-
-
-def _ignore(_account: Account, _reason: Reason) -> None:
-    """Nobody wants to know."""
 
 
 class SpoolFiles:

@@ -19,6 +19,7 @@ from angarium.errors import AngariumError, error_for
 from router.flows.assignments import Assignments
 from router.flows.ends import Ends
 from router.flows.flow import Flow, HomeState, count_refused_bind, why_unordered
+from router.ground.ground import nothing
 from router.guaranteed.permissions import Level, level_of
 
 if TYPE_CHECKING:
@@ -58,9 +59,9 @@ class Flows:
         #: Flows whose bind is not answered, those that wait longest first.
         self._answering: dict[Flow, None] = {}
         #: Called with an endpoint whose number of flows changed.
-        self.on_bind_count: Callable[[Endpoint], None] = _ignore
+        self.on_bind_count: Callable[[Endpoint], None] = nothing
         #: Called with (flow, wanted, now) when a flow is over, whether its client wanted that or not.
-        self.on_removed: Callable[[Flow, bool, float], None] = _ignore_removed
+        self.on_removed: Callable[[Flow, bool, float], None] = nothing
 
         #: Whose partitions changed in this turn.
         self._untold: dict[Flow, None] = {}
@@ -326,11 +327,3 @@ def _why_not(flow: Flow) -> AngariumError | None:
     if level < (Level.READ_ONLY if flow.browse and not flow.is_of_group else Level.CONSUME):
         return error_for(errors.PERMISSION_DENIED, endpoint.name)
     return why_unordered(endpoint) if flow.in_order else None
-
-
-def _ignore(_endpoint: Endpoint) -> None:
-    """Nobody watches thresholds."""
-
-
-def _ignore_removed(_flow: Flow, _wanted: bool, _now: float) -> None:  # noqa: FBT001 - the form of the callback
-    """Nobody keeps temporary endpoints."""

@@ -37,6 +37,7 @@ from angarium_server.frames.homes import (
     PlanRange,
     ReleaseLease,
 )
+from router.ground.ground import nothing
 from router.guaranteed.endpoints import QUEUE, Endpoint
 from router.guaranteed.permissions import Level, demand, demand_creator, demand_receive
 
@@ -218,7 +219,7 @@ class Groups:
             ]
             for partition, epoch in taken:
                 release = ReleaseLease(wish.group, epoch)
-                self._questions.ask(endpoint, lanes[partition], release, _ignore, at)
+                self._questions.ask(endpoint, lanes[partition], release, nothing, at)
             answer.refuse(error)
 
         self._ask(endpoint, [(first, lease)], opened, failed, now)
@@ -356,10 +357,6 @@ def share_out(limit: int, wants: list[int]) -> list[int]:
 
 def _refuse(answer: Answer) -> Callable[[AngariumError, Results, float], None]:
     return lambda error, _results, _now: answer.refuse(error)
-
-
-def _ignore(_value: Any, _error: AngariumError | None, _now: float) -> None:
-    """Nobody waits for this."""
 
 
 def _partition_of(result: tuple[int, Any]) -> int:

@@ -38,6 +38,10 @@ ORDERS_MAX: Final = 64
 SEALED: Final = -1
 
 
+def nothing(*_: object) -> None:
+    """Be what is called where nobody waits, or wants to know."""
+
+
 class Receiver(Protocol):
     """A session, as far as frames to it are concerned."""
 

@@ -24,6 +24,7 @@ from angarium import wire
 from angarium_server.costs import ENDPOINT_BYTES, PARTITION_BYTES, subscription_bytes
 from angarium_server.frames.settings import LaneSettings
 from angarium_server.memory.memory import give_up_room
+from router.ground.ground import nothing
 from router.guaranteed.endpoint_filters import EVERYTHING, EndpointFilters
 from router.guaranteed.lanes import Lane, Lanes
 from router.matching.shards import Confirmation
@@ -373,20 +374,20 @@ class Endpoints:
         #: Called with one that goes: it matches nothing any more; its lanes are still on it, and deleted after that.
         self.on_gone: list[Callable[[Endpoint], None]] = []
         #: Called with an endpoint and how much more it costs now, or less.
-        self.on_cost: Callable[[Endpoint, int], None] = _ignore_cost
+        self.on_cost: Callable[[Endpoint, int], None] = nothing
         #: How many of them are queues of links.
         self.of_links = 0
         #: How often a lane was given another home.
         self.handovers = 0
         #: Called with (endpoint, its attributes before, now) when its lanes were told; None for a new one's.
-        self.on_change: Callable[[Endpoint, Attributes | None, float], None] = _ignore_change
+        self.on_change: Callable[[Endpoint, Attributes | None, float], None] = nothing
         #: Called with (endpoint, what clients added, and removed) when these subscriptions changed; None instead of
         #: what was added: nobody knows what changed.
-        self.on_subscriptions: OnSubscriptions = _ignore_edit
+        self.on_subscriptions: OnSubscriptions = nothing
         #: Called with the id of a lane and the home that is to part with it.
-        self.on_part: Callable[[int, int], None] = lambda *_: None
+        self.on_part: Callable[[int, int], None] = nothing
         #: Called with an endpoint and its homes so far when the number of its lanes, or a home of one, is another.
-        self.on_rearrange: Callable[[Endpoint, Iterable[int]], None] = _ignore
+        self.on_rearrange: Callable[[Endpoint, Iterable[int]], None] = nothing
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -439,7 +440,7 @@ class Endpoints:
         else:
             before, endpoint.attributes = endpoint.attributes, attributes
             endpoint.generation = int(attributes["generation"])
-        confirmation = Confirmation(done or _nothing)
+        confirmation = Confirmation(done or nothing)
         confirmation.waiting = 2
         self._arrange_lanes(endpoint)
         self._homes.change(_lanes_of(endpoint), [], lambda: _one_less(confirmation))
@@ -670,23 +671,3 @@ def _one_less(confirmation: Confirmation) -> None:
     confirmation.waiting -= 1
     if not confirmation.waiting:
         confirmation.done()
-
-
-def _nothing() -> None:
-    """Nobody waits for this change."""
-
-
-def _ignore(_endpoint: Endpoint, _homes: Iterable[int]) -> None:
-    """Nobody cares where lanes are, and how many."""
-
-
-def _ignore_cost(_endpoint: Endpoint, _size: int) -> None:
-    """Nobody is charged."""
-
-
-def _ignore_edit(_endpoint: Endpoint, _added: Iterable[str] | None, _removed: Iterable[str]) -> None:
-    """Nobody compares subscriptions."""
-
-
-def _ignore_change(_endpoint: Endpoint, _before: Attributes | None, _now: float) -> None:
-    """Nobody follows the attributes."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from angarium import wire
 from angarium_server.frames.homes import LanePut, LanesFrame
 from angarium_server.memory.memory import give_up_room
+from router.ground.ground import nothing
 from router.matching.shards import Confirmation, Shard, Shards, ShardState
 
 if TYPE_CHECKING:
@@ -155,10 +156,10 @@ class Lanes:
                 _of(frames, gone.home)[1].append(lane_id)
                 self._home(gone.home).taken_over.pop(lane_id, None)
         give_up_room(self.entries)
-        confirmation = Confirmation(done or _nothing)
+        confirmation = Confirmation(done or nothing)
         for index, (put, delete) in frames.items():
             if index in handed_over:
-                self._tell(index, [(put, delete)], Confirmation(_nothing))
+                self._tell(index, [(put, delete)], Confirmation(nothing))
                 self.on_handed_over(index)
             else:
                 self._tell(index, _pieces(put, delete), confirmation)
@@ -330,7 +331,3 @@ def _pieces(puts: list[LanePut], deletes: list[int]) -> list[tuple[list[LanePut]
 
 def _put(lane: Lane) -> LanePut:
     return LanePut(lane.lane_id, lane.generation, lane.settings)
-
-
-def _nothing() -> None:
-    """Nobody waits for this change."""

@@ -10,7 +10,9 @@ change of that time. The controller deletes; it is asked again until it has. Tim
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from router.ground.ground import nothing
 
 if TYPE_CHECKING:
     from router.asking.asks import Asks
@@ -92,7 +94,8 @@ class Temporaries:
             "id": endpoint.id,
         }
         operation = "endpoint.expire" if endpoint.durable else "endpoint.delete"
-        self._asks.ask(operation, arguments, _nothing)
+        # The deletion itself tells that it is done; without it the question comes again.
+        self._asks.ask(operation, arguments, nothing)
 
     def validate(self) -> None:
         """Check that none of these is in use."""
@@ -101,7 +104,3 @@ class Temporaries:
             assert not endpoint.is_gone
             assert not endpoint.flows
             assert at + LOOK_S >= self._wake
-
-
-def _nothing(_ok: bool, _value: Any, _now: float) -> None:  # noqa: FBT001 - the form of an answer
-    """The deletion itself tells that it is done; without it the question comes again."""

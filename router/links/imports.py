@@ -21,6 +21,7 @@ from angarium.errors import AngariumError, error_for
 from angarium.topic import parse_filter
 from angarium_server.frames.frame import decoder
 from angarium_server.frames.links import ImportsFrame
+from router.ground.ground import nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +86,7 @@ class Imports:
         #: What a step may cost, and what this one still may before the next one begins.
         self.step_max = self._left = STEP_MAX
         #: Called with a session that sent what is no wish (40001), or too many (40031); those before it are in.
-        self.on_fault: Callable[[Session, AngariumError], None] = _ignore_fault
+        self.on_fault: Callable[[Session, AngariumError], None] = nothing
 
     def __bool__(self) -> bool:
         """Tell whether there is something left to do."""
@@ -216,10 +217,6 @@ class Imports:
         assert all(frame.session.is_busy and frame.at < len(frame.entries) for frame in self._line)
         assert len({frame.session for frame in self._line}) == len(self._line)
         assert all(session.closed and neighbour.imports for session, neighbour in self._leaving)
-
-
-def _ignore_fault(_session: Session, _error: AngariumError) -> None:
-    """Nobody ends the session."""
 
 
 def _kinds(wish: int) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from angarium import errors, wire
 from angarium.errors import AngariumError
 from angarium_server.frames.frame import decoder
 from angarium_server.frames.links import ExportsFrame, ImportedFrame, PeersFrame
+from router.ground.ground import nothing
 from router.guaranteed.endpoints import QUEUE
 from router.links.exports import STEP_MAX, VpnExports
 from router.links.gate import Gate
@@ -119,7 +120,7 @@ class Links:
         self.stored = StoredInterest(endpoints, asks, outbox)
         self.imports = Imports(interest, shards, ground.config.link_imports_max, on_filter)
         #: Called with (session, error, now) when an import is none (40001), or one too many (40031).
-        self.on_fault: Callable[[Session, AngariumError, float], None] = _ignore_fault
+        self.on_fault: Callable[[Session, AngariumError, float], None] = nothing
         self.imports.on_fault = lambda session, error: self.on_fault(session, error, self._now)
         #: The sessions of neighbours, in the order of their login.
         self.sessions: dict[Session, Neighbour] = {}
@@ -356,10 +357,6 @@ class Links:
         for vpn_id, exports in self._exports.items():
             exports.validate(vpn_id, self._interest.filters)
         self.imports.validate()
-
-
-def _ignore_fault(_session: Session, _error: AngariumError, _now: float) -> None:
-    """Nobody ends the session."""
 
 
 def _shown(wish: int) -> dict[str, Any]:

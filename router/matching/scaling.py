@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from angarium import slots, wire
 from angarium.errors import AngariumError
+from router.ground.ground import nothing
 from router.matching.shards import ShardState
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Scaling:
         #: The number that is wanted while rounds that are out retire, else None.
         self._wanted: int | None = None
         #: Called with the number when a change begins.
-        self.on_begin: Callable[[int], None] = _nothing
+        self.on_begin: Callable[[int], None] = nothing
 
     def begin(self, workers: int, now: float) -> None:
         """Change to so many workers; the supervisor sees to the processes."""
@@ -115,7 +116,3 @@ def _recut(parts: list[Part], shards: Shards) -> list[Part]:
         return shards.recut(parts)
     except AngariumError:
         return [replace(parts[0], worker=0)]
-
-
-def _nothing(_workers: int) -> None:
-    """Nobody prepares for a change."""

@@ -27,6 +27,7 @@ from router.ground.alarms import (
     VPN_INGRESS_FLOWS,
     UsernameCounts,
 )
+from router.ground.ground import nothing
 from router.guaranteed.permissions import profile_of
 from router.sessions.producer import Memory, Producer
 
@@ -321,7 +322,7 @@ class Producers:
     def _forgotten(self, producer: Producer[Session], answer: Answer, ok: bool, value: Any) -> None:  # noqa: FBT001 - part of the answer
         """The registry has forgotten a name, so the homes may too."""
         if ok:
-            self._gathering.ask(producer.id, _nothing, forget=True)
+            self._gathering.ask(producer.id, nothing, forget=True)
             answer.give(None)
         else:
             answer.refuse(refusal(value))
@@ -338,7 +339,7 @@ class Producers:
         """The registry has forgotten these (too old, or their username is gone), so the homes may too."""
         for producer_id in producer_ids:
             self._closed.pop(producer_id, None)
-            self._gathering.ask(producer_id, _nothing, forget=True)
+            self._gathering.ask(producer_id, nothing, forget=True)
 
     def idle(self, producer: Producer[Session], now: float) -> None:
         """Everything that a producer was accepted for is settled."""
@@ -440,7 +441,3 @@ def _is_of_another_client(older: Producer[Session], producer: Producer[Session])
 
 def _producers_max(vpn: Vpn) -> int:
     return int(vpn.attributes["max_ingress_flow_count"])
-
-
-def _nothing(_records: dict[int, Record], _now: float) -> None:
-    """Nobody waits for records to be forgotten."""

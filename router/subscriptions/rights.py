@@ -17,6 +17,7 @@ from angarium.errors import AngariumError
 from angarium_server.frames import gateways
 from angarium_server.frames.frame import encode
 from angarium_server.frames.gateways import RightsFrame
+from router.ground.ground import nothing
 from router.sessions.directory import profiles_of
 from router.sessions.queues import EgressQueue
 from router.sessions.session import Permissions
@@ -69,7 +70,7 @@ class Rights:
         self._eliding = eliding
         self._egress = egress
         #: Called with a session that may something else now, perhaps, and the time.
-        self.on_granted: Callable[[Session, float], None] = _ignore
+        self.on_granted: Callable[[Session, float], None] = nothing
         #: Attached clients that may something else than their gateways know.
         self._changed: dict[Session, gateways.Rights] = {}
         self._next_id = 1
@@ -172,10 +173,6 @@ class Rights:
             return
         delay_ms, topics_max = int(str(profile["eliding_delay_ms"])), int(str(profile["eliding_max_topics"]))
         self._eliding.allow(session, delay_ms, topics_max, now)
-
-
-def _ignore(_session: Session, _now: float) -> None:
-    """Nobody waits for other rights."""
 
 
 def _permissions(profile: Attributes, acl: AclProfile, subscribe: TopicRules) -> Permissions:
