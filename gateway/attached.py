@@ -420,7 +420,7 @@ class Attached:
     def unbind(self, window: FlowWindow) -> None:
         """Have nothing more of a flow that was asked for: what was not accepted is for others."""
         if self._is_in:
-            self._line_up(_Operation(_UNBIND, {}, _DECODE_ANY, _nothing, window))
+            self._line_up(_Operation(_UNBIND, {}, _DECODE_ANY, nothing, window))
 
     def accept(self, window: FlowWindow, position: int) -> None:
         """Be done with a message of a flow: its queue deletes it."""
@@ -696,5 +696,5 @@ class Attached:
         assert bool(self.name) or self.state is not AttachState.OPEN
 
 
-def _nothing(_value: Any, _error: AngariumError | None, _now: float) -> None:
-    """Do nothing more: the flow is not there, one way or the other."""
+def nothing(*_: object) -> None:
+    """Be what is called where nobody waits, or wants to know."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from angarium import errors, wire
+from gateway.attached import nothing
 from gateway.mqtt.clients.reasons import fitting, reason_of
 from gateway.mqtt.clients.settings import REQUESTS_MAX
 from gateway.mqtt.codec.kinds import PacketType
@@ -266,7 +267,7 @@ class Subscribing:
         self._receiver.reply(SubAck(packet.packet_id, tuple(codes)), refusals[0] if refusals else 0)
         if begun:
             self._host.read_retained([self._granted[text] for text in begun])
-        self._ask(self._attached.unsubscribe, [one for one in new if one not in self._users], _nothing)
+        self._ask(self._attached.unsubscribe, [one for one in new if one not in self._users], nothing)
 
     def _is_bare(self, one: _Wanted) -> bool:
         """Tell whether nothing is retained for what is granted, as the node said when it came into force."""
@@ -341,7 +342,7 @@ class Subscribing:
             if not _first_refusal(filters_of(one.options.filter), answers):
                 self._grant(one)
         unused = [one for one, code in answers.items() if not code and one not in self._users]
-        self._ask(self._attached.unsubscribe, unused, _nothing)
+        self._ask(self._attached.unsubscribe, unused, nothing)
 
     # -- UNSUBSCRIBE -----------------------------------------------------------------------------------------
 
@@ -412,7 +413,3 @@ def _wants_retained(options: Subscription, *, is_known: bool) -> bool:
     """Tell whether a subscription begins with what is retained [MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11]."""
     handling = options.retain_handling
     return (handling == 0 or (handling == 1 and not is_known)) and not shared(options.filter)
-
-
-def _nothing(_answers: _Answers) -> None:
-    """Go on without looking at the answers: what was given back is not there, one way or the other."""

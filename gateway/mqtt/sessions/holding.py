@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gateway.attached import nothing
 from gateway.mqtt.codec.acknowledge import PubRel
 from gateway.mqtt.codec.errors import ReasonCode
 from gateway.mqtt.sessions.note import Note
@@ -140,7 +141,7 @@ class Holding:
         self._exchanges: dict[int, Exchange] = {}
         self._by_position: dict[int, Exchange] = {}
         #: Called when the last one is over.
-        self.on_over: Callable[[], None] = _nothing
+        self.on_over: Callable[[], None] = nothing
 
     def __len__(self) -> int:
         return len(self._exchanges)
@@ -251,7 +252,7 @@ class Holding:
             one.state = ExchangeState.OVER
             self._land(one)
             # Who has left waits until nothing is there any more.
-            remember = self.note.later if self.on_over is _nothing else self.note.after
+            remember = self.note.later if self.on_over is nothing else self.note.after
             remember(lambda _: self._forget(one), now)
 
     def _land(self, one: Exchange) -> None:
@@ -286,7 +287,7 @@ class Holding:
 
     def stay(self) -> None:
         """Take new messages again."""
-        self.on_over = _nothing
+        self.on_over = nothing
 
     # -- what is remembered ----------------------------------------------------------------------------------
 
@@ -322,7 +323,3 @@ class Holding:
             assert self._ids[packet_id] is self
             assert (one.state is ExchangeState.TAKING) == bool(one.parts)
             assert one.state not in _HELD or self._by_position[one.position] is one
-
-
-def _nothing() -> None:
-    """Nobody waits."""

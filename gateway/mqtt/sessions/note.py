@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from angarium.client.protocol.flow_window import is_passing
+from gateway.attached import nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +129,7 @@ class Note:
         self._wish = wish
         self._heard = heard
         #: Is told of a write when all are that waited for it.
-        self.on_written: Callable[[float], None] = _nothing
+        self.on_written: Callable[[float], None] = nothing
         self._wake = wake
         self._fail = fail
         #: Who waits for the write that is under way, in their order; and for the next one.
@@ -155,7 +156,7 @@ class Note:
 
     def again(self) -> None:
         """Have it written, though nobody waits."""
-        self._waiting.append(_nothing)
+        self._waiting.append(nothing)
         self.hurry()
 
     def hurry(self) -> None:
@@ -206,7 +207,3 @@ class Note:
         """Write no more: the connection is over. Gives what had no haste, to be asked last; None if there is none."""
         self._is_over = True
         return self._wish() if self._waiting else None
-
-
-def _nothing(_now: float) -> None:
-    """Go on."""

@@ -26,6 +26,7 @@ import msgspec
 from angarium import errors
 from angarium.client.protocol.flow_window import FlowWindow, is_passing
 from angarium.errors import error_for
+from gateway.attached import nothing
 from gateway.mqtt.codec import publish
 from gateway.mqtt.codec.subscribe import Subscription
 from gateway.mqtt.delivering import MqttSubscription
@@ -143,7 +144,7 @@ class Shares:
         self._in_flight = in_flight
         self._expiry_s = expiry_s
         self._is_kept = on_left is not None
-        self._on_left = on_left or _nothing
+        self._on_left = on_left or nothing
         #: By the name of the queue: those that it shares no more, and of which it holds something.
         self._left: dict[str, _Share] = {}
         #: Packet identifiers of messages that are held, each with what holds it.
@@ -535,7 +536,3 @@ class Shares:
             if share.holding is not None:
                 share.holding.validate()
             assert all(self._out[packet_id].position == one for one, packet_id in share.out.items())
-
-
-def _nothing() -> None:
-    """Nobody keeps that."""
