@@ -396,6 +396,20 @@ def test_a_node_that_ends_each_session_at_once_is_left_alone_for_longer_and_long
     run(test())
 
 
+def test_a_pause_after_sessions_that_ended_at_once_is_no_part_of_retry_for(router: Router) -> None:
+    """Its pauses are longer than that soon, and it gave up without asking anybody."""
+
+    async def test() -> None:
+        async with angarium.connect(router.url, retry_for_s=0.1) as client:
+            for _ in range(4):
+                router.send(wire.RETIRED, wire.pack(["x"]))
+                await until(lambda: not client.connected)
+                await until(lambda: client.connected or client.closed)
+            assert client.connected
+
+    run(test())
+
+
 def test_without_reconnect_a_lost_connection_is_the_end(router: Router) -> None:
     async def test() -> None:
         async with angarium.connect(router.url, reconnect=False) as client:

@@ -387,12 +387,12 @@ class Connection:
             self._on_failed(error)
 
     async def _reconnect(self) -> None:
-        retry_for_s = self._options.retry_for_s
-        deadline = None if retry_for_s is None else self._loop.time() + retry_for_s
         if self._loop.time() - self._opened_at < BRIEF_S:
             await asyncio.sleep(next(self._pauses))
         else:
             self._pauses = waits(BACKOFF_MAX_S, RELUCTANT)
+        retry_for_s = self._options.retry_for_s  # Nobody was asked in the pause.
+        deadline = None if retry_for_s is None else self._loop.time() + retry_for_s
         error = await self._connect(deadline, _is_lasting_again)
         if error is not None and not self._is_closed:
             self._on_failed(error)
