@@ -255,10 +255,12 @@ class Connection:
         if sent:
             out[0] = memoryview(out[0])[sent:]
 
-    def drop_unsent(self) -> None:
-        """Forget what waits: nobody takes it any more."""
+    def cut_off(self) -> None:
+        """Forget what waits, and say nothing more: a part of it may have left, and what follows would be garbage."""
         self._out.clear()
         self.unsent_bytes = 0
+        with contextlib.suppress(OSError):  # not that of `ssl`, which reads no more behind it
+            socket.socket.shutdown(self._socket, socket.SHUT_WR)
 
     def finish(self) -> None:
         """Say that nothing more comes from us; what the peer sends is read until its end, or the answer is lost."""

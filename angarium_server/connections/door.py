@@ -400,7 +400,7 @@ class Door:
         if connection.is_deaf or connection in self._unauthenticated:
             self._lose(connection, str(over), time.monotonic())
             return
-        connection.drop_unsent()
+        connection.cut_off()
         if connection.is_waiting:
             connection.is_waiting = False
             self._await_signals(connection)

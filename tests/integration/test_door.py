@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium.client.transport import zmtp
+from angarium_server.connections.connection import Connection, ConnectionOverError
 from angarium_server.connections.door import Refusal
 from angarium_server.connections.zmtp import START
 from tests.integration.house import HANDSHAKE, LONG_S, House, Peer, packed
@@ -145,6 +146,32 @@ def test_what_a_peer_said_last_is_taken_also_if_he_is_gone_when_something_is_sen
     house.until(lambda: house.lost, "the end")
     assert house.messages[-1] == (identity, [b"last"])
     assert len(house.door) == 0
+
+
+def test_a_peer_is_told_nothing_behind_the_half_of_a_message(
+    house: House, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A send may fail for want of memory, while the peer is there and reads on."""
+    identity = peer.login()
+    peer.received = b""
+    house.door.send(identity, [bytes(4 << 20)])
+    house.door.flush()
+    assert house.door.unsent(identity)
+
+    def send(_connection: Connection) -> None:
+        raise ConnectionOverError("no buffer space available")
+
+    peer.read()
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "flush", send)
+        house.until(lambda: not house.door.unsent(identity), "the failure")
+    house.door.send(identity, [b"behind it"])
+    house.until(peer.closed, "the end of what he is told")
+    assert b"behind it" not in peer.received
+    peer.send(packed([b"last"]))
+    peer.close()
+    house.until(lambda: house.lost, "the end")
+    assert house.messages[-1] == (identity, [b"last"])
 
 
 def test_who_is_gone_while_he_is_paused_is_lost_behind_what_he_said(house: House, peer: Peer) -> None:
