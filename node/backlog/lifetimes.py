@@ -59,6 +59,7 @@ class Lifetimes:
         "delays",
         "filtered_upto",
         "is_behind",
+        "is_short",
     )
 
     def __init__(
@@ -79,6 +80,8 @@ class Lifetimes:
         self.is_behind = False
         self._follow_from = 0
         self._only_held = True
+        #: Whether `run` left something that is due because there was no effort for it.
+        self.is_short = False
         #: Messages above this position were not seen by the topic endpoint's selector yet: they stay held.
         self.filtered_upto = POSITION_MAX
         #: HELD messages that wait for their redelivery delay; also some that were removed meanwhile.
@@ -241,7 +244,9 @@ class Lifetimes:
                 self._end_delay(i, j - 1)
         if not delays.count:
             self._until = None
-        return self._is_due(timers, wall_ms) or self._is_due(delays, now_ms)
+        is_more_due = self._is_due(timers, wall_ms) or self._is_due(delays, now_ms)
+        self.is_short = is_more_due and self._effort.left <= 0
+        return is_more_due
 
     def _take_due(self, index: TimeIndex, now_ms: int) -> Iterator[tuple[int, int]]:
         """Take runs that are due, as far as there is effort."""

@@ -518,9 +518,11 @@ class Lane:
     @property
     def wants_effort(self) -> bool:
         """Whether `tick` or `hand_out` would go on where they stopped if there is effort again."""
-        is_filtering = self._lifetimes.filtered_upto < self.next_position - 1
+        times = self._lifetimes
+        is_filtering = times.filtered_upto < self.next_position - 1
         is_free = self.settings.egress_enabled and self._topic_selector.resume_at is None
-        if self._is_short or self._lifetimes.is_behind or (is_filtering and is_free):
+        is_late = times.is_behind or (times.is_short and self._is_timed and self._may_expire)
+        if self._is_short or is_late or (is_filtering and is_free):
             return True
         return self.retained is not None and self.retained.is_behind(self.next_position)
 
@@ -539,7 +541,7 @@ class Lane:
             times.append(self._resume_at)
         if self._topic_selector.resume_at is not None and self.settings.egress_enabled:
             times.append(self._topic_selector.resume_at)
-        if self._is_timed:
+        if self._is_timed and not (self._lifetimes.is_behind or self._lifetimes.is_short):
             wall_ms, now_ms = self._backlog.timers.next_ms(), self._lifetimes.delays.next_ms()
             if wall_ms is not None:
                 times.append(self._now + (wall_ms - self._wall_ms) / 1000)

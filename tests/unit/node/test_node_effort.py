@@ -14,7 +14,7 @@ from node.endpoints.effort import STEPS_PER_MS, STEPS_PER_TURN, Effort, Payer
 from node.home.home import HomeLimits
 from node.selectors import compile_selector
 from tests.share import short
-from tests.unit.node.driven_home import LANE, OTHER, DrivenHome, row_of, settings_of, started
+from tests.unit.node.driven_home import LANE, OTHER, DrivenHome, row_of, rows_of, settings_of, started
 
 ANN, BOB = Payer("default", "ann"), Payer("default", "bob")
 #: Sixteen patterns that find nothing in a text of `a`, each almost as dear as a selector allows.
@@ -217,6 +217,26 @@ def test_the_owner_of_a_topic_endpoint_pays_for_its_selector() -> None:
     driven.settle_down(60.0)
     assert driven.ask("endpoint.stats", lane_id=LANE)["selector_discard"] == 200
     assert len(driven.delivered[ann].rows) == 10
+
+
+def test_a_lane_in_which_very_many_messages_expire_at_once_holds_up_no_other() -> None:
+    """It was due first in each turn and spent all of it, and others hand out nothing while something is due there."""
+    driven = unlimited()
+    for _ in range(30):
+        driven.store(([LANE], rows_of(1_000, meta=(1_000, 0, None, None))), producer=None)
+    driven.pass_time(0.005)
+    driven.store(([OTHER], rows_of(1, meta=(1_000, 0, None, None))), producer=None)
+    driven.settle_down()
+    driven.pass_time(2)
+    driven.store(([OTHER], rows_of(2)), producer=None)
+    flow = driven.bind(OTHER)
+    spent_in_ticks(driven, 4)
+    assert flow in driven.delivered
+    assert len(driven.delivered[flow].rows) == 2
+    expired = driven.ask("endpoint.stats", lane_id=LANE)["ttl_expired_discard"]
+    assert 0 < expired < 10_000
+    driven.settle_down(1.0)
+    assert driven.totals[LANE][0] == 0
 
 
 @pytest.mark.requirement("R278")

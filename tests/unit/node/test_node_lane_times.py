@@ -197,7 +197,7 @@ def test_very_many_messages_whose_time_comes_at_once_go_in_steps(make: type[Driv
             driver.settle(1, FAILED, (first, first + 499))
     driver.pass_ms(1_000)
     turns = 0
-    while (due := driver.lane.next_due()) is not None and due <= driver.now:
+    while driver.lane.wants_effort or ((due := driver.lane.next_due()) is not None and due <= driver.now):
         before = driver.lane.stats()
         driver.effort.left = turn
         driver.tick()
