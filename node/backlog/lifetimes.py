@@ -44,6 +44,9 @@ class Effort(Protocol):
 
     left: int
 
+    def toil(self, steps: int) -> None:
+        """Take off what something cost."""
+
 
 class Lifetimes:
     """Expiry and delays of the messages of a backlog."""
@@ -183,9 +186,9 @@ class Lifetimes:
             if self._effort.left <= 0:
                 return
             self._follow_from = segment.last + 1
-            self._effort.left -= SEGMENT_STEPS
+            self._effort.toil(SEGMENT_STEPS)
             if not self._only_held or HELD in segment.state:
-                self._effort.left -= ROW_STEPS * segment.count
+                self._effort.toil(ROW_STEPS * segment.count)
                 self._follow(segment, wall_ms)
         self.is_behind, self._only_held = False, True
 
@@ -237,9 +240,9 @@ class Lifetimes:
             segment = self._backlog.segments.find(first)
             assert segment is not None
             segment.timer = 0
-            self._effort.left -= SEGMENT_STEPS + DUE_STEPS * self._serve(segment, wall_ms)
+            self._effort.toil(SEGMENT_STEPS + DUE_STEPS * self._serve(segment, wall_ms))
         for first, count in self._take_due(delays, now_ms):
-            self._effort.left -= DUE_STEPS * count
+            self._effort.toil(DUE_STEPS * count)
             for i, j in self._over(range(first, first + count), now_ms):
                 self._end_delay(i, j - 1)
         if not delays.count:

@@ -67,6 +67,7 @@ class Effort:
         "is_charged",
         "left",
         "now",
+        "toiled",
         "told",
         "waits",
     )
@@ -93,13 +94,18 @@ class Effort:
         #: What was left when this began, and what of the turn its account does not pay for.
         self._begun_with = self.left
         self._kept = 0
-        #: What was spent before.
-        self._spent = 0
+        #: What was spent before; and what of all that no selector took.
+        self._spent = self.toiled = 0
 
     @property
     def spent(self) -> int:
         """All steps since it was made."""
         return self._spent + self._begun_with - self.left
+
+    def toil(self, steps: int) -> None:
+        """Take off what no selector took."""
+        self.left -= steps
+        self.toiled += steps
 
     def renew(self) -> None:
         """Begin a turn of the loop, in which nobody pays as long as nothing is said."""

@@ -219,7 +219,7 @@ class Retained:
                     break
                 self._put(row.topic, segment.first + i, is_end=not row.payload)
             i += 1
-            self._effort.left -= TOPIC_STEPS
+            self._effort.toil(TOPIC_STEPS)
         self.indexed_upto = segment.first + i - 1
         return i - start
 
@@ -281,7 +281,7 @@ class Retained:
                 gone.append(topic)
         else:
             self._swept_upto = ""
-        self._effort.left -= looked * TOPIC_STEPS
+        self._effort.toil(looked * TOPIC_STEPS)
         for topic in gone:
             self._drop(topic)
 
@@ -322,7 +322,7 @@ class Retained:
             if looked >= PAGE_TOPICS or (found and self._effort.left < enough):
                 is_cut = True
                 break
-            self._effort.left -= TOPIC_STEPS
+            self._effort.toil(TOPIC_STEPS)
             if is_plain or matches(wanted.pattern, topic):
                 at = self._find(topic)
                 if at is None:

@@ -140,7 +140,7 @@ class HomeParts:
     def stats(self) -> dict[str, int]:
         """Give the counters and sizes of all parts."""
         return {
-            "selector_ms": self.effort.spent // STEPS_PER_MS,
+            "selector_ms": (self.effort.spent - self.effort.toiled) // STEPS_PER_MS,
             "selector_waits": self.effort.waits,
             "lanes_waiting_for_effort": len(self.lanes.short),
             "lanes": len(self.lanes),

@@ -219,6 +219,21 @@ def test_the_owner_of_a_topic_endpoint_pays_for_its_selector() -> None:
     assert len(driven.delivered[ann].rows) == 10
 
 
+def test_what_expires_is_not_counted_as_the_time_of_selectors() -> None:
+    driven = unlimited()
+    for _ in range(5):
+        driven.store(([LANE], rows_of(1_000, meta=(1_000, 0, None, None))), producer=None)
+    driven.settle_down()
+    driven.pass_time(2)
+    driven.settle_down(1.0)
+    assert driven.totals[LANE][0] == 0
+    assert driven.home.stats()["selector_ms"] == 0
+    driven.store(([LANE], dear_rows(10)), producer=None)
+    driven.bind(browse=True, selector=DEAR)
+    driven.settle_down(1.0)
+    assert driven.home.stats()["selector_ms"] > 0
+
+
 def test_a_lane_in_which_very_many_messages_expire_at_once_holds_up_no_other() -> None:
     """It was due first in each turn and spent all of it, and others hand out nothing while something is due there."""
     driven = unlimited()
