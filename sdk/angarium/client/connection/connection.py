@@ -161,6 +161,8 @@ class Connection:
         #: The session that greets; None unless an attempt is under way.
         self._greeting: ClientSession | None = None
         self._transport: StreamTransport | None = None
+        #: The next attempt hears the node first: the last one ended before WELCOME, as at a node of 0.1.0.
+        self._hears_first = False
         #: The end of the attempt under way: None as its result means open.
         self._attempted: asyncio.Future[AngariumError | None] = self._loop.create_future()
         #: Messages of rounds that were not retired when their connection was lost.
@@ -311,7 +313,8 @@ class Connection:
     def _make_transport(self, url: str) -> StreamTransport:
         credentials = self._options.credentials
         context = credentials.context() if credentials is not None and is_encrypted(url) else None
-        return StreamTransport(self._loop, url, context, self._on_message, self._drained, self._on_lost)
+        calls = self._on_message, self._drained, self._on_lost
+        return StreamTransport(self._loop, url, context, *calls, hears_first=self._hears_first)
 
     def _renew_tokens(self) -> None:
         tokens, session = self._options.tokens, self.session
@@ -345,7 +348,8 @@ class Connection:
     def _on_lost(self, reason: str | AngariumError) -> None:
         session = self.session or self._greeting
         if session is not None:
-            code = errors.CONNECT_FAILED if session.state is State.GREETING else errors.NOT_CONNECTED
+            self._hears_first = session.state is State.GREETING
+            code = errors.CONNECT_FAILED if self._hears_first else errors.NOT_CONNECTED
             advice = ""
             if isinstance(reason, errors.AngariumError):
                 code, advice, reason = reason.code, reason.advice, reason.detail

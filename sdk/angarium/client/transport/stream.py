@@ -48,6 +48,8 @@ class StreamTransport:
         on_message: Callable[[list[bytes]], None],
         on_drained: Callable[[], None],
         on_lost: Callable[[str | AngariumError], None],
+        *,
+        hears_first: bool = False,
     ) -> None:
         """Begin to connect.
 
@@ -59,6 +61,7 @@ class StreamTransport:
             on_drained: called after a few of them, or when there is room to send more.
             on_lost: called once when the connection is gone, with the reason, or with the error if it says what to do
                 before trying again; nothing is called after it.
+            hears_first: say nothing but the handshake before the other side has, on this host too.
 
         Raises:
             InvalidRequestError: it is no address (INVALID_ARGUMENT).
@@ -70,7 +73,7 @@ class StreamTransport:
         address = parse(url)
         self._tls = None if context is None else Tls(context, address[0])
         # Elsewhere a listener of TLS may wait, which is not to hear a password in plain text.
-        self._protocol = self._tls or Zmtp(at_once=is_of_this_host(address))
+        self._protocol = self._tls or Zmtp(at_once=is_of_this_host(address) and not hears_first)
         self.closed = False
         #: What leaves with the first message.
         self._start = b""
