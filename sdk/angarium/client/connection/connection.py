@@ -161,7 +161,8 @@ class Connection:
         #: The session that greets; None unless an attempt is under way.
         self._greeting: ClientSession | None = None
         self._transport: StreamTransport | None = None
-        #: The next attempt hears the node first: the last one ended before WELCOME, as at a node of 0.1.0.
+        #: The next attempt hears the node first: the last one was connected and ended before WELCOME, as at a node of
+        #: 0.1.0. It takes a round trip more, which is not for those who come back to a router that was away.
         self._hears_first = False
         #: The end of the attempt under way: None as its result means open.
         self._attempted: asyncio.Future[AngariumError | None] = self._loop.create_future()
@@ -348,8 +349,9 @@ class Connection:
     def _on_lost(self, reason: str | AngariumError) -> None:
         session = self.session or self._greeting
         if session is not None:
-            self._hears_first = session.state is State.GREETING
-            code = errors.CONNECT_FAILED if self._hears_first else errors.NOT_CONNECTED
+            is_greeting = session.state is State.GREETING
+            self._hears_first = is_greeting and self._transport is not None and self._transport.is_connected
+            code = errors.CONNECT_FAILED if is_greeting else errors.NOT_CONNECTED
             advice = ""
             if isinstance(reason, errors.AngariumError):
                 code, advice, reason = reason.code, reason.advice, reason.detail
