@@ -67,11 +67,14 @@ class Received:
         """Say on stderr what came, if somebody looks.
 
         Raises:
+            click.Abort: a signal ended it before as many had come as were wanted.
             AngariumError: fewer came than were wanted (TIMEOUT).
         """
         if (self.interrupted or sys.stderr.isatty()) and not quiet:
             click.echo(f"{verb} {counted(self.messages, 'message')} in {self.seconds:.3f} s", err=True)
         if wanted is not None and self.messages < wanted:
+            if self.interrupted:
+                raise click.Abort
             raise errors.error_for(errors.TIMEOUT, f"{self.messages} of {wanted} messages came")
 
 

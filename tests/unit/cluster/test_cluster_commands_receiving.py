@@ -8,12 +8,13 @@ import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import click
 import pytest
 
 from angarium import errors
 from angarium.message import Delivery, Message, MessageBatch
 from cluster.commands.messages import receiving
-from cluster.commands.messages.receiving import announce, ready_file, receive
+from cluster.commands.messages.receiving import Received, announce, ready_file, receive
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -81,6 +82,15 @@ def test_it_ends_when_nothing_comes_for_long_enough() -> None:
 def test_it_tells_when_nothing_is_there_so_that_output_is_flushed() -> None:
     assert run(FakeSubscription(1, 1, 1))[1] == 0
     assert run(FakeSubscription(1, 0), idle_timeout_s=0.01)[1] == 1
+
+
+def test_who_interrupts_it_is_not_told_to_raise_a_timeout(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(click.Abort):
+        Received(messages=2, seconds=1.0, interrupted=True).conclude("received", 3, quiet=False)
+    assert capsys.readouterr().err == "received 2 messages in 1.000 s\n"
+    with pytest.raises(errors.TimeoutExpiredError, match="2 of 3 messages came"):
+        Received(messages=2, seconds=1.0).conclude("received", 3, quiet=False)
+    Received(messages=3, interrupted=True).conclude("received", 3, quiet=True)
 
 
 def test_the_ready_file_says_who_listens_to_what(tmp_path: Path) -> None:
