@@ -239,6 +239,16 @@ def test_what_is_quite_unlike_every_command_gets_no_guess() -> None:
         (["queue", "bind", "orders"], "Did you mean 'update'?"),
         (["client", "close", "anna"], "Did you mean 'disconnect'?"),
         (["queues"], "Did you mean 'queue' or 'request'?"),
+        (["queue", "bind", "orders"], "Did you mean 'update'?"),
+        (["queue", "subscriptions", "orders"], "Did you mean 'update'?"),
+        (["client", "close", "anna"], "Did you mean 'disconnect'?"),
+        (["standby", "failover"], "Did you mean 'switch'?"),
+        (["connections"], "Did you mean 'client'?"),
+        (["permissions"], "Did you mean 'acl' or 'profile'?"),
+        (["topics"], "Did you mean 'queue' or 'sub'?"),
+        (["consumers"], "Did you mean 'flow' or 'consume'?"),
+        (["list"], "Did you mean 'queue list' or 'status'?"),
+        (["init"], "Did you mean 'up'?"),
     ],
 )
 def test_words_of_other_tools_lead_to_the_commands_that_do_it(
