@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -237,6 +238,13 @@ def test_what_a_service_names_is_there_and_secrets_are_files(compose: Any) -> No
         assert int(service["stop_grace_period"].removesuffix("s")) > STOP_AFTER_S * len(STOP_ORDER)
         assert service["mem_limit"]
     assert all(set(secret) == {"file"} for secret in compose["secrets"].values())
+
+
+def test_the_command_of_the_how_to_waits_for_an_ordered_stop(root: Path) -> None:
+    page = (root / "docs" / "how-to" / "docker.md").read_text(encoding="utf-8")
+    told = re.findall(r"--stop-timeout (\d+)|needs the (\d+) s only", page)
+    assert len(told) == 2
+    assert all(int(one or other) > STOP_AFTER_S * len(STOP_ORDER) for one, other in told)
 
 
 def test_secrets_that_somebody_makes_there_are_not_committed(root: Path) -> None:
