@@ -1,4 +1,4 @@
-"""Figures that pages name in their sentences and tables are those of the code.
+"""Figures that pages name in their sentences and tables are those of the code, and pages do not contradict each other.
 
 Pages that `scripts/docs` writes are compared in `test_docs.py`.
 """
@@ -102,6 +102,16 @@ def test_the_earlier_formats_that_are_taken_over_are_those_of_the_code() -> None
     assert numbers(older["blocks of messages in a spool"]) == sorted(
         set(segment._FORMATS) - {segment._FORMAT}
     )
+
+
+def test_every_page_about_upgrades_has_nodes_before_clients() -> None:
+    assert "Nodes\nfirst: clients of 0.1.0" in (DOCS / "compatibility.md").read_text(encoding="utf-8")
+    assert "- Nodes first, then programs:" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    steps = (DOCS / "how-to" / "upgrade.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\d\. \*\*(.+?)\*\*( when all nodes are done)?", steps, flags=re.MULTILINE)[2:] == [
+        ("Upgrade the nodes one after the other.", ""),
+        ("Upgrade the clients", " when all nodes are done"),
+    ]
 
 
 def numbers(text: str) -> list[int]:
