@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from angarium import wire
+from angarium import errors, wire
 from cluster import objects
 from cluster.configuration import config
 from cluster.controller.mesh import reports
@@ -112,6 +112,21 @@ def test_every_page_about_upgrades_has_nodes_before_clients() -> None:
         ("Upgrade the nodes one after the other.", ""),
         ("Upgrade the clients", " when all nodes are done"),
     ]
+
+
+def test_reasons_for_a_refused_login_are_those_that_the_router_tells() -> None:
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    section = page.partition("## The login is refused")[2].partition("\n## ")[0]
+    table = section.partition("| the event says |")[2]
+    said = {
+        text.partition(":")[0]
+        for row in re.findall(r"^\| (`.+?) \|", table, re.M)
+        for text in re.findall("`(.+?)`", row)
+    }
+    assert len(said) > 4
+    told = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "router" / "access").glob("*.py"))
+    told += " ".join(f'"{reason.text}"' for reason in errors.ERRORS.values())
+    assert [text for text in said if f'"{text}"' not in told] == []
 
 
 def numbers(text: str) -> list[int]:

@@ -202,6 +202,20 @@ def test_a_lost_flow_counts_as_an_attempt_too(make: type[Driver]) -> None:
     assert driver.states() == {1: "ready", 2: "moving"}
 
 
+def test_one_message_that_ends_its_flow_takes_along_what_was_in_its_window_and_nothing_else(
+    make: type[Driver],
+) -> None:
+    """As docs/guarantees.md says: who consumes one at a time loses no others by it."""
+    driver = make(max_redeliveries=1, dead_message_queue="dmq")
+    driver.fill(4)
+    for flow in (1, 2):
+        driver.bind(flow, messages=2)
+        assert driver.deliver() == {flow: [1, 2]}
+        driver.unbind(flow)
+    assert driver.dead() == [(1, "redeliveries"), (2, "redeliveries")]
+    assert driver.states() == {1: "moving", 2: "moving", 3: "ready", 4: "ready"}
+
+
 def test_where_nothing_is_sent_twice_a_failed_message_is_dead(make: type[Driver]) -> None:
     driver = delivered(make, 4, redelivery_enabled=False, dead_message_queue="dmq")
     driver.settle(1, FAILED, (1, 1))
