@@ -52,7 +52,7 @@ class ConsumeArguments(TypedDict, total=False):
     no_local: bool
     topic: str | None
     temporary: bool
-    subscriptions: Sequence[str]
+    subscriptions: str | Sequence[str]
     attributes: Mapping[str, Any] | None
     max_unacked: int | None
     max_messages: int | None
@@ -173,7 +173,7 @@ class GuaranteedMessaging:
             no_local: do not get what this client itself published: it stays for others.
             topic: the topic that a topic endpoint attracts.
             temporary: make the endpoint if it is not there; it goes with this client.
-            subscriptions: of a temporary queue: the filters whose messages it attracts.
+            subscriptions: of a temporary queue: the filter, or filters, whose messages it attracts.
             attributes: of a temporary endpoint that is made.
             max_unacked: messages that may be unsettled, to go below the endpoint's own limit.
             concurrency: calls of an `async def` callback that may run at once, 1 by default; they begin in the order
@@ -357,7 +357,7 @@ class GuaranteedMessaging:
         *,
         durable: bool = True,
         ignore_exists: bool = False,
-        subscriptions: Sequence[str] = (),
+        subscriptions: str | Sequence[str] = (),
         **attributes: Unpack[QueueAttributes],
     ) -> bool:
         """Create a queue, and let it attract what matches the subscriptions; tell whether it is new.
@@ -370,7 +370,8 @@ class GuaranteedMessaging:
             name: 1 to 200 bytes.
             durable: else it is a temporary one, which goes with this client; `consume` makes them, too.
             ignore_exists: it is no error if there is one of that name with these attributes.
-            subscriptions: filters; `!a/b` keeps out what it matches. A queue that is there gets those it lacks.
+            subscriptions: a filter, or several; `!a/b` keeps out what it matches. A queue that is there gets those it
+                lacks.
             **attributes: those of queues, as `permission="consume"`; for the others the operators' template, or the
                 default of the attribute.
 
@@ -381,7 +382,7 @@ class GuaranteedMessaging:
             InvalidRequestError: name, attribute or filter are illegal.
             AngariumError: the node refuses, or is not there.
         """
-        first, *others = [*provisioning.portions(subscriptions)] or [()]
+        first, *others = [*provisioning.portions(provisioning.filters_of(subscriptions))] or [()]
         # In one step: with a filter that is refused there is no queue.
         all_of_it = {**attributes, "subscriptions": list(first)} if first else attributes
         send = provisioning.create(

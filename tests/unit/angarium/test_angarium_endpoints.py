@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
+from angarium.client.consuming.flow_options import FlowOptions
 from angarium.client.guaranteed_messaging import GuaranteedMessaging
 from angarium.client.protocol.guaranteed import OPERATIONS_PENDING_MAX
 from tests.unit.angarium.spoken_node import SpokenNode, open_flow, run
@@ -69,6 +70,21 @@ def test_a_queue_that_was_there_gets_the_subscriptions_that_it_lacks() -> None:
         assert node.asked[1:] == [("endpoint.subscribe", {"name": "q", "filters": ["a/>", "!a/b"]})]
 
     run(test())
+
+
+def test_a_lone_filter_of_a_queue_is_one_filter_and_not_its_characters() -> None:
+    """`>` is one of them, and a queue with it would attract everything."""
+
+    async def test() -> None:
+        node = SpokenNode()
+        node.answers = {"endpoint.create": {"name": "q", "created": True}}
+        assert await call(node, Calls(node).create_queue("q", subscriptions="orders/>")) is True
+        [(_, asked)] = node.asked
+        assert asked["attributes"] == {"subscriptions": ["orders/>"]}
+
+    run(test())
+    options = FlowOptions(name="q", temporary=True, subscriptions="orders/>", timeout_s=5.0)
+    assert options.arguments("q")["attributes"] == {"subscriptions": ["orders/>"]}
 
 
 def test_a_topic_endpoint_is_created_and_both_are_deleted_and_shown() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from angarium import errors
+from angarium.client.protocol.provisioning import filters_of
 from angarium.client.subscribing.callbacks import check_concurrency
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class FlowOptions:
     temporary: bool = False
     max_unacked: int | None = None
     max_messages: int | None = None
-    subscriptions: Sequence[str] = ()
+    subscriptions: str | Sequence[str] = ()
     attributes: Mapping[str, Any] | None = None
     callback: MessageCallback | None = None
     concurrency: int = 1
@@ -132,7 +133,7 @@ class FlowOptions:
         """Give the arguments of `flow.bind` but for the credit."""
         attributes = dict(self.attributes or {})
         if self.subscriptions:
-            attributes["subscriptions"] = list(self.subscriptions)
+            attributes["subscriptions"] = list(filters_of(self.subscriptions))
         wanted = {} if self.range is None else {"range": self.range._asdict()}
         return {
             **wanted,

@@ -102,6 +102,11 @@ def check_results(results: list[tuple[int, str] | None]) -> None:
             raise errors.error_for(*result)
 
 
+def filters_of(subscriptions: str | Sequence[str]) -> Sequence[str]:
+    """Give the filters that somebody named; a lone text is one, and not its characters, of which `>` is everything."""
+    return [subscriptions] if isinstance(subscriptions, str) else subscriptions
+
+
 def portions(filters: Sequence[str]) -> Iterator[Sequence[str]]:
     """Cut filters into what one request holds."""
     for start in range(0, len(filters), wire.MAX_FILTERS_PER_REQUEST):
