@@ -151,9 +151,16 @@ def connect(
 
 def _login(username: str, password: str | None, token: TokenSource | None) -> tuple[str, Tokens | None]:
     """Give the username of HELLO, and where tokens come from."""
+    _check_password(password)
     if token is None:
         return username, None
     if password is not None:
         raise invalid("connect: token stands instead of password: give one of them")
     # The token says who connects; a name that is given as well has to be the same.
     return "" if username == DEFAULT_USERNAME else username, Tokens(token)
+
+
+def _check_password(password: object) -> None:
+    """Say to who has read a file as bytes what is wrong; of the node it would be a malformed frame."""
+    if password is not None and not isinstance(password, str):
+        raise invalid(f"connect: password is text, not {type(password).__name__}")

@@ -96,3 +96,10 @@ def test_connecting_to_no_address_fails_at_once(connect: object) -> None:
         with pytest.raises(errors.InvalidRequestError, match="no address to connect to"):
             connect(url)  # type: ignore[operator]
     assert time.monotonic() - began < 2.5, "an attempt takes 5 s"
+
+
+@pytest.mark.parametrize("connect", [angarium.connect, blocking.connect])
+def test_a_password_that_is_no_text_is_refused_before_anybody_is_asked(connect: object) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="password is text, not bytes") as refused:
+        connect("tcp://127.0.0.1:1", password=b"secret")  # type: ignore[operator]
+    assert "secret" not in str(refused.value)
