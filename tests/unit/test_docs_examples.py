@@ -6,6 +6,7 @@ Every page is on the site, and the API reference has every public name.
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
 import re
 import shlex
@@ -52,6 +53,7 @@ def examples() -> Iterator[Example]:
 
 
 PYTHON = [one for one in examples() if one.language == "python"]
+WHOLE = [one for one in PYTHON if one.place.startswith("docs/coming-from/")]
 
 
 @pytest.mark.parametrize("example", PYTHON, ids=[one.place for one in PYTHON])
@@ -60,6 +62,23 @@ def test_python_is_python_and_imports_what_exists(example: Example) -> None:
     tree = compile(example.text, example.place, "exec", flags)
     for module, name in names_of_ours(tree):
         assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
+
+
+@pytest.mark.parametrize("example", WHOLE, ids=[one.place for one in WHOLE])
+def test_a_program_beside_that_of_another_broker_defines_what_it_uses(example: Example) -> None:
+    names = [node for node in ast.walk(ast.parse(example.text)) if isinstance(node, ast.Name)]
+    imported = {
+        alias.asname or alias.name.partition(".")[0]
+        for node in ast.walk(ast.parse(example.text))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
+    functions = {
+        node.name for node in ast.walk(ast.parse(example.text)) if isinstance(node, ast.AsyncFunctionDef)
+    }
+    bound = imported | functions | {name.id for name in names if isinstance(name.ctx, ast.Store)}
+    used = {name.id for name in names if isinstance(name.ctx, ast.Load)}
+    assert used - bound - set(dir(builtins)) == set()
 
 
 def names_of_ours(tree: ast.AST) -> Iterator[tuple[str, str]]:
