@@ -427,9 +427,8 @@ class Carrier:
         self._look_at = 0.0
 
     def _opened(self, event: Opened, _now: float) -> None:
-        self._look_at, self._was_open = 0.0, True
+        self._look_at, self._was_open, self._error = 0.0, True, None
         self._pause_s = BACKOFF_FIRST_S
-        self._error = None
         self.gathering.open(event.welcome)
         self.producing.limit(event.welcome)
 
@@ -530,8 +529,9 @@ class Carrier:
         return self._session is None and not self._closing
 
     def is_forgotten(self, now: float) -> bool:
-        """Tell whether nothing is lost without it: it was never open, nobody waits, and the next try need not."""
-        return self.is_gone and not (self._was_open or self._waiting) and now >= self._open_at
+        """Tell whether nobody misses it: it was never open, or not for a while, and nobody waits or is to be told."""
+        is_idle = self.is_gone and not (self._is_wanted or self._ending)
+        return is_idle and now >= self._open_at + IDLE_S * self._was_open
 
     # Time.
 

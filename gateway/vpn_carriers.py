@@ -1,7 +1,8 @@
 """The carriers of a gateway process, one for each Message VPN that has clients of it.
 
 A client of HTTP names its Message VPN, whether there is one or not: the carrier of one that lets nobody in is
-forgotten, so that names which somebody made up cost the process nothing for longer than a moment.
+forgotten, so that names which somebody made up cost the process nothing for longer than a moment. One that was open
+follows when it was not for a while, and what it counted stays: Message VPNs that are deleted leave nothing else behind.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ _SUMMED: Final = {
     "gathered_messages": "gathered_messages",
     "unacknowledged": "unacknowledged",
 }
+#: Those of them that only rise, and others that do.
+_COUNTED: Final = ("published", "discarded", "lost")
 
 
 class VpnCarriers:
-    """The carriers of a process, by Message VPN; few stay, because operators name those that there are."""
+    """The carriers of a process, by Message VPN: those that are open, or were of late."""
 
     def __init__(
         self,
@@ -54,6 +57,9 @@ class VpnCarriers:
             identity, connect, on_rows, exchanges, random, numbers, KnownRights(), self._move
         )
         self._by_vpn: dict[str, Carrier] = {}
+        #: What those counted that are forgotten: figures of `describe`, and messages that were refused, by error code.
+        self._past: Counter[str] = Counter()
+        self._past_refused: Counter[str] = Counter()
         self._is_stopping = False
 
     def attach(self, vpn: str, guest: Guest, login: Login, now: float) -> Attached:
@@ -73,15 +79,16 @@ class VpnCarriers:
 
     def has_room(self, vpn: str) -> bool:
         """Tell whether another message of a client in a Message VPN is taken."""
-        return self._by_vpn[vpn].has_room()
+        return vpn in self._by_vpn and self._by_vpn[vpn].has_room()
 
     def has_room_guaranteed(self, vpn: str) -> bool:
         """Tell whether another guaranteed message of a client in a Message VPN is taken."""
-        return self._by_vpn[vpn].has_room_guaranteed()
+        return vpn in self._by_vpn and self._by_vpn[vpn].has_room_guaranteed()
 
     def passed_on(self, vpn: str) -> None:
         """Take note that all rows that came in a Message VPN have been passed on, after `on_rows` gave false."""
-        self._by_vpn[vpn].passed_on()
+        if carrier := self._by_vpn.get(vpn):
+            carrier.passed_on()
 
     def ask(self, vpn: str, send: Send, then: Then) -> bool:
         """Ask the router for an operation in a Message VPN; false if that cannot be now."""
@@ -104,8 +111,13 @@ class VpnCarriers:
         for vpn, carrier in [*self._by_vpn.items()]:
             wake = min(wake, carrier.tick(now))
             if carrier.is_forgotten(now):
-                del self._by_vpn[vpn]
+                self._forget(self._by_vpn.pop(vpn))
         return wake
+
+    def _forget(self, carrier: Carrier) -> None:
+        counted = carrier.describe()
+        self._past_refused.update(counted["refused"])
+        self._past.update({name: counted[name] for name in _COUNTED})
 
     def stop(self) -> None:
         """Let nobody in any more, and leave when what clients brought has left; see `is_gone`."""
@@ -125,9 +137,10 @@ class VpnCarriers:
     def counts(self, *more: str) -> dict[str, Any]:
         """Give the metrics of all together that every gateway shows, and `more` of those that each has."""
         rows = self.describe()
-        refused: Counter[str] = Counter()
+        refused = self._past_refused.copy()
         for row in rows:
             refused.update(row["refused"])
         summed = {**_SUMMED, **{name: name for name in more}}
-        counts = {metric: sum(row[name] for row in rows) for metric, name in summed.items()}
+        past = self._past
+        counts = {metric: past[name] + sum(row[name] for row in rows) for metric, name in summed.items()}
         return {**counts, "refused_messages": dict(refused)}

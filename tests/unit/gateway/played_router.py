@@ -213,7 +213,12 @@ class Gateway:
     def welcome_client(
         self, number: int, name: str = "c", rights: list[Any] = RIGHTS, *, resumed: bool = False
     ) -> None:
-        welcome = {
+        self.says_to(number, wire.WELCOME, self.attached_welcome(number, name, rights, resumed=resumed))
+
+    def attached_welcome(
+        self, number: int, name: str = "c", rights: list[Any] = RIGHTS, *, resumed: bool = False
+    ) -> dict[str, Any]:
+        return {
             "session": "2",
             "client_name": name,
             "username": "default",
@@ -223,7 +228,6 @@ class Gateway:
             "max_message_bytes": self._welcome["max_message_bytes"],
             "rights": rights,
         }
-        self.says_to(number, wire.WELCOME, welcome)
 
     # What the gateway says.
 
