@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -590,5 +592,43 @@ def test_another_thread_may_take_chunks_and_is_told_of_them() -> None:
         one._mailbox.end(None)
         assert len(told) == 2
         assert one._mailbox.outcome == (True, None)
+
+    run(test)
+
+
+def test_subscriptions_that_have_ended_are_not_kept_for_the_topics_that_they_got() -> None:
+    """A program that waits for each of its jobs in `jobs/ID/>` kept 20,000 of them, with the last message of each."""
+
+    async def test(bench: Bench) -> None:
+        def play(count: int) -> int:
+            for number in range(count):
+                bench.subscribe(f"{count}/{number}/>")
+                bench.deliver(f"{count}/{number}/done")
+                (mailbox,) = bench.dispatcher.subscriptions
+                bench.dispatcher.remove(mailbox)
+                mailbox.discard()
+                ended.append(weakref.ref(mailbox))
+            del mailbox
+            gc.collect()
+            return sum(one() is not None for one in ended)
+
+        ended: list[weakref.ref[Mailbox]] = []
+        kept = play(200)
+        assert play(400) == kept <= 1
+
+    run(test)
+
+
+def test_a_subscription_that_got_very_many_topics_is_not_kept_for_them_with_its_messages() -> None:
+    async def test(bench: Bench) -> None:
+        one = bench.subscribe("jobs/>")
+        bench.deliver(*(f"jobs/{number}" for number in range(1_000)))
+        await one.receive()
+        await one.close()
+        bench.closed.clear()
+        ended = weakref.ref(one)
+        del one
+        gc.collect()
+        assert ended() is None
 
     run(test)

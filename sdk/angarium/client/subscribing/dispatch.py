@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Topics of which the SDK remembers the subscriptions; an entry takes about 200 bytes.
 KNOWN_TOPICS_MAX: Final = 20_000
+#: Topics that are looked at when a subscription ends, 0.1 ms: they have its mailbox until somebody does.
+SWEPT_TOPICS: Final = 32
 
 
 class _Entry(CacheEntry, eq=False):
@@ -82,6 +84,7 @@ class Dispatcher:
         for pattern in dict.fromkeys(one.pattern for one in filters if one.share is None):
             self._trie.remove(pattern, subscription)
             self._cache.changed(pattern)
+        self._cache.sweep(SWEPT_TOPICS)
 
     def dispatch(self, delivery: Delivery) -> None:
         """Push rows to all subscriptions that they match.

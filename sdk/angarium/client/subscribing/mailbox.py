@@ -163,7 +163,7 @@ class Mailbox:
         #: Why it ended, None for the application's own wish.
         self._error: errors.AngariumError | None = None
         #: Called when there may be something to read, or nothing any more; set by the reader.
-        self.on_ready: Callable[[], None] = lambda: None
+        self.on_ready: Callable[[], None] = _ignore
         #: Whether a plain callback is called for what waits, or will be in the next step of the loop.
         self.is_calling = False
         #: What awaits an async callback.
@@ -333,6 +333,8 @@ class Mailbox:
         while (chunk := self.take()) is not None:
             chunk.release()
         self.end(None)
+        # There is nothing to say any more, and topics that are known may keep this object for long.
+        self.on_ready = _ignore
 
     def __str__(self) -> str:
         return f"Subscription({', '.join(map(repr, self.texts))})"
@@ -350,6 +352,10 @@ class Mailbox:
             assert all(not chunk.start for chunk in list(self._chunks)[1:])
             assert self.stalls or self.messages <= self.terms.buffer_messages
             assert not self.is_discarded or (self._is_ended and not self._chunks)
+
+
+def _ignore() -> None:
+    """Nobody reads."""
 
 
 def _refuse(detail: str) -> None:
