@@ -50,8 +50,6 @@ class Journal:
         self.owner: Final = owner
         self.stream: Final = stream
         self.sent: list[Taken] = []
-        #: When it is forgotten.
-        self.until = inf
 
 
 class Events:
@@ -178,9 +176,6 @@ class Events:
             journal.stream.put(event_of(one.row, name, **more), now)
 
     def _journals_add(self, journal: Journal) -> Journal:
-        now = time.monotonic()
-        for name in [name for name, one in self._journals.items() if one.until <= now]:
-            del self._journals[name]
         if len(self._journals) >= JOURNALS_MAX:
             del self._journals[next(iter(self._journals))]
         self._journals[journal.name] = journal
@@ -188,9 +183,10 @@ class Events:
 
     def _keep(self, journal: Journal) -> None:
         """Keep what was sent for who comes again; then it fails."""
-        journal.until = time.monotonic() + RESUME_S
+        until = time.monotonic() + RESUME_S
         for one in journal.sent:
-            self._clients.receipts.extend(one.receipt, journal.until)
+            self._clients.receipts.extend(one.receipt, until)
+        asyncio.get_running_loop().call_later(RESUME_S, self._journals.pop, journal.name, None)
         self._touched()
 
     def _resume(self, last: str, owner: Owner) -> list[Taken]:

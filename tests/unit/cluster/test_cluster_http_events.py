@@ -16,6 +16,7 @@ from angarium.client.protocol.messages import GuaranteedDelivery
 from angarium.errors import AngariumError
 from angarium.message import Message
 from angarium_server.http import outlet
+from cluster.http import events
 from cluster.http.events import RESUME_S, Events, Journal
 from gateway.http.client import ClientState, HttpClient
 from gateway.http.queues import Lease, Receipts, Taken
@@ -177,6 +178,33 @@ def test_what_comes_in_the_moment_in_which_a_stream_of_a_queue_ends_is_not_kept_
     assert world.attached.settled == [], "it is kept for who comes again"
     world.reader.tick(time.monotonic() + RESUME_S + 1.0)
     assert world.attached.settled == [(7, wire.OUTCOME_FAILED)]
+
+
+def test_what_streams_of_queues_have_sent_is_forgotten_in_time_without_another_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stayed with all its messages, and the connection, until somebody asked for a stream of a queue again."""
+
+    async def begin(_request: Any, _headers: Any) -> Any:
+        return FakeResponse(), FakeOutlet()
+
+    monkeypatch.setattr(outlet, "begin", begin)
+    monkeypatch.setattr(events, "RESUME_S", 0.05)
+    world = World()
+
+    async def run() -> None:
+        for _ in range(10):
+            asked = asyncio.ensure_future(world.events.of_queue(world.request, world.client, "q", ""))
+            await asyncio.sleep(0)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+        assert len(world.events._journals) == 10, "it is kept for who comes again"
+        async with asyncio.timeout(5):
+            while world.events._journals:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(run())
 
 
 def test_a_stream_whose_client_ends_before_it_begins_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
