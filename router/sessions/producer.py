@@ -241,10 +241,14 @@ def merge_records(answers: Iterable[Sequence[LaneRecord]]) -> dict[int, Record]:
     return records
 
 
+#: Lanes of which is always known what they were told of a producer's nacks.
+TOLD_MIN: Final = 64
+
+
 class Memory:
     """The sequences of one producer, from one opening to the next."""
 
-    __slots__ = ("_lasts", "_nacks", "_refused", "_rows", "_told", "_window", "highest", "id")
+    __slots__ = ("_lasts", "_nacks", "_refused", "_rows", "_told", "_told_max", "_window", "highest", "id")
 
     def __init__(
         self, producer_id: int, window: int, records: dict[int, Record] | None = None, known: int = 0
@@ -272,6 +276,8 @@ class Memory:
         self._nacks: deque[tuple[int, int, int]] = deque()
         #: Lane id -> rows taken when its record was told the nacks so far.
         self._told: dict[int, int] = {}
+        #: With more of them, those are forgotten that say nothing.
+        self._told_max = TOLD_MIN
 
     def is_known(self, sequence: int) -> bool:
         """Tell whether a row with this sequence may have been taken before."""
@@ -309,6 +315,10 @@ class Memory:
             self._nacks.popleft()
         if not self._nacks:
             self._told.clear()
+        elif len(self._told) > self._told_max:
+            oldest = self._nacks[0][2]
+            self._told = {lane_id: told for lane_id, told in self._told.items() if told > oldest}
+            self._told_max = 2 * len(self._told) + TOLD_MIN
 
     @property
     def has_nacks(self) -> bool:

@@ -74,6 +74,20 @@ class TestMemory:
         assert Memory(1, 255, {}, known=4).highest == 4
         assert Memory(1, 255).highest == 0
 
+    def test_lanes_that_get_nothing_any_more_are_forgotten_while_messages_are_refused(self) -> None:
+        """Temporary queues come and go, each with a lane of its own; of what a producer sends some is refused."""
+        memory, sizes = Memory(1, 10), []
+        for number in range(1, 20_001):
+            memory.take(1, number, [(number, 50310)] if number % 10 == 0 else [])
+            if number % 10_000 == 0:
+                sizes.append(len(memory._told))
+            told = memory.untold(number)
+            assert [sequence for sequence, _ in told] == [
+                n for n in range(number - 19, number + 1) if n > 0 and n % 10 == 0
+            ]
+            assert memory.untold(number) == []
+        assert sizes[1] <= max(sizes[0], 200)
+
     def test_records_are_let_go_when_new_sequences_come(self) -> None:
         memory = Memory(1, 255, _records((SEVEN, [(1, 10)], [])))
         memory.take(5, 10, [])
