@@ -11,7 +11,6 @@ applied leaves the identity of endpoints that exist as it is, so nothing that th
 from __future__ import annotations
 
 import copy
-import fnmatch
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -159,11 +158,10 @@ class Catalog:
         given, beside what tells an object from others: copies of all of them are most of the cost of a long list. With
         `these`, Message VPNs and names, it is about those alone.
         """
-        pattern = pattern.replace("[", "[[]")
         found = self.of_kind(kind, vpn if objects.kind_of(kind).in_vpn else None)
         if these:
             found = {key: found[key] for key in these if key in found}
-        keys = sorted(key for key in found if pattern == "*" or fnmatch.fnmatchcase(key[1], pattern))
+        keys = sorted(key for key in found if objects.is_like(key[1], pattern))
         return [objects.shown(kind, *key, _those(found[key], fields)) for key in keys]
 
     def get(self, kind: str, vpn: str, name: str) -> objects.Attributes | None:

@@ -11,12 +11,12 @@ Pure: methods give the entries to make durable, `take` takes them over. Days are
 
 from __future__ import annotations
 
-import fnmatch
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 from cluster.catalog.shares import WHOLE, Percents, Shares
+from cluster.objects import is_like
 from router.sessions.kinds import KINDS
 from storage.config_store import Counter, Entry, Producer
 
@@ -158,7 +158,7 @@ class Producers:
         return [
             {"vpn": key[0], "username": key[1], "name": key[2], "id": known.id, "used_day": known.used_day}
             for key, known in sorted(self._known.items())
-            if vpn in (None, key[0]) and fnmatch.fnmatchcase(key[2], pattern)
+            if vpn in (None, key[0]) and is_like(key[2], pattern)
         ]
 
     def take(self, entries: Sequence[Entry]) -> None:

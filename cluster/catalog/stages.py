@@ -20,13 +20,13 @@ Pure: methods give the entries to make durable, `take` takes them over. Times ar
 
 from __future__ import annotations
 
-import fnmatch
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 from cluster.catalog.producers import COUNTER
 from cluster.catalog.shares import WHOLE, Owner, Percents, Shares
+from cluster.objects import is_like
 from storage.config_store import Counter, Entry, Sink, Stage
 
 if TYPE_CHECKING:
@@ -293,11 +293,10 @@ class Stages:
 
     def find_sinks(self, vpn: str | None, pattern: str) -> list[dict[str, Any]]:
         """Give a row for each sink whose name matches, with * and ? alone, ordered."""
-        pattern = pattern.replace("[", "[[]")
         return [
             {"vpn": key[0], "username": key[1], "name": key[2], "batch": sink.batch, "used_s": sink.used_s}
             for key, sink in sorted(self._sinks.items())
-            if vpn in (None, key[0]) and fnmatch.fnmatchcase(key[2], pattern)
+            if vpn in (None, key[0]) and is_like(key[2], pattern)
         ]
 
     def forget_sink(self, vpn: str, username: str, name: str) -> list[Entry]:

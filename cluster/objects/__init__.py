@@ -5,6 +5,7 @@ from cluster.objects.access import Role as Role
 from cluster.objects.attributes import DEFAULT_NAME as DEFAULT_NAME
 from cluster.objects.attributes import MAX_NAME_BYTES as MAX_NAME_BYTES
 from cluster.objects.attributes import Attributes as Attributes
+from cluster.objects.attributes import is_like as is_like
 from cluster.objects.endpoints import DEAD_MESSAGE_QUEUE as DEAD_MESSAGE_QUEUE
 from cluster.objects.endpoints import MAX_QUEUE_SUBSCRIPTIONS as MAX_QUEUE_SUBSCRIPTIONS
 from cluster.objects.endpoints import OPERATOR as OPERATOR

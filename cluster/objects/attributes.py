@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from typing import Annotated, Any, Final, Literal
 
@@ -80,3 +81,8 @@ def level_pattern(length_max: int) -> re.Pattern[str]:
 def level_rule(length_max: int) -> str:
     """Say what `level_pattern` takes."""
     return f"1 to {length_max} characters without * ? ' < > & / ; and blanks, and does not begin with #"
+
+
+def is_like(text: str, pattern: str) -> bool:
+    """Tell whether a text fits a pattern, in which * and ? stand for characters, and nothing else does."""
+    return pattern == "*" or fnmatch.fnmatchcase(text, pattern.replace("[", "[[]"))

@@ -9,14 +9,13 @@ Pure. The controller asks for every request, whichever door it came by; nobody e
 
 from __future__ import annotations
 
-import fnmatch
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args
 
 import msgspec
 
 from angarium import errors
 from cluster.admin.operations import ADMINISTRATOR, OPERATIONS, OPERATOR, VIEWER, Scope
-from cluster.objects import Role, kind_of
+from cluster.objects import Role, is_like, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,7 +136,7 @@ def _narrowed(who: Who, scope: Scope, request: _Request) -> _Request:
     """Give a request for a list that has no more than what is in the scope of who asks."""
     asked: Any = request
     if scope == "objects" and asked.kind == "vpn":
-        own = fnmatch.fnmatchcase(who.vpn, asked.name.replace("[", "[[]"))
+        own = is_like(who.vpn, asked.name)
         return msgspec.structs.replace(request, name=who.vpn if own else "")
     if scope in ("vpns", "objects") and asked.vpn is None:
         return msgspec.structs.replace(request, vpn=who.vpn)

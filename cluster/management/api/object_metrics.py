@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from angarium import errors
 from angarium_server.frames.metrics import Metrics
 from angarium_server.http.exposition import Page
-from cluster.management.api import pages
+from cluster.objects import is_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -245,7 +245,7 @@ def page(found: Iterable[tuple[str, list[dict[str, Any]]]], wanted: Wanted, now_
     shown, left_out = {}, {}
     for name, rows in found:
         kind = _KINDS[name]
-        fitting = [row for row in rows if pages.is_like(row["name"], wanted.name)]
+        fitting = [row for row in rows if is_like(row["name"], wanted.name)]
         kept = sorted(fitting, key=lambda row: (row.get("vpn") or "", row["name"]))[: wanted.limit]
         shown[name], left_out[name] = len(kept), len(fitting) - len(kept)
         for row in kept:

@@ -13,7 +13,6 @@ Pure. A cursor is the place of a row in the order, not its number: rows that com
 from __future__ import annotations
 
 import base64
-import fnmatch
 import heapq
 import operator
 import re
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from angarium import errors
+from cluster.objects import is_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -188,7 +188,7 @@ def _is_behind(placed: _Placed, last: tuple[_Place, str], wanted: Wanted) -> boo
 
 
 def _fits(row: Row, wanted: Wanted) -> bool:
-    if wanted.name != "*" and not is_like(str(row.get("name", "")), wanted.name):
+    if not is_like(str(row.get("name", "")), wanted.name):
         return False
     return all(_passes(value_of(row, one.column), one) for one in wanted.filters)
 
@@ -208,11 +208,6 @@ def _passes(value: Any, wanted: Filter) -> bool:
     if wanted.sign in ("=", "!="):
         return is_like(text, wanted.text) == (wanted.sign == "=")
     return _OPERATORS[wanted.sign](text, wanted.text)
-
-
-def is_like(text: str, pattern: str) -> bool:
-    """Tell whether a text fits a pattern, in which * and ? stand for characters, and nothing else does."""
-    return fnmatch.fnmatchcase(text, pattern.replace("[", "[[]"))
 
 
 def value_of(row: Row, column: str) -> Any:

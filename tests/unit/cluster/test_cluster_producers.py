@@ -115,3 +115,9 @@ def test_a_list_is_ordered_and_takes_a_pattern(registry: Producers) -> None:
         opened(registry, ("v", "u", name))
     assert [row["name"] for row in registry.find("v", "a*")] == ["a1", "a2"]
     assert registry.find("w", "*") == []
+
+
+def test_brackets_in_a_pattern_stand_for_themselves(registry: Producers) -> None:
+    for name in ("a1", "a[1]"):
+        opened(registry, ("v", "u", name))
+    assert [row["name"] for row in registry.find("v", "a[1]")] == ["a[1]"]
