@@ -314,18 +314,20 @@ class Outcomes:
         """Take back all that somebody has out who is gone."""
         runs = list(out.runs())
         out.clear()
-        for first, last in runs:
-            for segment, i, j in self._backlog.segments.slices(first, last):
-                self.lose(segment, i, j, wall_ms)
+        self._lose_all(runs, wall_ms)
 
     def take_back_some(self, out: PositionSet, runs_max: int, wall_ms: int) -> int:
         """Take back some of what somebody has out who goes; gives how many runs."""
         runs = list(islice(out.runs(), runs_max))
         for first, last in runs:
             out.remove(first, last)
+        self._lose_all(runs, wall_ms)
+        return len(runs)
+
+    def _lose_all(self, runs: list[tuple[int, int]], wall_ms: int) -> None:
+        for first, last in runs:
             for segment, i, j in self._backlog.segments.slices(first, last):
                 self.lose(segment, i, j, wall_ms)
-        return len(runs)
 
     def _ready(self, segment: Segment, i: int, j: int) -> None:
         self._backlog.change(segment, i, j, OUT, READY)

@@ -418,12 +418,13 @@ class Operations:
     def _delete_aside(self, request: _Lane) -> Answer:
         self._aside(request.lane_id)
         messages = self._parts.changes.delete_aside(request.lane_id, self._now, self._wall_ms)
-        return self._when_written(messages)
+        return self._when_durable(messages, with_everything=False)
 
     # -- changes ---------------------------------------------------------------------------------------------
 
     def _purge(self, request: _Lane) -> Answer:
-        return self._when_written(self._parts.changes.purge(self._lane(request.lane_id), self._now))
+        messages = self._parts.changes.purge(self._lane(request.lane_id), self._now)
+        return self._when_durable(messages, with_everything=False)
 
     def _release(self, request: _Lane) -> Answer:
         held = self._whole_lane(request.lane_id)
@@ -441,16 +442,10 @@ class Operations:
         self._parts.serving.collect(held)
         return self._when_durable(before - held.lane.messages)
 
-    def _when_durable(self, value: Any) -> Answer:
-        """Answer when everything is on disk that lanes got and lost so far."""
+    def _when_durable(self, value: Any, *, with_everything: bool = True) -> Answer:
+        """Answer when the rows of lanes are on disk as they are, and if asked for, what lanes got and lost so far."""
         answer = Answer()
-        self._parts.writing.add(Task(AnswerDurable(answer, value), with_everything=True))
-        return answer
-
-    def _when_written(self, value: Any) -> Answer:
-        """Answer when the rows of lanes are on disk as they are now."""
-        answer = Answer()
-        self._parts.writing.add(Task(AnswerDurable(answer, value)))
+        self._parts.writing.add(Task(AnswerDurable(answer, value), with_everything=with_everything))
         return answer
 
     def durable(self, event: AnswerDurable) -> None:

@@ -38,6 +38,7 @@ from angarium.client.protocol.events import (
     TableChanged,
     Welcome,
 )
+from angarium.client.protocol.provisioning import filters_of
 from angarium.client.protocol.session import EgressWindow
 from angarium.client.publishing.producer import make_row, queue_topic
 from angarium.client.publishing.publisher import Publisher
@@ -319,7 +320,7 @@ class Client(GuaranteedMessaging, Closing):
 
     def _make_mailbox(self, filters: str | Sequence[str], terms: Terms) -> Mailbox:
         """Check the arguments of a subscription."""
-        parsed = terms.check([filters] if isinstance(filters, str) else filters)
+        parsed = terms.check(filters_of(filters))
         self._check_open()
         mailbox = Mailbox(parsed, terms, self._reports.slow)
         mailbox.connection = self._connection
