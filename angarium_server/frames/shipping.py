@@ -19,7 +19,7 @@ FROM_KEEPER: Final = "keeper → process"
 #: Of these frames; a host of another one is refused.
 VERSION: Final = 1
 #: The order by which nothing counts without a standby although none is in the in-sync set: so it is with `required`
-#: while a standby that lacks much is brought it. Others begin at 1.
+#: when a primary begins alone, and while a standby that lacks much is brought it. Others begin at 1.
 BY_POLICY: Final = 0
 
 

@@ -82,8 +82,8 @@ class StandbySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     required: Annotated[
         bool,
         about(
-            "Whether nothing is acknowledged while the standby is away that had everything; false: the primary goes"
-            " on alone."
+            "Whether nothing is acknowledged that only one host has, so that both are needed; false: the primary goes"
+            " on alone while the other one is away."
         ),
     ] = False
     ca_file: Annotated[

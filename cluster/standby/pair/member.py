@@ -44,7 +44,7 @@ class Begin(NamedTuple):
     """This host is the primary from now on."""
 
     epoch: int
-    #: The order by which everything waits for a standby: another host is in the in-sync set.
+    #: The order by which everything waits for a standby: another host is in the in-sync set, or `BY_POLICY`.
     required_by: int | None
 
 
@@ -96,8 +96,9 @@ class Member:
         Args:
             me: this host, and what tells this start of it from others.
             may_found: it begins as the primary if the outside store knows nothing.
-            may_be_alone: a silent standby is put out of the in-sync set, and nothing waits for it; else all waits, and
-                only one that has not what it is taken for is put out, so that it can be brought that.
+            may_be_alone: a silent standby is put out of the in-sync set, and nothing waits for it; else all waits, also
+                if this host begins alone, and only one that has not what it is taken for is put out, so that it can be
+                brought that.
             known_epoch: the highest that this host has ever seen. A store that says less was restored from a backup,
                 and knows nothing of who was let go since.
             is_new: it began with an empty disk: a standing that has it in the in-sync set may mean the disk before.
@@ -262,7 +263,11 @@ class Member:
     def _begin(self, request: Request, standing: Standing, sent_at: float) -> None:
         """Be the primary; after an answer that was lost the lease is as old as nobody knows, and is renewed first."""
         self.role, self._next_at = Role.PRIMARY, 0.0
-        self.outbox.append(Begin(standing.epoch, self._require() if len(standing.in_sync) > 1 else None))
+        if len(standing.in_sync) > 1:
+            self._require()
+        elif not self._may_be_alone:
+            self.required_by = BY_POLICY
+        self.outbox.append(Begin(standing.epoch, self.required_by))
         if isinstance(request, Take):
             self.outbox.append(ActUntil(sent_at + LEASE_S * (1 - DRIFT)))
 

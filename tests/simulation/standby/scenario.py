@@ -180,19 +180,23 @@ class Scenario:
         standing = self.store.standing
         return [host for host in self.hosts if standing is not None and host.name in standing.in_sync]
 
-    def _heirs(self) -> list[SimulatedHost]:
-        """Give who may be the next primary: not one that the store says has everything, and whose disks are new."""
-        return [host for host in self._in_sync() if not host.is_new]
+    def _keepers(self) -> list[SimulatedHost]:
+        """Give who must have what counts: each that may be the next primary, or both hosts if nobody may be alone.
+
+        Not one whose disks are new, whatever the store says of it.
+        """
+        judged = self.hosts if self.hosts[0].is_strict else self._in_sync()
+        return [host for host in judged if not host.is_new]
 
     def _check_stored(self, message: Message) -> None:
-        """What is acknowledged is on the disk of each host that may be the next primary (PacificA: commit)."""
-        for host in self._heirs():
+        """What is acknowledged is on the disk of each host that must have it (PacificA: commit)."""
+        for host in self._keepers():
             disk = host.homes[message.producer % HOMES].disk
             if int(disk.get(Table.RECORDS, b"%d" % message.producer) or b"0") < message.number:
                 self._wrong("commit", f"{host.name} has not {message}, which is acknowledged")
 
     def _check_gone(self, message: Message) -> None:
-        for host in self._heirs():
+        for host in self._keepers():
             if host.homes[message.producer % HOMES].disk.get(Table.BLOCKS, message.key) is not None:
                 self._wrong("commit", f"{host.name} still has {message}, which is confirmed as settled")
 

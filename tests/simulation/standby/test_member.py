@@ -275,6 +275,18 @@ def test_by_policy_a_standby_that_lacks_much_is_put_out_and_nothing_counts_befor
     assert asked(member)[1] == Swap(7, BOTH)
 
 
+def test_by_policy_nothing_counts_at_a_primary_that_begins_alone_before_its_standby_has_everything() -> None:
+    """It began the pair, took over, or was started again while its standby got a copy: all is on one disk only."""
+    member = primary(ALONE, may_be_alone=False)
+    assert Begin(3, BY_POLICY) in taken(member)
+    assert member.required_by == BY_POLICY
+    member.standby_follows()
+    assert taken(member) == [Require(1)]
+    member.standby_has_all("b", 1)
+    member.tick(102.0)
+    assert asked(member)[1] == Swap(6, BOTH)
+
+
 def test_a_standby_is_let_in_when_it_has_all_since_the_order_that_holds() -> None:
     member = primary(ALONE)
     taken(member)
