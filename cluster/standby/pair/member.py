@@ -273,7 +273,7 @@ class Member:
 
     def _may_take(self, seen: Seen) -> bool:
         if seen.standing is None:
-            return self._may_found
+            return self._may_found or self.is_forced
         has_all = self._me.host in seen.standing.in_sync and not self.is_behind(seen.standing)
         has_all = has_all and not self.has_lost(seen.standing)
         if not has_all and not self.is_forced:

@@ -176,6 +176,21 @@ def test_a_store_that_was_emptied_begins_above_all_that_was_seen() -> None:
     assert taken(member) == [Ask(2, Take(Seen(0, None, None), Standing(8, "a", frozenset("a"))))]
 
 
+@pytest.mark.requirement("R269")
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_a_standby_begins_with_a_store_that_was_emptied_if_it_is_promoted_by_force(
+    *, is_forced: bool
+) -> None:
+    """Nobody knows any more who has everything, and the host that was the primary may be gone."""
+    member = Member(B, may_found=False, known_epoch=7)
+    member.disks_answered(float("inf"))
+    member.is_forced = is_forced
+    member.tick(1.0)
+    member.answered(Answer(asked(member)[0], True, Seen(0, None, None)), 1.0)
+    expected = [Ask(2, Take(Seen(0, None, None), Standing(8, "b", frozenset("b"))))]
+    assert taken(member) == (expected if is_forced else [])
+
+
 @pytest.mark.requirement("R264")
 @pytest.mark.parametrize("in_sync", ["ab", "b"])
 @pytest.mark.parametrize("how", ["new", "forced", "brought"])
