@@ -4,88 +4,35 @@
         ^                                                                                               |
         +-----------------------------------------------------------------------------------------------+
 
-The keeper (`stores.keeper`) says which of both. The node is a process of its own, started with the same command: its
-supervisor knows nothing of the pair, but that its processes obey a keeper. When another host may be the primary it is
-killed, and this host begins again as a candidate with what is on its disk.
+Each way through that is a `Life`; the host has the data directory, hears signals, and begins again as a candidate with
+what is on its disk.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import logging
 import os
-import secrets
 import signal
-import socket
-import subprocess
-import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
-import zmq
+from typing import TYPE_CHECKING, Final
 
 from angarium.errors import AngariumError
-from angarium_server import launch
-from angarium_server.connections.names import Names
-from angarium_server.connections.tls import make_context
-from angarium_server.frames.shipping import BY_POLICY, Followed, Order
-from angarium_server.process import KEEPER_PID_VARIABLE, KEEPER_VARIABLE, KEEPER_WORD, utc_now
-from angarium_server.watch import Watch
-from cluster.admin.answers import HostStatus, StoreStatus
-from cluster.configuration.config import read_password_file
-from cluster.controller.health.checks import Check, Health
-from cluster.controller.health.pages import page
-from cluster.controller.health.server import HealthServer
-from cluster.data.data_dir import RuntimeDirectory, in_use
-from cluster.data.node_file import HOST_LOCK_FILE, HOST_STATUS_FILE, LOCK_FILE, is_locked, process_start
-from cluster.standby import files
-from cluster.standby.desk import Desk, address_in
-from cluster.standby.files_line import FilesLine
-from cluster.standby.followers import Followers, Terms
-from cluster.standby.noted import Noted
-from cluster.standby.pair.member import ActUntil, Begin, End, Member, Release, Require, Role
-from cluster.standby.pair.outside import Holder
-from cluster.standby.pair.settings import SWITCH_SIGNAL, shipping_settings
-from cluster.standby.promotion import (
-    BEGUN_FILE,
-    PROMOTED_FILE,
-    Begun,
-    Promotion,
-    begun_of,
-    note_begun,
-    note_promotion,
-    take_force,
-    why_begun,
-)
-from cluster.standby.stores import clock
-from cluster.standby.stores.disk import Probe, file_in
-from cluster.standby.stores.keeper import Keeper
-from cluster.standby.stores.opening import open_store
-from router.ground.config import tls_files
+from cluster.data.data_dir import in_use
+from cluster.data.node_file import HOST_LOCK_FILE, LOCK_FILE, is_locked
+from cluster.standby.equipment import Equipment
+from cluster.standby.life import TURN_S, Life
+from cluster.standby.pair.settings import SWITCH_SIGNAL
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Coroutine
     from pathlib import Path
 
     from cluster.configuration.config import NodeConfig
-    from cluster.controller.health.http import Answer, Request
-    from cluster.standby.pair.outside import Standing
-    from cluster.standby.stores.keeper import Told
 
-#: How often the host looks around; what is urgent gives it a turn at once. A turn takes half a millisecond.
-TURN_S: Final = 0.05
-STATUS_S: Final = 0.5
-LOOK_S: Final = 0.5
 PATH_BYTES_MAX: Final = 4_096
 #: The node of a host that was killed ends with it, within milliseconds unless the machine is busy.
 LEFT_S: Final = 5.0
-#: A primary whose lease has been over for so many leases, because no outside store answers it, ends: the other host may
-#: be the primary, and gets no standby before this one listens.
-AWAY_LEASES: Final = 3.0
 
 _log = logging.getLogger("standby")
 
@@ -109,22 +56,14 @@ class Host:
         Raises:
             AngariumError: as `run_host`.
         """
-        self._config = config
-        self._section = config.standby
-        self.name = self._section.host or socket.gethostname()
         self._data = data.absolute()
         self._data.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = self._take_lock()
-        self._secret = read_password_file(self._section.secret_file)
-        self._watch = Watch()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._names = Names(self._watch)
-        self._runtime = RuntimeDirectory(earlier=os.pread(self._lock, PATH_BYTES_MAX, 0).decode())
+        self._equipment = Equipment(self._data, config, os.pread(self._lock, PATH_BYTES_MAX, 0).decode())
         # In this order, a full disk need not give back what it has just been given.
-        os.ftruncate(self._lock, os.pwrite(self._lock, str(self._runtime.path).encode(), 0))
-        self._is_stopping = self._is_switching = False
+        os.ftruncate(self._lock, os.pwrite(self._lock, str(self._equipment.directory).encode(), 0))
+        self._is_stopping = False
         self._status = 0
-        self.noted = Noted(self._data)
         #: The life that is going on.
         self.life: Life | None = None
 
@@ -145,25 +84,26 @@ class Host:
 
     async def run(self) -> int:
         """Be a candidate, and whatever comes of it, again and again."""
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._watch.descriptor, self._watch.wait, 0.0)
+        loop, watch = asyncio.get_running_loop(), self._equipment.watch
+        loop.add_reader(watch.descriptor, watch.wait, 0.0)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         loop.add_signal_handler(SWITCH_SIGNAL, self._switch)
         try:
             while not self._is_stopping:
-                self.life = Life(self, self._data)
+                self.life = Life(self._equipment, self._data)
                 await self.life.live()
+                if self.life.node_status is not None:
+                    # Whoever stopped the node stops this host with it.
+                    self._is_stopping, self._status = True, self.life.node_status
                 if self.life.has_switched:
                     # The other host is to be the primary, and takes what nobody has.
-                    await self._wait(self._section.lease_seconds)
+                    await self._wait(self._equipment.lease_s)
             return self._status
         finally:
-            loop.remove_reader(self._watch.descriptor)
-            (self._data / HOST_STATUS_FILE).unlink(missing_ok=True)
-            self._context.destroy(linger=0)
-            self._runtime.__exit__()
+            loop.remove_reader(watch.descriptor)
+            self._equipment.close()
             os.close(self._lock)
 
     async def _wait(self, seconds: float) -> None:
@@ -182,7 +122,7 @@ class Host:
             return
         self.life.signal_node(signal.SIGHUP)
         try:
-            self.life.encrypt_with(self._encryption())
+            self.life.encrypt_with(self._equipment.encryption())
         except AngariumError as error:
             _log.error("the certificate was not read again, and the one before stays: %s", error.detail)
 
@@ -190,510 +130,3 @@ class Host:
         """Hand over: the node stops in order, with everything at the standby, and this host is a candidate then."""
         if self.life is not None:
             self.life.switch()
-
-    def node_ended(self, status: int) -> None:
-        """Whoever stopped the node stops this host with it."""
-        self._is_stopping, self._status = True, status
-
-    @property
-    def _promised(self) -> int:
-        """Give the epoch before which there is no primary any more; only the operator may go back."""
-        return 0 if self._section.store == "manual" else self.noted.epoch
-
-    @property
-    def store(self) -> str:
-        """Give the kind of the outside store."""
-        return self._section.store
-
-    # -- what a life needs -----------------------------------------------------------------------------------
-
-    def followers(self, life: Life) -> Followers:
-        """Give what listens for a primary.
-
-        Raises:
-            AngariumError: it cannot listen where it should (40017, 40902).
-        """
-        terms = Terms(
-            self._config.node.name,
-            self.name,
-            self._secret,
-            self._data,
-            self._config.spool.map_gb * 1_000_000_000,
-        )
-        followers = Followers(
-            self._watch, terms, lambda: max(self._promised, life.epoch), life.primary_has_left
-        )
-        followers.listen(self._section.listen, self._encryption())
-        return followers
-
-    def _encryption(self) -> ssl.SSLContext | None:
-        """Give what encrypts the connections of a primary, as its files are now."""
-        is_encrypted = self._section.listen.startswith("tls://")
-        return make_context(tls_files(self._config.router)) if is_encrypted else None
-
-    def probes(self, life: Life) -> HealthServer | None:
-        """Give what answers probes while no node runs here that does; None: an address is taken."""
-
-        def answer(request: Request) -> Answer:
-            ready = Check("standby", ok=False, text=f"host {self.name} follows {life.primary or 'nobody'}")
-            alive = [Check("host", ok=True)]
-            health = Health(node=self._config.node.name, live=alive, started=alive, ready=[ready])
-            return page(request, health, lambda: "")
-
-        try:
-            return HealthServer(self._watch, self._config.health.listen, answer)
-        except AngariumError as error:
-            _log.warning("nobody answers probes here: %s", error)
-            return None
-
-    def desk(self) -> Desk:
-        """Give what the processes of a node obey."""
-        desk = Desk(self._context, self._runtime.path)
-        self._watch.add(desk.socket, lambda: desk.receive(time.monotonic()))
-        return desk
-
-    def end_desk(self, desk: Desk) -> None:
-        """Let go of it."""
-        self._watch.remove(desk.socket)
-        desk.close()
-
-    def files_line(self) -> FilesLine:
-        """Give what sends the files beside the stores."""
-        settings = shipping_settings(self._config, files.data_id_of(self._data))
-        return FilesLine(self._watch, self._names, settings, self._data)
-
-    def keeper(self, life: Life, probe: Probe) -> tuple[Member, Keeper, Coroutine[Any, Any, None]]:
-        """Give who asks the outside store for this host, anew for each life, and what ends that."""
-        section = self._section
-        me = Holder(self.name, secrets.token_hex(8))
-        store = open_store(section, self._config.node.name, me, self._data)
-        member = Member(
-            me,
-            may_found=self._may_found(),
-            may_be_alone=not section.required,
-            known_epoch=self._promised,
-            is_new=self.noted.is_new,
-        )
-        return member, Keeper(member, store, probe, life.told, section.lease_seconds), store.close()
-
-    def _may_found(self) -> bool:
-        """Tell whether this host begins if the outside store knows nothing: not with what it copied from another."""
-        return self.noted.role != Role.CANDIDATE.value
-
-    def is_away(self, acts_until: float) -> bool:
-        """Tell whether a lease has been over for so long that nobody should wait for the outside store."""
-        return clock.now() > acts_until + AWAY_LEASES * self._section.lease_seconds
-
-    def start_node(self) -> subprocess.Popen[bytes]:
-        """Start the node with the command that started this host; it waits for the word, and touches no data."""
-        environment = {
-            **launch.environment(),
-            KEEPER_VARIABLE: address_in(self._runtime.path),
-            KEEPER_PID_VARIABLE: str(os.getpid()),
-        }
-        command = launch.command(*sys.argv[1:])
-        return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, process_group=0)
-
-    def write_status(self, status: HostStatus) -> None:
-        """Have others see it; the newest is enough."""
-        place = self._data / HOST_STATUS_FILE
-        fresh = place.with_name(f".{HOST_STATUS_FILE}")
-        with contextlib.suppress(OSError):
-            fresh.write_bytes(msgspec.json.encode(status))
-            fresh.replace(place)
-
-
-class Life:
-    """From one candidacy to its end."""
-
-    def __init__(self, host: Host, data: Path) -> None:
-        self._host = host
-        self._data = data
-        self._member: Member | None = None
-        self._keeper: Keeper | None = None
-        self._followers: Followers | None = None
-        self._probes: HealthServer | None = None
-        self._desk: Desk | None = None
-        self._line: FilesLine | None = None
-        #: What a standby has to follow, looked at before each judgement: the number of workers is in the file before
-        #: another one begins, and a standby that lacks what that one has is not to be taken for one with everything.
-        self._stores = files.Stores(data)
-        self._look_at = 0.0
-        #: Since when the standby does not follow; 0: it does, or nobody knows.
-        self._silent_at = 0.0
-        #: It waits for the word until this host is the primary; and for which stores it has workers that wait.
-        self._node: subprocess.Popen[bytes] | None = None
-        #: Readable when that one has ended.
-        self._node_end = -1
-        self._prepared_for: list[str] = []
-        self._begun: Begin | None = None
-        #: Which an operator wanted by force.
-        self._promotion: Promotion | None = None
-        self._acts_until = 0.0
-        self._required_by: int | None = None
-        #: The epoch of which the primary gave its lease back; 0: none.
-        self._given_back = 0
-        #: The next turn is due at once: a node ended, or the keeper said something.
-        self._is_due = asyncio.Event()
-        self._is_over = self._is_stopping = self._is_switching = self._has_stopped = False
-        self._status_at = 0.0
-        self._is_told_of_store = False
-        #: What it says it is, and since when.
-        self._role, self._since = "standby", utc_now()
-
-    @property
-    def has_switched(self) -> bool:
-        """Tell whether the node stopped here to go on at the other host."""
-        return self._is_switching and self._has_stopped
-
-    @property
-    def primary(self) -> str:
-        """Give who was the primary when somebody looked last."""
-        standing = self._member.seen.standing if self._member is not None else None
-        return standing.primary if standing is not None else ""
-
-    @property
-    def epoch(self) -> int:
-        """Give the epoch that was seen last."""
-        standing = self._member.seen.standing if self._member is not None else None
-        return standing.epoch if standing is not None else 0
-
-    # -- told ------------------------------------------------------------------------------------------------
-
-    def told(self, effect: Told) -> None:
-        """Take what the keeper says."""
-        match effect:
-            case Begin(epoch, required_by):
-                _log.warning("this host, %s, is the primary of epoch %d", self._host.name, epoch)
-                self._begun, self._required_by = effect, required_by
-            case ActUntil(until):
-                self._acts_until = until
-            case Require(order):
-                self._required_by = order
-                if order == BY_POLICY:
-                    _log.warning("the standby lacks much, and gets it: nothing is acknowledged meanwhile")
-            case Release():
-                self._required_by = None
-                _log.warning("the standby is not in the in-sync set: this host goes on without it")
-            case End():
-                _log.error("another host may be the primary: everything ends here")
-                self._is_over, self._acts_until = True, 0.0
-        self._order()
-        self._is_due.set()
-
-    def primary_has_left(self) -> None:
-        """The primary has given its lease back."""
-        self._given_back = self.epoch
-        if self._keeper is not None:
-            self._keeper.primary_has_left()
-
-    def stop(self) -> None:
-        """Stop the node in order, and end."""
-        self._is_stopping = True
-        self.signal_node(signal.SIGTERM)
-
-    def switch(self) -> None:
-        """Stop the node in order, let the standby take over, and be its standby; a standby does nothing."""
-        self._is_switching = self._desk is not None
-        self.signal_node(signal.SIGTERM)
-
-    def encrypt_with(self, context: ssl.SSLContext | None) -> None:
-        """Have a primary that connects from now on see another certificate; a primary does nothing."""
-        if self._followers is not None and context is not None:
-            self._followers.encrypt_with(context)
-            _log.info("the certificate of the standby was read again")
-
-    def signal_node(self, number: int) -> None:
-        """Tell the node something, if it runs here."""
-        if self._desk is not None and self._node is not None and self._node.poll() is None:
-            self._node.send_signal(number)
-
-    # -- life ------------------------------------------------------------------------------------------------
-
-    async def live(self) -> None:
-        """Follow, or be the primary, until that is over."""
-        with Probe(file_in(self._data)) as probe:
-            self._member, self._keeper, closing = self._host.keeper(self, probe)
-            task = asyncio.get_running_loop().create_task(self._keeper.run())
-            try:
-                self._followers = self._host.followers(self)
-                self._probes = self._host.probes(self)
-                await self._go_on(task)
-            finally:
-                task.cancel()
-                await asyncio.wait([task])
-                await self._end_node()
-                if self._has_stopped:
-                    await self._keeper.resign()
-                await self._end()
-                self._status_at = 0.0
-                self._tell(time.monotonic())
-                await closing
-        if not task.cancelled() and (fault := task.exception()) is not None:
-            raise fault
-
-    async def _go_on(self, keeping: asyncio.Task[None]) -> None:
-        while not (keeping.done() or self._is_over):
-            now, wait_s = time.monotonic(), TURN_S
-            self._is_due.clear()
-            if self._begun is not None and self._desk is None:
-                await self._become_primary()
-            if self._followers is not None:
-                if self._followers.tick(now):
-                    wait_s = 0.0
-                self._look_for_primary(self._followers, now)
-                self._look_for_stores(self._followers)
-                if self._probes is not None:
-                    self._probes.tick(now)
-                self._look_for_force()
-                await self._prepare_node(now)
-                if self._is_stopping:
-                    return
-            elif self._tend_node(now):
-                return
-            self._tell(now)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._is_due.wait()
-
-    def _look_for_primary(self, followers: Followers, now: float) -> None:
-        assert self._keeper is not None
-        if followers.hears(now):
-            self._keeper.primary_speaks()
-        else:
-            self._keeper.primary_is_silent()
-
-    def _look_for_stores(self, followers: Followers) -> None:
-        """A disk that was empty has everything once each store was brought: what counts from then on waits for it."""
-        assert self._member is not None
-        stores = self._stores.names()
-        if self._member.is_new and stores and followers.brought.issuperset(stores):
-            self._member.is_new = False
-            self._host.noted.note_whole()
-
-    def _look_for_force(self) -> None:
-        """Go ahead without all that was acknowledged, if the operator said so."""
-        assert self._member is not None
-        promotion = take_force(self._data)
-        if promotion is not None:
-            self._member.is_forced, self._promotion = True, promotion
-            _log.error("%s has this host, %s, take over with what it has", promotion.who, self._host.name)
-
-    async def _prepare_node(self, now: float) -> None:
-        """Have a node that waits for the word, as soon as there is something to begin on, with as many workers."""
-        if now < self._look_at:
-            return
-        self._look_at, stores = now + LOOK_S, self._stores.names()
-        if self._node is not None and stores != self._prepared_for:
-            await self._end_node()
-        if self._node is None and stores:
-            self._start_node()
-            self._prepared_for = stores
-
-    def _start_node(self) -> None:
-        """Start it, and have a turn at once when it ends."""
-        self._node = self._host.start_node()
-        self._node_end = os.pidfd_open(self._node.pid)
-        asyncio.get_running_loop().add_reader(self._node_end, self._node_ended)
-
-    def _node_ended(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._node_end)
-        self._is_due.set()
-
-    async def _become_primary(self) -> None:
-        assert self._followers is not None
-        why = self._why(self._followers)
-        await self._follow_no_more()
-        self._desk = self._host.desk()
-        if self._node is not None and self._node.poll() is not None:
-            await self._end_node()
-        if self._node is None:
-            self._start_node()
-        assert self._node is not None
-        assert self._node.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._node.stdin as told:
-            told.write(KEEPER_WORD)
-        # The node begins meanwhile; nothing acts before the order.
-        self._host.noted.note(Role.PRIMARY, self.epoch)
-        self._host.noted.note_whole()
-        begun, promotion = Begun(epoch=self.epoch, at=utc_now(), why=why), self._promotion
-        self._host.noted.write(BEGUN_FILE, lambda: note_begun(self._data, begun))
-        if promotion is not None:
-            self._host.noted.write(PROMOTED_FILE, lambda: note_promotion(self._data, promotion))
-        self._order()
-
-    def _why(self, followers: Followers) -> str:
-        """Say why this host is the primary, as a clause."""
-        assert self._member is not None
-        before = self._member.before
-        if self._promotion is not None:
-            return f"{self._promotion.who} promoted it by force"
-        if self._host.store == "manual":
-            return "it was named"
-        return why_begun(
-            self._host.name,
-            before.primary if before is not None else "",
-            is_given_back=before is not None and before.epoch == self._given_back,
-            is_heard=followers.hears(time.monotonic()),
-        )
-
-    def _order(self) -> None:
-        if self._desk is not None and self._begun is not None:
-            self._desk.say(Order(self._begun.epoch, self._acts_until, self._required_by))
-
-    def _tend_node(self, now: float) -> bool:
-        """Look after the node of this primary and its standby; tell whether it is over."""
-        assert self._node is not None
-        assert self._desk is not None
-        status = self._node.poll()
-        if status is not None:
-            self._has_stopped = True
-            if not self._is_switching:
-                self._host.node_ended(status)
-            return True
-        if self._acts_until and self._host.is_away(self._acts_until):
-            _log.error(
-                "the outside store does not answer this host, which ends, and follows whoever is the primary"
-            )
-            return True
-        self._order()
-        self._desk.tick(now)
-        if self._line is None and now >= self._look_at:
-            self._look_at = now + LOOK_S
-            self._line = self._host.files_line() if self._stores.names() else None
-        if self._line is not None:
-            self._judge_standby(self._line, self._desk, now)
-        return False
-
-    def _judge_standby(self, line: FilesLine, desk: Desk, now: float) -> None:
-        """Tell the keeper how far the standby is, which is as far as with the slowest store."""
-        assert self._keeper is not None
-        assert self._member is not None
-        assert self._member.seen.standing is not None, "a primary has one"
-        line.tick(now, self._member.seen.standing)
-        stores = self._stores.names()
-        if not line.follows(now) or desk.misses(stores, now):
-            self._keeper.standby_is_silent(lacks_much=desk.lacks_much(stores, now))
-            self._silent_at = self._silent_at or now
-            return
-        self._silent_at = 0.0
-        if not stores or not desk.follows(stores, now):
-            self._keeper.standby_is_not_asked()
-            return
-        self._keeper.standby_follows()
-        caught_up = desk.caught_up(stores, now)
-        if caught_up is not None:
-            self._keeper.standby_has_all(*caught_up)
-
-    async def _end_node(self) -> None:
-        if self._node is not None:
-            # Its processes die with it; no lease lets them act meanwhile.
-            self._node.kill()
-            assert self._node.stdin is not None
-            self._node.stdin.close()
-            await asyncio.get_running_loop().run_in_executor(None, self._node.wait)
-            self._node = None
-            asyncio.get_running_loop().remove_reader(self._node_end)
-            os.close(self._node_end)
-
-    async def _end(self) -> None:
-        await self._end_node()
-        if self._line is not None:
-            self._line.close(has_given_lease=self._has_stopped)
-        if self._desk is not None:
-            self._host.end_desk(self._desk)
-            self._desk = None
-        await self._follow_no_more()
-
-    async def _follow_no_more(self) -> None:
-        """Let go of the stores and of the addresses."""
-        if self._followers is not None:
-            await self._followers.close()
-        if self._probes is not None:
-            self._probes.close()
-        self._followers = self._probes = None
-
-    # -- telling ---------------------------------------------------------------------------------------------
-
-    def _tell(self, now: float) -> None:
-        if now < self._status_at:
-            return
-        self._status_at = now + STATUS_S
-        assert self._member is not None
-        assert self._keeper is not None
-        seen = self._member.seen
-        standing = seen.standing
-        self._note(standing)
-        pid, begun = os.getpid(), begun_of(self._data, self.epoch)
-        role = "standby" if self._desk is None else "primary"
-        if role != self._role:
-            self._role, self._since = role, utc_now()
-        self._host.write_status(
-            HostStatus(
-                host=self._host.name,
-                role=role,
-                pid=pid,
-                pid_start=process_start(pid) or 0,
-                since=self._since,
-                epoch=self.epoch,
-                primary=standing.primary if standing is not None else "",
-                begun=begun.at,
-                why=begun.why,
-                in_sync=sorted(standing.in_sync) if standing is not None else [],
-                acts=self._keeper.may_act,
-                forced=self._member.is_forced,
-                required=self._required_by is not None,
-                silent_s=round(now - self._silent_at, 1) if self._silent_at else 0.0,
-                store=self._host.store,
-                failure=self._keeper.failure,
-                fault=self._fault_of(standing) if standing is not None and self._desk is None else "",
-                follows=self._followers.stores if self._followers is not None else [],
-                stores=self._store_statuses(),
-            )
-        )
-
-    def _note(self, standing: Standing | None) -> None:
-        """Remember what is seen, and tell of an outside store that is wrong about this host."""
-        assert self._member is not None
-        follows = self._followers is not None and self._followers.stores
-        if standing is not None and not self._is_told_of_store and (fault := self._fault_of(standing)):
-            self._is_told_of_store = True
-            _log.error(
-                "%s This host takes over with 'angarium standby promote --force' only: say so where everything is",
-                fault,
-            )
-        self._host.noted.note(Role.CANDIDATE if follows else None, self.epoch)
-
-    def _fault_of(self, standing: Standing) -> str:
-        """Say what keeps this host from taking over by a standing; empty: nothing."""
-        assert self._member is not None
-        if self._member.is_behind(standing):
-            return (
-                f"the outside store is in epoch {standing.epoch}, before what this host has seen:"
-                " was it restored from a backup?"
-            )
-        if self._member.has_lost(standing):
-            return "the outside store says that this host has everything, and its data directory was empty."
-        return ""
-
-    def _store_statuses(self) -> list[StoreStatus]:
-        if self._desk is None:
-            return []
-        stores = self._stores.names()
-        said = {one.store: one for one in self._desk.said(stores, time.monotonic())}
-        # Of a process that is away nobody knows how far the standby is.
-        silence = {
-            store: Followed(store, "", follows=False, caught_up=None, lag_groups=0, bringing=0)
-            for store in stores
-        }
-        return [
-            StoreStatus(
-                store=one.store,
-                follows=one.follows,
-                caught_up=one.caught_up is not None,
-                lag_groups=one.lag_groups,
-                bringing_bytes=one.bringing,
-                sent_bytes=one.sent,
-            )
-            for one in {**silence, **said}.values()
-        ]
