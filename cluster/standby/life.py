@@ -27,9 +27,10 @@ from cluster.standby.promotion import (
     Begun,
     Promotion,
     begun_of,
+    forget_force,
     note_begun,
     note_promotion,
-    take_force,
+    wanted_force,
     why_begun,
 )
 from cluster.standby.stores.disk import Probe, file_in
@@ -227,13 +228,19 @@ class Life:
             self._equipment.noted.note_whole()
 
     def _look_for_force(self) -> None:
-        """Go ahead without all that was acknowledged, if the operator said so."""
+        """Go ahead without all that was acknowledged, if the operator said so, until that makes no sense any more."""
         assert self._member is not None
-        promotion = take_force(self._data)
-        if promotion is not None:
-            self._member.is_forced, self._promotion = True, promotion
-            _log.error(
-                "%s has this host, %s, take over with what it has", promotion.who, self._equipment.name
+        if self._promotion is None:
+            self._promotion = wanted_force(self._data)
+            if self._promotion is not None:
+                self._member.is_forced = True
+                who = self._promotion.who
+                _log.error("%s has this host, %s, take over with what it has", who, self._equipment.name)
+        elif not self._member.is_forced:
+            self._promotion = None
+            forget_force(self._data)
+            _log.warning(
+                "the primary is there again, or this host has everything: it takes nothing over by force"
             )
 
     async def _prepare_node(self, now: float) -> None:
@@ -277,6 +284,7 @@ class Life:
         self._equipment.noted.write(BEGUN_FILE, lambda: note_begun(self._data, begun))
         if promotion is not None:
             self._equipment.noted.write(PROMOTED_FILE, lambda: note_promotion(self._data, promotion))
+        forget_force(self._data)
         self._order()
 
     def _why(self, followers: Followers) -> str:

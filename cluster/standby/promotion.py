@@ -15,7 +15,7 @@ from cluster.data.data_dir import write_durably
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: In the data directory: the operator accepts that messages may be lost. Read once.
+#: In the data directory: the operator accepts that messages may be lost. Until the host has taken over, or need not.
 FORCE_FILE: Final = "standby.force"
 #: ... a promotion that is to be written down.
 PROMOTED_FILE: Final = "standby.promoted"
@@ -82,14 +82,17 @@ def force(data: Path, promotion: Promotion) -> None:
     write_durably(data / FORCE_FILE, msgspec.json.encode(promotion))
 
 
-def take_force(data: Path) -> Promotion | None:
-    """Give the promotion by force that an operator wants, once; None: nobody does."""
+def wanted_force(data: Path) -> Promotion | None:
+    """Give the promotion by force that an operator wants; None: nobody does."""
     place = data / FORCE_FILE
     if not place.exists():
         return None
-    promotion = _read(place) or Promotion(host="", who="", cost="what only the other host has is lost")
-    place.unlink()
-    return promotion
+    return _read(place) or Promotion(host="", who="", cost="what only the other host has is lost")
+
+
+def forget_force(data: Path) -> None:
+    """The host has taken over, or has no reason to any more."""
+    (data / FORCE_FILE).unlink(missing_ok=True)
 
 
 def note_promotion(data: Path, promotion: Promotion) -> None:

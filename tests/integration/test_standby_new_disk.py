@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cluster.standby.noted import NEW_FILE
+from cluster.standby.promotion import FORCE_FILE
 from cluster.standby.stores.lease_words import ANNOTATION
 from cluster.standby.stores.written import read_standing
 from storage.groups import PATCH_BYTES_MAX
@@ -90,3 +91,29 @@ def test_a_standby_with_a_new_disk_gets_a_copy_also_if_nothing_is_acknowledged_w
             alpha.run("pub", "q", "kept", "--queue")
             alpha.kill()
             beta.wait(acts_with(["beta"]), "the standby, which has everything by now")
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R269")
+@pytest.mark.timeout(300)
+def test_a_host_that_was_promoted_by_force_takes_over_also_if_it_is_started_again_before(
+    tmp_path: Path,
+) -> None:
+    """Nobody has the lease, and the outside store, which could say so, is away."""
+    with LeaseServer() as server:
+        store = f'store = "kubernetes"\nendpoints = ["{server.url}"]\nnamespace = "n"'
+        with pair_of(tmp_path, store) as (alpha, beta):
+            alpha.up()
+            alpha.wait(acts_with(["alpha"]), "the first primary")
+            alpha.kill()
+            with server.silence():
+                beta.up()
+                beta.wait(lambda status: bool(status["failure"]), "an outside store that is away")
+                beta.run("standby", "promote", "--force")
+                beta.wait(lambda status: bool(status["forced"]), "what the operator said")
+                assert "takes over by force" in beta.run("standby", "status")
+                beta.kill()
+                beta.up()
+                beta.wait(lambda status: bool(status["forced"]), "what the operator said before")
+            beta.wait(acts_with(["beta"]), "the host that was promoted")
+            wait_for((beta.data / FORCE_FILE).exists, lambda there: not there, "that it was done", LIMIT_S)

@@ -183,6 +183,8 @@ def _print_status(found: dict[str, Any]) -> None:
     ]
     if found.get("fault"):
         lines.append(f"it takes nothing over by itself: {found['fault']} !")
+    if found["role"] == "standby" and found["forced"]:
+        lines.append("it takes over by force when nobody has the lease, unless the primary is back before !")
     if found["role"] == "primary":
         waits = _waits(found, "waits for the standby", "goes on alone")
         lines.append(f"it {'acts' if found['acts'] else 'has no lease and does nothing'}, and {waits}")

@@ -111,7 +111,10 @@ class Member:
         self.is_new = is_new
         self.role = Role.CANDIDATE
         #: An operator said that it takes over although it may lack what was acknowledged; also then not from a holder.
+        #: Until the primary for whose loss that was said is heard again, or this host lacks nothing.
         self.is_forced = False
+        #: Nothing was heard of a primary since then.
+        self._is_forced_in_silence = False
         self.seen = Seen(0, None, None)
         #: What there was when this host asked for the lease; None: nothing.
         self.before: Standing | None = None
@@ -140,6 +143,7 @@ class Member:
 
     def primary_is_silent(self, now: float) -> None:
         """The primary says nothing to this host, which has everything and is to notice when the lease ends."""
+        self._is_forced_in_silence = self.is_forced
         standing = self.seen.standing
         if self._read_s == READ_S and standing is not None and self._me.host in standing.in_sync:
             self._read_s = READ_SOON_S
@@ -154,6 +158,8 @@ class Member:
     def primary_speaks(self) -> None:
         """It is there."""
         self._read_s = READ_S
+        if self._is_forced_in_silence:
+            self.is_forced = self._is_forced_in_silence = False
 
     def standby_is_silent(self, now: float, *, lacks_much: bool = False) -> None:
         """The standby owes an answer, or what it has is not what it is taken for."""
@@ -256,7 +262,10 @@ class Member:
         seen = answer.seen
         if seen.holder == self._me and seen.standing is not None:
             self._begin(request, seen.standing, sent_at)
-        elif self._may_take(seen) and now - self._disk_at <= DISK_S:
+            return
+        if seen.standing is not None and self._has_all(seen.standing):
+            self.is_forced = False
+        if self._may_take(seen) and now - self._disk_at <= DISK_S:
             self.before = seen.standing
             self._ask(Take(seen, self._next_standing(seen.standing)), now)
 
@@ -274,12 +283,15 @@ class Member:
     def _may_take(self, seen: Seen) -> bool:
         if seen.standing is None:
             return self._may_found or self.is_forced
-        has_all = self._me.host in seen.standing.in_sync and not self.is_behind(seen.standing)
-        has_all = has_all and not self.has_lost(seen.standing)
-        if not has_all and not self.is_forced:
+        if not self._has_all(seen.standing) and not self.is_forced:
             return False
         # What this host had before it was started again has ended: only one process at a time has its data.
         return seen.holder is None or seen.holder.host == self._me.host
+
+    def _has_all(self, standing: Standing) -> bool:
+        """Tell whether this host has everything that was acknowledged."""
+        is_in_sync = self._me.host in standing.in_sync
+        return is_in_sync and not self.is_behind(standing) and not self.has_lost(standing)
 
     def has_lost(self, standing: Standing) -> bool:
         """Tell whether this host has not what the outside store says, while another one has everything."""

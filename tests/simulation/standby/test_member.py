@@ -191,6 +191,41 @@ def test_a_standby_begins_with_a_store_that_was_emptied_if_it_is_promoted_by_for
     assert taken(member) == (expected if is_forced else [])
 
 
+def sees(member: Member, seen: Seen, now: float) -> bool:
+    """Have a candidate look at the outside store; tells whether it takes the lease."""
+    member.tick(now)
+    member.answered(Answer(asked(member)[0], True, seen), now)
+    return bool(taken(member))
+
+
+@pytest.mark.requirement("R269")
+def test_a_promotion_by_force_ends_when_the_primary_is_heard_again() -> None:
+    """It was said of one that was lost. That brings this host what it lacks now, and in between it is like nothing."""
+    member = healthy(B)
+    member.is_forced = True
+    member.primary_speaks()
+    assert member.is_forced, "nobody has noticed yet that the primary has gone"
+    member.primary_is_silent(1.0)
+    assert not sees(member, Seen(5, ALONE, A), 1.0)
+    assert member.is_forced, "the lease is not over"
+    member.primary_speaks()
+    assert not member.is_forced
+    assert not sees(member, Seen(5, ALONE, None), 5.0)
+    member.is_forced = True
+    member.primary_speaks()
+    assert member.is_forced, "somebody said so again, and nothing was silent since"
+    assert sees(member, Seen(5, ALONE, None), 6.0)
+
+
+@pytest.mark.requirement("R269")
+def test_a_promotion_by_force_ends_when_the_host_has_everything() -> None:
+    member = healthy(B)
+    member.is_forced = True
+    sees(member, Seen(5, BOTH, A), 1.0)
+    assert not member.is_forced
+    assert not sees(member, Seen(6, ALONE, None), 5.0)
+
+
 @pytest.mark.requirement("R264")
 @pytest.mark.parametrize("in_sync", ["ab", "b"])
 @pytest.mark.parametrize("how", ["new", "forced", "brought"])

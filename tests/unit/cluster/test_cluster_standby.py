@@ -28,11 +28,12 @@ from cluster.standby.promotion import (
     Begun,
     Promotion,
     begun_of,
+    forget_force,
     forget_promotion,
     note_begun,
     note_promotion,
     noted_promotion,
-    take_force,
+    wanted_force,
     why_begun,
 )
 from cluster.standby.stores.manual import note
@@ -172,7 +173,7 @@ def test_a_promotion_waits_until_it_is_written_down(tmp_path: Path) -> None:
 @pytest.mark.requirement("R269")
 def test_who_asks_for_force_by_an_empty_file_gets_it(tmp_path: Path) -> None:
     (tmp_path / FORCE_FILE).touch()
-    promotion = take_force(tmp_path)
+    promotion = wanted_force(tmp_path)
     assert promotion is not None
     assert "lost" in promotion.cost
 
@@ -350,11 +351,13 @@ def test_a_host_that_may_lack_something_is_promoted_by_force_only(tmp_path: Path
     assert "alpha has everything" in caught.value.detail
     assert "is lost" in promote_host(tmp_path, beta, may_lose=True)
     assert noted_promotion(tmp_path) is None, "it may never take over"
-    promotion = take_force(tmp_path)
+    promotion = wanted_force(tmp_path)
     assert promotion is not None
     assert (promotion.host, promotion.cost) == ("beta", "what only alpha has is lost")
     assert promotion.who
-    assert take_force(tmp_path) is None, "it is wanted once"
+    assert wanted_force(tmp_path) == promotion, "a host that is started again goes on with it"
+    forget_force(tmp_path)
+    assert wanted_force(tmp_path) is None
     assert promote_host(tmp_path, STATUS, may_lose=False) == "host alpha is the primary"
 
 
@@ -382,7 +385,7 @@ def test_a_host_that_takes_nothing_over_by_itself_is_not_said_to_do_so(
     assert caught.value.code == errors.STANDBY_REFUSED
     assert told in caught.value.detail
     assert promote_host(tmp_path, beta, may_lose=True).endswith(cost or "takes the lease when nobody has it")
-    promotion = take_force(tmp_path)
+    promotion = wanted_force(tmp_path)
     assert promotion is not None
     assert promotion.cost == cost
 
