@@ -95,7 +95,11 @@ OPERATIONS: Final[dict[str, Operation]] = {
         "List entries of the audit log, the oldest first",
     ),
     "keys.reload": Operation(
-        ADMINISTRATOR, "node", arguments.NoArguments, None, "Read certificates and keys again"
+        ADMINISTRATOR,
+        "node",
+        arguments.NoArguments,
+        list[str],
+        "Read certificates and keys again; gives a sentence for each certificate that has ended or soon will",
     ),
     "log_level": Operation(
         ADMINISTRATOR, "node", arguments.LogLevelArguments, list[str], "Have processes log more or less"

@@ -28,7 +28,7 @@ The others:
     health                                                          whether the node is alive, started, ready, and why
                                                                     not
     config.show                                                     the configuration in force
-    keys.reload                                                     None: the certificates were read again
+    keys.reload                                                     the certificates were read again: those that end
     log_level           level, role=None, index=None                the processes that changed
     down                                                            None; the node then stops in order
 """
@@ -85,6 +85,7 @@ from cluster.controller.switchboard.switchboard import (
     Peer,
     Place,
     Switchboard,
+    answer_of_router,
 )
 from cluster.controller.workers.balancing import Balancing
 from cluster.controller.workers.scaling import Scaling
@@ -283,8 +284,15 @@ class Controller:
         self._board.unanswered(number)
         return self._board.taken()
 
-    def reloaded(self, number: int, fault: str, now: float) -> list[Effect]:
-        """The certificate of the admin API was read again, or has a fault; that of clients is next."""
+    def reloaded(self, number: int, fault: str, ending: list[str], now: float) -> list[Effect]:
+        """The certificate of the admin API was read again, or has a fault; that of clients is next.
+
+        Args:
+            number: of the `ReloadCertificate`.
+            fault: of the certificate of the admin API; empty: none.
+            ending: a sentence for each certificate of the node that has ended or soon will.
+            now: the time.
+        """
         asker = self._reloading.pop(number, None)
         if fault:
             text = f"the certificate of the admin API stays, for another one cannot be used: {fault}"
@@ -297,12 +305,17 @@ class Controller:
         )
         sections = [one for one in self._shown_config.values() if isinstance(one, dict)]
         has_own = self._shown_config.get("router", {}).get("tls_cert_file")
-        if not has_own and any(one.get("tls_cert_file") for one in sections):
-            # The router would refuse, for it has none to read.
-            asked = {place: (place, "tls_reload", None) for place in others}
-            self._board.collect(asker, now, asked, lambda _: None)
-        else:
-            self._board.forward("tls_reload", None, asker, now, others)
+        # A router that has no certificate to read would refuse.
+        asked = (
+            others if not has_own and any(one.get("tls_cert_file") for one in sections) else [ROUTER, *others]
+        )
+
+        def finish(answers: dict[Place, Any]) -> list[str]:
+            if ROUTER in asked:
+                answer_of_router(answers)
+            return ending
+
+        self._board.collect(asker, now, {place: (place, "tls_reload", None) for place in asked}, finish)
         return self._board.taken()
 
     def event(self, event: Event) -> list[Effect]:

@@ -34,6 +34,7 @@ from cluster.catalog.registries import Registries
 from cluster.catalog.shares import Percents
 from cluster.configuration import listening
 from cluster.configuration.admin import admin_files
+from cluster.configuration.concerns import ending_certificates
 from cluster.configuration.config import NodeConfig, cluster_secret, read_passwords
 from cluster.configuration.issuers import read_all
 from cluster.configuration.mqtt import address_of
@@ -151,6 +152,7 @@ class ControllerServer:
         self._store = open_store(data_dir / CONFIG_FOLDER, runtime.data_id)
         self._shipped = ShippedStore(process, self._store, runtime.standby)
         self._data_dir = data_dir
+        self._config = runtime.config
         self._pair_due = 0.0
         #: What was wished last; the supervisor may not have heard of it.
         self._wanted_workers = self._store.load_counters().get(WORKERS, runtime.workers)
@@ -190,7 +192,6 @@ class ControllerServer:
         self._confirmed_events = 0
         self._admin = self._bind("admin")
         #: Where operators of other hosts come in, from when the local ones do.
-        self._admin_listen = runtime.config.admin.listen
         self._remote = self._open_remote(runtime.config)
         process.add(self._control, self._read_control)
         #: Requests wait until the supervisor told of the node, for a status would be empty, and until the router said
@@ -350,7 +351,7 @@ class ControllerServer:
         if opens is not None and controller.knows_node and (controller.knows_router or now >= opens):
             self._admin_opens = None
             self._process.add(self._admin, self._read_admin)
-            self._remote.listen(self._admin_listen)
+            self._remote.listen(self._config.admin.listen)
         self._measure(MEASURE_MAX_S)
         if now >= self._look_due:
             self._look_due = now + LOOK_INTERVAL_S
@@ -421,7 +422,8 @@ class ControllerServer:
                 if not self._event_file.append(event):
                     return self._controller.disk_full(f"{EVENTS_FILE} takes no events")
             case ReloadCertificate(number):
-                return self._controller.reloaded(number, self._reload_certificate(), time.monotonic())
+                fault, ending = self._reload_certificate(), ending_certificates(self._config)
+                return self._controller.reloaded(number, fault, ending, time.monotonic())
             case WriteDown(line):
                 self._audit_file.append(line)
                 return self._look_at_audit_log()
@@ -534,7 +536,7 @@ class ControllerServer:
         """Have new operators see the certificate that is in the file now; give what is wrong with it, if anything."""
         self._read_issuers()
         try:
-            if self._admin_listen:
+            if self._config.admin.listen:
                 self._remote.reload()
         except errors.AngariumError as error:
             return error.detail

@@ -53,6 +53,7 @@ from angarium_server.process import (
     utc_now,
     waking_signals,
 )
+from cluster.configuration.concerns import ending_certificates
 from cluster.configuration.config import NodeConfig, cluster_secret
 from cluster.configuration.secret_files import exposed
 from cluster.data.data_dir import DataDirectory, RuntimeDirectory, write_durably
@@ -70,7 +71,6 @@ from cluster.supervisor.starting import (
     UpOptions,
     asked_listen,
     effective_config,
-    ending_certificates,
     fixed_listen,
     plain_address,
     refuse_taken_addresses,

@@ -13,7 +13,6 @@ import re
 import socket
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,9 +21,9 @@ import msgspec
 from angarium import errors
 from angarium_server import launch
 from angarium_server.connections.addresses import has_open_port, host_and_port, is_loopback
+from cluster.configuration.concerns import concerns_of
 from cluster.configuration.config import NodeConfig, faults_of, load_config
 from cluster.configuration.encryption import client_address_faults
-from cluster.configuration.secret_files import exposed
 from cluster.data import registry
 from cluster.data.data_dir import in_use
 from cluster.data.node_file import NodeFile, node_runs, read_node_file
@@ -94,7 +93,7 @@ def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S
     data_dir = Path(options.data_dir).absolute()
     refuse_taken(options, config, data_dir)
     if options.on_warning is not None:
-        for text in [*warnings_of(config), *left_out(config, options.named, _known_node(data_dir))]:
+        for text in [*concerns_of(config), *left_out(config, options.named, _known_node(data_dir))]:
             options.on_warning(text)
     log_path = data_dir / "log" / "node.log"
     ready_path = Path(options.ready_file or data_dir / "ready.json")
@@ -129,27 +128,6 @@ def _standing_by(data_dir: Path, pid: int, waited_s: float) -> HostStatus | None
     is_named = status.store != "manual" or status.primary == status.host
     follows = bool(status.follows and status.primary)
     return status if follows or (waited_s > PRIMARY_WAIT_S and not is_named) else None
-
-
-def warnings_of(config: NodeConfig) -> list[str]:
-    """Give what an operator should see to, as sentences: secrets that others may read, certificates that end."""
-    return exposed(config) + ending_certificates(config)
-
-
-def ending_certificates(config: NodeConfig) -> list[str]:
-    """Give a sentence for each certificate of the node that has ended or soon will."""
-    shown = {
-        "router.tls_cert_file": config.router.tls_cert_file,
-        "admin.tls_cert_file": config.admin.tls_cert_file,
-        "http.tls_cert_file": config.http.tls_cert_file,
-        "management.tls_cert_file": config.management.tls_cert_file,
-    }
-    files = {key: file for key, file in shown.items() if file}
-    if not files:
-        return []
-    from cluster.security.certificates import ending  # a node without certificates does without the library
-
-    return ending(files, datetime.now(UTC))
 
 
 def _cause(log_path: Path, start: int) -> errors.AngariumError | None:

@@ -55,14 +55,19 @@ def show_config(*, admin: AdminOptions, defaults: bool, out: Output) -> None:
 @click.argument("file", type=FILE)
 @output_option
 def check_config_file(*, file: Path, out: Output) -> int:
-    """Check a configuration file and report every fault."""
-    from cluster.configuration.config import check_config
+    """Check a configuration file and report every fault, and what is to be seen to, as a certificate that has ended."""
+    from cluster.configuration.concerns import concerns_of
+    from cluster.configuration.config import check_config, load_config
 
     faults = check_config(file)
+    concerns = [] if faults else concerns_of(load_config(file))
     for fault in faults:
         click.echo(f"error {errors.INVALID_CONFIGURATION}: {file}: {fault}", err=True)
+    for concern in concerns:
+        click.echo(f"warning: {concern}", err=True)
     if out.is_json or not faults:
-        out.done(f"{file} is good", {"file": str(file), "good": not faults, "faults": faults})
+        told = {"file": str(file), "good": not faults, "faults": faults, "warnings": concerns}
+        out.done(f"{file} is good", told)
     return 1 if faults else 0
 
 

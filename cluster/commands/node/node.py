@@ -295,10 +295,14 @@ def keys() -> None:
 def reload_certificate(*, admin: AdminOptions, out: Output) -> None:
     """Have the node read the certificate of its tls:// addresses again.
 
-    Connections that are there go on; those that come have the new one. A damaged file changes nothing.
+    Connections that are there go on; those that come have the new one. A damaged file changes nothing; of a certificate
+    that has ended or soon will, there is a warning.
     """
-    admin.call("keys.reload")
-    out.done("new connections have the certificate that is in the file now", {"reloaded": True})
+    ending = admin.call("keys.reload") or []  # a node of an earlier version says nothing
+    for text in ending:
+        click.echo(f"warning: {visible(text)}", err=True)
+    told = {"reloaded": True, "warnings": ending}
+    out.done("new connections have the certificate that is in the file now", told)
 
 
 @keys.command("create")

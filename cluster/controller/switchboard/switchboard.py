@@ -20,7 +20,7 @@ from cluster.controller.switchboard.event_limits import source_of
 from cluster.roster import table as roles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from cluster.controller.access.audit_log import Changed, Deed
     from cluster.controller.access.callers import Who
@@ -93,6 +93,18 @@ class Gathering:
     refusals: list[tuple[int, str]] = field(default_factory=list)
     #: Whether a refusal is as good as no answer: a view shows what there is.
     takes_refusals: bool = False
+
+
+def answer_of_router(answers: Mapping[Place, Any]) -> Any:
+    """Give what the router answered.
+
+    Raises:
+        TimeoutError: nothing (40801).
+    """
+    if ROUTER not in answers:
+        detail = "the router did not answer; 'angarium status' shows its state"
+        raise errors.error_for(errors.TIMEOUT, detail)
+    return answers[ROUTER]
 
 
 class Switchboard:
@@ -303,23 +315,9 @@ class Switchboard:
         )
         self.end_if_complete(gathering)
 
-    def forward(
-        self,
-        operation: str,
-        content: Any,
-        asker: Asker | None,
-        now: float,
-        beside: Iterable[Place] = (),
-    ) -> None:
-        """Have the router answer, or refuse, an operation; who is asked beside it may only refuse."""
-
-        def finish(answers: dict[Place, Any]) -> Any:
-            if ROUTER not in answers:
-                detail = "the router did not answer; 'angarium status' shows its state"
-                raise errors.error_for(errors.TIMEOUT, detail)
-            return answers[ROUTER]
-
-        self.collect(asker, now, {place: (place, operation, content) for place in (ROUTER, *beside)}, finish)
+    def forward(self, operation: str, content: Any, asker: Asker | None, now: float) -> None:
+        """Have the router answer, or refuse, an operation."""
+        self.collect(asker, now, {ROUTER: (ROUTER, operation, content)}, answer_of_router)
 
     def check_worker(self, index: int) -> None:
         """Refuse a worker that this node does not have.

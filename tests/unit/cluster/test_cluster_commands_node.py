@@ -15,6 +15,7 @@ from cluster.commands.node import configuring, node
 from cluster.commands.terminal import following
 from cluster.commands.terminal.following import show_following, since_of
 from cluster.objects import complete
+from cluster.security.authority import create_certificate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,6 +102,19 @@ def test_a_good_configuration_and_a_bad_one_are_told_apart(
     assert json.loads(told.out)["good"] is False
     assert told.err.startswith("error 40017: ")
     assert "name" in told.err
+
+
+def test_a_certificate_that_ends_is_told_of_by_the_check_of_a_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = create_certificate(tmp_path / "node", days=0)
+    path = tmp_path / "node.toml"
+    path.write_text(f'[router]\ntls_cert_file = "{pair.cert_file}"\ntls_key_file = "{pair.key_file}"\n')
+    assert cli.run(["config", "check", str(path), "--json"]) == 0
+    told = capsys.readouterr()
+    (warning,) = json.loads(told.out)["warnings"]
+    assert warning.startswith(f"router.tls_cert_file: the certificate {pair.cert_file} ended on ")
+    assert told.err == f"warning: {warning}\n"
 
 
 def test_changes_of_a_configuration_are_told_in_short() -> None:

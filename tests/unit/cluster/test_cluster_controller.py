@@ -381,9 +381,10 @@ def test_a_stop_is_answered_before_it_begins(world: World) -> None:
 def test_the_certificates_of_operators_and_of_clients_are_read_again(served: World) -> None:
     seen = served.call("keys.reload")
     (reload,) = (effect for effect in seen if isinstance(effect, c.ReloadCertificate))
-    seen = served.do(served.controller.reloaded(reload.number, "", served.now))
+    ending = ["router.tls_cert_file: the certificate node.pem ended"]
+    seen = served.do(served.controller.reloaded(reload.number, "", ending, served.now))
     assert requests(seen) == [("tls_reload", None)]
-    assert replies(served.answer(seen, None)) == [None]
+    assert replies(served.answer(seen, None)) == [ending], "who renewed the wrong one hears of it"
 
 
 def test_gateways_read_their_certificates_again_with_the_router(served: World) -> None:
@@ -391,7 +392,7 @@ def test_gateways_read_their_certificates_again_with_the_router(served: World) -
     served.hello("mqtt", 0)
     served.hello("mqtt", 1)
     (reload,) = (one for one in served.call("keys.reload") if isinstance(one, c.ReloadCertificate))
-    seen = served.do(served.controller.reloaded(reload.number, "", served.now))
+    seen = served.do(served.controller.reloaded(reload.number, "", [], served.now))
     assert requests(seen) == [("tls_reload", None)] * 3
     asked = [one for one in seen if isinstance(one, c.Request)]
     for one in asked[:2]:
@@ -405,7 +406,7 @@ def test_gateways_read_their_certificates_again_with_the_router(served: World) -
 def test_a_damaged_certificate_of_operators_is_told_and_the_other_one_is_read(served: World) -> None:
     (reload,) = (one for one in served.call("keys.reload") if isinstance(one, c.ReloadCertificate))
     seen = served.do(
-        served.controller.reloaded(reload.number, "node.pem: it holds no certificate", served.now)
+        served.controller.reloaded(reload.number, "node.pem: it holds no certificate", [], served.now)
     )
     (event,) = (effect.event for effect in seen if isinstance(effect, c.Record))
     assert event["event"] == "SYSTEM_CERTIFICATE_NOT_RELOADED"
@@ -421,9 +422,9 @@ def test_a_router_without_a_certificate_does_not_keep_others_from_reading_theirs
         "management": {"tls_cert_file": "node.pem"},
     }
     (reload,) = (one for one in served.call("keys.reload") if isinstance(one, c.ReloadCertificate))
-    seen = served.do(served.controller.reloaded(reload.number, "", served.now))
+    seen = served.do(served.controller.reloaded(reload.number, "", [], served.now))
     assert requests(seen) == [("tls_reload", None)]
-    assert replies(served.answer(seen, None)) == [None]
+    assert replies(served.answer(seen, None)) == [[]]
 
 
 def test_the_configuration_in_force_is_shown(world: World) -> None:
