@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 import time
@@ -141,3 +142,34 @@ def test_all_addresses_of_a_host_are_one_address(endpoint: Endpoint) -> None:
         server = HealthServer(endpoint.watch, [url], endpoint.answer)
         assert server.urls[0].startswith("http://")
         server.close()
+
+
+def test_a_process_without_descriptors_does_not_ask_for_ever_and_takes_who_came_later(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def full(_listener: socket.socket) -> None:
+        asked.append(1)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with socket.create_connection((endpoint.host, endpoint.port), timeout=10.0) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(socket.socket, "accept", full)
+            endpoint.turn()
+            assert len(asked) == 1
+        client.sendall(PROBE)
+        assert endpoint.read(client).endswith(b"ok\n")
+
+
+def test_an_endpoint_that_rests_for_want_of_descriptors_can_be_closed(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_listener: socket.socket) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with socket.create_connection((endpoint.host, endpoint.port), timeout=10.0):
+        monkeypatch.setattr(socket.socket, "accept", full)
+        endpoint.turn()
+        endpoint.server.close()
+        endpoint.turn(1.0)

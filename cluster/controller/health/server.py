@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
+from angarium_server.connections.descriptors import NO_DESCRIPTORS, REST_S
 from cluster.controller.health.http import Answer, Incoming, Request
 
 if TYPE_CHECKING:
@@ -72,24 +73,34 @@ class HealthServer:
         self._listeners = [_bind(url) for url in listen]
         #: What was bound, as http://HOST:PORT.
         self.urls = [_url(listener) for listener in self._listeners]
+        #: Listeners without a descriptor for who comes, until when.
+        self._resting: dict[socket.socket, float] = {}
         for listener in self._listeners:
-            process.add(listener.fileno(), partial(self._accept, listener))
+            self._watch(listener)
+
+    def _watch(self, listener: socket.socket) -> None:
+        self._process.add(listener.fileno(), partial(self._accept, listener))
 
     def tick(self, now: float) -> None:
-        """Go on with answers that did not fit, and end what took too long."""
+        """Go on with answers that did not fit, end what took too long, and take who came when nobody could."""
         for client in [one for one in self._clients.values() if one.outgoing]:
             self._send(client)
         for client in [one for one in self._clients.values() if one.deadline <= now]:
             self._drop(client)
+        for listener in [one for one, until in self._resting.items() if until <= now]:
+            del self._resting[listener]
+            self._watch(listener)
 
     def close(self) -> None:
         """Let go of every socket."""
         for client in list(self._clients.values()):
             self._drop(client)
         for listener in self._listeners:
-            self._process.remove(listener.fileno())
+            if listener not in self._resting:
+                self._process.remove(listener.fileno())
             listener.close()
         self._listeners.clear()
+        self._resting.clear()
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_ROUND):
@@ -98,8 +109,11 @@ class HealthServer:
             except BlockingIOError:
                 return
             except OSError as error:
-                # The client is gone again, or there are no descriptors left: the next round may do better.
                 _log.debug("a client of the health endpoint could not be taken: %s", error)
+                if error.errno in NO_DESCRIPTORS:
+                    # The listener would signal for ever.
+                    self._process.remove(listener.fileno())
+                    self._resting[listener] = time.monotonic() + REST_S
                 return
             if len(self._clients) >= CLIENTS_MAX:
                 self._drop(next(iter(self._clients.values())))
