@@ -16,6 +16,7 @@ from angarium import errors
 from cluster.commands.connecting.connection import AdminOptions, admin_options
 from cluster.commands.node.top_view import CLIENTS, PROCESSES, QUEUES, VIEWS, Top
 from cluster.commands.terminal import screen
+from cluster.commands.terminal.following import Patient
 from cluster.commands.terminal.options import AT_LEAST_1, setting
 from cluster.commands.terminal.output import (
     Output,
@@ -27,6 +28,8 @@ from cluster.commands.terminal.output import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cluster.admin.client import Admin
     from cluster.commands.node.top_view import Row
 
@@ -68,13 +71,16 @@ def top(*, admin: AdminOptions, view: str, interval: float, count: int | None, o
 def _print_rows(connection: Admin, view: str, interval_s: float, count: int | None) -> None:
     """Print the status, or the rows of a view with their rates, as JSON at each look."""
     state = Top(view)
+    looking = _patient(connection, lambda text: click.echo(text, err=True))
     if view != PROCESSES:
-        _look(connection, state)
+        looking.find(state)
         time.sleep(interval_s)
     for look in _looks(count):
         if look:
             time.sleep(interval_s)
-        status = _look(connection, state)
+        status = looking.find(state)
+        if status is None:
+            continue
         if view == PROCESSES:
             print_json(status)
         else:
@@ -84,10 +90,12 @@ def _print_rows(connection: Admin, view: str, interval_s: float, count: int | No
 def _print_pages(connection: Admin, view: str, interval_s: float, count: int) -> None:
     """Print each look below the one before; the first one comes when there are rates."""
     state = Top(view)
-    _look(connection, state)
+    looking = _patient(connection, lambda text: click.echo(text, err=True))
+    looking.find(state)
     for look in _looks(count):
         time.sleep(interval_s)
-        _look(connection, state)
+        if looking.find(state) is None:
+            continue
         *lines, _keys = state.lines(width(), PAGE_LINES)
         print_lines([*([""] if look else []), *lines])
 
@@ -103,11 +111,12 @@ def _looks(count: int | None) -> Any:
 def _watch(connection: Admin, view: str, interval_s: float, count: int | None) -> None:
     """Show the view on the whole terminal until a key ends it."""
     state = Top(view)
+    looking = _patient(connection, state.note)
     looks, next_at = 0, 0.0
     with screen.Full() as shown:
         while count is None or looks < count:
             if time.monotonic() >= next_at:
-                _look(connection, state)
+                looking.find(state)
                 looks += 1
                 next_at = time.monotonic() + interval_s
             shown.draw(state.lines(*screen.size()))
@@ -116,6 +125,11 @@ def _watch(connection: Admin, view: str, interval_s: float, count: int | None) -
                 return
             if state.press(key):
                 next_at = 0.0
+
+
+def _patient(connection: Admin, say: Callable[[str], None]) -> Patient[Row]:
+    """Give what looks at the node, and goes on when nobody answers for a while: who restarts is what one looks at."""
+    return Patient(lambda state: _look(connection, state), say)
 
 
 def _look(connection: Admin, state: Top) -> Row:

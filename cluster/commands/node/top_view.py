@@ -105,6 +105,8 @@ class Top:
         self.rows: list[Row] = []
         #: Rows that the last look left out.
         self._left_out = 0
+        #: What is to be said beside the last look; empty: nothing.
+        self._note = ""
         #: Name of a row -> its totals at the last look, and when that was.
         self._totals: dict[tuple[str, ...], dict[str, float]] = {}
         self._looked_at: float | None = None
@@ -118,7 +120,7 @@ class Top:
             now: when that was.
             left_out: objects that there are besides.
         """
-        self._status, self._left_out = status, left_out
+        self._status, self._left_out, self._note = status, left_out, ""
         rates = VIEWS[self.view].rates
         totals: dict[tuple[str, ...], dict[str, float]] = {}
         span_s = None if self._looked_at is None else now - self._looked_at
@@ -132,6 +134,10 @@ class Top:
         if self.view == PROCESSES:
             self.rows = [{**row, "process": process_name(row)} for row in self.rows]
         self._totals, self._looked_at = totals, now
+
+    def note(self, text: str) -> None:
+        """Have it said until the next look: that nobody answers, for example."""
+        self._note = text
 
     def press(self, key: str) -> bool:
         """Take a key; say whether it needs another look."""
@@ -160,7 +166,7 @@ class Top:
         """Give what a screen of a size shows."""
         if self._is_helping:
             return list(HELP)
-        head = [*_head(self._status, width), ""]
+        head = [*_head(self._status, width), self._note[:width]]
         room = max(1, height - len(head) - 3)  # the header of the table, what is left out, and the keys
         rows = self.sorted_rows()
         drawn = table(rows[:room], VIEWS[self.view].columns, width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import click
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Row = dict[str, Any]
+
+Found = TypeVar("Found")
 
 #: `--limit` gives more.
 DEFAULT_LIMIT: Final = 1_000
@@ -45,7 +47,7 @@ def following_options(what: str, number: str) -> Callable[[Callable[..., Any]], 
 
 
 def show_following(
-    find: Callable[[Any], list[Row]],
+    find: Callable[[Any], list[Row] | None],
     number: str,
     form: Callable[[Row], str],
     since: str | None,
@@ -62,9 +64,9 @@ def show_following(
         follow: whether to wait for more.
     """
     position: Any = None if since is None else since_of(since)
-    find = _Patient(find).find if follow else find
+    find = Patient(find, lambda text: click.echo(text, err=True)).find if follow else find
     while True:
-        for row in find(position):
+        for row in find(position) or ():
             click.echo(form(row))
             position = row[number]
         if not follow:
@@ -72,26 +74,32 @@ def show_following(
         time.sleep(INTERVAL_S)
 
 
-class _Patient:
-    """Asks again where an answer was had before, and says so on stderr."""
+class Patient(Generic[Found]):
+    """Asks again where an answer was had before, and says so."""
 
-    def __init__(self, find: Callable[[Any], list[Row]]) -> None:
+    def __init__(self, find: Callable[[Any], Found], say: Callable[[str], None]) -> None:
         self._find = find
+        self._say = say
         #: Whether the last question was answered; None before the first one.
         self._is_answered: bool | None = None
 
-    def find(self, position: Any) -> list[Row]:
+    def find(self, position: Any) -> Found | None:
+        """Give what is found; None: there was no answer, which passes.
+
+        Raises:
+            AngariumError: there never was an answer, or it is a refusal.
+        """
         try:
             found = self._find(position)
         except errors.AngariumError as error:
             if self._is_answered is None or error.code not in _PASSING:
                 raise
             if self._is_answered:
-                click.echo(f"no answer, asking again: {visible(str(error))}", err=True)
+                self._say(f"no answer, asking again: {visible(str(error))}")
             self._is_answered = False
-            return []
+            return None
         if self._is_answered is False:
-            click.echo("there are answers again", err=True)
+            self._say("there are answers again")
         self._is_answered = True
         return found
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from angarium import errors
+from cluster.commands.node import top as show
 from cluster.commands.node.top_view import CLIENTS, HELP, PROCESSES, QUEUES, VIEWS, Top
 from cluster.commands.terminal.screen import keys
+
+if TYPE_CHECKING:
+    from cluster.admin.client import Admin
 
 Row = dict[str, Any]
 
@@ -144,3 +149,45 @@ def test_processes_that_are_not_ready_are_counted_in_every_view() -> None:
     top = Top(CLIENTS)
     top.look(status(process("router", 0), {**process("worker", 0), "state": "hung"}), [], 0.0)
     assert "1 of 2 processes not ready !" in top.lines(80, 24)[0]
+
+
+class Restarting:
+    """An admin API whose controller is away at one of the calls; the first of it is 1."""
+
+    def __init__(self, away_at: int, code: int = errors.CONTROLLER_UNAVAILABLE) -> None:
+        self.calls, self.away_at, self.code = 0, away_at, code
+
+    def call(self, _operation: str, **_arguments: Any) -> Row:
+        self.calls += 1
+        if self.calls == self.away_at:
+            raise errors.error_for(self.code)
+        return status(process("router", 0))
+
+
+def looked(node: Restarting, count: int) -> None:
+    show._print_rows(cast("Admin", node), PROCESSES, 0.0, count)
+
+
+def test_who_looks_goes_on_when_the_controller_is_started_again(capsys: pytest.CaptureFixture[str]) -> None:
+    looked(Restarting(away_at=2), 3)
+    told = capsys.readouterr()
+    assert told.out.count('"node":"berlin"') == 2
+    assert "no answer, asking again: " in told.err
+    assert "there are answers again" in told.err
+
+
+@pytest.mark.parametrize(
+    "node", [Restarting(1), Restarting(2, errors.UNAUTHORIZED)], ids=["nobody there", "refused"]
+)
+def test_who_never_had_an_answer_or_is_refused_hears_why(node: Restarting) -> None:
+    with pytest.raises(errors.AngariumError):
+        looked(node, 3)
+
+
+def test_a_screen_says_that_nobody_answers_until_somebody_does() -> None:
+    top = Top(PROCESSES)
+    top.look(status(process("router", 0)), [process("router", 0)], 1.0)
+    top.note("no answer, asking again")
+    assert "no answer, asking again" in top.lines(80, 24)
+    top.look(status(process("router", 0)), [process("router", 0)], 2.0)
+    assert "no answer, asking again" not in top.lines(80, 24)
