@@ -34,6 +34,8 @@ _Placed = tuple[_Place, Row]
 
 LIMIT_DEFAULT: Final = 100
 LIMIT_MAX: Final = 1_000
+#: Characters of a text by which rows are ordered: a cursor has them, in a line of which many take no more than 8 KiB.
+ORDERED_BY: Final = 200
 #: Filters of one list; each row is held against all of them.
 FILTERS_MAX: Final = 20
 #: What may be said of a list beside the arguments of its operation.
@@ -228,7 +230,8 @@ def _comparable(value: Any) -> _Place:
         return 0, int(value) if isinstance(value, bool) else value  # a cursor has no bool
     if value is None:
         return _MISSING, ""
-    return 1, value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return 1, text[:ORDERED_BY]
 
 
 #: Columns that tell rows without a name from each other: of flows, subscriptions, publishers, join tokens.

@@ -140,6 +140,18 @@ def test_pages_have_what_several_usernames_call_the_same() -> None:
     assert paged([rows] * 3, {"limit": ["1"]}) == rows
 
 
+@pytest.mark.parametrize("sort", ["exceptions", "-exceptions"])
+def test_what_leads_to_the_next_page_is_short_however_long_the_values_of_its_order_are(sort: str) -> None:
+    """Clients and proxies take a line of 8 KiB."""
+    same = [f"orders/{number}/>" for number in range(10_000)]
+    rows = [
+        {"vpn": "v", "name": f"profile-{number}", "exceptions": [*same, str(number)]} for number in range(9)
+    ]
+    assert len(page_of(rows, wanted_of({"limit": ["2"], "sort": [sort]})).cursor) < 4_000
+    found = paged([rows] * 5, {"limit": ["2"], "sort": [sort]})
+    assert sorted(row["name"] for row in found) == [row["name"] for row in rows]
+
+
 def test_figures_that_change_meanwhile_move_no_row_to_another_page() -> None:
     def flows(sent: int) -> list[dict[str, Any]]:
         return [{"flow": 1, "client": name, "vpn": "v", "sent_messages": sent} for name in ("a", "b", "c")]
