@@ -218,6 +218,16 @@ class GroupLog:
             yield [(table, key, self._spool.get(table, key)) for table, key in part]
 
 
+def forget_groups(spool: Spool) -> None:
+    """Have a spool know of no groups any more: what is written to it from now on is of none.
+
+    Else a standby that has the same groups would be taken for one that has that as well.
+    """
+    if spool.get(Table.META, KEY_PAST) is not None:
+        kept = [key for key, _ in spool.scan(Table.META, KEYS_OF, KEYS_OF + b"\xff")]
+        spool.commit([(Table.META, key, None) for key in (*kept, KEY_PAST)])
+
+
 def _is_of(run: str, past: Past) -> bool:
     return bool(past.begun) and past.begun[-1].run == run
 

@@ -22,6 +22,7 @@ from angarium_server.process import KEEPER_VARIABLE, DeferredReply
 from node.home.home import Home
 from node.home.operations import Answer
 from node.home.spool.folders import OtherSpools, StartNews, open_own
+from storage.groups import GroupLog, forget_groups
 from storage.writer import Writer
 
 if KEEPER_VARIABLE in os.environ:
@@ -87,7 +88,7 @@ class HomeServer:
         #: Readable when something was written, or a copy is ready.
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         #: What the standby gets; None: there is none.
-        self._line = None if directory.standby is None else self._make_line(directory.standby, own)
+        self._line = self._make_line(directory.standby, own)
         #: What is on this disk and does not count yet: the number of the write; None: nothing.
         self._not_counted: int | None = None
         self._writer = Writer(self._spool, self._wake)
@@ -99,9 +100,11 @@ class HomeServer:
         self._copies: deque[tuple[BackupJob, str | None]] = deque()
         process.add(self._waker, self._woken)
 
-    def _make_line(self, standby: StandbySettings, own: str) -> ShippingLine:
+    def _make_line(self, standby: StandbySettings | None, own: str) -> ShippingLine | None:
+        if standby is None:
+            forget_groups(self._spool)
+            return None
         from angarium_server.connections.names import Names
-        from storage.groups import GroupLog
         from storage.shipping.line import ShippingLine, found
 
         log = found(GroupLog(self._spool), self._spool.commit)

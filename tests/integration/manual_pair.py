@@ -50,6 +50,14 @@ secret_file = "secret"
 lease_seconds = {LEASE_S}
 """)
 
+    @contextmanager
+    def without_section(self) -> Iterator[None]:
+        """Have it be no host of a pair when it is started meanwhile."""
+        whole = self._config.read_text()
+        self._config.write_text(whole.partition("[standby]")[0])
+        yield
+        self._config.write_text(whole)
+
     def up(self) -> None:
         self.start()
         self.wait(lambda status: bool(status["store"]), "up")

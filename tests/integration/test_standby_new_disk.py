@@ -117,3 +117,33 @@ def test_a_host_that_was_promoted_by_force_takes_over_also_if_it_is_started_agai
                 beta.wait(lambda status: bool(status["forced"]), "what the operator said before")
             beta.wait(acts_with(["beta"]), "the host that was promoted")
             wait_for((beta.data / FORCE_FILE).exists, lambda there: not there, "that it was done", LIMIT_S)
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R264")
+@pytest.mark.timeout(300)
+def test_what_a_host_kept_while_it_was_none_of_a_pair_is_brought_to_its_standby(tmp_path: Path) -> None:
+    """Its section was taken out for a while, as one does when the other host is broken."""
+    with LeaseServer() as server:
+        store = f'store = "kubernetes"\nendpoints = ["{server.url}"]\nnamespace = "n"'
+        with pair_of(tmp_path, store) as (alpha, beta):
+            alpha.up()
+            alpha.wait(acts_with(["alpha"]), "the first primary")
+            beta.up()
+            alpha.wait(acts_with(BOTH), "the primary, with its standby")
+            alpha.run("queue", "create", "q")
+            beta.kill()
+            alpha.wait(acts_with(["alpha"]), "the primary alone")
+            alpha.kill()
+            with alpha.without_section():
+                alpha.run("up", "--detach", *alpha.where)
+                alpha.run("pub", "q", "meanwhile", "--queue")
+                alpha.run("down")
+            alpha.up()
+            alpha.wait(acts_with(["alpha"]), "the primary again")
+            beta.up()
+            wait_for(lambda: in_sync(server), lambda found: found == BOTH, "the standby again", LIMIT_S)
+            alpha.kill()
+            beta.wait(acts_with(["beta"]), "the standby, which has everything")
+            beta.wait_ready()
+            assert "meanwhile" in beta.run("consume", "q", "--count", "1", "--idle-timeout", "10")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium_server.frames.shipping import BY_POLICY
-from storage.groups import KEYS_OF, Begun, Brought, GroupLog, Past
+from storage.groups import KEYS_OF, Begun, Brought, GroupLog, Past, forget_groups
+from storage.shipping.line import found
 from storage.shipping.receiving import Finish, Fresh, Part, Receiving, Write
 from storage.shipping.shipping import Bring, Here, Shipping, Synced, TellTouched, TellTouchedBy
 from storage.spool import Table, open_spool
@@ -355,6 +356,25 @@ def test_who_has_something_that_is_of_no_group_gets_a_copy(make_spool: Callable[
     shipping = Shipping(GroupLog(ours), "a", None)
     shipping.take(Here(GroupLog(theirs).past))
     assert shipping.outbox == [Bring(Brought(None, shipping.log.past, ()), None)]
+
+
+def test_who_writes_without_a_standby_is_like_nobody_any_more(make_spool: Callable[[], Spool]) -> None:
+    """Both had the same groups, and what was written then is of none."""
+    ours, theirs = make_spool(), make_spool()
+    for spool in (ours, theirs):
+        for number in range(3):
+            write(GroupLog(spool), spool, "a", b"k%d" % number, b"v")
+    forget_groups(ours)
+    ours.commit([(Table.BLOCKS, b"meanwhile", b"v")])
+    assert GroupLog(ours).past.is_unknown
+    assert ours.scan(Table.META, KEYS_OF, KEYS_OF + b"\xff") == []
+    log = found(GroupLog(ours), ours.commit)
+    shipping = Shipping(log, "b", required_by=None)
+    shipping.take(Here(GroupLog(theirs).past))
+    assert shipping.outbox.pop() == TellTouched(0)
+    shipping.take(TellTouchedBy(0, GroupLog(theirs).touched_since(0)))
+    assert isinstance(bring := shipping.outbox.pop(), Bring)
+    assert bring.parted is None, "a copy"
 
 
 def test_of_a_store_that_has_something_before_its_first_group_nobody_knows_the_keys(
