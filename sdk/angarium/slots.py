@@ -309,6 +309,17 @@ class RowGatherer:
             waiting.popleft()
         self.rows, self.size_bytes = rows, size
 
+    def remove(self, indices: set[int]) -> None:
+        """Forget rows by their places among those that are gathered; the others stay, in their order."""
+        kept = sorted(row for part in self._parts for row in part if row[0] not in indices)
+        for part in self._parts:
+            part.clear()
+        self.rows = self.size_bytes = 0
+        for row in kept:
+            self._parts[self._owners[row[1]]].append((self.rows, *row[1:]))
+            self.rows += 1
+            self.size_bytes += row_size(row) + ROW_OVERHEAD_BYTES
+
     def take(self) -> Round:
         """Give what is gathered as a round, and start over."""
         parts = self._parts

@@ -104,6 +104,40 @@ def test_a_request_that_had_not_left_goes_with_the_next_connection_once(router: 
     run(test())
 
 
+def test_requests_that_waited_for_credit_leave_with_the_inbox_of_the_next_connection(router: Router) -> None:
+    """Some were gathered, others found no room there."""
+
+    async def test() -> None:
+        router.rounds = 1
+        async with angarium.connect(router.url) as client, angarium.connect(router.url) as service:
+
+            async def serve(message: angarium.Message) -> None:
+                await service.reply(message, message.payload)
+
+            await service.subscribe("service", serve)
+            assert (await client.request("service", b"first")).payload == b"first"
+            router.retires = False
+            await client.publish("other")
+            client._publisher._gatherer._rows_max = 3
+            await client.publish("news", b"before")
+            asked = [asyncio.ensure_future(client.request("service", b"%d" % i)) for i in range(4)]
+            await until(lambda: len(client._publisher._waiters) == 2)
+            client._validate()
+            router.retires = True
+            router.rows.clear()
+            await cut_off(router, client)
+            client._validate()
+            router.inbox_serial += 1
+            router.rounds = 8
+            router.do(router.bind)
+            assert [(await one).payload for one in asked] == [b"0", b"1", b"2", b"3"]
+            left = sorted(row[5] for row in router.rows if row[1] in ("news", "service"))
+            assert left == [b"0", b"1", b"2", b"3", b"before"]
+            client._validate()
+
+    run(test())
+
+
 def test_a_table_that_changes_while_subscriptions_are_restored_is_in_force_for_producers(
     router: Router,
 ) -> None:

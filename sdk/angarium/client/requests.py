@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from angarium.client.subscribing.subscription import Subscription
     from angarium.message import MessageOptions
 
-_Reply: TypeAlias = "asyncio.Future[Message | errors.AngariumError]"
+#: What became of a request; None if its connection was lost before it left.
+_Reply: TypeAlias = "asyncio.Future[Message | errors.AngariumError | None]"
 
 
 def answer(request: Message, options: MessageOptions) -> str:
@@ -66,6 +67,8 @@ class Requests:
         self._opening = asyncio.Lock()
         #: By correlation id. Each has one caller that waits for it.
         self._waiting: dict[str, _Reply] = {}
+        #: Those of direct requests that have not left.
+        self._unsent: set[_Reply] = set()
         #: Those that left and have no reply, by the number of their round and their topic.
         self._sent: dict[tuple[int, str], list[_Reply]] = {}
         #: Makes ids that an earlier client of the same name did not use.
@@ -85,9 +88,12 @@ class Requests:
         await self._publisher.connected(len(payload), timeout_s)
         try:
             async with asyncio.timeout_at(deadline):
-                # What has not left does not fail with a connection; it takes the inbox of the next.
-                options["reply_to"] = await self._open_inbox()
-                result = await self._ask(topic, payload, options)
+                result = None
+                while result is None:
+                    # What has not left does not fail with a connection; it takes the inbox of the next.
+                    await self._publisher.connected(len(payload), timeout_s)
+                    options["reply_to"] = await self._open_inbox()
+                    result = await self._ask(topic, payload, options)
         except errors.AngariumError:
             raise
         except TimeoutError:
@@ -100,8 +106,8 @@ class Requests:
 
     async def _ask(
         self, topic: str, payload: bytes, options: MessageOptions
-    ) -> Message | errors.AngariumError:
-        """Publish a request, and wait for what becomes of it."""
+    ) -> Message | errors.AngariumError | None:
+        """Publish a request, and wait for what becomes of it; give None if its connection was lost before it left."""
         correlation_id = options.get("correlation_id")
         if correlation_id is None:
             self._last += 1
@@ -112,24 +118,36 @@ class Requests:
         self._waiting[correlation_id] = reply
         sent: list[tuple[int, str]] = []
 
-        def on_sent(number: int) -> None:
-            if self._waiting.get(correlation_id) is reply:  # It may have timed out while there was no credit.
+        def on_sent(number: int | None) -> None:
+            self._unsent.discard(reply)
+            if self._waiting.get(correlation_id) is not reply:
+                return  # It may have timed out while there was no credit.
+            if number is not None:
                 sent.append((number, topic))
                 self._sent.setdefault(sent[0], []).append(reply)
+            elif not reply.done():
+                reply.set_result(None)
 
         try:
-            await self._publish(topic, payload, options, on_sent)
+            await self._publish(topic, payload, options, reply, on_sent)
             return await reply
         finally:
             del self._waiting[correlation_id]
+            self._unsent.discard(reply)
             if sent:
                 self._answered(sent[0], reply)
 
     async def _publish(
-        self, topic: str, payload: bytes, options: MessageOptions, on_sent: Callable[[int], None]
+        self,
+        topic: str,
+        payload: bytes,
+        options: MessageOptions,
+        reply: _Reply,
+        on_sent: Callable[[int | None], None],
     ) -> None:
         """Publish a request, a direct one so that it is reported if nobody subscribed to its topic."""
         if options.get("mode", DeliveryMode.DIRECT) == DeliveryMode.DIRECT:
+            self._unsent.add(reply)
             await self._publisher.publish_reported(Message(topic, payload, **options), on_sent)
             return
         try:
@@ -157,7 +175,10 @@ class Requests:
         """Take over the inbox of a new connection; give the subscription that is of no use any more."""
         old, self._replies = self._replies, None
         if self._inbox:
-            self.fail(errors.error_for(errors.NOT_CONNECTED, "the inbox is another since the reconnect"))
+            lost = errors.error_for(errors.NOT_CONNECTED, "the inbox is another since the reconnect")
+            for reply in self._waiting.values():
+                if not reply.done() and reply not in self._unsent:
+                    reply.set_result(lost)
         self._inbox = inbox
         return old
 
@@ -196,3 +217,4 @@ class Requests:
         """Check what the comments of the attributes promise."""
         assert self._replies is None or self._inbox
         assert all(self._sent.values())
+        assert self._unsent <= set(self._waiting.values())

@@ -147,6 +147,21 @@ def test_what_is_gathered_is_cut_again_by_a_new_table(gatherer: RowGatherer) -> 
     assert [row[1] for row in rows_of(batch)] == [f"t/{i}" for i in range(50)] + [f"t/{i}" for i in range(10)]
 
 
+def test_rows_that_shall_not_leave_are_removed_and_the_others_close_up(gatherer: RowGatherer) -> None:
+    gatherer.set_table(1, slot_table(3))
+    filled(gatherer, 6, size=10)
+    gatherer.remove({0, 3, 5})
+    gatherer.validate()
+    assert gatherer.size_bytes == 3 * (10 + slots.ROW_OVERHEAD_BYTES)
+    gatherer.add("t/last", b"")
+    assert [row[:2] for row in rows_of(gatherer.take())] == [
+        (0, "t/1"),
+        (1, "t/2"),
+        (2, "t/4"),
+        (3, "t/last"),
+    ]
+
+
 @pytest.mark.parametrize(("workers", "rows"), [(1, 512), (2, 1024), (4, 1638), (32, 1638)])
 def test_a_full_round_has_enough_rows_for_each_worker(gatherer: RowGatherer, workers: int, rows: int) -> None:
     gatherer.set_table(1, slot_table(workers))

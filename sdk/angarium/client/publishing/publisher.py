@@ -51,8 +51,8 @@ class Publisher:
         self._loop = asyncio.get_running_loop()
         self._gatherer = RowGatherer()
         self._timeout_s = timeout_s
-        #: Of messages that are gathered: take the number of the round that they leave in.
-        self._reported: list[Callable[[int], None]] = []
+        #: Of messages that are gathered, by their places: take the number of the round that they leave in.
+        self._reported: dict[int, Callable[[int | None], None]] = {}
         #: What publishing raises; None while the client is in use.
         self.refusal: errors.AngariumError | None = None
         #: Whether there is a connection on which the subscriptions of the client are in force.
@@ -96,24 +96,31 @@ class Publisher:
         if not self._is_step_scheduled:
             self._begin_step()
 
-    async def publish_reported(self, message: Message, on_sent: Callable[[int], None]) -> None:
-        """Publish a direct message; it is reported if it matches nothing (`on_sent` takes the number of its round)."""
+    async def publish_reported(self, message: Message, on_sent: Callable[[int | None], None]) -> None:
+        """Publish a direct message; it is reported if it matches nothing (`on_sent` takes the number of its round).
+
+        It is for this connection: if that is lost before it leaves it does not leave (`on_sent` takes None).
+        """
         if tracing.active is None:
             await self.publish_row(message.row, on_sent)
             return
         with tracing.sending(tracing.active, message.row, self._connection) as row:
             await self.publish_row(row, on_sent)
 
-    async def publish_row(self, row: Row, on_sent: Callable[[int], None] | None = None) -> None:
+    async def publish_row(self, row: Row, on_sent: Callable[[int | None], None] | None = None) -> None:
         """Publish the row of a direct message; with `on_sent` it is reported as above."""
         size = row_size(row)
+        session = self._connection.session
         if self._is_held:
             await self.connected(size, self._timeout_s)
         if not self._gatherer.has_room(size):
             await self._make_room(size, self._timeout_s)
+        if on_sent is not None and session is not self._connection.session:
+            on_sent(None)
+            return
         self._gatherer.add_row(row)
         if on_sent is not None:
-            self._reported.append(on_sent)
+            self._reported[self._gatherer.rows - 1] = on_sent
         if not self._is_step_scheduled:
             self._begin_step()
 
@@ -197,6 +204,11 @@ class Publisher:
         """Hold what comes until the next connection."""
         self._is_restored = False
         self._is_held = True
+        if self._reported:
+            reported, self._reported = self._reported, {}
+            self._gatherer.remove(set(reported))
+            for on_sent in reported.values():
+                on_sent(None)
         self.go_on()
 
     def forked(self, error: errors.AngariumError) -> None:
@@ -206,6 +218,7 @@ class Publisher:
 
     def give_up(self) -> int:
         """Throw away what is gathered, because nothing will be sent any more; give how many messages that was."""
+        self._reported.clear()
         return self._gatherer.take().rows
 
     def set_table(self, epoch: int, table: bytes) -> None:
@@ -231,8 +244,8 @@ class Publisher:
         batch = self._gatherer.take()
         number = session.publish(batch, flush=flush, reports=bool(self._reported))
         if self._reported:
-            reported, self._reported = self._reported, []
-            for on_sent in reported:
+            reported, self._reported = self._reported, {}
+            for on_sent in reported.values():
                 on_sent(number)
         self.messages += batch.rows
         self.bytes += batch.size_bytes
@@ -326,6 +339,7 @@ class Publisher:
         assert self._is_held == (not self._is_restored or self.refusal is not None)
         assert 0 <= self._waiting_messages <= WAITING_MESSAGES_MAX
         assert self._waiting_bytes >= 0
+        assert all(0 <= place < self._gatherer.rows for place in self._reported)
         self._gatherer.validate()
 
 
