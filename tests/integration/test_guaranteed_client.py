@@ -210,6 +210,26 @@ def test_publish_many_takes_both_kinds_of_messages(node: Node, queue: str) -> No
     run(test())
 
 
+def test_publish_many_that_raises_half_way_has_waited_for_what_was_before(node: Node, queue: str) -> None:
+    async def test() -> None:
+        async with connected(node) as client:
+            await client.create_queue(queue)
+            first = Message(f"#P2P/QUE/{queue}", b"first", mode="persistent")
+            with pytest.raises(angarium.InvalidRequestError, match="neither a message nor a pair"):
+                await client.publish_many([first, 1])  # type: ignore[list-item]
+            assert client.stats["acknowledged_messages"] == 1
+
+            def numbers() -> Iterator[Message]:
+                yield Message("#P2P/QUE/none of these", b"", mode="persistent")
+                raise LookupError("the file has ended")
+
+            with pytest.raises(LookupError, match="the file has ended") as caught:
+                await client.publish_many(numbers())
+            assert "40404" in caught.value.__notes__[0]
+
+    run(test())
+
+
 @pytest.mark.requirement("R171", "R173", "R177")
 def test_a_queue_that_is_full_refuses_and_the_receipts_tell(node: Node, queue: str) -> None:
     async def test() -> None:

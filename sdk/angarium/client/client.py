@@ -229,7 +229,7 @@ class Client(GuaranteedMessaging, Closing):
         the iterable, and this waits for one up to `timeout_s`, by default that of `connect`.
 
         Raises:
-            InvalidRequestError: a message is illegal; those before it are published, the others are not.
+            InvalidRequestError: a message is illegal; those before it are published, and stored, the others are not.
             AngariumError: why a guaranteed message was refused, the first one.
             TimeoutExpiredError: there was no connection in time (TIMEOUT); those before are published.
             ConnectionLostError: the client is closed, or the connection is lost for good.
