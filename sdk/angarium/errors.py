@@ -8,6 +8,7 @@ and is never reused. Families become exception types, which are Python's own too
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping  # noqa: TC003 - the constants of this module are codes, all of them
 from typing import Any, Final, NamedTuple
 
 #: Where the documentation is. Who has the SDK alone has no `angarium docs` to read it with.
@@ -536,3 +537,18 @@ def error_for(code: int, detail: str = "", advice: str = "") -> AngariumError:
 def invalid(detail: str, advice: str = "") -> AngariumError:
     """Give the error of an argument that is illegal (INVALID_ARGUMENT)."""
     return error_for(INVALID_ARGUMENT, detail, advice)
+
+
+def unexpected(function: str, name: str, known: Iterable[str], other_words: Mapping[str, str]) -> TypeError:
+    """Give the error of an argument that a function does not have, as Python words it, with the one that may be meant.
+
+    Args:
+        function: as the application called it.
+        name: what it was given.
+        known: the arguments that it has.
+        other_words: what others call some of them.
+    """
+    alike = (one for one in known if name in one or one in name)
+    meant = other_words.get(name) or next(alike, None)
+    question = f"; did you mean {meant!r}?" if meant else ""
+    return TypeError(f"{function}() got an unexpected keyword argument {name!r}{question}")

@@ -543,6 +543,17 @@ USER_PROPERTIES_KEY: Final = _USER_PROPERTIES
 MQTT_KEY: Final = 11
 
 
+#: What others call options of a message.
+_OTHER_WORDS: Final = {
+    "delivery_mode": "mode",
+    "durable": "mode",
+    "expiration": "ttl_ms",
+    "headers": "properties",
+    "key": "partition_key",
+    "persistent": "mode",
+}
+
+
 def pack_fields(fields: dict[int, Any]) -> bytes | None:
     """Pack properties by their keys, which the caller has checked; None if there are none.
 
@@ -562,7 +573,8 @@ def _pack_properties(headers: MessageHeaders, properties: Mapping[str, PropertyV
     for name, value in headers.items():
         known = _HEADERS.get(name)
         if known is None:
-            raise TypeError(f"a message has no {name!r}")
+            options = MessageHeaders.__annotations__ | MessageOptions.__annotations__
+            raise errors.unexpected("Message", name, options, _OTHER_WORDS)
         if value is not None:
             key, check = known
             fields[key] = check(name, value)

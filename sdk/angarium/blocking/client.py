@@ -26,7 +26,13 @@ from angarium.blocking.reader_group import RangeBatches, ReaderGroup
 from angarium.blocking.subscription import MessageCallback, Subscription
 from angarium.client import client as asynchronous
 from angarium.client import connecting
-from angarium.client.consuming.flow_options import FLOW_WINDOW, FLOW_WINDOW_BYTES, QUEUE, FlowOptions
+from angarium.client.consuming.flow_options import (
+    FLOW_WINDOW,
+    FLOW_WINDOW_BYTES,
+    QUEUE,
+    FlowOptions,
+    consume_options,
+)
 from angarium.client.consuming.range_reader import RANGE_WINDOW, RANGE_WINDOW_BYTES, RangeReader
 from angarium.client.requests import answer
 from angarium.client.subscribing.callbacks import check_threads
@@ -427,7 +433,7 @@ class Client(Closing):
         concurrency = options.pop("concurrency", 1)
         check_threads(callback, concurrency)
         options.setdefault("timeout_s", self._inner._timeout_s)
-        return self._bind(FlowOptions(name=queue, **options), callback, concurrency)
+        return self._bind(consume_options(queue, None, options), callback, concurrency)
 
     def browse(
         self,

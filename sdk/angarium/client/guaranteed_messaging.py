@@ -16,6 +16,7 @@ from angarium.client.consuming.flow_options import (
     TOPIC_ENDPOINT,
     FlowOptions,
     RangeOptions,
+    consume_options,
 )
 from angarium.client.consuming.range_reader import RANGE_WINDOW, RANGE_WINDOW_BYTES, RangeReader
 from angarium.client.consuming.reader_group import LEASE_S
@@ -191,7 +192,7 @@ class GuaranteedMessaging:
             AngariumError: the node refuses, or is not there.
         """
         options.setdefault("timeout_s", self._timeout_s)
-        return Opening(self._flow(FlowOptions(name=queue, callback=callback, **options)))
+        return Opening(self._flow(consume_options(queue, callback, options)))
 
     def browse(
         self,
@@ -474,7 +475,7 @@ class GuaranteedMessaging:
         return shown
 
     async def _change_subscriptions(self, verb: str, queue: str, filters: Sequence[str]) -> None:
-        for some in provisioning.portions(filters):
+        for some in provisioning.portions(provisioning.filters_of(filters)):
             results = await self._ask(provisioning.change_subscriptions(verb, queue, some))
             provisioning.check_results(results)
 

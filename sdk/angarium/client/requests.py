@@ -83,6 +83,8 @@ class Requests:
         """See `Client.request`."""
         if options.get("reply_to") is not None:
             raise errors.invalid("a request chooses reply_to itself")
+        if "timeout" in options:  # The name in asyncio, and no option of a message.
+            raise errors.unexpected("request", "timeout", ["timeout_s"], {})
         deadline = asyncio.get_running_loop().time() + timeout_s
         # Before anything else: the next connection has another inbox.
         await self._publisher.connected(len(payload), timeout_s)

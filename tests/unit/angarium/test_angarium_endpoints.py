@@ -87,6 +87,42 @@ def test_a_lone_filter_of_a_queue_is_one_filter_and_not_its_characters() -> None
     assert options.arguments("q")["attributes"] == {"subscriptions": ["orders/>"]}
 
 
+@pytest.mark.parametrize("filters", [b"orders/>", ["a", None], 7, None])
+def test_what_is_no_filter_is_refused_with_what_it_is(filters: Any) -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        with pytest.raises(
+            errors.InvalidRequestError, match="a filter is text, and filters are a list of them"
+        ):
+            await call(node, Calls(node).create_queue("q", subscriptions=filters))
+        with pytest.raises(
+            errors.InvalidRequestError, match="a filter is text, and filters are a list of them"
+        ):
+            await call(node, Calls(node).add_queue_subscription("q", filters))
+        assert node.asked == []
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        ("prefetch", "; did you mean 'window'?"),
+        ("timeout", "; did you mean 'timeout_s'?"),
+        ("subscription", "; did you mean 'subscriptions'?"),
+        ("browse", ""),
+        ("name", ""),
+    ],
+)
+def test_consume_refuses_an_argument_that_it_does_not_have_as_its_own(name: str, question: str) -> None:
+    async def test() -> None:
+        with pytest.raises(TypeError) as caught:
+            Calls(SpokenNode()).consume("q", **{name: 5})  # type: ignore[arg-type]
+        assert str(caught.value) == f"consume() got an unexpected keyword argument {name!r}{question}"
+
+    run(test())
+
+
 def test_a_topic_endpoint_is_created_and_both_are_deleted_and_shown() -> None:
     async def test() -> None:
         node = SpokenNode()

@@ -206,6 +206,8 @@ def test_a_topic_that_is_no_text_and_a_payload_that_is_no_bytes_are_refused() ->
 
 
 def test_an_unknown_option_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match=r"'ttl'; did you mean 'ttl_ms'\?"):
+        Message("t", ttl=5)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="colour"):
         Message("a", colour="red")  # type: ignore[call-arg]
 

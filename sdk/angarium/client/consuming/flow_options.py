@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from angarium import errors
@@ -38,6 +38,18 @@ FLOW_WINDOW_BYTES_MAX: Final = 1 << 40
 MAX_UNACKED_MAX: Final = 1 << 31
 MAX_MESSAGES_MAX: Final = 1 << 62
 POSITION_MAX: Final = 1 << 62
+
+
+#: What other clients call arguments of `consume`.
+_OTHER_WORDS: Final = {
+    "auto_ack": "ack",
+    "no_ack": "ack",
+    "filter": "selector",
+    "max_in_flight": "window",
+    "prefetch": "window",
+    "prefetch_count": "window",
+    "timeout": "timeout_s",
+}
 
 
 class RangeOptions(NamedTuple):
@@ -148,3 +160,24 @@ class FlowOptions:
             "no_local": self.no_local,
             "max_unacked": self.max_unacked,
         }
+
+
+def consume_options(
+    queue: str, callback: MessageCallback | None, arguments: Mapping[str, Any]
+) -> FlowOptions:
+    """Give the options of `consume`, which are refused by the names that it has.
+
+    Raises:
+        TypeError: there is no such argument; the text says which one may be meant.
+        InvalidRequestError: one is illegal (INVALID_ARGUMENT).
+    """
+    for name in arguments:
+        if name not in _ARGUMENTS:
+            raise errors.unexpected("consume", name, _ARGUMENTS, _OTHER_WORDS)
+    return FlowOptions(name=queue, callback=callback, **arguments)
+
+
+#: The names of what `consume` takes besides queue and callback.
+_ARGUMENTS: Final = [
+    field.name for field in fields(FlowOptions) if field.name not in ("name", "callback", "browse", "range")
+]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from angarium import errors, wire
 from angarium.client.protocol import answers
+from angarium.errors import invalid
 from angarium.wire import malformed
 
 if TYPE_CHECKING:
@@ -103,8 +105,18 @@ def check_results(results: list[tuple[int, str] | None]) -> None:
 
 
 def filters_of(subscriptions: str | Sequence[str]) -> Sequence[str]:
-    """Give the filters that somebody named; a lone text is one, and not its characters, of which `>` is everything."""
-    return [subscriptions] if isinstance(subscriptions, str) else subscriptions
+    """Give the filters that somebody named; a lone text is one, and not its characters, of which `>` is everything.
+
+    Raises:
+        InvalidRequestError: it is neither text nor a sequence of texts (INVALID_ARGUMENT).
+    """
+    if isinstance(subscriptions, str):
+        return [subscriptions]
+    if isinstance(subscriptions, Iterable):
+        filters = list(subscriptions)
+        if all(isinstance(one, str) for one in filters):
+            return filters
+    raise invalid(f"a filter is text, and filters are a list of them: {subscriptions!r:.80}")
 
 
 def portions(filters: Sequence[str]) -> Iterator[Sequence[str]]:
