@@ -1,7 +1,9 @@
-"""Logins that were refused, for the operators: per address, the first one at once and the others once a minute.
+"""Logins that were refused, for the operators: per address, what is new at once and the others once a minute.
 
 A client hears 40101 whatever was wrong. Here is what it was: the events have the codes, the usernames that were tried
-and the address, and nothing that was given as a password. Whoever guesses costs one event a minute, however often.
+and the address, and nothing that was given as a password. New is the first refusal, and a reason that was not told in
+the last minute: who mends one thing after the other sees each. Whoever guesses costs one event a minute, however often,
+and who has ever other reasons a few.
 """
 
 from __future__ import annotations
@@ -29,11 +31,13 @@ UNKNOWN: Final = "an unknown address"
 class _Failures:
     """What an address failed with since the last event."""
 
-    __slots__ = ("count", "due", "names", "reasons")
+    __slots__ = ("count", "due", "names", "reasons", "told")
 
-    def __init__(self, due: float) -> None:
+    def __init__(self, due: float, told: frozenset[str] = frozenset()) -> None:
         #: When the next event is due.
         self.due = due
+        #: Reasons that events told since the last one that was due, which are few.
+        self.told = told
         self.count = 0
         #: (Message VPN, username) in the order of the first attempt; at most NAMES_MAX.
         self.names: dict[tuple[str, str], None] = {}
@@ -66,7 +70,8 @@ class FailedLogins:
         reason = f"{error}"
         if reason in failures.reasons or len(failures.reasons) < NAMES_MAX:
             failures.reasons[reason] += 1
-        if now >= failures.due:
+        is_new = reason not in failures.told and len(failures.told) < NAMES_MAX
+        if is_new or now >= failures.due:
             self._tell(key, failures, now)
 
     def sweep(self, now: float) -> None:
@@ -91,4 +96,5 @@ class FailedLogins:
             count=failures.count,
             usernames=[name for _, name in failures.names],
         )
-        self._of[address] = _Failures(now + EVENT_INTERVAL_S)
+        told = failures.told if now < failures.due else frozenset()
+        self._of[address] = _Failures(now + EVENT_INTERVAL_S, told | frozenset(failures.reasons))

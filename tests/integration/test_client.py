@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +16,24 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from angarium.client.connection.connection import ClientEvent
+
+
+# Who connects.
+
+
+@pytest.mark.parametrize(
+    ("who", "helps"), [({}, True), ({"username": "bob"}, False), ({"password": "x"}, False)]
+)
+def test_who_is_refused_and_gave_no_username_is_told_what_helps(
+    router: Router, who: dict[str, Any], *, helps: bool
+) -> None:
+    async def test() -> None:
+        router.hello_refusals.append(errors.UNAUTHORIZED)
+        with pytest.raises(angarium.UnauthorizedError) as caught:
+            await angarium.connect(router.url, **who)
+        assert ("angarium username update default --set enabled=true" in str(caught.value)) is helps
+
+    run(test())
 
 
 # Publishing.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from angarium.client.client import Client
 from angarium.client.connection.connection import ClientOptions, EventCallback
 from angarium.client.connection.tokens import Tokens
-from angarium.client.protocol.session import KEEPALIVE_MS, Hello
+from angarium.client.protocol.session import DEFAULT_USERNAME, KEEPALIVE_MS, Hello
 from angarium.client.transport.address import DEFAULT_URL
 from angarium.client.transport.credentials import credentials_for
 from angarium.errors import invalid
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from angarium.client.connection.tokens import TokenSource
     from angarium.client.transport.credentials import PathLike
 
-DEFAULT_USERNAME: Final = "default"
 CONNECT_TIMEOUT_S: Final = 10.0
 #: Messages that the router may send ahead of the application: 20 ms of a million messages per second.
 WINDOW_MESSAGES: Final = 20_000

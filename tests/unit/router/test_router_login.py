@@ -8,7 +8,7 @@ import pytest
 
 from angarium import errors, wire
 from cluster.security.passwords import hash_password
-from router.access.failed_logins import ADDRESSES_MAX
+from router.access.failed_logins import ADDRESSES_MAX, NAMES_MAX
 from router.router import SWEEP_INTERVAL_S
 from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
@@ -164,6 +164,25 @@ def test_who_guesses_is_one_event_a_minute_with_count_and_a_few_names(guarded: W
     assert len(_told(guarded)) == 2
     _refused(guarded, address="192.0.2.7", username="again", password="guess")
     assert [event["count"] for event in _told(guarded)] == [1, 39, 1]
+
+
+def test_a_reason_that_is_new_for_an_address_is_told_at_once(guarded: WiredNode) -> None:
+    """Who mends one thing after the other sees what is wrong next."""
+    for wrong in ({"username": "off"}, {"username": "off"}, {"username": "bob"}, {"username": "nobody"}):
+        _refused(guarded, address="127.0.0.7", **wrong)
+        guarded.advance(1)
+    told = [event["text"].partition("; ")[2] for event in _told(guarded)]
+    assert [("40310" in one, "no password" in one, "no such username" in one) for one in told] == [
+        (True, False, False),
+        (True, True, False),
+        (False, False, True),
+    ]
+    assert [event["count"] for event in _told(guarded)] == [1, 2, 1]
+    for number in range(30):
+        _refused(guarded, address="127.0.0.7", username="off", vpn=f"vpn-{number}")
+    assert len(_told(guarded)) <= 3 + NAMES_MAX
+    guarded.advance(61)
+    assert sum(event["count"] for event in _told(guarded)) == 34
 
 
 @pytest.mark.requirement("R284")

@@ -17,7 +17,7 @@ from angarium import errors
 from angarium.client.connection.backoff import EAGER, RELUCTANT, waits
 from angarium.client.connection.tokens import keep_renewed
 from angarium.client.protocol.events import Closed, Event, Opened
-from angarium.client.protocol.session import ClientSession, EgressWindow, Hello, State
+from angarium.client.protocol.session import DEFAULT_USERNAME, ClientSession, EgressWindow, Hello, State
 from angarium.client.transport.address import is_encrypted, parse
 from angarium.client.transport.stream import StreamTransport
 
@@ -58,6 +58,12 @@ _TRANSIENT: Final = (
 _LASTING_FAMILIES: Final = (400, 401, 403)
 #: Ends of an open session after which coming back by itself would be wrong.
 FINAL_ENDS: Final = (errors.DISCONNECTED_BY_OPERATOR, errors.PUT_ASIDE)
+
+#: For who gave no username, and so is `default`, which is let in without a password until any username has one.
+_ANYBODY_ADVICE: Final = (
+    "no username was given: give one with its password ('--user' and '--password-file' of commands); or let in "
+    "'default' from the node's own host: 'angarium username update default --set enabled=true'; events say why"
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -382,7 +388,7 @@ class Connection:
         self._drop()
         error = event.error or errors.error_for(errors.NOT_CONNECTED, f"{self.url}: the router has closed")
         if not was_open:
-            self._attempted.set_result(error)
+            self._attempted.set_result(self._advised(error))
             return
         self._on_event(event)
         if self._is_closed or self.is_leaving:
@@ -391,6 +397,14 @@ class Connection:
             self._task = self._loop.create_task(self._reconnect())
         else:
             self._on_failed(error)
+
+    def _advised(self, error: AngariumError) -> AngariumError:
+        """Say what helps somebody who was refused and has said nothing of who it is."""
+        hello = self._options.hello
+        is_nobody = (hello.username, hello.password, self._options.tokens) == (DEFAULT_USERNAME, None, None)
+        if error.code != errors.UNAUTHORIZED or not is_nobody:
+            return error
+        return errors.error_for(error.code, error.detail, _ANYBODY_ADVICE)
 
     async def _reconnect(self) -> None:
         if self._loop.time() - self._opened_at < BRIEF_S:

@@ -88,11 +88,15 @@ _CLOSED: Final = State.CLOSED
 _SPEAKING: Final = (State.OPEN, State.LEAVING)
 
 
+#: Who connects without a word of who it is.
+DEFAULT_USERNAME: Final = "default"
+
+
 class Hello(NamedTuple):
     """What a client says about itself when it connects; see `angarium.connect`."""
 
     vpn: str = "default"
-    username: str = "default"
+    username: str = DEFAULT_USERNAME
     password: str | None = None
     client_name: str = ""
     local_priority: int = 1
