@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 import click
 
 from cluster.commands.terminal.group import SuggestingGroup
+from cluster.commands.terminal.words import option_meant_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -285,11 +286,16 @@ def _report(code: int, text: str) -> None:
 
 def _usage_text(error: click.UsageError) -> str:
     path = error.ctx.command_path if error.ctx else "angarium"
+    meant = ""
+    if isinstance(error, click.NoSuchOption) and (
+        meant := option_meant_by(error.option_name, _options(error))
+    ):
+        error = click.NoSuchOption(error.option_name, ctx=error.ctx)  # Not what looks alike, too.
     # Click lists the choices of an argument on lines of their own.
     text = _LINE_ENDS.sub(" ", error.format_message())
     if not text.endswith((".", "?", "?)")):
         text += "."
-    text += _where_hint(error)
+    text += f" Did you mean '{meant}'?" if meant else _where_hint(error)
     return f"{text[:1].lower()}{text[1:]} '{path} --help' shows what is possible."
 
 
@@ -297,12 +303,17 @@ def _where_hint(error: click.UsageError) -> str:
     """Say how a command finds its node, to who gave it the option of the other kind of command."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return ""
-    known = {name for parameter in error.ctx.command.params for name in parameter.opts}
+    known = _options(error)
     if error.option_name in ("--url", "--user", "--password-file") and "--admin-url" in known:
         return " Operator commands use --data, or --admin-url for a remote node: 'angarium docs connecting'."
     if error.option_name in ("--admin-url", "--key-file") and "--url" in known:
         return " Client commands use --url: 'angarium docs connecting'."
     return ""
+
+
+def _options(error: click.UsageError) -> set[str]:
+    """Give the options of the command that was used."""
+    return {name for one in error.ctx.command.params for name in one.opts} if error.ctx else set()
 
 
 def _reader_went_away() -> int:

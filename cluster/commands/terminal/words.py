@@ -1,11 +1,14 @@
-"""What other brokers and tools call a command: the word that fingers type, and the commands here that do it.
+"""What other brokers and tools call a command or an option: what fingers type, and what does it here.
 
 A word goes before what merely looks alike: `declare` creates a queue elsewhere, and is four letters from `delete`.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 #: Words inside of a group (`angarium queue edit`) and of `angarium` itself. A group suggests those that it has.
 OF_COMMANDS: Final[dict[str, tuple[str, ...]]] = {
@@ -64,6 +67,7 @@ OF_ANGARIUM: Final[dict[str, tuple[str, ...]]] = {
     "backup": ("spool backup",),
     "binding": ("queue update",),
     "bindings": ("queue show",),
+    "browse": ("queue messages", "consume"),
     "cert": ("keys",),
     "certificate": ("keys",),
     "certificates": ("keys",),
@@ -107,6 +111,9 @@ OF_ANGARIUM: Final[dict[str, tuple[str, ...]]] = {
     "nodes": ("cluster status",),
     "partition": ("queue",),
     "partitions": ("queue",),
+    "passwd": ("username update",),
+    "password": ("username update",),
+    "peek": ("queue messages",),
     "permission": ("acl",),
     "permissions": ("acl",),
     "ping": ("health",),
@@ -145,6 +152,28 @@ OF_ANGARIUM: Final[dict[str, tuple[str, ...]]] = {
     "watch": ("top", "events"),
     "whoami": ("context show",),
 }
+
+#: Options of clients of other brokers, with what says the same here, in the commands that have it.
+OF_OPTIONS: Final[dict[str, str]] = {
+    "--exclusive": "--set access_type=exclusive",
+    "--host": "--url tcp://HOST:PORT",
+    "--partitions": "--set partition_count=N",
+    "--persistent": "--mode persistent",
+    "--port": "--url tcp://HOST:PORT",
+    "--qos": "--mode persistent",
+    "--username": "--user",
+    "-P": "--password-file",
+    "-c": "--count",
+    "-n": "--count",
+    "-p": "--url tcp://HOST:PORT",
+    "-u": "--user",
+}
+
+
+def option_meant_by(option: str, known: Container[str]) -> str:
+    """Give what says the same as an option of other tools, or nothing."""
+    meant = OF_OPTIONS.get(option, "")
+    return meant if meant.partition(" ")[0] in known else ""
 
 
 def meant_by(word: str, known: list[str], *, outermost: bool) -> list[str]:

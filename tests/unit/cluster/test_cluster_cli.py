@@ -245,6 +245,20 @@ def test_what_is_quite_unlike_every_command_gets_no_guess() -> None:
         (["topics"], "Did you mean 'sub' or 'queue list'?"),
         (["list"], "Did you mean 'queue list' or 'client list'?"),
         (["init"], "Did you mean 'up'?"),
+        (["browse", "orders"], "Did you mean 'queue messages' or 'consume'?"),
+        (["passwd", "anna"], "Did you mean 'username update'?"),
+        (
+            ["pub", "a", "b", "--persistent"],
+            "'--persistent'. Did you mean '--mode persistent'? 'angarium pub",
+        ),
+        (["pub", "a", "b", "--qos", "1"], "Did you mean '--mode persistent'?"),
+        (
+            ["queue", "create", "orders", "--partitions", "4"],
+            "'--partitions'. Did you mean '--set partition_count=N'?",
+        ),
+        (["queue", "create", "orders", "--exclusive"], "Did you mean '--set access_type=exclusive'?"),
+        (["sub", "a", "-u", "anna"], "Did you mean '--user'?"),
+        (["queue", "create", "orders", "--url", "x"], "Operator commands use --data"),
     ],
 )
 def test_words_of_other_tools_lead_to_the_commands_that_do_it(
@@ -262,6 +276,9 @@ def test_each_word_leads_to_commands_that_exist() -> None:
         assert [path for path in commands if f"angarium {path}" not in tree] == []
     for word, commands in words.OF_COMMANDS.items():
         assert set(commands) <= last, word
+    options = {name for command in tree.values() for one in command.params for name in one.opts}
+    for meant in words.OF_OPTIONS.values():
+        assert meant.split()[0] in options
 
 
 def test_a_group_without_a_command_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
