@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -309,6 +311,44 @@ def test_closing_without_a_connection_is_bounded(router: Router, caplog: pytest.
     client.close(0.05)
     assert "unsent" in caplog.text
     router.do(router.bind)
+
+
+def test_closing_sends_what_is_queued_behind_a_message_that_was_refused(
+    router: Router, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = blocking.connect(router.url)
+    router.do(router.unbind)
+    wait_until(lambda: not client.connected)
+    router.max_message_bytes, router.rounds, router.retires = 100, 1, False
+    for size in (101, *(3_000 * [1])):
+        client.publish("a", bytes(size))
+    router.do(router.bind)
+    wait_until(lambda: client._fault is not None and client.stats["published_rounds"] == 1)
+    with ThreadPoolExecutor() as pool:
+        closing = pool.submit(client.close, LIMIT_S)
+        wait_until(lambda: client._is_closing)
+        router.retires = True
+        router.send(wire.RETIRED, wire.pack([1]))
+        closing.result(LIMIT_S)
+    assert len(router.rows) == 3_000
+    assert "40007" in caplog.text
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(3)"])
+def test_a_program_that_ends_without_closing_its_client_has_published(router: Router, end: str) -> None:
+    program = f"""
+from angarium import blocking
+client = blocking.connect({router.url!r})
+for number in range(1000):
+    client.publish("a", b"%d" % number)
+{end}
+"""
+    command = [sys.executable, "-W", "default", "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert ended.returncode == (3 if end else 0)
+    assert [row[5] for row in router.rows] == [b"%d" % number for number in range(1000)]
+    assert "was not closed" in ended.stderr
+    assert router.sent_operations()[-1:] == b"B"
 
 
 def test_a_thread_that_closes_a_client_that_is_closing_waits_until_all_has_left(router: Router) -> None:

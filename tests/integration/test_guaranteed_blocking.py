@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -272,6 +274,25 @@ def test_closing_the_client_ends_everything(node: Node, queue: str) -> None:
     assert producer.closed
     with pytest.raises(angarium.ConnectionLostError, match="60002"):
         producer.send(payload=b"", queue=queue)
+
+
+def test_what_a_program_had_in_hand_when_it_ended_without_closing_comes_again(
+    node: Node, client: blocking.Client, queue: str
+) -> None:
+    fill(client, queue, 3)
+    program = f"""
+from angarium import blocking
+flow = blocking.connect({node.url!r}).consume({queue!r})
+for _ in range(2):
+    message = flow.receive(timeout_s={LIMIT_S})
+raise LookupError("in the middle of the second one")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert "LookupError: in the middle" in ended.stderr
+    with client.consume(queue) as flow:
+        assert [flow.receive(LIMIT_S).payload for _ in range(2)] == [b"1", b"2"]
 
 
 def test_a_thread_goes_on_over_a_reconnect(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -12,12 +12,14 @@ import logging
 import math
 import threading
 import time
+import warnings
 from collections import deque
 from concurrent.futures import Future
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from angarium import errors, tracing
+from angarium.blocking import leaving
 from angarium.blocking.flow import Flow, SharedReader
 from angarium.blocking.portal import Closing, Mirrored, Portal, opens, waits
 from angarium.blocking.portions import portions
@@ -103,6 +105,7 @@ class Client(Closing):
         except BaseException:
             self._portal.stop()
             raise
+        leaving.opened(self)
 
     name = Mirrored[str]()
     """The client's name at the router, its own or the one that the router made."""
@@ -538,6 +541,21 @@ class Client(Closing):
         for reader in list(self._flows):
             reader.accept_handed()
         try:
+            self._end(timeout_s)
+        finally:
+            for subscription in list(self._subscriptions):
+                subscription._threads.join(timeout_s)
+            for reader in list(self._flows):
+                reader.threads.join(timeout_s)
+            self._portal.stop()
+
+    def _end(self, timeout_s: float) -> None:
+        """Send what is queued, and let go of the connection."""
+        leaving.closed(self)
+        fault, self._fault = self._fault, None
+        if fault is not None:
+            _logger.warning("%s closes; a message that it had queued was not sent: %s", self.name, fault)
+        try:
             if not self.closed:
                 self._cross([], wait_s=timeout_s)
         except errors.AngariumError as error:
@@ -546,11 +564,17 @@ class Client(Closing):
             self._portal.call(self._inner.close(timeout_s))
         finally:
             self._ended.set()
-            for subscription in list(self._subscriptions):
-                subscription._threads.join(timeout_s)
-            for reader in list(self._flows):
-                reader.threads.join(timeout_s)
+
+    def _leave(self, timeout_s: float) -> None:
+        """Do so for a program that ends: what it has in hand is not accepted, and nobody waits for callbacks."""
+        if self._portal.is_foreign or self._is_closing:
+            return
+        self._is_closing = True
+        try:
+            self._end(timeout_s)
+        finally:
             self._portal.stop()
+        warnings.warn(f"{self} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         return repr(self._inner)
