@@ -213,7 +213,7 @@ class Requests:
             told = {"mode": "direct", "reply_to": inbox, "correlation_id": correlation_id}
             return options.row(target.name, payload, client.attached.name, **told)
 
-        correlation_id = client.request(row_of, partial(tell, answer))
+        give_up = client.request(row_of, partial(tell, answer))
         self._touched()
         try:
             async with asyncio.timeout(wait_s):
@@ -221,7 +221,7 @@ class Requests:
         except TimeoutError:
             raise error_for(errors.TIMEOUT, f"no reply to {target.name!r} within {wait_s:g} s") from None
         finally:
-            client.replies.give_up(correlation_id)
+            give_up()
         return web.Response(body=row[5], headers=headers_of(row))
 
     # -- queues ----------------------------------------------------------------------------------------------

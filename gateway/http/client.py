@@ -158,8 +158,10 @@ class HttpClient:
         is_reading = any(not reader.is_idle for reader in self.readers.values())
         return not (self.users or self._unstored or self._held or self._entering or is_reading)
 
-    def request(self, row_of: Callable[[str, str], Row], done: Replied) -> str:
-        """Publish a request, made with reply topic and correlation id; gives that id. See `publish`.
+    def request(self, row_of: Callable[[str, str], Row], done: Replied) -> Callable[[], None]:
+        """Publish a request, made with reply topic and correlation id; see `publish`.
+
+        Gives what is called when nobody waits for the reply any more: a request that has not left is not published.
 
         Raises:
             AngariumError: it cannot be published, or too many wait.
@@ -177,8 +179,17 @@ class HttpClient:
         except errors.AngariumError:
             self.replies.give_up(correlation_id)
             raise
-        self.publish(row, lambda error: None if error is None else self.replies.fail(correlation_id, error))
-        return correlation_id
+
+        def left(error: AngariumError | None) -> None:
+            if error is not None:
+                self.replies.fail(correlation_id, error)
+
+        def give_up() -> None:
+            if self.replies.give_up(correlation_id):
+                self.withdraw(left)
+
+        self.publish(row, left)
+        return give_up
 
     def subscribe(self, filters: Sequence[str], done: Done) -> None:
         """Have what filters match come to the process; `unsubscribe` follows, also if one is refused."""

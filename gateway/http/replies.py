@@ -73,9 +73,9 @@ class Replies:
         self._waiting[correlation_id] = done
         return correlation_id
 
-    def give_up(self, correlation_id: str) -> None:
-        """Wait for a reply no more."""
-        self._waiting.pop(correlation_id, None)
+    def give_up(self, correlation_id: str) -> bool:
+        """Wait for a reply no more; false if nobody did."""
+        return self._waiting.pop(correlation_id, None) is not None
 
     def fail(self, correlation_id: str, error: AngariumError) -> None:
         """Take note that a request could not be published."""

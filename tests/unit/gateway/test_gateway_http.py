@@ -303,6 +303,31 @@ def test_a_message_that_waits_for_room_is_given_up_with_its_request(world: World
     assert told == [*range(50)]
 
 
+def test_a_request_for_whose_reply_nobody_waits_any_more_is_not_published(world: World) -> None:
+    """It was published later, when its caller had been answered with 408, and somebody did what he asked for."""
+    client, answers = world.opened(), list[Any]()
+    given_up = [
+        client.request(
+            lambda inbox, name: Message("ask", b"old", reply_to=inbox, correlation_id=name).row,
+            lambda *answer: answers.append(answer),
+        )
+        for _ in range(100)
+    ]
+    waiting = len(client._held)
+    assert waiting
+    for give_up in given_up:
+        give_up()
+    assert not client._held
+    assert not len(client.replies)
+    client.publish(Message("ask", b"new").row, world.done)
+    while not client.is_idle:
+        world.gateway.settle()
+        world.clients.tick(world.node.now)
+    given_up[-1]()
+    assert world.gateway.carriers.counts()["messages_in"] == 101 - waiting
+    assert not answers
+
+
 def test_what_was_not_stored_is_told_when_the_client_is_over(world: World) -> None:
     client = world.opened()
     client.publish(Message("a", mode="persistent").row, world.done)
