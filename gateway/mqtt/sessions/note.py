@@ -38,6 +38,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     released: list[int] = []
     #: Queues that it shares no more, and of which it still holds something.
     left: list[str] = []
+    #: Up to this position what was published with QoS 2 comes with that again, whatever is subscribed to since.
+    exact: int = 0
 
 
 _decode_state: Final = msgspec.msgpack.Decoder(State).decode

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from angarium import errors
 from angarium.errors import error_for
 from angarium.trie import FilterTrie, Walk
+from gateway.attached import nothing
 from gateway.mqtt.codec import publish
 from gateway.mqtt.codec.acknowledge import PubRel
 from gateway.mqtt.codec.errors import ReasonCode
@@ -57,6 +58,8 @@ class Outgoing:
         "_trie",
         "_unacknowledged",
         "_walk",
+        "_was_exact",
+        "exact",
         "is_put_off",
     )
 
@@ -77,6 +80,10 @@ class Outgoing:
         self._walk: tuple[str, Walk[MqttSubscription]] | None = None
         #: Whether `go_on` has something to do in the next turn.
         self.is_put_off = False
+        #: Up to this position what was published with QoS 2 comes with that, whatever is subscribed to since.
+        self.exact = 0
+        #: Whether a subscription with QoS 2 has ended here: what comes again after that was sent before it.
+        self._was_exact = False
         self._unacknowledged = Unacknowledged()
         #: Those that wait, the oldest first: the first one for its packet identifier.
         self._held: list[Came] = []
@@ -108,6 +115,15 @@ class Outgoing:
             self._special -= 1
             if not self._special:
                 self._trie = self._walk = None
+        if subscription.options.qos > 1:
+            self._was_exact = True
+            self._keep_exact(self._unacknowledged.last_exact)
+
+    def _keep_exact(self, position: int) -> None:
+        """Remember what was sent with QoS 2: if it came again with less, its client would take it twice."""
+        if position > self.exact:
+            self.exact = position
+            self._keeping.after(nothing, 0.0)
 
     # -- messages --------------------------------------------------------------------------------------------
 
@@ -129,9 +145,10 @@ class Outgoing:
             self._attached.accept(out.window, out.position)
             out.window.take(1, out.size_bytes)
 
-    def keep_by(self, keeping: Keeping, released: Sequence[int]) -> None:
+    def keep_by(self, keeping: Keeping, released: Sequence[int], exact: int) -> None:
         """Remember what is released, and go on with what was on an earlier connection."""
         self._keeping = keeping
+        self.exact = exact
         self._unacknowledged.load(released)
 
     def resume(self, now: float) -> None:
@@ -277,6 +294,9 @@ class Outgoing:
         if topic is None:
             self._finish(came)
             return []
+        if granted < 2 and (came.position <= self.exact or (came.is_again and self._was_exact)):
+            granted = 2
+            self._keep_exact(came.position)
         packet = packet_of(
             came, topic, self._receiver, extra, self._host, keeps_retain=keeps_retain, granted=granted
         )

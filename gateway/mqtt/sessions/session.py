@@ -198,12 +198,12 @@ class Session:
         self._own = Own(self._attached, self._name, self._wake, self._may_store, self._cannot_store)
         self._received = Received(self._note, self._own, self._owner.answer)
         self._wake_for(self.received.load(state.next_sequence, state.received, now))
-        self.outgoing.keep_by(self._note, state.released)
+        self.outgoing.keep_by(self._note, state.released, state.exact)
 
     def _wish(self) -> dict[str, Any]:
         received, outgoing = self.received, self.outgoing
         left = [] if self._shares is None else self._shares.left
-        state = State(received.next_sequence, received.sequences, outgoing.released, left)
+        state = State(received.next_sequence, received.sequences, outgoing.released, left, outgoing.exact)
         return {"note": pack(state), "done": outgoing.done}
 
     def _remembered(self, now: float) -> None:

@@ -281,6 +281,11 @@ class Unacknowledged:
         """Give a message after its PUBREC."""
         return self._released.get(packet_id)
 
+    @property
+    def last_exact(self) -> int:
+        """Give the highest position that is on its way with QoS 2, before its PUBREC; 0 if none is."""
+        return max([out.position for out in self._out.values() if out.qos > 1], default=0)
+
     def release(self, packet_id: int) -> Released | None:
         """Take the PUBREC of a message; None if it is for nothing that is on its way."""
         out = self._out.pop(packet_id, None)

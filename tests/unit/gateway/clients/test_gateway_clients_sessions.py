@@ -287,6 +287,46 @@ def test_what_was_sent_and_not_acknowledged_comes_again_first_with_dup_and_its_i
     assert payloads(talk) == [("x", first, True), ("y", first + 1, True), ("z", first + 2, False)]
 
 
+@pytest.mark.parametrize("is_early", [True, False])
+@pytest.mark.parametrize("lowering", [Unsubscribe(2, ("a",)), Subscribe(2, (Subscription("a", 1),))])
+def test_what_was_sent_with_qos_2_comes_again_with_that_whatever_is_subscribed_to_since(
+    lowering: Subscribe | Unsubscribe, *, is_early: bool
+) -> None:
+    """It came again with QoS 1, so its client took it for the second time; [MQTT-3.10.4-3] [MQTT-4.4.0-1].
+
+    `is_early`: the subscription ends on the next connection, before what was sent has come again.
+    """
+
+    sent = (4, twice("x")), (5, row("y"))
+
+    def come_back(talk: Conversation) -> Conversation:
+        talk.client.lost("", talk.now)
+        talk = again(talk)
+        talk.welcome()
+        talk.node_does_all()
+        return talk
+
+    def qos_of(talk: Conversation, *earlier: int) -> list[int]:
+        talk.node_brings(*sent, counts=[*earlier])
+        talk.node_does_all()
+        return [one.qos for one in talk.hears() if isinstance(one, Publish)]
+
+    talk = subscribed(Conversation().here(**KEPT[V5]), Subscription("a", 2))
+    assert qos_of(talk, 0, 0) == [2, 1]
+    if is_early:
+        talk = come_back(talk)
+    talk.says(lowering)
+    talk.node_does_all()
+    assert len(talk.hears()) == 1
+    for _ in range(2):
+        if not is_early:
+            talk = come_back(talk)
+        assert qos_of(talk, 1, 1) == [2, 1]
+        is_early = False
+    talk.node_brings((6, twice("z")))
+    assert talk.hears_one().qos == 1, "what is sent after it is as it is granted"
+
+
 def test_options_are_those_of_the_session() -> None:
     talk = Conversation().here(**KEPT[V5])
     subscribed(
