@@ -38,17 +38,23 @@ RESUME_S: Final = 30.0
 JOURNALS_MAX: Final = 10_000
 #: Messages that a stream asks for at once.
 ASKED: Final = 100
-#: Digits of the number of an event: a stream has far fewer of them.
-DIGITS_MAX: Final = 9
+#: Digits of the number of an event.
+DIGITS_MAX: Final = 15
 
 
 class Journal:
-    """What a stream of a queue has sent, in its order, and nobody has said that he has."""
+    """What a stream of a queue has sent, in its order, and nobody has said that he has.
 
-    def __init__(self, owner: Owner, stream: Stream) -> None:
-        self.name: Final = secrets.token_urlsafe(9)
+    One that goes on where another has ended has the name of that, and counts on: who hears nothing of it before its
+    connection breaks comes again with the id of an event before, and misses nothing.
+    """
+
+    def __init__(self, owner: Owner, stream: Stream, name: str = "", read: int = 0) -> None:
+        self.name: Final = name or secrets.token_urlsafe(9)
         self.owner: Final = owner
         self.stream: Final = stream
+        #: How many events of this name were read before, and those behind them.
+        self.read: Final = read
         self.sent: list[Taken] = []
 
 
@@ -118,10 +124,9 @@ class Events:
     ) -> web.StreamResponse:
         """Send messages of a queue, after those that were sent behind a last event; what came before it is accepted."""
         owner = client.owner(queue)
-        unread = self._resume(last, owner)
         response, stream, over = await self._begin(request, client)
         reader = client.reader(queue, self._clients.receipts)
-        journal = self._journals_add(Journal(owner, stream))
+        journal, unread = self._resume(last, owner, stream)
         try:
             self._put(journal, unread)
             async with asyncio.timeout(None) as limit:
@@ -169,9 +174,10 @@ class Events:
     def _put(self, journal: Journal, taken: Sequence[Taken]) -> None:
         now = time.monotonic()
         for one in taken:
-            self._clients.receipts.extend(one.receipt, inf)
             journal.sent.append(one)
-            name = f"{journal.name}.{len(journal.sent)}"
+            if not self._clients.receipts.extend(one.receipt, inf):
+                continue  # it is the queue's again, and keeps its number
+            name = f"{journal.name}.{journal.read + len(journal.sent)}"
             more: dict[str, Any] = {"delivery_count": one.attempts + 1, "stored_ms": one.stored_ms}
             journal.stream.put(event_of(one.row, name, **more), now)
 
@@ -186,27 +192,32 @@ class Events:
         until = time.monotonic() + RESUME_S
         for one in journal.sent:
             self._clients.receipts.extend(one.receipt, until)
-        asyncio.get_running_loop().call_later(RESUME_S, self._journals.pop, journal.name, None)
+        asyncio.get_running_loop().call_later(RESUME_S, self._forget, journal)
         self._touched()
 
-    def _resume(self, last: str, owner: Owner) -> list[Taken]:
-        """Accept what an event stands for, and give what was sent behind it; nothing if that stream is not known.
+    def _forget(self, journal: Journal) -> None:
+        if self._journals.get(journal.name) is journal:
+            del self._journals[journal.name]
 
-        That is kept for who comes again still: this client may be gone before anything is sent.
+    def _resume(self, last: str, owner: Owner, stream: Stream) -> tuple[Journal, list[Taken]]:
+        """Accept what an event stands for; gives the journal of a stream, and what it sends first: all behind that.
+
+        A new one, and nothing, if that event is not known.
         """
         name, _, number = last.rpartition(".")
-        journal = self._journals.get(name)
+        before = self._journals.get(name)
         is_number = number.isascii() and number.isdigit() and len(number) <= DIGITS_MAX
-        if journal is None or journal.owner != owner or not is_number:
-            return []
+        if before is None or before.owner != owner or not is_number:
+            return self._journals_add(Journal(owner, stream)), []
         del self._journals[name]
-        journal.stream.end(error_for(errors.TAKEN_OVER, "its client has come again"))
-        read, unread = journal.sent[: int(number)], journal.sent[int(number) :]
-        journal.sent = []
+        before.stream.end(error_for(errors.TAKEN_OVER, "its client has come again"))
+        count = min(max(0, int(number) - before.read), len(before.sent))
+        read, unread = before.sent[:count], before.sent[count:]
+        before.sent = []
         now = time.monotonic()
         for one in read:
             self._clients.receipts.settle(one.receipt, wire.OUTCOME_ACCEPTED, now)
-        return [one for one in unread if self._clients.receipts.extend(one.receipt, now + RESUME_S)]
+        return self._journals_add(Journal(owner, stream, name, before.read + count)), unread
 
 
 def tell(future: asyncio.Future[Any], value: Any, error: AngariumError | None) -> None:

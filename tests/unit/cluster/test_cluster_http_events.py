@@ -180,6 +180,44 @@ def test_what_comes_in_the_moment_in_which_a_stream_of_a_queue_ends_is_not_kept_
     assert world.attached.settled == [(7, wire.OUTCOME_FAILED)]
 
 
+def test_who_comes_again_and_is_gone_before_he_reads_comes_again_with_the_same_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was sent behind it came only when its lease was over, behind newer messages and as one that had failed."""
+    outlets: list[FakeOutlet] = []
+
+    async def begin(_request: Any, _headers: Any) -> Any:
+        outlets.append(FakeOutlet())
+        return FakeResponse(), outlets[-1]
+
+    monkeypatch.setattr(outlet, "begin", begin)
+    world = World()
+
+    async def stream(last: str, *positions: int) -> list[str]:
+        """Have a stream, messages that come meanwhile, and its connection break; gives the ids of its events."""
+        asked = asyncio.ensure_future(world.events.of_queue(world.request, world.client, "q", last))
+        await asyncio.sleep(0.01)
+        for position in positions:
+            world.bring(position)
+            await asyncio.sleep(0.01)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        return [line[4:] for line in outlets[-1].sent.decode().splitlines() if line.startswith("id: ")]
+
+    async def run() -> None:
+        first = await stream("", 1, 2, 3)
+        assert len(first) == 3
+        for _ in range(2):  # nothing of it was read, and it breaks for a second time
+            assert await stream(first[0]) == first[1:]
+        assert world.attached.settled == [(1, wire.OUTCOME_ACCEPTED)]
+        assert len(await stream(first[1], 4)) == 2
+        await stream("nobody.9")
+        assert world.attached.settled[1:] == [(2, wire.OUTCOME_ACCEPTED)]
+
+    asyncio.run(run())
+
+
 def test_what_streams_of_queues_have_sent_is_forgotten_in_time_without_another_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
