@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cluster.http.role import HttpRuntime
     from gateway.http.client import Done, HttpClient
     from gateway.http.clients import Clients
+    from gateway.http.credentials import Credentials
     from gateway.http.queues import Owner, Reader, Taken
 
 #: How long a message may wait for room, and for the node to store it; whether it is stored is not known then.
@@ -103,9 +104,8 @@ class Requests:
         last = target.query.pop("last_event_id", "") or request.headers.get("Last-Event-ID", "")
         options = Options(request.headers.items(), target.query)
         credentials = credentials_of(request.headers.get("Authorization"), options.vpn, address)
-        client = self._clients.find(credentials, time.monotonic())
+        client = await self._client_of(credentials)
         with _Using(client):
-            await self._enter(client)
             if target.verb is Verb.EVENTS:
                 return await self._stream(request, client, target, last)
             if target.verb is Verb.RECEIVE:
@@ -123,6 +123,19 @@ class Requests:
                 return await self._publish(client, row, target, options)
 
     # -- clients ---------------------------------------------------------------------------------------------
+
+    async def _client_of(self, credentials: Credentials) -> HttpClient:
+        """Give the client of a request, when it is let in."""
+        client = self._clients.find(credentials, time.monotonic())
+        try:
+            with _Using(client):
+                await self._enter(client)
+        except errors.AngariumError:
+            before = self._clients.go_back(client, credentials, time.monotonic())
+            if before is None:
+                raise
+            return before
+        return client
 
     async def _enter(self, client: HttpClient) -> None:
         """Wait until it is let in."""

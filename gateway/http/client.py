@@ -81,6 +81,8 @@ class HttpClient:
         self.state = ClientState.GREETING
         #: Why it is over.
         self.error: AngariumError | None = None
+        #: Until it is let in, the one that it is to follow.
+        self.before: HttpClient | None = None
         #: Requests that are at work with it, and since when there are none.
         self.users = 0
         self.idle_since = 0.0
@@ -104,6 +106,11 @@ class HttpClient:
     def is_joined(self) -> bool:
         """Whether new requests may join it."""
         return self.state is not ClientState.OVER and not self.is_last
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether new requests may join it, and need not wait."""
+        return self.state is ClientState.OPEN and not self.is_last
 
     @property
     def is_full(self) -> bool:
@@ -261,7 +268,7 @@ class HttpClient:
 
     def welcomed(self, welcome: AttachedWelcome, _now: float) -> None:
         """It is let in."""
-        self.state = ClientState.OPEN
+        self.state, self.before = ClientState.OPEN, None
         self._inbox, self._username = welcome.inbox, welcome.username
         self._let_in(None)
 

@@ -2,7 +2,8 @@
 
 A client serves requests with its credentials from one address for a minute; then the next request logs in anew, so that
 a password that was changed is of no use for longer than that. It leaves when its last request is done, or when nobody
-has asked for a while. Passwords are kept as keyed hashes, under a key that nobody has beside this process.
+has asked for a while. If its username may have no other one beside it, it goes on: limits are judged behind the
+password. Passwords are kept as keyed hashes, under a key that nobody has beside this process.
 
 Decides and keeps; time is a parameter.
 """
@@ -92,16 +93,40 @@ class Clients:
             return known.client
         if len(self._all) >= CLIENTS_MAX:
             raise errors.error_for(errors.TOO_MANY_CLIENTS, f"{CLIENTS_MAX:,} clients of HTTP are here")
-        if known is not None:
-            for reader in known.client.readers.values():
-                reader.is_last = True
+        before = None if known is None else self._end_before(known.client)
         client = HttpClient(self._waiting, self._readings.setdefault(mark, {}))
+        client.before = before
         client.idle_since = now
         client.attached = self._attach(client, credentials.login(), credentials.vpn, now)
         self._known[mark] = _Known(client, now + LOGIN_S)
         self._all[client] = None
         self.logins += 1
         return client
+
+    def _end_before(self, client: HttpClient) -> HttpClient | None:
+        """Have a client followed by another one: at once, if nobody needs it. Gives the one that still serves."""
+        if not client.is_serving:
+            return client.before
+        if client.is_idle:
+            client.leave()
+            del self._all[client]
+            return None
+        for reader in client.readers.values():
+            reader.is_last = True
+        return client
+
+    def go_back(self, client: HttpClient, credentials: Credentials, now: float) -> HttpClient | None:
+        """Have the one before serve on whose follower is one too many for its username; None if there is none."""
+        before = client.before
+        refusal = client.error
+        if refusal is None or refusal.code != errors.TOO_MANY_CONNECTIONS:
+            return None
+        if before is None or not before.is_serving:
+            return None
+        for reader in before.readers.values():
+            reader.is_last = False
+        self._known[self._mark(credentials)] = _Known(before, now + LOGIN_S)
+        return before
 
     def _mark(self, credentials: Credentials) -> bytes:
         digest = hashlib.blake2b(key=self._key, digest_size=32)
@@ -122,7 +147,11 @@ class Clients:
         for client in [one for one in self._all if self._is_done(one, now)]:
             client.leave()
             del self._all[client]
-        self._known = {mark: one for mark, one in self._known.items() if one.client in self._all}
+        self._known = {
+            mark: one
+            for mark, one in self._known.items()
+            if one.client in self._all or one.client.before in self._all
+        }
         self._readings = {
             mark: readers for mark, readers in self._readings.items() if readers or mark in self._known
         }

@@ -14,7 +14,7 @@ from angarium.message import Message, Row
 from angarium.trace_context import CONTEXTS
 from gateway.carrier import BACKOFF_MAX_S
 from gateway.http.client import ClientState, HttpClient
-from gateway.http.clients import CLIENTS_MAX, IDLE_S, LOGIN_S, Clients
+from gateway.http.clients import CLIENTS_MAX, IDLE_S, LOGIN_S, LOOK_S, Clients
 from gateway.http.credentials import Credentials, credentials_of
 from gateway.http.messages import Options, headers_of, json_of
 from gateway.http.queues import Receiver
@@ -168,7 +168,9 @@ class World:
     """Clients of HTTP at a router."""
 
     def __init__(self) -> None:
-        self.node = NodeOfGateways(1, snapshot(("username", "default", "default", {})))
+        one = ("profile", "default", "one", {"max_connection_count_per_client_username": 1})
+        single = ("username", "default", "single", {"client_profile": "one"})
+        self.node = NodeOfGateways(1, snapshot(("username", "default", "default", {}), one, single))
         self.gateway = WiredGateway(self.node)
         self.clients = Clients(
             lambda guest, login, vpn, now: self.gateway.carriers.attach(vpn, guest, login, now)
@@ -178,8 +180,8 @@ class World:
     def find(self, password: str | None = None, username: str = "default") -> HttpClient:
         return self.clients.find(Credentials("default", username, password, "127.0.0.1"), self.node.now)
 
-    def opened(self) -> HttpClient:
-        client = self.find()
+    def opened(self, username: str = "default") -> HttpClient:
+        client = self.find(username=username)
         self.gateway.settle()
         assert client.state is ClientState.OPEN
         return client
@@ -209,6 +211,55 @@ def test_requests_with_the_same_credentials_are_one_client_for_a_minute(world: W
     client.idle_since = world.node.now - IDLE_S
     world.clients.tick(world.node.now)
     assert is_over(client)
+
+
+def test_a_username_with_one_connection_logs_in_anew_each_minute(world: World) -> None:
+    """The client of the minute before was there for 20 s more, and all requests were refused until it left."""
+    client = world.opened("single")
+    for _ in range(3):
+        world.node.now += LOGIN_S
+        before, client = client, world.opened("single")
+        assert client is not before
+        assert is_over(before)
+        world.clients.tick(world.node.now)
+        assert len(world.clients) == 1
+
+
+def test_a_client_that_is_at_work_serves_on_if_its_username_may_have_no_other_one(world: World) -> None:
+    """Beside a stream of events, which does not end, all else of the username was refused from its second minute on."""
+    client = world.opened("single")
+    client.users = 1
+    credentials = Credentials("default", "single", None, "127.0.0.1")
+    for _ in range(3):
+        world.node.now += LOGIN_S
+        refused = world.find(username="single")
+        world.gateway.settle()
+        assert refused.error
+        assert refused.error.code == errors.TOO_MANY_CONNECTIONS
+        world.node.now += LOOK_S
+        world.clients.tick(world.node.now)
+        again = world.find(username="single")
+        world.gateway.settle()
+        for one in (refused, again):
+            assert world.clients.go_back(one, credentials, world.node.now) is client
+        assert world.find(username="single") is client
+    world.node.now += LOGIN_S
+    client.ended(errors.error_for(errors.DISCONNECTED_BY_OPERATOR), world.node.now)
+    assert world.clients.go_back(refused, credentials, world.node.now) is None
+    world.clients.tick(world.node.now)
+    world.node.now += LOOK_S
+    world.clients.tick(world.node.now)
+    assert not world.clients._known
+
+
+def test_who_is_refused_for_another_reason_does_not_go_on_with_an_earlier_client(world: World) -> None:
+    client = world.opened("single")
+    client.users = 1
+    world.node.now += LOGIN_S
+    refused = world.find(username="single")
+    refused.refused(errors.error_for(errors.UNAUTHORIZED), world.node.now)
+    credentials = Credentials("default", "single", None, "127.0.0.1")
+    assert world.clients.go_back(refused, credentials, world.node.now) is None
 
 
 def test_a_queue_that_an_earlier_client_reads_is_read_through_it_until_it_is_done(world: World) -> None:
