@@ -144,6 +144,19 @@ def test_a_changed_acl_profile_holds_for_clients_that_are_connected(node: Node) 
         assert b"denied for sure" not in seen
 
 
+def test_subscriptions_that_there_are_outlive_a_changed_acl_profile(node: Node) -> None:
+    acl = ("acl", "update", "most", "--vpn", "orders", "--set")
+    with alice(node, "publisher") as theirs, alice(node, "listener") as listener:
+        assert not listener.subscribe("open/#")[0].is_failure
+        node.run(*acl, "subscribe_topic_default=disallow", "--set", "subscribe_topic_exceptions=other/>")
+        try:
+            assert listener.subscribe("open/more")[0].value == ReasonCode.NOT_AUTHORIZED
+            theirs.publish("open/1", b"still")
+            assert listener.receive().payload == b"still"
+        finally:
+            node.run(*acl, "subscribe_topic_default=allow", "--set", "subscribe_topic_exceptions=secret/>")
+
+
 def denied_of(theirs: Paho, node: Node) -> int:
     """Publish something, and give how often that was denied so far."""
     theirs.publish("open/2", b"another")
