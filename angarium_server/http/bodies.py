@@ -38,10 +38,13 @@ async def read_bytes(request: BaseRequest, bytes_max: int, timeout_s: float) -> 
     """Give the body as it is.
 
     Raises:
-        InvalidRequestError: it is too large (41301), or ends too early (40018).
+        InvalidRequestError: it is too large (41301), compressed on its way (41501), or ends too early (40018).
         TimeoutExpiredError: it does not arrive (40801).
     """
-    if (request.content_length or 0) > bytes_max:
+    length = request.content_length
+    if length is None:
+        _check_coding(request)
+    elif length > bytes_max:
         raise _too_large(bytes_max)
     content = request.content
     if content.is_eof() and content.exception() is None:
@@ -57,6 +60,14 @@ async def read_bytes(request: BaseRequest, bytes_max: int, timeout_s: float) -> 
     except TimeoutError:
         detail = f"the request has not arrived within {timeout_s:g} s"
         raise errors.error_for(errors.TIMEOUT, detail, "send it whole") from None
+
+
+def _check_coding(request: BaseRequest) -> None:
+    """Refuse what would have to be unpacked: `aiohttp` undoes the chunks alone (RFC 9112, section 6.1)."""
+    coding = request.headers.get("Transfer-Encoding", "chunked")
+    if coding.strip().lower() != "chunked":
+        detail = f"its transfer coding is {coding[:50]!r}"
+        raise errors.error_for(errors.UNSUPPORTED_MEDIA_TYPE, detail, "send it as it is, or chunked")
 
 
 def _call_for(request: BaseRequest) -> None:

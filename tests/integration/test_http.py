@@ -284,6 +284,14 @@ def test_a_body_that_is_too_large_or_too_slow_is_refused(node: Node, web: Web) -
     assert b"400" in received(made)
 
 
+def test_a_body_that_is_compressed_on_its_way_is_refused(node: Node) -> None:
+    """It was stored as it came, and nothing of the message said that it was compressed."""
+    head = b"POST /v1/topics/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+    chunks = b"\r\n\r\n2\r\nab\r\n0\r\n\r\n"
+    assert b" 204 " in received(raw(node, head + b"Chunked" + chunks))
+    assert b"41501" in received(raw(node, head + b"gzip, chunked" + chunks))
+
+
 def test_bodies_on_their_way_in_take_bounded_room(node: Node, web: Web) -> None:
     head = b"POST /v1/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
     slow = [raw(node, head) for _ in range(11)]
