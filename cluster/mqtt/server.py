@@ -427,10 +427,17 @@ class MqttServer:
             self._memory_at = now + min(SWEEP_S, self._memory.wait_s)
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
-            for delivering in self._deliveries.values():
-                delivering.sweep(now)
+            self._sweep(now)
         due = min(self._deadlines.next, self._wakes.next, self._sweep_at, self._memory_at)
         self._due_at = max(due, self._look_at)
+
+    def _sweep(self, now: float) -> None:
+        """Forget topics that nobody publishes to, and Message VPNs in which nobody has subscribed to anything."""
+        for vpn, delivering in [*self._deliveries.items()]:
+            delivering.sweep(now)
+            if delivering.is_idle and self._readings[vpn].is_idle:
+                del self._deliveries[vpn], self._readings[vpn]
+        self._held = {reason: held for reason, held in self._held.items() if held}
 
     def _look_at_client(self, client: Client, now: float) -> float:
         """Have a client do what is due; gives its next deadline."""

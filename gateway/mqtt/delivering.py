@@ -211,6 +211,11 @@ class Delivering:
         had_many = self._turn_copies >= TURN_COPIES and self._turn_rows >= TURN_ROWS
         return had_many or self._fan_out.is_over
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there are no subscriptions, and nothing waits."""
+        return not (self._fan_out or self.waiting or self._left)
+
     def behind(self, then: Callable[[float], None], now: float) -> None:
         """Call this when all rows are delivered that came before, with the time."""
         if self.waiting:

@@ -180,6 +180,11 @@ class Readings:
         self._released: list[MqttSubscription] = []
         delivering.on_retained = self._note
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is read for anybody."""
+        return not (self._of or self._released)
+
     def begin(self, subscriptions: Sequence[MqttSubscription]) -> None:
         """Read for subscriptions that have just come into force."""
         for subscription in subscriptions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -19,12 +20,15 @@ from cluster.mqtt.crowd import NEVER, STALE_MAX, Deadlines
 from cluster.mqtt.role import MqttRuntime, of_mqtt
 from cluster.mqtt.server import LOOK_S, SWEEP_S, MqttServer, door_limits, settings_of
 from cluster.roles.role import InForce
+from gateway.mqtt.codec.subscribe import Subscription
+from gateway.mqtt.delivering import MqttSubscription
 from router.ground.config import Identity
 
 if TYPE_CHECKING:
     from angarium.errors import AngariumError
     from angarium_server.process import Process
     from gateway.mqtt.clients.client import Client
+    from gateway.mqtt.delivering import MqttReceiver
 
 
 class Idle:
@@ -91,6 +95,33 @@ def test_a_fault_in_what_is_due_of_a_client_costs_that_client_only(tmp_path: Pat
     server.close()
     process.close()
     assert woken.codes == late.codes == looking.codes == [errors.INTERNAL]
+
+
+def test_a_message_vpn_without_subscriptions_costs_no_turn_any_more(tmp_path: Path) -> None:
+    """What was delivered in it stayed for as long as the process, whether the Message VPN did or not."""
+    (tmp_path / "mqtt.json").write_bytes(msgspec.json.encode(told()))
+    process = Idle(tmp_path)
+    server = MqttServer(cast("Process", process))
+
+    def subscribed(vpn: str) -> MqttSubscription:
+        receiver = SimpleNamespace(vpn=vpn, name="c", version=5, packet_bytes_max=0)
+        subscription = MqttSubscription(cast("MqttReceiver", receiver), Subscription("a/#"))
+        server.add(subscription)
+        return subscription
+
+    made = [subscribed(f"v{number}") for number in range(3)]
+    server._held[lambda _vpn: True, "v0"] = {}
+    server.remove(made[0])
+    server.forget(made[1].receiver, {"a/#": made[1]})
+    now = time.monotonic()
+    for turn in range(1, 4):
+        server.tick(now + turn * SWEEP_S)
+    assert [*server._deliveries] == [*server._readings] == ["v2"]
+    assert not server._held
+    subscribed("v0")
+    assert [*server._deliveries] == ["v2", "v0"]
+    server.close()
+    process.close()
 
 
 @pytest.mark.parametrize(
