@@ -202,9 +202,7 @@ class _Run:
         batch = plan.batches[number]
         parts = [self._part(plan, batch, file) for file in batch.files]
         rows = reduce(lambda one, two: one.unionAll(two), parts).drop(AT)
-        options = {"sinkId": plan.sink, "batchId": str(number), **self._job.options}
-        if self._job.queue is not None:
-            options["queue"] = self._job.queue
+        options = sink_options(self._job, plan, number)
         if self._job.topic_prefix:
             from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
@@ -248,6 +246,14 @@ class _Run:
         keys = (F.col("_metadata.file_name").alias("file"), slice_column(slice_us).alias("slice"))
         found = rows.groupBy(*keys).agg(F.count("*").alias("rows"), F.min(AT).alias("at")).collect()
         return replay_plan.ordered(Part(row.file, row.slice, row.rows, row.at or 0) for row in found)
+
+
+def sink_options(job: ReplayJob, plan: Plan, number: int) -> dict[str, str]:
+    """Give the options of the sink for a batch."""
+    from angarium.spark.options import list_text
+
+    found = {"sinkId": plan.sink, "batchId": str(number), **job.options}
+    return found if job.queue is None else found | {"queue": list_text([job.queue])}
 
 
 @contextlib.contextmanager

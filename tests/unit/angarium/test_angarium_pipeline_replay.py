@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from angarium import errors
 from angarium.pipeline import replay_plan
 from angarium.pipeline.dataset.files import LocalFiles
-from angarium.pipeline.replay import ReplayJob
+from angarium.pipeline.replay import ReplayJob, sink_options
 from angarium.pipeline.replay_plan import Batch, Part, Plan
 from angarium.pipeline.selection import Selection, expression_of, moment
+from angarium.spark import options
 from angarium.topic import matches
 
 if TYPE_CHECKING:
@@ -187,3 +188,11 @@ def test_a_replay_that_was_removed_in_part_is_begun_anew(tmp_path: Path) -> None
     with pytest.raises(InterruptedError):
         replay_plan.discard(files, "r")
     assert replay_plan.load(files, "r") is None
+
+
+@pytest.mark.parametrize("queue", ["orders", "a,b", "[x]", " a ", '"q"', "q ö"])
+def test_messages_go_to_the_queue_that_is_named_whatever_is_in_its_name(queue: str) -> None:
+    job = ReplayJob(path="p", queue=queue, options={"url": "tcp://h:1"})
+    read = options.settings(options.WRITE, sink_options(job, Plan("s", None, ()), 7))
+    assert read["queue"] == (queue,)
+    assert (read["sinkId"], read["batchId"], read["url"]) == ("s", 7, ("tcp://h:1",))
