@@ -29,6 +29,8 @@ pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow]
 
 FILES = 5
 ROWS = 50
+#: Each of these characters makes a pattern of a path for readers of Spark.
+ODD = "a [1]{b,c}*?\\d %41#"
 TOPICS = ("orders/eu/1", "orders", "/x", "a b/ö*", "../y", "orders/_us")
 
 
@@ -77,7 +79,7 @@ def messages(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> s
 @pytest.fixture(scope="module")
 def whole(spark: SparkSession, messages: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give an archive of all messages in two batches, which is copied by those who change it."""
-    path = tmp_path_factory.mktemp("whole") / "a"
+    path = tmp_path_factory.mktemp("whole") / ODD
     archive(spark, ArchiveJob(path=str(path), queues=("q",), levels=0), source=FileSource(messages, 3))
     return path
 
@@ -85,7 +87,7 @@ def whole(spark: SparkSession, messages: str, tmp_path_factory: pytest.TempPathF
 @pytest.fixture
 def copied(whole: Path, tmp_path: Path) -> Path:
     """Give a copy of it, checkpoint and all."""
-    return shutil.copytree(whole, tmp_path / "a")
+    return shutil.copytree(whole, tmp_path / ODD)
 
 
 def positions(path: Path) -> list[int]:
@@ -174,7 +176,7 @@ def test_a_merge_that_was_killed_is_finished_and_readers_are_right_meanwhile(
 ) -> None:
     """The job dies after each number of steps of a change that was decided."""
     for steps in short((3,), long=(0, 1, 3, 5)):
-        path = tmp_path / str(steps)
+        path = tmp_path / f"{steps} {ODD}"
         shutil.copytree(whole, path)
         with pytest.raises(KeyboardInterrupt):
             compaction.compact(spark, DyingFiles(path, steps), silent)

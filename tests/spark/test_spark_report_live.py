@@ -131,7 +131,7 @@ def test_old_windows_and_what_is_behind_the_watermark_are_in_the_totals_only(
 @pytest.mark.long  # the stream of a queue goes the same way
 def test_a_stream_of_parquet_is_followed(spark: SparkSession, tmp_path: Path) -> None:
     source, seen = tmp_path / "source", []
-    options = LiveOptions(checkpoint=str(tmp_path / "checkpoint"), trigger_s=None)
+    options = LiveOptions(checkpoint=str(tmp_path / "of [1]{a,b}*?"), trigger_s=None)
 
     def show(tables: Tables, behind: int) -> None:
         totals = tables.cells.agg({"messages": "sum"}).first()
@@ -179,7 +179,7 @@ def test_the_stream_of_a_queue_is_taken_and_a_repeated_batch_counts_once(
 ) -> None:
     angarium.spark.register(spark)
     fill(node, "taken")
-    options, seen = LiveOptions(checkpoint=str(tmp_path), trigger_s=None), []
+    options, seen = LiveOptions(checkpoint=str(tmp_path / "of [1]{a,b}*?"), trigger_s=None), []
     given = {"url": node.url, "queue": "taken"}
     messages = spark.read.format("angarium").options(**given).load()
     once = spark.createDataFrame(messages.collect(), messages.schema)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from angarium import errors
 from angarium.pipeline.dataset import journal
-from angarium.pipeline.dataset.files import files_of, walk
+from angarium.pipeline.dataset.files import files_of, literal, walk
 from angarium.pipeline.failures import spark_errors
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ def read_rows(spark: SparkSession, path: str) -> DataFrame:
     """
     with spark_errors(path):
         reader = spark.read.option("mergeSchema", "true")
-        files = reader.option("recursiveFileLookup", "true").parquet(*archive_paths(spark, path))
+        paths = archive_paths(spark, path)
+        files = reader.option("recursiveFileLookup", "true").parquet(*paths)
         if files.columns and not _NEEDED.issubset(files.columns):
-            files = (
-                spark.read.option("mergeSchema", "true").option("recursiveFileLookup", "false").parquet(path)
-            )
+            reader = spark.read.option("mergeSchema", "true").option("recursiveFileLookup", "false")
+            files = reader.parquet(*paths)
     if not files.columns:
         raise errors.error_for(errors.ARCHIVE_NOT_FOUND, f"{path} holds no messages")
     return files
@@ -70,16 +70,16 @@ def read_rows(spark: SparkSession, path: str) -> DataFrame:
 def archive_paths(spark: SparkSession, path: str) -> list[str]:
     """Give what Spark is to read: the archive, or its files one by one while a change of it is not finished.
 
-    What is no archive has no changes.
+    What is no archive has no changes; what is not there may be a pattern of paths.
     """
     files = files_of(spark, path)
     unfinished = [change for change in journal.changes(files) if not journal.is_done(files, change)]
     if not unfinished:
-        return [path]
+        return [literal(path) if files.exists("") else path]
     sources = (source for change in unfinished for source, _ in change.moves)
     staged = {source for source in sources if files.exists(source)}
     found = journal.visible((entry.path for entry in walk(files)), unfinished, staged)
-    return [files.url(one) for one in found]
+    return [literal(files.url(one)) for one in found]
 
 
 def _columns_in(spark: SparkSession, path: str, paths: list[str]) -> set[str]:

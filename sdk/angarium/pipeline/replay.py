@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from angarium import errors
 from angarium.pipeline import replay_plan
 from angarium.pipeline.archives import read_archive
-from angarium.pipeline.dataset.files import files_of
+from angarium.pipeline.dataset.files import files_of, literal
 from angarium.pipeline.dataset.layout import PRIVATE
 from angarium.pipeline.dataset.progress import silent
 from angarium.pipeline.failures import clear_failure
@@ -213,7 +213,8 @@ class _Run:
         from angarium.spark.schema import NAMES, schema
 
         columns = schema(NAMES).add(AT, "long")
-        rows = self._spark.read.schema(columns).parquet(self._files.url(f"{self._folder}/{ROWS}/{file}"))
+        place = literal(self._files.url(f"{self._folder}/{ROWS}/{file}"))
+        rows = self._spark.read.schema(columns).parquet(place)
         if plan.slice_us is None:
             return rows
         return rows.filter(slice_column(plan.slice_us) == batch.slice)
@@ -242,7 +243,7 @@ class _Run:
     def _parts(self, place: str, slice_us: int | None) -> list[Part]:
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-        rows = self._spark.read.parquet(self._files.url(place))
+        rows = self._spark.read.parquet(literal(self._files.url(place)))
         keys = (F.col("_metadata.file_name").alias("file"), slice_column(slice_us).alias("slice"))
         found = rows.groupBy(*keys).agg(F.count("*").alias("rows"), F.min(AT).alias("at")).collect()
         return replay_plan.ordered(Part(row.file, row.slice, row.rows, row.at or 0) for row in found)

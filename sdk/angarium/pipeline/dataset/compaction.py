@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium.pipeline.dataset import journal
-from angarium.pipeline.dataset.files import walk
+from angarium.pipeline.dataset.files import literal, walk
 from angarium.pipeline.dataset.journal import STAGING, Change
 
 if TYPE_CHECKING:
@@ -107,7 +107,8 @@ def _merge(spark: SparkSession, files: Files, merges: list[Merge]) -> None:
 
 def _write_aside(spark: SparkSession, files: Files, paths: tuple[str, ...], staging: str) -> str:
     """Write some files as one, by queue and position; give its path."""
-    rows = spark.read.option("mergeSchema", "true").parquet(*(files.url(path) for path in paths))
+    places = (literal(files.url(path)) for path in paths)
+    rows = spark.read.option("mergeSchema", "true").parquet(*places)
     rows.coalesce(1).sortWithinPartitions("queue", "partition", "position").write.parquet(files.url(staging))
     (written,) = walk(files, staging)
     return written.path

@@ -10,10 +10,11 @@ that is written.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium import errors
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pyspark.sql import SparkSession
+
+#: What makes a pattern of a path that Spark reads; one that it writes is taken as it is.
+_PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 
 
 class Entry(NamedTuple):
@@ -85,6 +89,11 @@ def files_of(spark: SparkSession, root: str) -> Files:
     if system.getScheme() == "file":
         return LocalFiles(Path(system.makeQualified(path).toUri().getPath()))
     return ClusterFiles(spark, system, system.makeQualified(path))
+
+
+def literal(url: str) -> str:
+    """Give the path of one file or directory as Spark's readers take it, who look for patterns in it."""
+    return _PATTERN.sub(r"\\\g<0>", url)
 
 
 def walk(files: Files, path: str = "") -> Iterator[Entry]:

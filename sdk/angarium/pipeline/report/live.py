@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - the name that every reader of Spark code expects
 
+from angarium.pipeline.dataset.files import literal
 from angarium.pipeline.report.cells import cells, merged, window_start
 from angarium.pipeline.report.facts import facts
 from angarium.pipeline.report.figures import WINDOWS_SHOWN, Tables, causes_of
@@ -199,9 +200,10 @@ class LiveReport:
             return _NOTHING
         if self._state.batch == batch - 1:
             return self._state
-        meta = self._spark.read.schema(_META).parquet(self._place(batch - 1, "meta")).first()
+        meta = self._spark.read.schema(_META).parquet(literal(self._place(batch - 1, "meta"))).first()
         assert meta is not None, "each state has one row of this"
-        parts = {name: self._spark.read.parquet(self._place(batch - 1, name)) for name in _PARTS}
+        places = {name: literal(self._place(batch - 1, name)) for name in _PARTS}
+        parts = {name: self._spark.read.parquet(place) for name, place in places.items()}
         return _State(batch - 1, parts, meta["spooled_max_ms"], meta["behind"])
 
     def _write(self, found: DataFrame, before: _State, batch: int) -> _State:
@@ -229,7 +231,7 @@ class LiveReport:
         """Write a part, and give it as it is read; Spark, which would look for its columns, is told them."""
         place = self._place(batch, name)
         part.write.mode("overwrite").parquet(place)
-        return self._spark.read.schema(part.schema).parquet(place)
+        return self._spark.read.schema(part.schema).parquet(literal(place))
 
     def _behind(self, past_ms: int | None) -> Any:
         """Count the messages that come too late for their window."""
