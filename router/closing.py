@@ -105,6 +105,16 @@ class Closing:
         if is_done and (session.egress.congested_at is None or not self._egress.may_send(session)):
             self._end(session, None, now, tell=True)
 
+    def hears(self, routing_id: bytes, now: float) -> None:
+        """A message of a client is on its way, for longer than a while: it is not silent, and hears that we are not.
+
+        What it asks meanwhile, to know that we are there, comes behind that message.
+        """
+        session = self._sessions.by_routing_id.get(routing_id)
+        if session is not None:
+            session.last_heard = now
+            self._egress.answer(session, [wire.PING, wire.pack([0])])
+
     def tick(self, now: float) -> float:
         """End sessions that are silent, or wait in vain after a BYE; gives when to call again (seconds, absolute)."""
         if now < self._turn_at:

@@ -155,7 +155,7 @@ class RouterServer:
             self._router.out.event("SYSTEM_DESCRIPTORS_LOW", text, severity="warning")
 
     def _make_door(self) -> Door:
-        return Door(
+        door = Door(
             self._process,
             door_limits(self._config),
             self._client_message,
@@ -164,6 +164,8 @@ class RouterServer:
             self._router.handshake.handshake_failed,
             self._may_come,
         )
+        door.on_part = self._client_part
+        return door
 
     def _make_worker_socket(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
         """Inside the node there is no high-water mark: windows bound what is under way.
@@ -231,6 +233,10 @@ class RouterServer:
 
     def _client_lost(self, routing_id: bytes, _reason: str, now: float) -> None:
         self._router.unreachable(routing_id, 0, now, blocked=False)
+
+    def _client_part(self, routing_id: bytes, now: float) -> None:
+        self._router.closing.hears(routing_id, now)
+        self._stir()
 
     def _malformed(self, routing_id: bytes, reason: str, now: float) -> None:
         self._router.fail(routing_id, error_for(errors.MALFORMED_FRAME, reason), now)

@@ -61,6 +61,7 @@ class Connection:
         "is_secure",
         "is_waiting",
         "part_at",
+        "part_from",
         "peer",
         "unsent_bytes",
         "untaken",
@@ -93,8 +94,9 @@ class Connection:
         self.is_paused = False
         #: Whether a signal is no reason to read: it is paused, or has its turn anyway.
         self.is_read_later = False
-        #: When something came last that is no whole message yet.
-        self.part_at = 0.0
+        #: When something came last that is no whole message yet; and when that began, or the owner heard of it last: 0
+        #: if it was a message that came last.
+        self.part_at = self.part_from = 0.0
         #: Messages that came and that nobody has taken; no more are read before these.
         self.untaken: Sequence[Any] = ()
         #: Pieces that the socket has not taken, and their bytes. No deque: an empty one takes 700 bytes.
@@ -153,8 +155,11 @@ class Connection:
         finally:
             if framing.replies:
                 self._take_replies()
-        if not messages:
+        if messages:
+            self.part_from = 0.0
+        else:
             self.part_at = time.monotonic()
+            self.part_from = self.part_from or self.part_at
         return messages
 
     def _take_replies(self) -> None:

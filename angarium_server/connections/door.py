@@ -52,6 +52,8 @@ ACCEPT_MAX: Final = 64
 BACKLOG: Final = 4_096
 #: A connection that was finished is closed at the latest then, whether the peer has read all or not.
 FINISH_S: Final = 2.0
+#: How often the owner hears of a message that is on its way.
+PART_S: Final = 1.0
 #: How often deadlines are looked after.
 SWEEP_S: Final = 0.25
 #: What a peer that vanished shows after: the system asks it, so often.
@@ -131,6 +133,8 @@ class Door:
         self._on_refused = on_refused
         self._may_come = may_come
         self._on_room = on_room
+        #: Told by its id, each `PART_S`, of a connection of which a message is longer than that on its way.
+        self.on_part: Callable[[bytes, float], None] = lambda _id, _now: None
         self._connections: dict[bytes, Connection] = {}
         #: Those that have not logged in, the oldest first, with the deadline of each; some are in `_deaf` too.
         self._unauthenticated: dict[Connection, float] = {}
@@ -481,6 +485,9 @@ class Door:
             if connection.unsent_bytes > self._limits.unsent_bytes:  # he asks for replies, and takes none
                 self._lose(connection, Refusal.BLOCKED.value, now)
                 return
+        if connection.part_from and connection.part_at - connection.part_from >= PART_S:
+            connection.part_from = connection.part_at
+            self.on_part(connection.id, now)
         for at, message in enumerate(messages):
             is_taken = self._on_message(connection, message, now)
             if connection.is_deaf:

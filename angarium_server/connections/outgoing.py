@@ -95,6 +95,8 @@ class Connection:
         self._give_up_at = _NEVER
         #: What came and was not handed on; nothing more is read before it is.
         self._messages: deque[list[bytes]] = deque()
+        #: When something came last that is no whole message yet.
+        self.part_at = 0.0
         #: What the socket did not take; the loop tells when it may go on.
         self._unsent: list[bytes | memoryview] = []
         #: A send failed: nothing more leaves, but what came before the end is still read.
@@ -233,6 +235,8 @@ class Connection:
         except AngariumError as error:
             advice = error.advice if self._tls is None else ADVICE
             self._end = error_for(error.code, f"{self._url}: {error.detail}", advice)
+        if not messages:
+            self.part_at = time.monotonic()
         self._messages.extend(messages)
         if replies := self._protocol.take_replies():
             self._write([replies])

@@ -228,6 +228,12 @@ class Pair(ABC):
             except _NONSENSE as error:
                 self._ended(side, error_for(errors.MALFORMED_FRAME, f"the router sent: {error!r}"), now)
 
+    def heard(self, side: int, at: float) -> None:
+        """Something came of a router then that was no whole message."""
+        session = self.sessions[side]
+        if session is not None:
+            session.heard(at)
+
     def lost(self, side: int, error: AngariumError, now: float) -> None:
         """The connection of a side is gone, or could not be made."""
         session = self.sessions[side]

@@ -116,6 +116,8 @@ class Shell:
         wake = now + 1.0
         for connection in (*self._connections.values(), *self._leaving):
             connection.tick(now)
+        for (pair, side), connection in self._connections.items():
+            pair.heard(side, connection.part_at)
         wake = min(wake, self._work.tick(now))
         self.carry_out()
         self._leaving = [connection for connection in self._leaving if not connection.is_gone]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium.client.transport import zmtp
+from angarium_server.connections import door
 from angarium_server.connections.connection import Connection, ConnectionOverError
 from angarium_server.connections.door import Refusal
 from angarium_server.connections.zmtp import START
@@ -264,6 +265,33 @@ def test_large_messages_go_both_ways_with_a_slow_reader(house: House, peer: Peer
         house.turn()
     house.until(lambda: len(peer.read()) == 7 * len(packed(large)), "all of the answers")
     assert peer.received == packed(*[large] * 7)
+
+
+def test_the_owner_hears_of_a_message_that_is_long_on_its_way(
+    house: House, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "PART_S", 0.05)
+    parts: list[bytes] = []
+    house.door.on_part = lambda identity, _now: parts.append(identity)
+    identity = peer.login()
+    for _ in range(3):
+        peer.send(packed([bytes(100)]))
+        house.turn()
+        time.sleep(0.03)
+    assert not parts, "whole messages came"
+    said = packed([bytes(1_000)])
+    for at in range(0, len(said), 100):
+        peer.send(said[at : at + 100])
+        house.turn()
+        time.sleep(0.03)
+    house.until(lambda: house.messages[-1] == (identity, [bytes(1_000)]), "the message")
+    assert set(parts) == {identity}
+    told = len(parts)
+    peer.send(said[:100])
+    for _ in range(5):  # the rest of it does not come
+        house.turn()
+        time.sleep(0.03)
+    assert len(parts) == told
 
 
 @pytest.mark.requirement("R228")

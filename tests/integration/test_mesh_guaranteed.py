@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -16,11 +17,13 @@ from angarium import blocking, errors
 from tests.integration.mesh_messages import has_one, publish_until, receive_all
 from tests.integration.mesh_nodes import Mesh
 from tests.integration.mesh_queues import add_queue, drain, numbers, persistent, queue
+from tests.mesh.delay_proxy import DelayProxy
 from tests.share import short
 from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from angarium.message import Mode
 
@@ -28,6 +31,8 @@ pytestmark = pytest.mark.slow
 
 #: Messages of one call while processes die.
 ROUND = short(20, long=100)
+#: Of a path that carries a large message for longer than a link may be silent.
+NARROW_BYTES_PER_S = 150_000
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +41,34 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     with Mesh(tmp_path_factory.mktemp("pair"), 2) as mesh:
         mesh.join()
         yield mesh
+
+
+def test_a_message_crosses_whose_bytes_are_longer_on_the_way_than_a_link_may_be_silent(
+    tmp_path: Path,
+) -> None:
+    """In both directions at once; a link is silent when nothing comes, not when no whole message does."""
+    message = bytes(NARROW_BYTES_PER_S * 5)
+
+    def cross(mesh: Mesh, url: str) -> None:
+        mesh.create("a", "b")
+        mesh.nodes["b"].run("link", "create", "a", "--set", f"addresses={url}")
+        for here, there in (("a", "b"), ("b", "a")):
+            mesh.wait_up(here, there)
+            add_queue(mesh, there, "wide", f"to/{there}")
+        for here, there in (("a", "b"), ("b", "a")):
+            with blocking.connect(mesh[here].url) as client:
+                client.publish(f"to/{there}", message, mode="persistent")
+        for name in ("a", "b"):
+            wait_until(lambda name=name: queue(mesh[name], "wide")["messages_spooled"] == 1)  # type: ignore[misc]
+            assert not mesh.events(name, "SYSTEM_LINK_DOWN")
+
+    async def test() -> None:
+        with Mesh(tmp_path, 2) as mesh:
+            async with DelayProxy(mesh["a"].url) as path:
+                path.bytes_per_s = NARROW_BYTES_PER_S
+                await asyncio.to_thread(cross, mesh, path.url)
+
+    asyncio.run(test())
 
 
 @pytest.mark.requirement("R167", "R89")

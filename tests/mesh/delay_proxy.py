@@ -1,7 +1,8 @@
 """A TCP proxy that makes a path longer, and cuts it: the program behind scripts/delay-proxy, and a class for tests.
 
 Each direction of a connection is a delay line: bytes are read as they come and leave after the delay, so a long path
-carries as much as a short one. A line holds a limited number of bytes; at the limit nothing more is read.
+carries as much as a short one, unless it is made narrow. A line holds a limited number of bytes; at the limit nothing
+more is read.
 
 A path is cut in three ways. A *full* cut closes the connections and refuses new ones. A *silent* one holds all bytes
 back, as a network does that lost its way: nobody is told. A *one-way* cut does so in one direction only. What was held
@@ -33,6 +34,8 @@ CONNECTIONS_MAX: Final = 1_000
 UP: Final = "up"
 DOWN: Final = "down"
 _CHUNK_BYTES: Final = 256 << 10
+#: Written at once, so that a narrow path is a steady one.
+_PIECE_BYTES: Final = 8 << 10
 #: Closing with this option resets the connection.
 _RESET: Final = struct.pack("ii", 1, 0)
 
@@ -102,10 +105,12 @@ class Line:
                 return
 
     async def _put(self, chunk: bytes) -> None:
-        if chunk:
-            await self._loop.sock_sendall(self._sink, chunk)
-        else:
+        if not chunk:
             self._sink.shutdown(socket.SHUT_WR)
+        for start in range(0, len(chunk), _PIECE_BYTES):
+            piece = chunk[start : start + _PIECE_BYTES]
+            await self._loop.sock_sendall(self._sink, piece)
+            await asyncio.sleep(len(piece) / self._proxy.bytes_per_s)
 
     async def _change(self) -> None:
         self._changed.clear()
@@ -123,6 +128,8 @@ class DelayProxy:
         self._target = address_of(target)
         self._listen = address_of(listen)
         self.delay_s = delay_ms / 1000
+        #: How much each direction of a connection carries.
+        self.bytes_per_s = float("inf")
         self._held: frozenset[str] = frozenset()
         self._is_cut = False
         self._listener: socket.socket | None = None

@@ -485,6 +485,18 @@ def test_a_silent_router_is_given_up_after_three_intervals(client: Client) -> No
     assert error_of(client.session.tick(now + step)) == errors.KEEPALIVE_TIMEOUT
 
 
+def test_a_router_of_which_a_large_message_comes_is_not_silent(client: Client) -> None:
+    step = client.session.tick_interval_s
+    for count in range(1, 20):
+        client.session.heard((count - 1) * step)
+        assert client.session.tick(count * step) == []
+    client.session.heard(0.0)  # what came before is no news
+    assert client.session.tick(20 * step) == []
+    for count in range(21, 26):
+        closed = client.session.tick(count * step)
+    assert error_of(closed) == errors.KEEPALIVE_TIMEOUT
+
+
 def test_the_interval_is_what_the_router_says() -> None:
     client = Client().open(keepalive_ms=100)
     client.session.tick(0.1)

@@ -415,6 +415,20 @@ def test_a_silent_client_is_ended_after_three_keepalive_intervals(node: WiredNod
     assert client.closed_with() == errors.KEEPALIVE_TIMEOUT
 
 
+def test_a_client_whose_message_is_on_its_way_is_not_silent_and_hears_that_the_node_is_there(
+    node: WiredNode,
+) -> None:
+    client = node.client(keepalive_ms=1000)
+    for _ in range(8):
+        node.now += 1
+        node.router.closing.hears(client.routing_id, node.now)
+        node.router.tick(node.now)
+        node.settle()
+    assert client.closed_with() is None
+    assert [frames[1] for frames in client.received if frames[0] == wire.PING] == [wire.pack([0])] * 8
+    node.router.closing.hears(b"nobody", node.now)
+
+
 def test_silent_clients_are_looked_for_some_at_a_time(
     node: WiredNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

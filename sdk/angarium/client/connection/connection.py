@@ -422,8 +422,10 @@ class Connection:
             self._timer = self._loop.call_later(self.session.tick_interval_s, self._tick)
 
     def _tick(self) -> None:
-        session = self.session
+        session, transport = self.session, self._transport
         if session is not None:
+            if transport is not None:
+                session.heard(transport.part_at)
             for event in session.tick(self._loop.time()):
                 self._take(event)
             self.transmit()

@@ -323,6 +323,10 @@ class ClientSession:
     def _enter(self, state: State) -> None:
         self.state, self._handlers = state, self.handlers[state]
 
+    def heard(self, at: float) -> None:
+        """Take note that something came of the router then that was no whole message: it is not silent."""
+        self._received_at = max(self._received_at, at)
+
     def tick(self, now: float) -> list[Event]:
         """Keep the connection alive; call it at least once per keepalive interval.
 

@@ -83,6 +83,8 @@ class StreamTransport:
         self._unsent = b""
         #: A send failed: nothing more leaves, but what came before the end is still read.
         self._is_broken = False
+        #: When something came last that is no whole message yet.
+        self.part_at = 0.0
         #: Connects where that takes a while.
         self._connecting: asyncio.Task[None] | None = None
         made = _connected_at_once(address)
@@ -210,6 +212,7 @@ class StreamTransport:
             end = self._take_in(count, messages)
             if messages or end is not None:
                 break
+            self.part_at = self._loop.time()
         for frames in messages:
             self._on_message(frames)
             if self.closed:
