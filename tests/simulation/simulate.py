@@ -14,7 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tests.simulation import failure_story, scenario
+from tests.simulation import failure_story, scenario, small_steps
 from tests.simulation.guaranteed import guaranteed_scenario
 from tests.simulation.mesh import mesh_scenario
 from tests.simulation.standby.scenario import Scenario
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 #: Stories of more failures than this tell nothing new.
 STORIES_MAX = 10
-#: Worlds of direct messages only, worlds with guaranteed ones, worlds of several nodes, and each of them in turn.
-DIRECT, GUARANTEED, MESH, ALL = "direct", "guaranteed", "mesh", "all"
-WORLDS = (DIRECT, GUARANTEED, MESH)
+#: Worlds of direct messages only, with guaranteed ones, of several nodes, and any of them in small steps; each in turn.
+DIRECT, GUARANTEED, MESH, STEPS, ALL = "direct", "guaranteed", "mesh", "steps", "all"
+WORLDS = (DIRECT, GUARANTEED, MESH, STEPS)
 #: A pair of hosts with an outside store, which has rules and a history of its own.
 STANDBY = "standby"
 #: Of the pairs, so many have one node that gets another home some time.
@@ -38,6 +38,7 @@ PLAYS: Final[dict[str, tuple[str, Callable[[str], Outcome]]]] = {
     DIRECT: ("", lambda seed: scenario.run(seed)),
     GUARANTEED: ("g", lambda seed: guaranteed_scenario.run(seed)),
     MESH: ("m", lambda seed: mesh_scenario.run(seed)),
+    STEPS: ("w", lambda seed: small_steps.run(seed)),
 }
 
 

@@ -139,10 +139,22 @@ def test_a_run_that_breaks_a_rule_is_told_with_its_seed_and_its_history(
         return outcome._replace(violations=[violation])
 
     monkeypatch.setattr(scenario, "run", run_without_the_last_delivery)
-    status = simulate.main(["--seeds", "2", "--seed", f"{SERIES}", "--first", "5", "--processes", "1"])
+    arguments = [
+        "--world",
+        "direct",
+        "--seeds",
+        "2",
+        "--seed",
+        f"{SERIES}",
+        "--first",
+        "5",
+        "--processes",
+        "1",
+    ]
+    status = simulate.main(arguments)
     out, err = capsys.readouterr()
     assert status == 1
     assert '"failed_seeds": [6], "verdict": "bad"' in out.splitlines()[-1]
     assert "seed 0/6: 1 broken rules\n  lost: somebody never got message 0" in err
     assert "(round 1.0) left with flags" in err
-    assert "again: scripts/simulate --seeds 1 --seed 0 --first 6" in err
+    assert "again: scripts/simulate --seeds 1 --seed 0 --first 6 --world direct" in err
