@@ -30,7 +30,8 @@ def density(index: GuaranteedIndex) -> Iterator[Violation]:
     """Every position up to the highest one is known, but for what the rules allow."""
     stored: dict[int, Counter[str]] = {}
     for place, one in index.stored.items():
-        stored.setdefault(place[0], Counter())[one.what] += 1
+        if one.origin is None:  # what came from another endpoint says nothing of what came here before
+            stored.setdefault(place[0], Counter())[one.what] += 1
     for lane, known in sorted(_known(index).items()):
         endpoint = index.history.endpoints.get(endpoint_of(lane))
         if endpoint is None:

@@ -428,6 +428,18 @@ def test_a_position_without_a_message_may_have_a_reason(written: Written, why: s
 
 
 @pytest.mark.requirement("R221")
+def test_a_copy_from_elsewhere_is_not_what_was_never_written(written: Written) -> None:
+    one, two = written.queue("one", "t/>"), written.queue("two")
+    message = written.publish("t/1", one)
+    written.history.note_unsynced(place_of(two, 1)[0], f"g{message.number}")
+    written.operate(one, "copy")
+    place = written.store(message, two, position=2, origin=("queue", "one", "copied"))
+    written.consume(written.bind(one), place_of(one, 1))
+    written.consume(written.bind(two), place)
+    assert written.rules() == []
+
+
+@pytest.mark.requirement("R221")
 def test_a_gap_that_is_noted_where_everything_is_synced_is_found_out(written: Written) -> None:
     one = written.queue("one", "t/>")
     message = written.send("t/1")
