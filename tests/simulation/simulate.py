@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 #: Stories of more failures than this tell nothing new.
 STORIES_MAX = 10
-#: Worlds of direct messages only, with guaranteed ones, of several nodes, and any of them in small steps; each in turn.
-DIRECT, GUARANTEED, MESH, STEPS, ALL = "direct", "guaranteed", "mesh", "steps", "all"
-WORLDS = (DIRECT, GUARANTEED, MESH, STEPS)
+#: Worlds of direct messages only, with guaranteed ones, of several nodes, of any of these in small steps, and with
+#: endpoints that change; each in turn.
+DIRECT, GUARANTEED, MESH, STEPS, CHANGES, ALL = "direct", "guaranteed", "mesh", "steps", "changes", "all"
+WORLDS = (DIRECT, GUARANTEED, MESH, STEPS, CHANGES)
 #: A pair of hosts with an outside store, which has rules and a history of its own.
 STANDBY = "standby"
 #: Of the pairs, so many have one node that gets another home some time.
@@ -38,6 +39,7 @@ PLAYS: Final[dict[str, tuple[str, Callable[[str], Outcome]]]] = {
     DIRECT: ("", lambda seed: scenario.run(seed)),
     GUARANTEED: ("g", lambda seed: guaranteed_scenario.run(seed)),
     MESH: ("m", lambda seed: mesh_scenario.run(seed)),
+    CHANGES: ("h", lambda seed: guaranteed_scenario.run_changing(seed)),
     STEPS: ("w", lambda seed: small_steps.run(seed)),
 }
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 #: What is played, and how often.
 PLAYS: Final[tuple[tuple[Callable[[str], scenario.Outcome], int], ...]] = (
     (lambda seed: guaranteed_scenario.run(seed), 4),
+    (lambda seed: guaranteed_scenario.run_changing(seed), 4),
     (lambda seed: mesh_scenario.run(seed), 1),
     (lambda seed: scenario.run(seed), 1),
 )

@@ -11,6 +11,7 @@ from tests.simulation.guaranteed import (
     reader_rules,
     removal_rules,
     retained_rules,
+    scan_rules,
     storage_rules,
     writer_rules,
 )
@@ -30,6 +31,7 @@ RULES = (
     *removal_rules.RULES,
     *reader_rules.RULES,
     *retained_rules.RULES,
+    *scan_rules.RULES,
     *writer_rules.RULES,
 )
 

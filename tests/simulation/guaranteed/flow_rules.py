@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from angarium import wire
 from angarium.topic import matches
+from node.home.spool import writing
 from node.home.spool.writing import FULL_RETRY_S
 from tests.simulation.event_history import FOREVER
 from tests.simulation.guaranteed.index import is_moved
@@ -20,10 +21,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.simulation.guaranteed.index import Got, GuaranteedIndex
-    from tests.simulation.guaranteed.records import Emitted, EndpointRecord, FlowDelivery, FlowRecord, Place
+    from tests.simulation.guaranteed.records import (
+        Emitted,
+        EndpointRecord,
+        FlowDelivery,
+        FlowRecord,
+        Place,
+        Stored,
+    )
 
 #: A home looks at its clock at least so often while it sends.
 CLOCK_S = 0.3
+#: A home that lives knows settings that are in force after so long.
+TOLD_S = 0.6
+#: Nobody loses more messages at once in a run.
+LOST_MIN = 1_000
 #: What is due is in the next commit that begins; a little more if another one was out.
 WRITE_S = 0.01
 
@@ -64,6 +76,8 @@ def forgotten(index: GuaranteedIndex) -> Iterator[Violation]:
     Nobody confirms it to the consumer, who has to expect a redelivery after a crash; but not for ever. What was not on
     disk itself when it was accepted comes again with the STORE that the router sends again.
     """
+    if writing.DEAD_PER_WRITE < LOST_MIN:
+        return  # what was accepted takes several commits, as many as there are messages
     for lane, events in index.lanes.items():
         for event in events:
             if not isinstance(event, HomeSettled) or event.outcome != wire.OUTCOME_ACCEPTED:
@@ -248,8 +262,11 @@ def times(index: GuaranteedIndex) -> Iterator[Violation]:
             continue
         latest = index.expiry_ms(place, earliest=False)
         last = sent[-1]
-        if index.history.wall_ms(last.at - CLOCK_S) > latest:
+        if index.history.wall_between(last.at - CLOCK_S, last.at)[0] > latest:
             text = f"{endpoint} sent {place} at {last.at:.4f}, it had expired at wall {latest}"
+            yield Violation("expired", text, whats=(stored.what,))
+        if _was_over(index, endpoint, stored, last.at):
+            text = f"{endpoint} sent {place} at {last.at:.4f}, longer after {stored.stored_ms} than its settings say"
             yield Violation("expired", text, whats=(stored.what,))
         publication = index.history.publication(stored.what)
         if publication is None or stored.origin is not None or not publication.delay_ms:
@@ -257,9 +274,20 @@ def times(index: GuaranteedIndex) -> Iterator[Violation]:
         if index.is_leased(place[0]):
             continue  # ranges of reader groups go by positions, and what is ready for them stays ready
         due = stored.stored_ms + publication.delay_ms
-        if index.history.wall_ms(sent[0].at) + 1 < due:
+        if index.history.wall_between(stored.at, sent[0].at)[1] + 1 < due:
             text = f"{endpoint} sent {publication} at {sent[0].at:.4f}, its delay ends at wall {due}"
             yield Violation("delay", text, whats=(stored.what,))
+
+
+def _was_over(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored, at: float) -> bool:
+    """Tell whether all settings that may have been in force when a message was sent say that its time was over."""
+    now_ms = index.history.wall_between(at - CLOCK_S, at)[0]
+    return all(
+        one.get("respect_ttl", True)
+        and one.get("max_ttl_s", 0)
+        and stored.stored_ms + one["max_ttl_s"] * 1000 < now_ms
+        for one in endpoint.possible(at - TOLD_S, at)
+    )
 
 
 def credit(index: GuaranteedIndex) -> Iterator[Violation]:

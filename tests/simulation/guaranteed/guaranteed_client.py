@@ -16,6 +16,7 @@ from angarium.client.protocol.events import (
 from angarium.message import Message
 from tests.simulation.guaranteed.flow_rules import color_of
 from tests.simulation.guaranteed.records import PUBLICATION_MARK
+from tests.simulation.guaranteed.scanning import SimulatedScanner
 from tests.simulation.guaranteed.simulated_flow import FlowPlan, SimulatedFlow
 from tests.simulation.guaranteed.simulated_producer import SimulatedProducer
 from tests.simulation.guaranteed.simulated_reader import ReaderPlan, SimulatedReader
@@ -66,6 +67,7 @@ class GuaranteedClient(SimulatedClient):
         self.readers: list[SimulatedReader] = []
         self.writers: list[SimulatedWriter] = []
         self.looks: list[SimulatedLook] = []
+        self.scanners: list[SimulatedScanner] = []
         self._waiting: dict[int, Reply] = {}
         self.welcome: Welcome | None = None
 
@@ -106,6 +108,14 @@ class GuaranteedClient(SimulatedClient):
         self.looks.append(look)
         if self.is_open:
             look.connected()
+
+    def add_scanner(self, endpoints: list[tuple[str, str]]) -> SimulatedScanner:
+        """Give it a reader of ranges of endpoints (kind, name)."""
+        made = SimulatedScanner(self, endpoints)
+        self.scanners.append(made)
+        if self.is_open:
+            made.connected()
+        return made
 
     # Requests.
 
@@ -150,9 +160,10 @@ class GuaranteedClient(SimulatedClient):
             if flow is not None:
                 flow.indicated(event)
 
-    def _taker(self, window: FlowWindow) -> SimulatedFlow | SimulatedReader | None:
+    def _taker(self, window: FlowWindow) -> SimulatedFlow | SimulatedReader | SimulatedScanner | None:
         flow = next((flow for flow in self.flows if flow.window is window), None)
-        return flow or next((reader for reader in self.readers if reader.owns(window)), None)
+        readers: list[SimulatedReader | SimulatedScanner] = [*self.readers, *self.scanners]
+        return flow or next((one for one in readers if one.owns(window)), None)
 
     def _take(self, events: list[Event]) -> None:
         super()._take(events)
@@ -172,8 +183,8 @@ class GuaranteedClient(SimulatedClient):
         super()._opened(record, event)
         for producer in self.producers:
             producer.connected(event.welcome)
-        parties: list[SimulatedFlow | SimulatedReader | SimulatedWriter | SimulatedLook]
-        parties = [*self.flows, *self.readers, *self.writers, *self.looks]
+        parties: list[SimulatedFlow | SimulatedReader | SimulatedWriter | SimulatedLook | SimulatedScanner]
+        parties = [*self.flows, *self.readers, *self.writers, *self.looks, *self.scanners]
         for party in parties:
             party.connected()
 
@@ -190,6 +201,8 @@ class GuaranteedClient(SimulatedClient):
                 reader.lost()
             for writer in self.writers:
                 writer.lost()
+            for scanner in self.scanners:
+                scanner.lost()
             for look in list(self.looks):
                 look.lost()
         super()._end(code, is_noticed=is_noticed)

@@ -120,7 +120,7 @@ class GuaranteedNode(SimulatedNode):
     def make_router(self, **more: Any) -> Router:
         """Make the state machine of a new router process, with its connection to the controller."""
         router = super().make_router(exceptions=True, spool=self.spool.limits, **more)
-        router.ground.wall_offset_ms = self.guaranteed.wall_offset_ms
+        router.ground.wall_offset_ms = self.guaranteed.wall_ms(self.loop.now) - int(self.loop.now * 1000)
         return router
 
     def configure_router(self, router: Router) -> None:

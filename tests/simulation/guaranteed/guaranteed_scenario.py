@@ -23,6 +23,7 @@ from tests.simulation import world as worlds
 from tests.simulation.end_state import compare_credit, unrest
 from tests.simulation.event_history import History
 from tests.simulation.guaranteed import checker, guaranteed_end, guaranteed_world
+from tests.simulation.guaranteed.changing import Changing
 from tests.simulation.guaranteed.guaranteed_client import GuaranteedClient
 from tests.simulation.guaranteed.guaranteed_faults import GuaranteedFaults
 from tests.simulation.guaranteed.guaranteed_node import GuaranteedNode
@@ -62,8 +63,13 @@ GIVEN_UP_S = 3.0
 STALL_MAX_S = 1.5
 
 
-def run(seed: str, router_class: type[Router] = Router, home_class: type[Home] = Home) -> scenario.Outcome:
-    """Run one seed and judge it."""
+def run(
+    seed: str,
+    router_class: type[Router] = Router,
+    home_class: type[Home] = Home,
+    add: Callable[[GuaranteedScenario], None] = lambda play: None,
+) -> scenario.Outcome:
+    """Run one seed and judge it; `add` gives it what is not in every world."""
     started = time.perf_counter()
     world = guaranteed_world.draw(random.Random(seed), router_class, home_class)
     giving_up = random.Random(f"{seed} gives up")
@@ -78,6 +84,7 @@ def run(seed: str, router_class: type[Router] = Router, home_class: type[Home] =
         play.add_writers(random.Random(f"{seed} writes"))
         play.add_retaining(random.Random(f"{seed} retains"))
         play.giving_up = giving_up if gives_up else None
+        add(play)
         with scenario.watched(play.history):
             play.play()
     history = play.history
@@ -86,6 +93,16 @@ def run(seed: str, router_class: type[Router] = Router, home_class: type[Home] =
     return scenario.Outcome(
         seed, history, violations, play.loop.steps, time.perf_counter() - started, play.guaranteed
     )
+
+
+def run_changing(seed: str) -> scenario.Outcome:
+    """Run one seed in which operators change attributes all the time and clients read ranges, and judge it."""
+
+    def add(play: GuaranteedScenario) -> None:
+        play.add_scanners(random.Random(f"{seed} scans"))
+        play.add_changing(random.Random(f"{seed} changes"))
+
+    return run(seed, add=add)
 
 
 @contextlib.contextmanager
@@ -129,6 +146,8 @@ class GuaranteedScenario:
         self._is_busy = True
         #: What makes them publish and read what is retained, if anything does.
         self._retaining: Retaining | None = None
+        #: What changes endpoints, if anything does.
+        self._changing: Changing | None = None
         #: What draws when a worker is given up, if one is.
         self.giving_up: random.Random | None = None
 
@@ -207,6 +226,21 @@ class GuaranteedScenario:
             return  # what is retained keeps the few files that such a world has
         self._retaining = Retaining(rng, self.loop, self.clients, self.world)
 
+    def add_changing(self, rng: random.Random) -> None:
+        """Let an operator change attributes of endpoints and of what is around them."""
+        self._changing = Changing(rng, self.node, self.world, self._note)
+
+    def add_scanners(self, rng: random.Random) -> None:
+        """Let clients read ranges of endpoints."""
+        for _ in range(rng.choice([1, 2])):
+            client = rng.choice(self.clients)
+            client.add_scanner(
+                [(one.kind, one.name) for one in self.world.endpoints if one.vpn == client.plan.vpn]
+            )
+
+    def _note(self, whom: str, what: str) -> None:
+        self.history.fault(self.loop.now, whom, what)
+
     def play(self) -> None:
         """Run from the first to the last moment."""
         self.begin()
@@ -256,6 +290,8 @@ class GuaranteedScenario:
             self._act_later(client)
         if self._retaining is not None:
             self._retaining.begin()
+        if self._changing is not None:
+            self._changing.begin()
         for hostile in self._hostile:
             self.history.polluted_vpns = ["default"]
             loop.after(self._rng.random(), hostile.begin)
@@ -268,6 +304,8 @@ class GuaranteedScenario:
         self._is_busy = False
         if self._retaining is not None:
             self._retaining.end()
+        if self._changing is not None:
+            self._changing.end()
         for hostile in self._hostile:
             hostile.stop()
 
@@ -349,6 +387,8 @@ class GuaranteedScenario:
                 reader.is_wanted = False
             for writer in client.writers:
                 writer.is_wanted = False
+            for scanner in client.scanners:
+                scanner.is_wanted = False
 
     def _rest(self) -> None:
         """Let disks, homes and router agree with messages in them; then all homes may have to read their disks."""

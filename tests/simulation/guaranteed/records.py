@@ -11,6 +11,7 @@ position).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tests.simulation.guaranteed.home_observer import DiskObserver
     from tests.simulation.guaranteed.reader_records import ReaderRecord
     from tests.simulation.guaranteed.retained_records import Reading
+    from tests.simulation.guaranteed.scan_records import Scan
     from tests.simulation.guaranteed.writer_records import WriterRecord
 
 Place = tuple[int, int]
@@ -436,6 +438,8 @@ class GuaranteedHistory:
         self.readers: list[ReaderRecord] = []
         self.writers: list[WriterRecord] = []
         self.readings: list[Reading] = []
+        #: Ranges that were bound, in that order.
+        self.scans: list[Scan] = []
         #: What the homes did, times rising.
         self.home_events: list[HomeEvent] = []
         #: Lane -> what it was given to show before it is on disk: direct messages, and those of relaxed endpoints.
@@ -449,8 +453,10 @@ class GuaranteedHistory:
         self.vpns: dict[str, list[tuple[float, Attributes]]] = {}
         #: Publications whose copies reached direct subscribers: (connection, number, time).
         self.demoted: list[tuple[ConnectionRecord, int, float]] = []
-        #: Wall ms - 1000 x simulated seconds.
+        #: Wall ms - 1000 x simulated seconds, as long as nobody sets the clock.
         self.wall_offset_ms = 0
+        #: (time, by how many ms in all) of each time that somebody did.
+        self.clock_sets: list[tuple[float, int]] = []
         #: Settled messages are written after so long at the latest.
         self.ack_delay_s = 0.02
         #: Whether the limits of the node are never reached in the run.
@@ -517,7 +523,15 @@ class GuaranteedHistory:
 
     def wall_ms(self, at: float) -> int:
         """Give the wall time of a moment."""
-        return int(at * 1000) + self.wall_offset_ms
+        shift = next((shift for since, shift in reversed(self.clock_sets) if since <= at), 0)
+        return int(at * 1000) + self.wall_offset_ms + shift
+
+    def wall_between(self, start: float, end: float) -> tuple[int, int]:
+        """Give the earliest and the latest wall time that anybody could read between two moments."""
+        sets = [since for since, _ in self.clock_sets if start < since <= end]
+        moments = [start, *sets, *(math.nextafter(since, 0) for since in sets), end]
+        read = [self.wall_ms(moment) for moment in moments]
+        return min(read), max(read)
 
 
 def endpoint_of(lane: int) -> int:

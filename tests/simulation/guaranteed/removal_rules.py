@@ -54,7 +54,7 @@ def reasons(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored, go
         if plan.lane == stored.place[0] and plan.start <= stored.place[1] < plan.end
     ):
         found.append("read")
-    if index.expiry_ms(stored.place, earliest=True) <= index.history.wall_ms(gone.at) + CLOCK_MS:
+    if index.expiry_ms(stored.place, earliest=True) <= _latest_ms(index, stored.at, gone.at):
         found.append("expired")
     if _was_tried_out(index, endpoint, stored.place, gone.at):
         found.append("redeliveries")
@@ -69,6 +69,10 @@ def reasons(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored, go
     if _went_along(index, stored, gone.at):
         found.append("moved along")
     return found
+
+
+def _latest_ms(index: GuaranteedIndex, start: float, end: float) -> int:
+    return index.history.wall_between(start, end)[1] + CLOCK_MS
 
 
 def _was_tried_out(index: GuaranteedIndex, endpoint: EndpointRecord, place: Place, at: float) -> bool:
@@ -125,7 +129,7 @@ def _was_superseded(index: GuaranteedIndex, endpoint: EndpointRecord, stored: St
         return True
     # What replaces before it is written may expire before, and is never on disk; what it replaced is not back then.
     stored_ever = {other.what for other in on_disk.values()}
-    until = index.history.wall_ms(at) + CLOCK_MS
+    until = _latest_ms(index, stored.at, at)
     return index.history.is_relaxed(endpoint) and any(
         one.ttl_ms
         and index.history.wall_ms(one.sent_at) + one.ttl_ms <= until

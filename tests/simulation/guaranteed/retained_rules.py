@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Wall clocks of a home and of its router may be read at different moments of one step.
 CLOCK_S = 0.1
+#: A question that nobody knows the end of is answered by then.
+ANSWERED_S = 60.0
 
 
 class _Stored(NamedTuple):
@@ -120,7 +122,8 @@ def _wrong_rows(topics: _Topics, reading: Reading, read: Pages) -> Iterator[Viol
         if row.is_empty:
             yield Violation("retained-stale", f"{reading} was given {what}, which is empty", whats=(what,))
         expires_ms = _expires_ms(topics, what)
-        if topics.index.history.wall_ms(read.asked_at - CLOCK_S) > expires_ms:
+        answered_at = min(reading.done_at, reading.ended_at, read.asked_at + ANSWERED_S)
+        if topics.index.history.wall_between(read.asked_at - CLOCK_S, answered_at)[0] > expires_ms:
             text = f"{reading} was given {what} at {read.asked_at:.4f}, it had expired at wall {expires_ms}"
             yield Violation("retained-stale", text, whats=(what,))
         newer = _newer_on_disk(topics, row, read.asked_at)
