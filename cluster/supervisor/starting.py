@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 #: A detached node that is not ready by then is reported as failed.
 DETACHED_READY_TIMEOUT_S: Final = 60.0
-#: ... and a host that nobody has named the primary is one that waits, unless a primary has found it by then.
+#: ... and a host that nobody has named the primary, or that lacks something, is one that waits, unless a primary has
+#: found it by then.
 PRIMARY_WAIT_S: Final = 10.0
 #: What of the log is shown when a detached node fails.
 _LOG_LINES_SHOWN: Final = 3
@@ -119,15 +120,17 @@ def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S
 
 
 def _standing_by(data_dir: Path, pid: int, waited_s: float) -> HostStatus | None:
-    """Give what a host says of itself that runs no node: it follows another one, or its operator has to name one."""
-    from cluster.standby.pair.settings import read_status  # a node without a standby does without it
+    """Give what a host says of itself that runs no node: it follows another one, or waits for it or an operator."""
+    # A node without a standby does without it.
+    from cluster.standby.pair.settings import read_status, waits_because
 
     status = read_status(data_dir)
     if status is None or status.pid != pid or status.role != "standby":
         return None
     is_named = status.store != "manual" or status.primary == status.host
     follows = bool(status.follows and status.primary)
-    return status if follows or (waited_s > PRIMARY_WAIT_S and not is_named) else None
+    waits = not is_named or bool(waits_because(status))
+    return status if follows or (waited_s > PRIMARY_WAIT_S and waits) else None
 
 
 def _cause(log_path: Path, start: int) -> errors.AngariumError | None:

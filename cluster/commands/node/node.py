@@ -92,8 +92,8 @@ _FRONTS: Final = {"mqtt": "clients of MQTT", "http": "clients of HTTP", "managem
     "-d",
     "--detach",
     is_flag=True,
-    help="Return when the node is ready, or this host follows another one as its standby; it keeps running in the"
-    " background.",
+    help="Return when the node is ready, or this host is the standby of another one, which it follows or waits for; it"
+    " keeps running in the background.",
 )
 @option(
     "--log-level",
@@ -155,11 +155,10 @@ def up(
 
 
 def _print_standby(out: Output, host: HostStatus) -> None:
-    what = (
-        f"is the standby of {host.primary}"
-        if host.follows
-        else "follows nobody yet: 'angarium standby promote' names the primary"
-    )
+    from cluster.standby.pair.settings import waits_because
+
+    why = waits_because(host) or "'angarium standby promote' names the primary"
+    what = f"is the standby of {host.primary}" if host.follows else f"follows nobody yet: {why}"
     told = {"host": host.host, "role": host.role, "primary": host.primary, "pid": host.pid}
     out.done(f"host {host.host} {what} (process {host.pid})", told)
 

@@ -6,6 +6,7 @@ of the primary, which writes it down.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,10 @@ def standby() -> None:
 @output_option
 def show_status(*, data: Path | None, out: Output) -> None:
     """Show what this host is, who has everything, and how far the standby is."""
-    out.one(msgspec.to_builtins(_status_of(data)), _print_status)
+    from cluster.standby.pair.settings import waits_because
+
+    status = _status_of(data)
+    out.one(msgspec.to_builtins(status), functools.partial(_print_status, why=waits_because(status)))
 
 
 @standby.command("join")
@@ -173,7 +177,7 @@ def pair_lines(found: dict[str, Any]) -> list[str]:
     return [visible(line) for line in (first, *began(found))]
 
 
-def _print_status(found: dict[str, Any]) -> None:
+def _print_status(found: dict[str, Any], *, why: str) -> None:
     in_sync = " and ".join(found["in_sync"]) or "nobody"
     lines = [
         f"host {found['host']} is the {found['role']}, epoch {found['epoch']}, since {found['since']}",
@@ -190,6 +194,8 @@ def _print_status(found: dict[str, Any]) -> None:
         lines.append(f"it {'acts' if found['acts'] else 'has no lease and does nothing'}, and {waits}")
     elif found["follows"]:
         lines.append(f"follows: {', '.join(found['follows'])}")
+    elif why and not found.get("fault"):
+        lines.append(f"it follows nobody: {why} !")
     for line in lines:
         click.echo(visible(line))
     rows = [

@@ -32,6 +32,21 @@ def read_status(data: Path) -> HostStatus | None:
     return status if process_runs(status.pid, status.pid_start) else None
 
 
+def waits_because(status: HostStatus) -> str:
+    """Say why a standby that follows nobody does not take over either; empty: it follows, or may at any moment."""
+    if status.follows:
+        return ""
+    if status.fault:
+        return status.fault
+    if status.failure:
+        return f"the outside store does not answer: {status.failure}"
+    if status.primary and status.in_sync and status.host not in status.in_sync:
+        others = " and ".join(status.in_sync)
+        lacks = f"{others} has everything, is not heard, and may have what host {status.host} lacks"
+        return f"{lacks}: start that one, or, if it is lost for good, 'angarium standby promote --force' here"
+    return ""
+
+
 def standby_of(config: NodeConfig, data_id: str) -> StandbySettings | None:
     """Give what a process of this node is told of its standby; None: no keeper started the node."""
     return shipping_settings(config, data_id) if KEEPER_VARIABLE in os.environ else None

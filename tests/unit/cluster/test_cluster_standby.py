@@ -23,6 +23,7 @@ from cluster.data.node_file import HOST_STATUS_FILE, NODE_FILE, NodeFile, proces
 from cluster.join.stored import read as read_joined
 from cluster.standby import files, host
 from cluster.standby.pair.outside import Standing
+from cluster.standby.pair.settings import waits_because
 from cluster.standby.promotion import (
     FORCE_FILE,
     Begun,
@@ -337,6 +338,31 @@ def test_a_host_that_nobody_has_named_is_up_once_no_primary_has_found_it(tmp_pat
     assert not is_up(PRIMARY_WAIT_S + 1.0, primary="alpha"), "it is about to begin"
     assert not is_up(PRIMARY_WAIT_S + 1.0, store="etcd"), "it may take the lease at any moment"
     assert not is_up(PRIMARY_WAIT_S + 1.0, pid=os.getppid(), pid_start=0), "another one runs there"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"in_sync": ["beta"], "primary": "beta"}, "beta has everything, is not heard, and may have what"),
+        ({"primary": "beta", "fault": "its disk is new."}, "its disk is new."),
+        (
+            {"primary": "", "in_sync": [], "failure": "no answer"},
+            "the outside store does not answer: no answer",
+        ),
+    ],
+    ids=["it lacks something", "it has lost something", "no outside store"],
+)
+def test_a_host_that_takes_nothing_over_is_up_when_no_primary_is_heard_and_says_why(
+    tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
+    pid = os.getpid()
+    started = process_start(pid) or 0
+    status = msgspec.structs.replace(STATUS, role="standby", pid=pid, pid_start=started, stores=[], **changes)
+    (tmp_path / HOST_STATUS_FILE).write_bytes(msgspec.json.encode(status))
+    assert _standing_by(tmp_path, pid, 0.0) is None, "a primary may be about to find it"
+    assert _standing_by(tmp_path, pid, PRIMARY_WAIT_S + 1.0) == status
+    assert why in waits_because(status)
+    assert waits_because(msgspec.structs.replace(status, follows=["config"])) == ""
 
 
 # -- an operator -------------------------------------------------------------------------------------------------
