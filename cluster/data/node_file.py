@@ -25,6 +25,8 @@ LOCK_FILE: Final = "lock"
 HOST_LOCK_FILE: Final = "standby.lock"
 #: What it says of itself meanwhile: `cluster.admin.answers.HostStatus`.
 HOST_STATUS_FILE: Final = "standby-status.json"
+#: What it was last, and the highest epoch that it has seen; it stays when the host has ended.
+HOST_ROLE_FILE: Final = "standby.role"
 
 
 class NodeFile(msgspec.Struct, kw_only=True):

@@ -6,16 +6,14 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from cluster.data.data_dir import write_durably, write_in_turns
+from cluster.data.node_file import HOST_ROLE_FILE
 from cluster.standby import files
+from cluster.standby.pair.member import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cluster.standby.pair.member import Role
-
-#: What it was last, for a start at which the outside store knows nothing.
-ROLE_FILE: Final = "standby.role"
 #: There while this host lacks stores: it began with an empty disk, and may be in an in-sync set that means another one.
 NEW_FILE: Final = "standby.new"
 
@@ -37,8 +35,7 @@ class Noted:
 
     def _known(self) -> tuple[str, int]:
         """Give what was remembered; an earlier version knew no epoch."""
-        place = self._data / ROLE_FILE
-        role, _, epoch = (place.read_text(encoding="ascii").strip() if place.exists() else "").partition(" ")
+        role, _, epoch = _remembered(self._data).partition(" ")
         return role, int(epoch or 0)
 
     def _begins_with_nothing(self) -> bool:
@@ -56,7 +53,7 @@ class Noted:
         if (self.role, self.epoch) == self._on_disk:
             return
         content = f"{self.role} {self.epoch}\n".encode()
-        if self.write(ROLE_FILE, lambda: write_in_turns(self._data / ROLE_FILE, content)):
+        if self.write(HOST_ROLE_FILE, lambda: write_in_turns(self._data / HOST_ROLE_FILE, content)):
             self._on_disk = self.role, self.epoch
 
     def note_whole(self) -> None:
@@ -76,3 +73,13 @@ class Noted:
             return False
         self._behind.discard(name)
         return True
+
+
+def is_standby(data: Path) -> bool:
+    """Tell whether a host was a standby when it ran on a data directory last."""
+    return _remembered(data).partition(" ")[0] == Role.CANDIDATE.value
+
+
+def _remembered(data: Path) -> str:
+    place = data / HOST_ROLE_FILE
+    return place.read_text(encoding="ascii").strip() if place.exists() else ""

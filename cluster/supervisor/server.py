@@ -73,6 +73,7 @@ from cluster.supervisor.starting import (
     effective_config,
     fixed_listen,
     plain_address,
+    refuse_standby,
     refuse_taken_addresses,
 )
 from cluster.supervisor.supervisor import (
@@ -121,11 +122,13 @@ def run_supervisor(options: UpOptions) -> int:
     """Run a node until it is asked to stop, and give the exit status.
 
     Raises:
-        AngariumError: the configuration is refused (40017), or the data directory or an address is in use (40902).
+        AngariumError: the configuration is refused (40017), the data directory or an address is in use (40902), or a
+            standby is to be a node of its own (40909).
     """
     config = effective_config(options)
     if config.standby.store and KEEPER_VARIABLE not in os.environ:
         return _run_host(Path(options.data_dir), config)
+    refuse_standby(options, config, Path(options.data_dir))
     with WarmProcesses(_start_child) as warm:
         if KEEPER_VARIABLE in os.environ:
             _follow_keeper()

@@ -26,7 +26,7 @@ from cluster.configuration.config import NodeConfig, faults_of, load_config
 from cluster.configuration.encryption import client_address_faults
 from cluster.data import registry
 from cluster.data.data_dir import in_use
-from cluster.data.node_file import NodeFile, node_runs, read_node_file
+from cluster.data.node_file import HOST_ROLE_FILE, NodeFile, node_runs, read_node_file
 from cluster.join import stored
 from cluster.supervisor.fronts import FRONTS, left_out, urls_to_bind
 
@@ -87,11 +87,13 @@ def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S
     """Start a node in the background and return when clients can connect, or when its host is the standby of another.
 
     Raises:
-        AngariumError: the configuration is refused (40017), the data directory or an address is in use (40902), what
-            made the node end while starting, or it did not become ready (50308).
+        AngariumError: the configuration is refused (40017), the data directory or an address is in use (40902), a
+            standby is to be a node of its own (40909), what made the node end while starting, or it did not become
+            ready (50308).
     """
     config = effective_config(options)
     data_dir = Path(options.data_dir).absolute()
+    refuse_standby(options, config, data_dir)
     refuse_taken(options, config, data_dir)
     if options.on_warning is not None:
         for text in [*concerns_of(config), *left_out(config, options.named, _known_node(data_dir))]:
@@ -211,6 +213,25 @@ def fixed_listen(configured: Iterable[str], node: NodeFile) -> list[str]:
     """Give the addresses to bind: an open port becomes the one that was chosen for it before, if any."""
     kept = dict(zip(node.listen, node.urls, strict=False))
     return [kept.get(url, url) if has_open_port(url) else url for url in configured]
+
+
+def refuse_standby(options: UpOptions, config: NodeConfig, data_dir: Path) -> None:
+    """Refuse to run a node of its own on what a standby has, unless its operator accepts that something is lost.
+
+    Raises:
+        ConflictError: this host was the standby of another one, which may run the node (40909).
+    """
+    if config.standby.store or options.accept_loss or not (data_dir / HOST_ROLE_FILE).exists():
+        return
+    from cluster.standby.noted import is_standby  # a node without a standby does without it
+
+    if is_standby(data_dir):
+        detail = f"{data_dir} is that of a standby, which may lack what was acknowledged, and the other host may run"
+        advice = (
+            "write the section [standby]; if the other host is lost for good, have this one promoted with it before you"
+            " leave it out: 'angarium standby promote --force'"
+        )
+        raise errors.error_for(errors.STANDBY_REFUSED, detail, advice)
 
 
 def refuse_taken(options: UpOptions, config: NodeConfig, data_dir: Path) -> None:

@@ -105,7 +105,8 @@ _FRONTS: Final = {"mqtt": "clients of MQTT", "http": "clients of HTTP", "managem
     "--accept-loss",
     is_flag=True,
     help="Start although the config store or a spool is missing, damaged or of another data directory: it is set aside"
-    " and made anew, and what objects do not claim any more is kept aside.",
+    " and made anew, and what objects do not claim any more is kept aside. Or although this host was a standby, and its"
+    " section is left out.",
 )
 @output_option
 def up(

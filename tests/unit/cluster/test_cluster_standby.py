@@ -22,6 +22,8 @@ from cluster.data.data_dir import DataDirectory, write_durably
 from cluster.data.node_file import HOST_STATUS_FILE, NODE_FILE, NodeFile, process_start, read_node_file
 from cluster.join.stored import read as read_joined
 from cluster.standby import files, host
+from cluster.standby.noted import Noted
+from cluster.standby.pair.member import Role
 from cluster.standby.pair.outside import Standing
 from cluster.standby.pair.settings import waits_because
 from cluster.standby.promotion import (
@@ -39,7 +41,8 @@ from cluster.standby.promotion import (
 )
 from cluster.standby.stores.manual import note
 from cluster.standby.stores.opening import MANUAL_FILE
-from cluster.supervisor.starting import PRIMARY_WAIT_S, _standing_by
+from cluster.supervisor.server import run_supervisor
+from cluster.supervisor.starting import PRIMARY_WAIT_S, UpOptions, _standing_by, refuse_standby, run_detached
 from tests.unit.cluster.controller_world import World
 
 if TYPE_CHECKING:
@@ -313,6 +316,22 @@ def test_a_host_of_a_pair_writes_nothing_while_a_node_runs_that_has_no_keeper(
     with DataDirectory(tmp_path, "orders"), pytest.raises(errors.ConflictError) as caught:
         host.Host(tmp_path, NodeConfig())
     assert caught.value.code == errors.OBJECT_IN_USE
+
+
+@pytest.mark.requirement("R266")
+@pytest.mark.parametrize("start", [run_detached, run_supervisor])
+def test_a_standby_is_no_node_of_its_own_when_its_section_is_left_out(start: Any, tmp_path: Path) -> None:
+    """It may lack what was acknowledged, and its primary may run: both would be the node."""
+    noted = Noted(tmp_path)
+    noted.note(Role.CANDIDATE, 3)
+    with pytest.raises(errors.ConflictError) as caught:
+        start(UpOptions(data_dir=str(tmp_path), workers=1))
+    assert caught.value.code == errors.STANDBY_REFUSED
+    assert "is that of a standby" in caught.value.detail
+    options, config = UpOptions(data_dir=str(tmp_path), accept_loss=True), NodeConfig()
+    refuse_standby(options, config, tmp_path)
+    noted.note(Role.PRIMARY, 4)
+    refuse_standby(UpOptions(data_dir=str(tmp_path)), config, tmp_path)
 
 
 def test_a_host_that_nobody_has_named_is_up_once_no_primary_has_found_it(tmp_path: Path) -> None:
