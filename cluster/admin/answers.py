@@ -121,6 +121,8 @@ class HostStatus(msgspec.Struct, frozen=True, kw_only=True):
     failure: str
     #: Why this host takes nothing over by itself, whatever the outside store says, as a sentence; empty: it does.
     fault: str = ""
+    #: Of a standby: why it does not follow a primary that calls it, as an error; empty: it does, or none calls.
+    refusal: str = ""
     #: Of a standby: which stores it follows; of a primary: how far the standby is.
     follows: list[str]
     stores: list[StoreStatus]

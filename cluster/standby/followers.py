@@ -11,6 +11,7 @@ import asyncio
 import errno
 import hmac
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -56,6 +57,11 @@ LOGIN_S: Final = 5.0
 #: Each store of the primary asks twice a second whether the standby is there.
 SILENT_S: Final = 1.0
 UNSENT_MAX: Final = 64 << 20
+#: A primary that is refused tries again twice a second, for each store: each reason is logged so often, of so many that
+#: are remembered; and it is what this host says of itself for a moment.
+TOLD_AGAIN_S: Final = 60.0
+REASONS_MAX: Final = 100
+REFUSED_S: Final = 2.0
 #: Jobs of a store that wait; nothing more is read before some are done.
 JOBS_MAX: Final = 200
 
@@ -176,6 +182,29 @@ def _reason(error: Exception) -> errors.AngariumError:
     return errors.error_for(code, str(error) or type(error).__name__)
 
 
+class Refusals:
+    """Why primaries were not followed."""
+
+    def __init__(self) -> None:
+        #: When each reason was logged last.
+        self._told: dict[str, float] = {}
+        self._newest, self._newest_at = "", float("-inf")
+
+    def add(self, reason: str, now: float) -> None:
+        """Take note, and log what was not logged just before."""
+        self._newest, self._newest_at = reason, now
+        if now - self._told.get(reason, float("-inf")) < TOLD_AGAIN_S:
+            return
+        if len(self._told) >= REASONS_MAX:
+            self._told.clear()
+        self._told[reason] = now
+        _log.warning("a store of the primary is not followed: %s", reason)
+
+    def newest(self, now: float) -> str:
+        """Give why one was not followed just now; empty: none was refused."""
+        return self._newest if now - self._newest_at < REFUSED_S else ""
+
+
 class Followers:
     """All stores of the primary."""
 
@@ -208,6 +237,7 @@ class Followers:
         #: Nobody is followed any more: what is still shipped is passed over.
         self._is_closing = False
         self._heard_at = 0.0
+        self.refusals = Refusals()
         #: Stores that were brought to where the primary's were, at some time.
         self.brought: set[str] = set()
 
@@ -274,14 +304,14 @@ class Followers:
             elif self._is_closing:
                 return True
             else:
-                self._meet(connection, read(_decode_meet, frames), now)
+                self._meet(connection, read(_decode_meet, frames))
         except MalformedFrameError as error:
             self._refuse(connection.id, errors.error_for(errors.MALFORMED_FRAME, str(error)), now)
         except errors.AngariumError as error:
             self._refuse(connection.id, error, now)
         return True
 
-    def _meet(self, connection: Connection, meet: Meet, now: float) -> None:
+    def _meet(self, connection: Connection, meet: Meet) -> None:
         fault = self._fault_of(meet)
         if fault is not None:
             raise fault
@@ -300,7 +330,7 @@ class Followers:
             place,
             self._terms.host,
             lambda said: self._say(connection.id, said),
-            lambda error: self._refuse(connection.id, error, now),
+            lambda error: self._refuse(connection.id, error, time.monotonic()),
         )
 
     def _place_of(self, store: str) -> SpoolPlace | ConfigPlace:
@@ -350,7 +380,7 @@ class Followers:
         self._door.flush()
 
     def _refuse(self, connection_id: bytes, error: errors.AngariumError, now: float) -> None:
-        _log.warning("a store of the primary is not followed: %s", error)
+        self.refusals.add(str(error), now)
         self._door.send(connection_id, NotFollowed(error.code, error.detail).frames())
         self._door.finish(connection_id, now)
         self._door.flush()

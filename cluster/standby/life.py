@@ -412,6 +412,7 @@ class Life:
                 store=self._equipment.store,
                 failure=self._keeper.failure,
                 fault=self._fault_of(standing) if standing is not None and self._desk is None else "",
+                refusal=self._followers.refusals.newest(now) if self._followers is not None else "",
                 follows=self._followers.stores if self._followers is not None else [],
                 stores=self._store_statuses(),
             )

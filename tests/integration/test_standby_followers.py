@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -161,16 +162,25 @@ def test_a_host_hears_that_the_lease_was_given_back(tmp_path: Path) -> None:
     run(test())
 
 
-def test_the_data_of_another_node_are_not_overwritten(tmp_path: Path) -> None:
+def test_the_data_of_another_node_are_not_overwritten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     node = NodeFile(node="orders", node_id="id", data_id="of another one", workers=1)
     (tmp_path / NODE_FILE).write_bytes(msgspec.json.encode(node))
 
     async def test() -> None:
         async with standby(tmp_path) as host:
-            told = await host.refused(host.connect())
-            assert (told.code, "not overwritten" in told.detail) == (errors.STANDBY_REFUSED, True)
+            for _ in range(3):
+                told = await host.refused(host.connect())
+                assert (told.code, "not overwritten" in told.detail) == (errors.STANDBY_REFUSED, True)
+            now = time.monotonic()
+            assert "not overwritten" in host.followers.refusals.newest(now)
+            assert host.followers.refusals.newest(now + 60.0) == "", "it calls no more"
 
     run(test())
+    assert caplog.text.count("not overwritten") == 1, (
+        "it tries again twice a second, as long as nobody sees to it"
+    )
 
 
 @pytest.mark.parametrize(

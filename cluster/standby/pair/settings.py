@@ -38,6 +38,8 @@ def waits_because(status: HostStatus) -> str:
         return ""
     if status.fault:
         return status.fault
+    if status.refusal:
+        return f"a primary calls, and is not followed: {status.refusal}"
     if status.failure:
         return f"the outside store does not answer: {status.failure}"
     if status.primary and status.in_sync and status.host not in status.in_sync:

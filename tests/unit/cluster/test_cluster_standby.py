@@ -363,13 +363,17 @@ def test_a_host_that_nobody_has_named_is_up_once_no_primary_has_found_it(tmp_pat
     ("changes", "why"),
     [
         ({"in_sync": ["beta"], "primary": "beta"}, "beta has everything, is not heard, and may have what"),
+        (
+            {"in_sync": ["beta"], "primary": "beta", "refusal": "move it away"},
+            "is not followed: move it away",
+        ),
         ({"primary": "beta", "fault": "its disk is new."}, "its disk is new."),
         (
             {"primary": "", "in_sync": [], "failure": "no answer"},
             "the outside store does not answer: no answer",
         ),
     ],
-    ids=["it lacks something", "it has lost something", "no outside store"],
+    ids=["it lacks something", "a primary is refused", "it has lost something", "no outside store"],
 )
 def test_a_host_that_takes_nothing_over_is_up_when_no_primary_is_heard_and_says_why(
     tmp_path: Path, changes: dict[str, Any], why: str
