@@ -139,6 +139,7 @@ class Follower:
     async def _run(self) -> None:
         try:
             self._receiving = Receiving(await self._in_thread(self._place.open))
+            _log.info("store %s of the primary is followed", self.name)
             self._answer(self._receiving)
             while not self._is_over:
                 await self._is_due.wait()
@@ -324,7 +325,6 @@ class Followers:
             raise errors.error_for(errors.HOME_NOT_READY, f"store {meet.store} is still open for another one")
         place = self._place_of(meet.store)
         self._left.discard(meet.store)
-        _log.info("store %s of the primary is followed", meet.store)
         self._followers[connection.id] = Follower(
             meet.store,
             place,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -235,6 +236,29 @@ def test_whatever_keeps_a_store_from_being_followed_is_told_and_it_is_followed_w
                 await host.follows()
 
     run(test())
+
+
+def test_a_store_that_cannot_be_opened_is_not_said_to_be_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its primary tries again twice a second."""
+
+    def refuse(*_: object) -> None:
+        raise errors.error_for(errors.SPOOL_DAMAGED, "data.mdb")
+
+    async def test() -> None:
+        async with standby(tmp_path) as host:
+            with monkeypatch.context() as damaged:
+                damaged.setattr(SpoolPlace, "open", refuse)
+                for _ in range(2):
+                    assert (await host.refused(host.connect())).code == errors.SPOOL_DAMAGED
+                    await until(lambda: not host.followers._ending, "the end of the store", LIMIT_S)
+            assert "is followed" not in caplog.text
+            await host.follows()
+            assert "store 0 of the primary is followed" in caplog.text
+
+    with caplog.at_level(logging.INFO):
+        run(test())
 
 
 def test_a_full_disk_is_told_and_the_store_is_as_it_was(

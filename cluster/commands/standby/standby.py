@@ -194,6 +194,8 @@ def _print_status(found: dict[str, Any], *, why: str) -> None:
         lines.append(f"it {'acts' if found['acts'] else 'has no lease and does nothing'}, and {waits}")
     elif found["follows"]:
         lines.append(f"follows: {', '.join(found['follows'])}")
+        if found["refusal"]:
+            lines.append(f"a store is not followed: {found['refusal']} !")
     elif why and not found.get("fault"):
         lines.append(f"it follows nobody: {why} !")
     for line in lines:

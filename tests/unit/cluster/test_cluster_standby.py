@@ -14,7 +14,7 @@ from angarium_server.frames.shipping import Followed, Order, ShipFiles
 from cluster.admin.answers import HostStatus, StoreStatus
 from cluster.commands import cli
 from cluster.commands.standby.promoting import name_other, promote_host
-from cluster.commands.standby.standby import pair_lines
+from cluster.commands.standby.standby import _print_status, pair_lines
 from cluster.configuration.config import NodeConfig
 from cluster.controller.standby import SILENT_S
 from cluster.controller.switchboard.effects import SwitchOver
@@ -386,6 +386,12 @@ def test_a_host_that_takes_nothing_over_is_up_when_no_primary_is_heard_and_says_
     assert _standing_by(tmp_path, pid, PRIMARY_WAIT_S + 1.0) == status
     assert why in waits_because(status)
     assert waits_because(msgspec.structs.replace(status, follows=["config"])) == ""
+
+
+def test_a_standby_shows_the_store_that_it_does_not_follow(capsys: pytest.CaptureFixture[str]) -> None:
+    status = msgspec.structs.replace(STATUS, role="standby", stores=[], follows=["config"], refusal="no room")
+    _print_status(msgspec.to_builtins(status), why=waits_because(status))
+    assert "follows: config\na store is not followed: no room !\n" in capsys.readouterr().out
 
 
 # -- an operator -------------------------------------------------------------------------------------------------
