@@ -357,9 +357,13 @@ class Settle(Record, tag="settle"):
 
 
 class Unbind(Record, tag="unbind"):
-    """Nil ends it at once; else nothing more is handed out, and it is closed when all is settled, or the time over."""
+    """Nil ends it at once; else nothing more is handed out, and it is closed when all is settled, or the time over.
+
+    What is `released` is given back first, as if it had not been delivered: ranges `[first, last]`.
+    """
 
     hand_off_ms: Natural | None
+    released: Sequence[tuple[Positive, Positive]] = ()
 
 
 FlowVerb = Bind | Credit | Settle | Unbind

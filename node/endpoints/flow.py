@@ -2,7 +2,8 @@
 
 A failed message is sent again, after the redelivery delay, unless it has expired, was tried too often, or the
 endpoint sends nothing twice; then it is dead. A message whose flow ended without a word counts as tried too, but
-is not delayed: the consumer failed, not the message. Order of the questions: replaced by a newer one, expired,
+is not delayed: the consumer failed, not the message. One that a flow released when it ended, because its application
+has not seen it, counts as if it had never been sent. Order of the questions: replaced by a newer one, expired,
 sent too often.
 
 No I/O, no clock; `node.endpoints.lane` has these.
@@ -324,6 +325,19 @@ class Outcomes:
         self._lose_all(runs, wall_ms)
         return len(runs)
 
+    def release(self, out: PositionSet, ranges: Iterable[Sequence[int]], wall_ms: int) -> None:
+        """Take back what somebody has out and nobody has seen: it was not tried."""
+        for first, last in ranges:
+            for run_first, run_last in out.remove(first, last):
+                for segment, i, j in self._backlog.segments.slices(run_first, run_last):
+                    self._release(segment, i, j, wall_ms)
+
+    def _release(self, segment: Segment, i: int, j: int, wall_ms: int) -> None:
+        i = self._remove_superseded(segment, i, j)
+        if i < j:
+            for start, end in self._bury(segment, i, j, self._expired(segment, i, j, wall_ms)):
+                self._ready(segment, start, end)
+
     def _lose_all(self, runs: list[tuple[int, int]], wall_ms: int) -> None:
         for first, last in runs:
             for segment, i, j in self._backlog.segments.slices(first, last):
@@ -342,16 +356,24 @@ class Outcomes:
 
     def _take_back(self, segment: Segment, i: int, j: int, wall_ms: int) -> list[tuple[int, int]]:
         """Count the attempts, let die what is dead, and give the runs, still OUT, that are sent again."""
+        i = self._remove_superseded(segment, i, j)
+        if i == j:
+            return []
+        verdicts = self._verdicts(segment, i, j, wall_ms)
+        self._backlog.add_tries(segment, i, j)
+        return self._bury(segment, i, j, verdicts)
+
+    def _remove_superseded(self, segment: Segment, i: int, j: int) -> int:
+        """Remove what newer messages have replaced; gives where the others begin."""
         backlog = self._backlog
         superseded = min(max(backlog.newest - segment.first, i), j) if backlog.settings.last_value else i
         if superseded > i:
             backlog.statistics["replaced"] += superseded - i
             backlog.remove(segment, i, superseded, OUT)
-            i = superseded
-        if i == j:
-            return []
-        verdicts = self._verdicts(segment, i, j, wall_ms)
-        backlog.add_tries(segment, i, j)
+        return superseded
+
+    def _bury(self, segment: Segment, i: int, j: int, verdicts: bytearray | None) -> list[tuple[int, int]]:
+        """Let die what is dead, and give the runs, still OUT, that are sent again."""
         if verdicts is None:
             return [(i, j)]
         again: list[tuple[int, int]] = []
@@ -359,7 +381,7 @@ class Outcomes:
             if verdict == _AGAIN:
                 again.append((i + start, i + end))
             else:
-                backlog.kill(segment, i + start, i + end, OUT, verdict)
+                self._backlog.kill(segment, i + start, i + end, OUT, verdict)
         return again
 
     def _verdicts(self, segment: Segment, i: int, j: int, wall_ms: int) -> bytearray | None:
@@ -371,8 +393,12 @@ class Outcomes:
             verdicts = bytearray((REDELIVERIES,)) * (j - i)
         elif limit and tries is not None and max(tries[i:j]) >= limit:
             verdicts = bytearray(REDELIVERIES if done >= limit else _AGAIN for done in tries[i:j])
+        expired = self._expired(segment, i, j, wall_ms)
+        if verdicts is None or expired is None:
+            return verdicts or expired
+        return bytearray(over or other for over, other in zip(expired, verdicts, strict=True))
+
+    def _expired(self, segment: Segment, i: int, j: int, wall_ms: int) -> bytearray | None:
+        """Give EXPIRED for each message whose time is over, and else _AGAIN; None if there is none."""
         expired = self._lifetimes.expired(segment, i, j, wall_ms)
-        if expired is None:
-            return verdicts
-        others = verdicts or bytearray(j - i)
-        return bytearray(EXPIRED if over else other for over, other in zip(expired, others, strict=True))
+        return None if expired is None else bytearray(EXPIRED if over else _AGAIN for over in expired)

@@ -406,6 +406,13 @@ class Lane:
         self._closing[flow_id] = flow
         return []
 
+    def release(self, flow_id: int, ranges: Iterable[Sequence[int]], now: float, wall_ms: int) -> None:
+        """Take back what a flow has out that goes now, and its application has not seen: it does not count as tried."""
+        self._now, self._wall_ms = now, wall_ms
+        flow = self.flows.get(flow_id)
+        if flow is not None:
+            self._outcomes.release(flow.out, ranges, wall_ms)
+
     def pause(self, flow_id: int) -> None:
         """Have a flow get nothing more, although its `unbind` comes later."""
         flow = self.flows.get(flow_id)

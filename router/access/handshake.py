@@ -519,6 +519,7 @@ class Handshake:
             "max_batch_bytes": config.max_batch_bytes,
             "guaranteed": True,
             "reports_unmatched": True,
+            "takes_released": True,
             "producer_bytes": session.kind.producer_bytes or config.producer_window_bytes,
         }
 

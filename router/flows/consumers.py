@@ -12,6 +12,7 @@ import msgspec
 from angarium_server.costs import flow_bytes
 from router.flows.alarms import FlowAlarms
 from router.flows.binding import BindArguments, Binding
+from router.flows.ends import Ranges  # noqa: TC001 - msgspec reads it
 from router.flows.flows import Flows
 from router.flows.groups import Groups
 from router.flows.lane_questions import LaneQuestions
@@ -51,6 +52,8 @@ class UnbindArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of flow.unbind."""
 
     flow: int
+    #: Partition, first and last position of what the application has not seen.
+    released: Ranges = []
 
 
 class Consumers:
@@ -139,7 +142,7 @@ class Consumers:
     # -- from clients ----------------------------------------------------------------------------------------
 
     def _unbind(self, session: Session, wish: UnbindArguments, answer: Answer, now: float) -> None:
-        self.flows.unbind(session, wish.flow, now)
+        self.flows.unbind(session, wish.flow, now, wish.released)
         answer.give(None)
 
     # -- endpoints and flows ---------------------------------------------------------------------------------

@@ -58,10 +58,10 @@ _Position = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
 _Partition = Annotated[int, msgspec.Meta(ge=0, lt=wire.MAX_PARTITIONS)]
 _Outcome = Literal[0, 2, 3]  # wire.OUTCOME_ACCEPTED, OUTCOME_FAILED, OUTCOME_REJECTED
 _decode_credit = msgspec.msgpack.Decoder(tuple[_Number, _Number, _Number]).decode
-_Ranges = Annotated[
+Ranges = Annotated[
     list[tuple[_Partition, _Position, _Position]], msgspec.Meta(max_length=wire.MAX_RANGES_PER_SETTLE)
 ]
-_decode_settle = msgspec.msgpack.Decoder(tuple[_Number, _Outcome, _Ranges]).decode
+_decode_settle = msgspec.msgpack.Decoder(tuple[_Number, _Outcome, Ranges]).decode
 
 
 class PendingSettles(NamedTuple):
@@ -155,7 +155,17 @@ class Ends:
         self._keep_pending(end)
         del self.by_id[end.id]
         if end.state not in (HomeState.WAITING, HomeState.OVER):
-            self._shards.send_order(end.home, end.id, Unbind(None))
+            self._shards.send_order(end.home, end.id, Unbind(None, end.released))
+
+    def release(self, flow: Flow, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Take note of what a client gives back with a flow that it unbinds: partition, first and last position."""
+        by_partition: dict[int, list[tuple[int, int]]] = {}
+        for partition, first, last in ranges:
+            by_partition.setdefault(partition, []).append((first, last))
+        for partition, found in by_partition.items():
+            end = flow.ends.get(partition)
+            if end is not None and flow.may_settle:
+                end.released = found
 
     def hand_off(self, end: HomeFlow, hand_off_ms: int) -> bool:
         """Have nothing more delivered to an end; its home tells when all is settled or the time is over.

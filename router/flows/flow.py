@@ -28,7 +28,7 @@ from angarium import errors
 from angarium.errors import error_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from angarium.errors import AngariumError
     from router.asking.requests import Answer
@@ -76,6 +76,7 @@ class HomeFlow:
         "kept",
         "lane",
         "release_epoch",
+        "released",
         "state",
         "used_bytes",
         "used_messages",
@@ -96,6 +97,8 @@ class HomeFlow:
         #: Settles for a home that is down: [outcome, first, last], in the order in which they came. No deque: an empty
         #: one takes 600 bytes, and longest of all to make.
         self.kept: list[list[int]] = []
+        #: Positions that the client, which unbinds the flow, has not given to its application.
+        self.released: Sequence[tuple[int, int]] = ()
         #: The assignment that a hand-off ends, and when it is ended without the home's word.
         self.release_epoch = 0
         self.deadline = float("inf")

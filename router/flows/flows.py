@@ -23,7 +23,7 @@ from router.ground.ground import nothing
 from router.guaranteed.permissions import Level, level_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from angarium_server.frames.homes import FlowEventFrame
     from router.delivery.egress import Egress
@@ -171,8 +171,10 @@ class Flows:
 
     # -- the end of a flow -----------------------------------------------------------------------------------
 
-    def unbind(self, session: Session, number: int, now: float) -> None:
-        """The client does not want a flow any more; nothing comes for it from here on.
+    def unbind(
+        self, session: Session, number: int, now: float, released: Iterable[tuple[int, int, int]] = ()
+    ) -> None:
+        """The client does not want a flow any more, and gives back what it has `released`; nothing more comes for it.
 
         Raises:
             InvalidRequestError: there never was one of that number (40023).
@@ -180,6 +182,7 @@ class Flows:
         flow = self.ends.find_flow(session, number)
         if flow is not None:
             self._refuse_bind(flow, error_for(errors.UNKNOWN_FLOW, "unbound meanwhile"))
+            self.ends.release(flow, released)
             self._remove(flow, now, wanted=True)
 
     def close(self, flow: Flow, error: AngariumError, now: float) -> None:

@@ -276,6 +276,25 @@ def test_closing_the_client_ends_everything(node: Node, queue: str) -> None:
         producer.send(payload=b"", queue=queue)
 
 
+@pytest.mark.parametrize("ends", ["flow", "client"])
+def test_what_no_thread_has_seen_when_its_consumer_ends_was_not_tried(
+    node: Node, client: blocking.Client, queue: str, ends: str
+) -> None:
+    def come_and_go(seen: int) -> None:
+        with blocking.connect(node.url) as consumer:
+            flow = consumer.consume(queue)
+            flow.receive(LIMIT_S)
+            wait_until(lambda: flow.buffered == 10 - seen)
+            if ends == "flow":
+                flow.close()
+
+    fill(client, queue, 10)
+    for seen in range(1, 4):
+        come_and_go(seen)
+    with client.consume(queue) as flow:
+        assert [flow.receive(LIMIT_S).redelivered for _ in range(7)] == [False] * 7
+
+
 def test_what_a_program_had_in_hand_when_it_ended_without_closing_comes_again(
     node: Node, client: blocking.Client, queue: str
 ) -> None:

@@ -330,6 +330,33 @@ def test_what_is_not_settled_comes_again_and_says_so(node: Node, queue: str) -> 
 
 
 @pytest.mark.requirement("R202")
+@pytest.mark.parametrize("ends", ["flow", "client"])
+def test_what_a_consumer_that_ends_has_not_seen_was_not_tried(node: Node, queue: str, ends: str) -> None:
+    """Consumers that come and go must not wear out messages that wait behind the first."""
+
+    async def come_and_go(seen: int) -> None:
+        async with connected(node) as consumer:
+            flow = await consumer.consume(queue)
+            await flow.receive(LIMIT_S)
+            await until(lambda: flow.buffered == 20 - seen)
+            if ends == "flow":
+                await flow.close()
+
+    async def test() -> None:
+        async with connected(node) as client:
+            await client.create_queue(queue, max_redelivery_count=1, partition_count=2)
+            async with client.producer() as producer:
+                for number in range(20):
+                    await producer.send(queue=queue, payload=b"%d" % number, partition_key=str(number % 5))
+            for seen in range(1, 5):
+                await come_and_go(seen)
+            async with client.consume(queue) as flow:
+                rest = await take(flow, 16)
+            assert [message.payload for message in rest if message.redelivered] == []
+
+    run(test())
+
+
 def test_a_failed_message_comes_again_and_a_rejected_one_goes_to_the_dead_message_queue(
     node: Node, queue: str
 ) -> None:

@@ -84,6 +84,7 @@ class FlowVerbs:
                 waiting[flow] = [verb]
             elif isinstance(verb, Unbind) and _takes_turns(held := self._lanes.flows.get(flow), flow):
                 held.lane.pause(flow)
+                held.lane.release(flow, verb.released, now, wall_ms)
                 waiting[flow] = [verb]
             else:
                 self._verbs[type(verb)](flow, verb, now, wall_ms)
@@ -128,6 +129,8 @@ class FlowVerbs:
         held = self._lanes.flows.get(flow)
         if held is None:
             return
+        if unbind.released:
+            held.lane.release(flow, unbind.released, now, wall_ms)
         self._touch(held, held.lane.unbind(flow, unbind.hand_off_ms, now, wall_ms))
         if flow not in held.lane.flows:
             self._lanes.flows.pop(flow, None)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from angarium.blocking.portal import Portal
     from angarium.client.consuming.binding import Binding
     from angarium.client.protocol.flow_window import FlowWindow
+    from angarium.client.protocol.messages import Range
 
 #: Called with each message, in a thread of the flow's own.
 MessageCallback: TypeAlias = "Callable[[GuaranteedMessage], None]"
@@ -75,6 +76,7 @@ class SharedReader:
         #: `handed`: the message of `receive` that the next call of the same thread accepts.
         self._own = threading.local()
         binding.on_ready = self._signal.set
+        binding.unseen_elsewhere = self._take_unseen
         self.threads: Final = CallbackThreads(self._serve, callback, concurrency)
 
     @property
@@ -141,6 +143,11 @@ class SharedReader:
                 delivery.settler = self
                 return delivery
         return None
+
+    def _take_unseen(self) -> list[Range]:
+        with self._lock:
+            opened = self._reader.opened
+            return [] if opened is None or self.binding.is_over(opened) else self._reader.take_unseen()
 
     # Settling.
 

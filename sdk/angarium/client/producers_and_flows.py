@@ -222,7 +222,7 @@ class ProducersAndFlows:
                 await (producer.close() if producer._is_nameless else producer._settled())
         for flow in self._used():
             flow.accept_handed()
-            flow.tell()
+            flow.leave_soon()
 
     def close(self, error: errors.AngariumError, reason: errors.AngariumError | None) -> None:
         """End everything: producers with the error, flows with the reason."""

@@ -17,7 +17,7 @@ from tests.simulation.guaranteed.records import FlowDelivery, FlowRecord, Settle
 if TYPE_CHECKING:
     from angarium.client.protocol.answers import FlowBound
     from angarium.client.protocol.events import Indicated
-    from angarium.client.protocol.messages import GuaranteedDelivery
+    from angarium.client.protocol.messages import GuaranteedDelivery, Range
     from tests.simulation.guaranteed.guaranteed_client import GuaranteedClient
 
 RETRY_MAX_S = 0.4
@@ -160,7 +160,7 @@ class SimulatedFlow:
         if window is None or not window.flow or session is None or not session.can_ask():
             return
         self._is_asking = True
-        request = session.guaranteed.unbind(window.flow)
+        request = session.guaranteed.unbind(window.flow, self._take_unseen())
 
         def answered(value: Any, error: errors.AngariumError | None) -> None:
             self.lost()
@@ -169,6 +169,19 @@ class SimulatedFlow:
 
         self.client.wait_for(request, answered)
         self.client.transmit()
+
+    def _take_unseen(self) -> list[Range]:
+        """Choose what of the newest messages the application is said not to have seen, and act accordingly."""
+        if self.plan.browse or self.record is None or self.client.rng.random() < 0.5:
+            return []
+        seen = self.client.rng.randrange(len(self.held) + 1)
+        unseen, self.held[seen:] = self.held[seen:], []
+        deliveries = self.record.deliveries
+        for one in unseen:
+            place = (self.record.endpoint_id << wire.LANE_BITS | one.partition, one.position)
+            newest = max(at for at, got in enumerate(deliveries) if got.place == place)
+            del deliveries[newest]
+        return [(one.partition, one.position, one.position) for one in unseen]
 
     def indicated(self, event: Indicated) -> None:
         """The node says what happened to the flow."""

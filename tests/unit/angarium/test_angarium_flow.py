@@ -640,6 +640,43 @@ def test_close_tells_what_is_known_and_unbinds() -> None:
     run(test())
 
 
+@pytest.mark.parametrize("takes", [True, False])
+def test_what_the_application_has_not_seen_is_given_back_to_a_node_that_takes_it(*, takes: bool) -> None:
+    async def test() -> None:
+        node = SpokenNode(**({"takes_released": True} if takes else {}))
+        node.answers["flow.unbind"] = None
+        flow = await open_flow(node, ack="manual")
+        node.messages(1, 1, numbered(1, 3))
+        node.messages(1, 9, numbered(9, 10))
+        await flow.receive()
+        close = asyncio.ensure_future(flow.close())
+        await node.until(close.done)
+        given = {"released": [[0, 2, 3], [0, 9, 10]]} if takes else {}
+        assert node.asked[-1] == ("flow.unbind", {"flow": 1, **given})
+        assert flow.stats["dropped_messages"] == 4
+
+    run(test())
+
+
+def test_a_client_that_is_closed_gives_back_what_its_flows_have_not_seen_but_browsers_nothing() -> None:
+    async def test() -> None:
+        node = SpokenNode(takes_released=True)
+        node.answers["flow.unbind"] = None
+        flow = await open_flow(node)
+        browser = await open_flow(node, browse=True)
+        node.messages(1, 1, numbered(1, 3))
+        node.messages(2, 1, numbered(1, 3))
+        await flow.receive()
+        await node.guaranteed.drain()
+        node.serve()
+        assert settles(node) == [[1, wire.OUTCOME_ACCEPTED, [[0, 1, 1]]]]
+        assert node.asked[-1] == ("flow.unbind", {"flow": 1, "released": [[0, 2, 3]]})
+        assert flow.closed
+        assert not browser.closed
+
+    run(test())
+
+
 async def _rest(flow: Any) -> list[bytes]:
     return [message.payload async for message in flow]
 

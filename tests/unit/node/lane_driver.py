@@ -148,6 +148,9 @@ class Driver:
     def unbind(self, flow: int, hand_off_ms: int | None = None) -> list[FlowEvent]:
         return self.lane.unbind(flow, hand_off_ms, self.now, self.wall_ms)
 
+    def release(self, flow: int, *ranges: tuple[int, int]) -> None:
+        self.lane.release(flow, ranges, self.now, self.wall_ms)
+
     def handouts(self, limit: int = 10_000) -> list[Handout]:
         return self.lane.hand_out(self.now, self.wall_ms, limit)
 

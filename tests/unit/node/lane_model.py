@@ -1,8 +1,8 @@
 """A naive model of a lane: a dictionary of messages, looked through from the start for every question.
 
 What may never happen, whatever clients, operators and crashes do: a message is lost, or comes back after it was
-gone; one is handed out twice without its count of attempts rising; the order of an exclusive lane is broken;
-credit, or the limit of unsettled messages, is exceeded; counts are wrong.
+gone; one is handed out twice without its count of attempts rising, unless its consumer gave it back unseen; the order
+of an exclusive lane is broken; credit, or the limit of unsettled messages, is exceeded; counts are wrong.
 """
 
 from __future__ import annotations
@@ -164,6 +164,19 @@ class LaneMachine(RuleBasedStateMachine):
         else:
             message.state = READY
 
+    def release(self, consumer: Consumer, positions: list[int]) -> None:
+        """What its application has not seen comes back as if it had never been sent."""
+        self.driver.release(consumer.flow, *[(position, position) for position in positions])
+        for position in positions:
+            del consumer.out[position]
+            message = self.messages[position]
+            if self.conf.last_value and position < self.newest:
+                del self.messages[position]
+            elif self.is_over(message):
+                self.kill(message, "expired")
+            else:
+                message.state = READY
+
     def end(self, consumer: Consumer) -> None:
         for position in consumer.out:
             self.give_back(self.messages[position], delay=False)
@@ -254,6 +267,16 @@ class LaneMachine(RuleBasedStateMachine):
         self.end(consumer)
         told = [] if hand_off_ms is None else [(consumer.flow, CLOSED, 0, "")]
         assert events == told + self.heir_events(before)
+
+    @rule(rng=rngs)
+    @precondition(lambda self: any(one.out for one in self.consumers.values()))
+    def leave(self, rng: Random) -> None:
+        consumer = rng.choice([one for one in self.consumers.values() if one.out])
+        before = self.active()
+        self.release(consumer, [one for one in consumer.out if rng.random() < 0.5])
+        events = self.driver.unbind(consumer.flow)
+        self.end(consumer)
+        assert events == self.heir_events(before)
 
     @rule(rng=rngs)
     @precondition(lambda self: self.consumers)

@@ -28,6 +28,7 @@ WEIGHTS = {
     "credit": 4,
     "bind": 4,
     "unbind": 2,
+    "leave": 1,
     "settle_a_range": 2,
     "store": 3,
     "merge": 2,

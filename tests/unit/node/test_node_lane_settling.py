@@ -97,6 +97,31 @@ def test_a_range_that_covers_gaps_settles_what_is_there_and_tells_about_the_rest
     assert driver.settle(2, ACCEPTED, (2, 2), (5, 5), (8, 8)) == []
 
 
+def test_what_nobody_has_seen_comes_back_as_if_it_had_not_been_sent(make: type[Driver]) -> None:
+    driver = make(max_redeliveries=1, redelivery_enabled=False)
+    driver.bind(1)
+    driver.fill(6)
+    driver.deliver()
+    driver.release(1, (3, 4), (6, 6), (9, 1 << 62))
+    driver.release(2, (1, 1))
+    driver.unbind(1)
+    driver.bind(2)
+    assert driver.deliver_counts() == {3: 0, 4: 0, 6: 0}
+    assert driver.positions() == [3, 4, 6]
+
+
+def test_what_expired_or_was_replaced_meanwhile_does_not_come_back(make: type[Driver]) -> None:
+    driver = make(respect_ttl=True)
+    driver.bind(1)
+    driver.put(row(0, ttl=1_000), row(1))
+    driver.deliver()
+    driver.pass_ms(2_000)
+    driver.release(1, (1, 2))
+    driver.unbind(1)
+    driver.bind(2)
+    assert driver.deliver_counts() == {2: 0}
+
+
 @pytest.mark.parametrize(
     "asked", [(0, 1 << 70), (-(1 << 70), 1 << 70), (1 << 62, 1 << 63), (5, 1), (0, 0), (11, 11), (-5, -1)]
 )

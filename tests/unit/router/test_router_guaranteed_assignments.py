@@ -50,7 +50,7 @@ def test_a_partition_that_moves_is_settled_first_and_late_settles_are_refused(
     second = rig.client("second", "owner")
     second.bind("q")
     rig.advance(5.1)
-    assert home.arguments("unbind") == [[3000], [3000]]
+    assert home.arguments("unbind") == [[3000, []], [3000, []]]
     assert second.taken(wire.INDICATION) == []
     client.settle(first, wire.OUTCOME_ACCEPTED, (3, 1, 1))
     assert home.arguments("settle") == [[0, [[1, 1]]]]
@@ -78,7 +78,7 @@ def test_a_home_that_does_not_end_a_hand_off_is_not_waited_for(
     assert second.taken(wire.INDICATION) == []
     rig.advance(3)
     assert second.taken(wire.INDICATION)[-1][3] == [2, 3]
-    assert rig.homes[0].arguments("unbind")[-2:] == [[None], [None]]
+    assert rig.homes[0].arguments("unbind")[-2:] == [[None, []], [None, []]]
 
 
 def test_a_spare_flow_takes_over_at_once(rig: Rig) -> None:

@@ -307,6 +307,16 @@ def test_a_flow_that_never_was_ends_the_session_and_one_that_is_over_does_not(
     assert client.request("flow.unbind", flow=7)[0] == errors.UNKNOWN_FLOW
 
 
+def test_what_a_client_gives_back_with_a_flow_goes_to_the_homes_of_its_partitions(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    flow = client.bind("q")["flow"]
+    released = [[0, 3, 7], [5, 1, 1], [0, 9, 9]]
+    assert client.request("flow.unbind", flow=flow, released=[[0, 0, 1]])[0] == errors.INVALID_ARGUMENT
+    assert client.request("flow.unbind", flow=flow, released=released) == (0, None)
+    assert rig.homes[0].arguments("unbind") == [[None, [[3, 7], [9, 9]]]]
+
+
 def test_a_client_that_grants_without_end_gets_little_ahead_of_what_it_reads(make_rig: Any) -> None:
     unread_max = 1 << 20
     rig = make_rig(egress_unread_bytes=unread_max)

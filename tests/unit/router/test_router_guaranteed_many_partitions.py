@@ -242,9 +242,9 @@ def test_what_is_said_about_flows_shares_a_message_unless_something_else_is_betw
     assert [one[0] for one in frames] == [wire.FLOW, wire.STORE, wire.FLOW, wire.MATCH, wire.FLOW]
     said = [wire.unpack(one[1]) for one in frames if one[0] == wire.FLOW]
     assert said == [
-        [7, [[1, ["unbind", None]], [2, ["credit", 1, 1]]]],
-        [7, [[3, ["unbind", 5]]]],
-        [7, [[4, ["unbind", None]]]],
+        [7, [[1, ["unbind", None, []]], [2, ["credit", 1, 1]]]],
+        [7, [[3, ["unbind", 5, []]]]],
+        [7, [[4, ["unbind", None, []]]]],
     ]
 
 

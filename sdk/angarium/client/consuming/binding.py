@@ -17,6 +17,7 @@ nothing of its readers, so a flow that the application dropped can be noticed an
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import sys
 from collections.abc import Callable
@@ -27,9 +28,10 @@ from angarium.client.connection.operations import Opener
 from angarium.client.consuming.flow_buffer import Callbacks, FlowBuffer
 from angarium.client.consuming.outcomes import Outcomes
 from angarium.client.protocol.flow_window import UNLIMITED, FlowWindow, is_passing
+from angarium.client.protocol.messages import Settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from angarium.client.connection.connection import Connection
     from angarium.client.connection.operations import Operations
@@ -93,6 +95,8 @@ class Binding:
         self.handed: GuaranteedMessage | None = None
         #: Who takes the outcome of messages; the blocking client puts itself here.
         self.settler: Settler = self
+        #: Gives what readers elsewhere have taken and not handed out, and takes it from them; the blocking client's.
+        self.unseen_elsewhere: Callable[[], Iterable[Range]] = tuple
         #: Called instead of waking readers; the blocking client's door.
         self.on_ready: Callable[[], None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -193,14 +197,12 @@ class Binding:
         """
         if self.closed:
             return
-        self.tell()
-        flow = self.window.flow
-        self.end(None)
+        flow, unseen = self._leave()
         if not flow:
             return
         try:
             async with asyncio.timeout(self.options.timeout_s if timeout_s is None else timeout_s):
-                await self._operations.finish(lambda session: session.guaranteed.unbind(flow))
+                await self._operations.finish(lambda session: session.guaranteed.unbind(flow, unseen))
         except (TimeoutError, errors.AngariumError) as error:
             _logger.debug("%s ended without an answer: %s", self, error)
 
@@ -296,10 +298,24 @@ class Binding:
         """Close a flow that the application dropped without closing it."""
         if not self.closed:
             _logger.warning("%s was dropped without being closed; it is closed now, and %s", self, ADVICE)
-            self.tell()
-            flow = self.window.flow
-            self.end(None)
-            self._let_go(flow)
+            self._let_go(*self._leave())
+
+    def leave_soon(self) -> None:
+        """End the flow, and give back what the application has not seen, for a client that says BYE next."""
+        if not self.closed and not self.options.browse and self.window.flow:
+            self._let_go(*self._leave())
+
+    def _leave(self) -> tuple[int, list[Range]]:
+        """End the flow here; give its number, and the positions of what the application has not seen."""
+        self.tell()
+        unseen = Settlement()
+        if not self.options.browse:
+            for one in itertools.chain(self.unseen_elsewhere(), self._buffer.take_unseen()):
+                unseen.add(*one)
+        self._counters["dropped_messages"] += unseen.messages
+        flow = self.window.flow
+        self.end(None)
+        return flow, unseen.take()
 
     def abandon_soon(self) -> bool:
         """Do that in the loop, in any thread, for a finalizer; give False if the loop is closed, and all with it."""
@@ -392,10 +408,10 @@ class Binding:
         """Unbind what was bound for a caller that did not wait."""
         self._let_go(bound.flow)
 
-    def _let_go(self, flow: int) -> None:
+    def _let_go(self, flow: int, unseen: Sequence[Range] = ()) -> None:
         """Unbind without waiting, if there is something bound."""
         if flow:
-            self._operations.tell(lambda session: session.guaranteed.unbind(flow))
+            self._operations.tell(lambda session: session.guaranteed.unbind(flow, unseen))
 
     def _set_active(self, *, active: bool) -> None:
         if active and self._is_standby_told:

@@ -19,9 +19,10 @@ from angarium.client.protocol.messages import GuaranteedBatch, GuaranteedDeliver
 from angarium.client.subscribing.callbacks import is_async
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Iterator, Sequence
 
     from angarium.client.consuming.flow_options import FlowOptions
+    from angarium.client.protocol.messages import Range
 
 #: Takes what was handed out of a window: messages and bytes.
 Release: TypeAlias = Callable[[FlowWindow, int, int], None]
@@ -106,6 +107,12 @@ class FlowReader:
             self._open = None
         return count
 
+    def take_unseen(self) -> list[Range]:
+        """Throw away the rest of the delivery that is read, and give the positions of it."""
+        delivery, at = self._open, self._at
+        self._open = None
+        return [] if delivery is None else list(delivery.ranges(at, len(delivery.rows)))
+
     def drop(self) -> None:
         """Throw away the rest of the delivery that is read, with its credit."""
         self._open = None
@@ -145,6 +152,12 @@ class FlowBuffer:
         opened, left = self.reader.opened, self.reader.left
         found = [] if opened is None or not left else [(opened.partition, opened.positions[-left])]
         return found + [(delivery.partition, delivery.positions[0]) for delivery in self._deliveries]
+
+    def take_unseen(self) -> Iterator[Range]:
+        """Throw everything away, and give the positions of it; safe from any thread, like `take_delivery`."""
+        yield from self.reader.take_unseen()
+        while (delivery := self.take_delivery()) is not None:
+            yield from delivery.ranges(0, len(delivery.rows))
 
     def clear(self) -> int:
         """Throw everything away, with its credit; give how many messages that were."""

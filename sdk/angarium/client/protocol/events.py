@@ -45,6 +45,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     guaranteed: bool = False
     #: Whether a round may ask for a report of rows that match nothing.
     reports_unmatched: bool = False
+    #: Whether `flow.unbind` may give back what the application has not seen.
+    takes_released: bool = False
     #: Bytes of batches that one producer may have unacknowledged before its next round.
     producer_bytes: _Positive = 16 * 1024 * 1024
     #: How long the token of this client is good from now on; None without one.

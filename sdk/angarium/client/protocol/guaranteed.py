@@ -70,6 +70,8 @@ class GuaranteedProtocol:
         #: By number of the request, at most OPERATIONS_PENDING_MAX.
         self._asked: dict[int, _Asked] = {}
         self._last_request = 0
+        #: Whether the node takes back what no application has seen.
+        self.takes_released = False
         #: The open producers, by number.
         self._producers: dict[int, SendWindow] = {}
         #: The bound flows, by number.
@@ -145,9 +147,15 @@ class GuaranteedProtocol:
         credit = {"messages": window.granted_messages, "bytes": window.granted_bytes}
         return self.ask("flow.bind", {**arguments, **credit}, answers.decode_flow, bound)
 
-    def unbind(self, flow: int) -> int:
-        """Ask for the end of a flow; messages may come before the answer."""
-        return self.ask("flow.unbind", {"flow": flow}, done=lambda _: self._drop_flow(flow))
+    def unbind(self, flow: int, unseen: Sequence[Range] = ()) -> int:
+        """Ask for the end of a flow; messages may come before the answer.
+
+        What its application has not seen is given back, to a node that takes it: it was not tried.
+        """
+        arguments: dict[str, Any] = {"flow": flow}
+        if self.takes_released and unseen:
+            arguments["released"] = unseen[:SETTLE_RANGES_MAX]
+        return self.ask("flow.unbind", arguments, done=lambda _: self._drop_flow(flow))
 
     def renew(self, window: FlowWindow) -> bool:
         """Grant what there is room for if it is half of a window; tell whether a frame is to be sent."""

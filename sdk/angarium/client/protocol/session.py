@@ -393,6 +393,7 @@ class ClientSession:
     def _on_welcome(self, frames: list[bytes]) -> list[Event]:
         welcome: Welcome = header(_decode_welcome, frames, parts=0)
         self.welcome = welcome
+        self.guaranteed.takes_released = welcome.takes_released
         self._keepalive_s = welcome.keepalive_ms / 1000
         self._enter(State.OPEN)
         # The application may have consumed while HELLO was under way, and may have nothing more to release.
