@@ -23,7 +23,7 @@ from angarium.message import Message, MessageOptions, Row, row_size
 from angarium.slots import Publishable, RowGatherer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable
 
     from angarium.client.connection.connection import Connection
     from angarium.client.protocol.events import Welcome
@@ -128,54 +128,37 @@ class Publisher:
         self, messages: Iterable[Publishable], timeout_s: float | None
     ) -> errors.AngariumError | None:
         """See `Client.publish_many`; gives why a guaranteed one was refused, the first one."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        gatherer = self._gatherer
+        iterator = iter(messages)
         receipts: deque[Receipt] = deque()
-        refused: list[errors.AngariumError] = []
+        refused: errors.AngariumError | None = None
         fault: Exception | None = None
         try:
-            await self._gather(
-                iter(messages), self._timeout_s if timeout_s is None else timeout_s, receipts, refused
-            )
+            while True:
+                if self._is_held:
+                    await self.connected(0, limit_s)
+                left = gatherer.fill(iterator)
+                if left is None:
+                    break
+                if isinstance(left, Message) and left.row[2] & wire.FLAG_MODE:
+                    receipts.append(await self._send_guaranteed(left.row))
+                    while receipts and receipts[0].done:
+                        refused = refused or receipts[0].error
+                        receipts.popleft()
+                    continue
+                await self._make_room(_size_of(left), limit_s)
+                gatherer.fill(iter((left,)))
         except errors.TimeoutExpiredError:
             raise  # Without a connection nobody knows what becomes of those before.
         except Exception as error:  # noqa: BLE001 - whatever it is, what was given before is waited for
             fault = error
         finally:
-            if self._gatherer.rows and not self._is_step_scheduled:
+            if gatherer.rows and not self._is_step_scheduled:
                 self._begin_step()
-        for receipt in receipts:
-            try:
-                await receipt
-            except errors.AngariumError as error:
-                refused.append(error)
-        if fault is None:
-            return refused[0] if refused else None
-        if refused:
-            fault.add_note(f"a message before it was refused: {refused[0]}")
-        raise fault
-
-    async def _gather(
-        self,
-        messages: Iterator[Publishable],
-        limit_s: float,
-        receipts: deque[Receipt],
-        refused: list[errors.AngariumError],
-    ) -> None:
-        """Take all messages; what is not known of guaranteed ones is left in `receipts`, refusals are in `refused`."""
-        gatherer = self._gatherer
-        while True:
-            if self._is_held:
-                await self.connected(0, limit_s)
-            left = gatherer.fill(messages)
-            if left is None:
-                return
-            if isinstance(left, Message) and left.row[2] & wire.FLAG_MODE:
-                receipts.append(await self._send_guaranteed(left.row))
-                while receipts and receipts[0].done:
-                    if (error := receipts.popleft().error) is not None and not refused:
-                        refused.append(error)
-                continue
-            await self._make_room(_size_of(left), limit_s)
-            gatherer.fill(iter((left,)))
+        if receipts or fault is not None:
+            return await _settled(receipts, refused, fault)
+        return refused
 
     async def flush(self, timeout_s: float) -> None:
         """See `Client.flush`."""
@@ -364,3 +347,19 @@ class Publisher:
 
 def _size_of(message: Publishable) -> int:
     return row_size(message.row) if isinstance(message, Message) else len(bytes(message[1]))
+
+
+async def _settled(
+    receipts: Iterable[Receipt], refused: errors.AngariumError | None, fault: Exception | None
+) -> errors.AngariumError | None:
+    """Wait until it is known what became of guaranteed messages; give why one was refused, or raise the fault."""
+    for receipt in receipts:
+        try:
+            await receipt
+        except errors.AngariumError as error:
+            refused = refused or error
+    if fault is None:
+        return refused
+    if refused is not None:
+        fault.add_note(f"a message before it was refused: {refused}")
+    raise fault
