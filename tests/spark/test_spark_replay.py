@@ -11,7 +11,7 @@ import pytest
 from angarium import blocking, errors
 from angarium.pipeline import replay_plan
 from angarium.pipeline.replay import ReplayJob, replay
-from angarium.pipeline.selection import AT, Selection, in_order, moment, select
+from angarium.pipeline.selection import AT, JOB, Selection, in_order, moment, select
 from angarium.spark.schema import NAMES, schema
 from tests.share import short
 
@@ -29,9 +29,11 @@ def archived(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
     """Give messages as an archive has them; `spooled_timestamp` in seconds since 1970."""
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-    fields = schema(NAMES)
-    made = [{"partition": 0, "topic": "t", **row} for row in rows]
-    given = "topic string, queue string, partition int, position bigint, spooled_timestamp double"
+    fields = schema(NAMES).add(JOB, "string")
+    made = [{"partition": 0, "topic": "t", JOB: "", **row} for row in rows]
+    given = (
+        f"topic string, queue string, partition int, position bigint, spooled_timestamp double, {JOB} string"
+    )
     names = given.replace(",", "").split()[::2]
     frame = spark.createDataFrame([tuple(row[name] for name in names) for row in made], given)
     frame = frame.withColumn("spooled_timestamp", F.timestamp_seconds("spooled_timestamp"))
@@ -64,6 +66,19 @@ def test_a_partition_keeps_its_order_whatever_the_clock_did_and_queues_are_merge
         ("a", 5),
         ("b", 4),
     ]
+
+
+def test_a_queue_that_was_made_again_comes_behind_the_one_before(spark: SparkSession) -> None:
+    """Checkpoints b and c are of the second queue of that name, and the clock went back between them."""
+    lives = {"a": [(1, 100.0), (2, 101.0), (12_000, 102.0)], "b": [(1, 200.0), (2, 203.0)], "c": [(3, 201.0)]}
+    rows = [
+        {"queue": "q", "position": position, "spooled_timestamp": time, JOB: job}
+        for job, some in lives.items()
+        for position, time in some
+    ]
+    found = in_order(archived(spark, rows[::-1])).collect()
+    assert [row.position for row in found] == [1, 2, 12_000, 1, 2, 3]
+    assert [row[AT] for row in found] == [100e6, 101e6, 102e6, 200e6, 203e6, 203e6]
 
 
 @pytest.mark.long  # the order of a replay in files shows it
@@ -113,7 +128,11 @@ def archive_path(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
         {"queue": "q", "position": at + 1, "spooled_timestamp": start + at / 500, "topic": f"o/{at % 7}"}
         for at in range(MESSAGES)
     ]
-    frame = archived(spark, rows).withColumn("payload", F.encode(F.col("position").cast("string"), "UTF-8"))
+    frame = (
+        archived(spark, rows)
+        .drop(JOB)
+        .withColumn("payload", F.encode(F.col("position").cast("string"), "UTF-8"))
+    )
     path = tmp_path_factory.mktemp("replayed") / "of [1]{a,b}*?"  # Spark would look for what fits
     frame.repartition(3).orderBy(F.rand(1)).write.parquet(str(path))
     return str(path)

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Final
 from angarium import errors
 from angarium.pipeline import replay_plan
 from angarium.pipeline.archives import read_archive
+from angarium.pipeline.dataset import layout
 from angarium.pipeline.dataset.files import files_of, literal
-from angarium.pipeline.dataset.layout import PRIVATE
 from angarium.pipeline.dataset.progress import silent
 from angarium.pipeline.failures import clear_failure
 from angarium.pipeline.replay_plan import MICROSECONDS, ROWS, Batch, Part, Plan
-from angarium.pipeline.selection import AT, Selection, in_order, select
+from angarium.pipeline.selection import AT, JOB, Selection, in_order, select
 from angarium.topic import check_topic, parse_filter
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from angarium.pipeline.dataset.progress import Show
 
-REPLAYS: Final = f"{PRIVATE}/replays"
+REPLAYS: Final = f"{layout.PRIVATE}/replays"
 #: Messages of a file, which one task stages: some seconds of work.
 FILE_MESSAGES: Final = 50_000
 #: A replay that keeps time releases the messages of so much of its own time together.
@@ -221,7 +221,10 @@ class _Run:
 
     def _prepare(self) -> Plan:
         """Copy the wanted messages in order and make the plan."""
+        from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
         rows = select(read_archive(self._spark, self._job.path), self._job.selection)
+        rows = rows.withColumn(JOB, F.regexp_extract("_metadata.file_name", layout.JOB, 1))
         place = f"{self._folder}/{ROWS}"
         replay_plan.discard(self._files, self._folder)
         writer = in_order(rows).write.option("maxRecordsPerFile", self._job.file_messages)

@@ -4,6 +4,9 @@ Order. Messages of one queue partition have positions, and that order is kept wh
 several are merged by the time at which they were stored; a time that is earlier than one before it in its partition
 counts as that one. So what one publisher sent through one queue keeps its order, and what came through several is as
 the node stored it, to the millisecond.
+
+A queue that was deleted and made again begins with position 1, and needs a checkpoint of its own. So a checkpoint whose
+positions begin below the end of the one before is of another **life** of the queue, and each life is merged by time.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ AT: Final = "_at"
 #: Positions that one task walks through to find the latest time so far; a partition is walked by many at once.
 _BUCKET: Final = 10_000
 _LANE: Final = ("_lane_queue", "_lane_partition", "_lane_bucket")
+#: The column of the checkpoint that archived a message; empty if that is not known.
+JOB: Final = "_job"
+_LIFE: Final = "_lane_life"
 #: Absolute ends: `$` of the engines also matches before a line feed.
 _START, _END = "^", "(?![\\s\\S])"
 
@@ -58,7 +64,7 @@ def select(rows: DataFrame, selection: Selection) -> DataFrame:
 
 
 def in_order(rows: DataFrame) -> DataFrame:
-    """Sort messages as they are to be sent again, with the column AT."""
+    """Sort messages, which have the column JOB, as they are to be sent again, with the column AT in its place."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
@@ -66,13 +72,37 @@ def in_order(rows: DataFrame) -> DataFrame:
     keys = (F.coalesce("queue", F.lit("")), F.coalesce("partition", F.lit(0)), bucket)
     rows = rows.withColumns(dict(zip(_LANE, keys, strict=True)))
     at = F.unix_micros("spooled_timestamp")
-    before = Window.partitionBy(*_LANE[:2]).orderBy(_LANE[2]).rowsBetween(Window.unboundedPreceding, -1)
-    latest = rows.groupBy(*_LANE).agg(F.max(at).alias("_latest"))
-    latest = latest.select(*_LANE, F.max("_latest").over(before).alias("_before"))
-    so_far = Window.partitionBy(*_LANE).orderBy("position").rowsBetween(Window.unboundedPreceding, 0)
-    rows = rows.join(F.broadcast(latest), list(_LANE))
+    lives = _with_lives(
+        rows.groupBy(*_LANE, JOB).agg(
+            F.max(at).alias("_latest"),
+            F.min(at).alias("_earliest"),
+            F.min("position").alias("_lowest"),
+            F.max("position").alias("_highest"),
+        )
+    )
+    before = Window.partitionBy(*_LANE[:2], _LIFE).orderBy(_LANE[2])
+    latest = F.max("_latest").over(before.rangeBetween(Window.unboundedPreceding, -1)).alias("_before")
+    so_far = Window.partitionBy(*_LANE, _LIFE).orderBy("position").rowsBetween(Window.unboundedPreceding, 0)
+    rows = rows.join(F.broadcast(lives.select(*_LANE, JOB, _LIFE, latest)), [*_LANE, JOB])
     rows = rows.withColumn(AT, F.greatest("_before", F.max(at).over(so_far)))
-    return rows.drop(*_LANE, "_before").orderBy(AT, "queue", "partition", "position")
+    rows = rows.orderBy(AT, "queue", "partition", _LIFE, "position")
+    return rows.drop(*_LANE, JOB, _LIFE, "_before")
+
+
+def _with_lives(found: DataFrame) -> DataFrame:
+    """Number the lives of each queue: one begins with a checkpoint that begins below the end of the one before."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    lane, job = Window.partitionBy(*_LANE[:2]), Window.partitionBy(*_LANE[:2], JOB)
+    found = found.withColumn("_since", F.min("_earliest").over(job))
+    found = found.withColumn("_place", F.dense_rank().over(lane.orderBy("_since", JOB)))
+    until = lane.orderBy("_place")
+    highest = F.max("_highest").over(until.rangeBetween(-1, -1))
+    is_first = F.row_number().over(job.orderBy(_LANE[2])) == F.lit(1)
+    begins = F.coalesce(is_first & (F.min("_lowest").over(job) <= highest), F.expr("false"))
+    found = found.withColumn("_begins", begins.cast("int"))
+    return found.withColumn(_LIFE, F.sum("_begins").over(until.rangeBetween(Window.unboundedPreceding, 0)))
 
 
 def _matches_any(filters: Sequence[str]) -> Column:

@@ -129,6 +129,16 @@ def test_small_files_of_one_directory_are_merged_up_to_the_target() -> None:
     ]
 
 
+def test_files_of_one_checkpoint_are_merged_however_often_and_their_names_tell_which() -> None:
+    one, two, merged = "0123abcd", "89ef4567", f"compaction-{'f' * 32}-00003"
+    names = [f"batch-{two}-000000000001-00000", f"batch-{one}-000000000002-00007", f"{merged}-{one}", merged]
+    found = plan(entries({f"d/{name}.parquet": 10 for name in [*names, merged.replace("3", "4")]}), 100)
+    assert found == [
+        Merge("d", (f"d/{merged}.parquet", f"d/{merged.replace('3', '4')}.parquet")),
+        Merge("d", (f"d/{names[1]}.parquet", f"d/{merged}-{one}.parquet"), one),
+    ]
+
+
 def test_what_was_merged_is_not_merged_again_and_again() -> None:
     assert plan(entries({"a/1": 90, "a/2": 95, "a/3": 3}), 100) == []
     assert plan([], 100) == []

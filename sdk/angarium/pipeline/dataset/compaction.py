@@ -1,12 +1,14 @@
 """Makes few large files of the many small ones that a stream leaves in an archive.
 
-The files of one directory are merged, never those of two, so what a directory says stays true. A merge is a change of
+The files of one directory and one checkpoint are merged, never those of two, so what a directory and the name of a file
+say stays true. A merge is a change of
 the journal: readers find each message in the old files or in the new one, and what a kill cuts off is finished by the
 next run. Work is cut into portions, so that a kill costs one of them.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from angarium.pipeline.dataset import journal
 from angarium.pipeline.dataset.files import literal, walk
 from angarium.pipeline.dataset.journal import STAGING, Change
+from angarium.pipeline.dataset.layout import JOB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,6 +41,13 @@ class Merge(NamedTuple):
 
     directory: str
     paths: tuple[str, ...]
+    #: The checkpoint that archived their messages; empty if their names do not say.
+    job: str = ""
+
+    def target(self, name: str, number: int) -> str:
+        """Give the path of the merged file."""
+        whose = f"-{self.job}" if self.job else ""
+        return f"{self.directory}/{name}-{number:05d}{whose}.parquet".removeprefix("/")
 
 
 class Compacted(NamedTuple):
@@ -66,18 +76,22 @@ def compact(spark: SparkSession, files: Files, show: Show, target_bytes: int = T
 def plan(found: Iterable[Entry], target_bytes: int) -> list[Merge]:
     """Say which files are merged: neighbours by name, up to the target; a lone small file stays."""
     merges: list[Merge] = []
-    directory, paths, size = "", list[str](), 0
-    for entry in sorted(found):
-        if entry.bytes >= target_bytes * _SMALL_SHARE:
-            continue
-        own = entry.path.rpartition("/")[0]
-        if own != directory or size + entry.bytes > target_bytes:
-            merges.append(Merge(directory, tuple(paths)))
-            directory, paths, size = own, [], 0
+    small = [entry for entry in found if entry.bytes < target_bytes * _SMALL_SHARE]
+    group, paths, size = ("", ""), list[str](), 0
+    for own, entry in sorted((_group(entry), entry) for entry in small):
+        if own != group or size + entry.bytes > target_bytes:
+            merges.append(Merge(group[0], tuple(paths), group[1]))
+            group, paths, size = own, [], 0
         paths.append(entry.path)
         size += entry.bytes
-    merges.append(Merge(directory, tuple(paths)))
+    merges.append(Merge(group[0], tuple(paths), group[1]))
     return [merge for merge in merges if len(merge.paths) > 1]
+
+
+def _group(entry: Entry) -> tuple[str, str]:
+    """Give directory and checkpoint of a file."""
+    found = re.match(JOB, entry.name)
+    return entry.path.rpartition("/")[0], found[1] if found else ""
 
 
 def _merge(spark: SparkSession, files: Files, merges: list[Merge]) -> None:
@@ -91,7 +105,7 @@ def _merge(spark: SparkSession, files: Files, merges: list[Merge]) -> None:
             )
         )
     moves = tuple(
-        (path, f"{merge.directory}/{name}-{number:05d}.parquet".removeprefix("/"))
+        (path, merge.target(name, number))
         for number, (merge, path) in enumerate(zip(merges, written, strict=True))
     )
     removals = tuple(path for merge in merges for path in merge.paths)

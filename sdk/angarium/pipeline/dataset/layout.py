@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 DATE: Final = "date"
+#: What the names of files say of who archived their messages: the id of a checkpoint, which is of one queue as long as
+#: that lives. For Java and Python alike.
+JOB: Final = "^(?:batch-|compaction-[0-9a-f]+-[0-9]+-)([0-9a-f]{8})[-.]"
 _DAY_S: Final = 86_400
 #: What our jobs keep in an archive beside the messages; readers pass over it because of its first letter.
 PRIVATE: Final = "_angarium"
