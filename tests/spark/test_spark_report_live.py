@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import angarium.spark
-from angarium import Message, blocking
+from angarium import Message, blocking, errors
 from angarium.pipeline.report.job import ReportOptions, report_on
 from angarium.pipeline.report.live import LiveOptions, LiveReport, follow
 from angarium.spark.schema import schema
@@ -110,6 +110,14 @@ def test_what_is_behind_the_watermark_is_what_its_window_lacks(spark: SparkSessi
     step(live, frame(spark, rows([1], at_s=240)), 0)
     found, behind = step(live, frame(spark, rows([2], at_s=130) + rows([3], at_s=50)), 1)
     assert (found.windows, behind) == ({240: 1, 120: 1, -1: 1}, 1)
+
+
+def test_a_report_goes_on_with_windows_of_its_own_width_only(spark: SparkSession, tmp_path: Path) -> None:
+    """Messages of a minute would be taken for those of ten seconds."""
+    live = LiveOptions(checkpoint=str(tmp_path))
+    step(LiveReport(spark, ReportOptions(window_s=60), live), frame(spark, rows([1])), 0)
+    with pytest.raises(errors.InvalidRequestError, match=r"windows of 60 s, not of 10 s.*--window 60"):
+        step(LiveReport(spark, ReportOptions(window_s=10), live), frame(spark, rows([2])), 1)
 
 
 @pytest.mark.long  # what comes from a queue is counted below, and nothing of it is late

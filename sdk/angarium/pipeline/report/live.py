@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - the name that every reader of Spark code expects
 
+from angarium import errors
 from angarium.pipeline.dataset.files import literal
 from angarium.pipeline.report.cells import cells, merged, window_start
 from angarium.pipeline.report.facts import facts
@@ -122,7 +123,8 @@ _COUNTS: Final = (
     "out_of_order",
     "highest",
 )
-_META: Final = "spooled_max_ms bigint, behind bigint"
+#: The width of windows is NULL where a version of ours wrote that did not keep it.
+_META: Final = "spooled_max_ms bigint, behind bigint, window_s bigint"
 _PARTS: Final = ("cells", "causes", "ledgers")
 
 
@@ -195,13 +197,23 @@ class LiveReport:
         )
 
     def _before(self, batch: int) -> _State:
-        """Give the state that a batch starts from."""
+        """Give the state that a batch starts from.
+
+        Raises:
+            InvalidRequestError: its windows are of another width, so that no rate would be right (INVALID_ARGUMENT).
+        """
         if batch == 0:
             return _NOTHING
         if self._state.batch == batch - 1:
             return self._state
         meta = self._spark.read.schema(_META).parquet(literal(self._place(batch - 1, "meta"))).first()
         assert meta is not None, "each state has one row of this"
+        width_s = meta["window_s"]
+        if width_s not in (None, self._window_s):
+            raise errors.invalid(
+                f"the report in {self._live.checkpoint} has windows of {width_s} s, not of {self._window_s} s",
+                f"go on with --window {width_s}, or begin another report in another directory",
+            )
         places = {name: literal(self._place(batch - 1, name)) for name in _PARTS}
         parts = {name: self._spark.read.parquet(place) for name, place in places.items()}
         return _State(batch - 1, parts, meta["spooled_max_ms"], meta["behind"])
@@ -224,7 +236,8 @@ class LiveReport:
             ),
         }
         written = {name: self._written(part, batch, name) for name, part in parts.items()}
-        self._written(self._spark.createDataFrame([(latest_ms, behind)], _META), batch, "meta")
+        meta = self._spark.createDataFrame([(latest_ms, behind, self._window_s)], _META)
+        self._written(meta, batch, "meta")
         return _State(batch, written, latest_ms, behind)
 
     def _written(self, part: DataFrame, batch: int, name: str) -> DataFrame:
