@@ -31,6 +31,8 @@ ROUND_S: Final = 0.5
 SESSIONS_PER_TURN: Final = 250
 #: A session is looked at when it may have been silent for too long, and so often at least: who ended is kept no longer.
 LOOK_S: Final = 10.0
+#: A clock that steps by so much was set; by less it is adjusted.
+CLOCK_STEP_MS: Final = 1_000
 #: A client that said BYE waits so long at most for what is to be stored: a worker that died is back long before.
 BYE_WAIT_S: Final = 30.0
 
@@ -114,6 +116,17 @@ class Closing:
         if session is not None:
             session.last_heard = now
             self._egress.answer(session, [wire.PING, wire.pack([0])])
+
+    def clock_was_set(self, by_ms: int, now: float) -> None:
+        """Have links and bridges of other hosts come anew if our clock was set.
+
+        By what it showed at their login they count how old a message is, and what is left of its time to live.
+        """
+        if abs(by_ms) < CLOCK_STEP_MS:
+            return
+        for session in list(self._sessions):
+            if session.address and (session.link is not None or session.carried_for is not None):
+                self.close(session, error_for(errors.NOT_CONNECTED, "the clock of the node was set"), now)
 
     def tick(self, now: float) -> float:
         """End sessions that are silent, or wait in vain after a BYE; gives when to call again (seconds, absolute)."""

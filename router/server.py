@@ -559,7 +559,9 @@ class RouterServer:
 
     def _set_clock(self, now: float) -> None:
         """Follow the wall clock, which may be set."""
-        self._ground.wall_offset_ms = int((time.time() - now) * 1000)
+        before, shown = self._ground.wall_offset_ms, int((time.time() - now) * 1000)
+        self._ground.wall_offset_ms = shown
+        self._router.closing.clock_was_set(shown - before, now)
 
     def drained(self) -> bool:
         """Asked while stopping: true when every session was closed.

@@ -149,6 +149,29 @@ def test_of_eight_seconds_six_are_left_after_two_on_the_way_whatever_the_clocks_
     assert stage.finish() == []
 
 
+def test_a_clock_that_is_set_back_while_a_link_is_up_costs_no_message_its_time_to_live() -> None:
+    """The other node opens the link, and knows the clock of this one from its login only."""
+    by_ms = -3_600_000
+    stage = MeshStage("clock set back")
+    stage.publish("a", "t/1/1", ttl_ms=60_000)
+    stage.wait()
+    node = stage["a"].node
+    stage["a"].guaranteed.wall_offset_ms += by_ms
+    assert node.router is not None
+    node.router.ground.wall_offset_ms += by_ms
+    node.act(lambda router: router.closing.clock_was_set(by_ms, stage.now))
+    stage.wait(2.0)
+    (published,) = stage.publish("a", "t/1/1", ttl_ms=8_000)
+    stage.wait(2.0)
+    (stored,) = [
+        one
+        for one in stage["b"].guaranteed.home_events
+        if isinstance(one, Stored) and one.what == f"g{published.number}" and one.origin is None
+    ]
+    assert 7_000 < stored.ttl_ms <= 8_000
+    assert stage.finish() == []
+
+
 @pytest.mark.parametrize("workers", some((1, 3), of=2))
 def test_the_number_of_workers_changes_while_a_backlog_is_carried(workers: int) -> None:
     stage = MeshStage(f"scale {workers}", workers=2)

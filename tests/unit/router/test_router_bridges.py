@@ -115,6 +115,20 @@ def test_a_successor_takes_the_place_of_a_bridge_process(node: WiredNode, hello:
     assert refused(node, {**hello, "bridge": says(incarnation=1)}) == errors.CLIENT_NAME_IN_USE
 
 
+def test_a_clock_that_is_set_has_bridges_of_other_hosts_come_anew(node: WiredNode) -> None:
+    far = node.connection("127.0.0.1")  # of this host it needs no password, but has an address
+    far.send(wire.HELLO, hello_far())
+    client = node.client()
+    own, _ = come(node, hello_own())
+    node.router.closing.clock_was_set(-999, node.now)
+    node.settle()
+    assert far.closed_with() is None
+    node.router.closing.clock_was_set(-1_000, node.now)
+    node.settle()
+    assert far.closed_with() == errors.NOT_CONNECTED
+    assert client.closed_with() is own.closed_with() is None
+
+
 def test_a_profile_that_allows_no_bridges_any_more_ends_them(node: WiredNode) -> None:
     client, _ = come(node, hello_far())
     profile = objects.complete("profile", {})
