@@ -18,7 +18,7 @@ CHANNEL: Final = Metrics(
     "channel",
     """
     attempts | counter | number | of the link process to connect, since it started
-    relayed_in, relayed_out | counter | messages | carried by the link process since the link came up
+    relayed_in, relayed_out | counter | messages | direct ones, carried by the link process since the link came up
     rounds_waiting, wishes_waiting | gauge | number | waiting in the link process for a router
     untold_in, untold_out | gauge | number | those of them that are not announced yet to this node, or to the neighbour
     discarded | counter | messages | lost on the way through the link process, or before it

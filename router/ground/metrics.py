@@ -104,8 +104,9 @@ LINK: Final = Metrics(
     subscriptions_dropped | gauge | number | of the neighbour's endpoints, above what the queue of the link takes:
      they attract direct messages only
     untold | gauge | number | filters of the snapshot that are not announced to the neighbour yet
-    messages_in, messages_out | counter | messages | from and to the neighbour, since the link came up
-    bytes_out | counter | bytes | of batches
+    messages_in, messages_out | counter | messages | from and to the neighbour, direct and guaranteed ones, since the
+     link came up
+    bytes_out | counter | bytes | of batches; guaranteed messages as they count for credit
     queued_messages, queued_bytes | gauge | messages, bytes | direct ones, waiting for the link
     discards | counter by reason | messages | dropped on the way to the neighbour
     """,

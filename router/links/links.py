@@ -303,8 +303,9 @@ class Links:
                 "address": session.address,
                 **neighbour.describe(self._now),
                 "messages_in": session.messages_in,
-                "messages_out": session.sent_messages,
-                "bytes_out": session.sent_bytes,
+                "messages_out": session.sent_messages
+                + sum(one.sent_messages for one in session.flows.values()),
+                "bytes_out": session.sent_bytes + session.flow_out_bytes,
                 "queued_messages": session.egress.messages if session.egress is not None else 0,
                 "queued_bytes": session.egress.bytes if session.egress is not None else 0,
                 "subscriptions_dropped": self.stored.dropped(session),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from angarium import blocking, errors
+from angarium import Message, blocking, errors
 from tests.integration.mesh_messages import has_one, publish_until, receive_all
 from tests.integration.mesh_nodes import Mesh
 from tests.integration.mesh_queues import add_queue, drain, numbers, persistent, queue
@@ -85,6 +85,29 @@ def test_a_guaranteed_message_reaches_the_queue_of_a_neighbour_once_and_in_order
         assert got == numbers(2_000), "who subscribed over there gets one copy of each"
     assert drain(pair["b"], "first") == numbers(2_000)
     wait_until(lambda: queue(pair["a"], "#link/b")["messages_spooled"] == 0)
+
+
+def test_both_sides_of_a_link_count_what_crossed_it(pair: Mesh) -> None:
+    add_queue(pair, "b", "counted", "counted/queue")
+
+    def figures() -> tuple[int, int, int]:
+        out = pair.link("a", "b")
+        (channel,) = out["channels"]
+        return out["messages_out"], pair.link("b", "a")["messages_in"], channel["bytes_out"]
+
+    before = figures()
+    with blocking.connect(pair["a"].url) as here, blocking.connect(pair["b"].url) as there:
+        watcher = there.subscribe("counted/direct")
+        publish_until(here, "counted/direct", has_one(watcher))
+        receive_all(watcher)
+        here.publish_many([persistent("counted/queue", bytes(1_000)) for _ in range(20)])
+        here.publish_many([Message("counted/direct", bytes(1_000)) for _ in range(10)])
+        here.flush()
+        assert len(receive_all(watcher, 2)) == 10
+    wait_until(lambda: queue(pair["b"], "counted")["messages_spooled"] == 20)
+    messages_out, messages_in, bytes_out = [now - then for now, then in zip(figures(), before, strict=True)]
+    assert messages_out == messages_in > 30
+    assert bytes_out > 30_000
 
 
 def test_a_delay_is_waited_for_over_there_and_what_is_behind_goes_on(pair: Mesh) -> None:
