@@ -13,7 +13,7 @@ import ssl
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -26,6 +26,7 @@ from cluster.data.data_dir import in_use
 from cluster.data.node_file import NodeFile, node_runs, read_node_file
 from cluster.join import stored, tokens
 from cluster.join.frames import Admission, Neighbour, Wish, prove
+from cluster.join.parting import empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,12 +109,12 @@ def join(options: JoinOptions) -> stored.Joined:
 def tell_members(
     data_dir: Path,
     joined: stored.Joined,
-    wish: str,
+    wish: Literal["join", "part", "stay", "leave"],
     neighbours: list[Neighbour],
     certificate: tuple[str, str],
     on_warning: Callable[[str], None],
 ) -> None:
-    """Have other nodes make, or delete, their side of the link; who cannot be reached is named with what to do."""
+    """Have other nodes make, shut or delete their side of the link; who cannot be reached is named with what to do."""
     secret, authority = stored.secret_of(data_dir), stored.authority_of(data_dir)
     cert, key = stored.certificate_of(data_dir) or certificate
     for one in neighbours:
@@ -125,7 +126,7 @@ def tell_members(
             name = one.server_name or one.node
             with _Talk(url, credentials, name, timeout_s=MEMBER_TIMEOUT_S) as talk:
                 said = Wish(
-                    wish="join" if wish == "join" else "leave",
+                    wish=wish,
                     node=joined.node,
                     cluster=joined.cluster,
                     addresses=joined.addresses,
@@ -149,33 +150,23 @@ def leave(data_dir: Path, admin: Admin, *, force: bool, on_warning: Callable[[st
     if joined is None:
         detail = f"the node of {data_dir} did not join a cluster with 'angarium up --join'"
         raise errors.error_for(errors.OBJECT_NOT_FOUND, detail, "'angarium link delete' deletes single links")
-    waiting = waiting_messages(admin.call("cluster.status"))
-    if waiting and not force:
-        told = ", ".join(f"{count} from {source} to {target}" for source, target, count in waiting)
-        detail = f"messages wait for the way over links: {told}"
-        raise errors.error_for(
-            errors.OBJECT_IN_USE, detail, "wait until they are over, or give them up: --force"
-        )
     config = admin.call("config.show")["router"]
     own = config["tls_cert_file"], config["tls_key_file"]
-    links = admin.call("links.list")
-    for link in links:
-        one = Neighbour(node=link["name"], addresses=link["addresses"], server_name=link["server_name"])
+    links = [
+        Neighbour(node=link["name"], addresses=link["addresses"], server_name=link["server_name"])
+        for link in admin.call("links.list")
+    ]
+    if not force:
+
+        def tell(wish: Literal["part", "stay"]) -> None:  # who cannot be told is named when the node leaves
+            tell_members(data_dir, joined, wish, links, own, lambda _: None)
+
+        empty(admin, [one.node for one in links], tell)
+    for one in links:
         tell_members(data_dir, joined, "leave", [one], own, on_warning)
         admin.call("objects.delete", kind="link", name=one.node, vpn=None)
     left = stored.put_away(data_dir)
-    return {"cluster": joined.cluster, "links": [link["name"] for link in links], "kept": str(left)}
-
-
-def waiting_messages(status: dict[str, Any]) -> list[tuple[str, str, int]]:
-    """Give (from, to, messages) of each end of a link of this node in whose queues messages wait."""
-    own = status["node"]
-    counted = [
-        (row["node"], row["neighbour"], (row["spooled_messages"] or 0) + (row["retry_messages"] or 0))
-        for row in status["links"]
-        if own in (row["node"], row["neighbour"])
-    ]
-    return [row for row in counted if row[2]]
+    return {"cluster": joined.cluster, "links": [one.node for one in links], "kept": str(left)}
 
 
 def places(config: NodeConfig, options: JoinOptions, local_host: str) -> tuple[list[str], list[str]]:

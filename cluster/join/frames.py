@@ -27,7 +27,9 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The content of JOIN."""
 
     version: int = VERSION
-    wish: Literal["join", "leave"] = "join"
+    #: Of a member also `part`: it is going to leave, so the queue of the link with it is to take nothing more. And
+    #: `stay`: it is to take messages again.
+    wish: Literal["join", "part", "stay", "leave"] = "join"
     #: The node that asks, and its cluster if it is a member.
     node: Annotated[str, Meta(min_length=1, max_length=64)]
     cluster: Annotated[str, Meta(max_length=64)] = ""

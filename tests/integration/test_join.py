@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import shutil
 import ssl
 import subprocess
+import threading
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -415,3 +418,42 @@ def test_who_leaves_hears_of_messages_that_wait_and_of_nodes_that_are_away(hosts
     hosts.nodes["b"].stop()
     hosts.joined("b", "a")
     hosts.wait_links("a", "b")
+
+
+@pytest.mark.long
+@pytest.mark.requirement("R285")
+def test_what_is_acknowledged_while_a_node_leaves_is_in_its_queue(hosts: Hosts) -> None:
+    hosts.first()
+    hosts.joined("b", "a")
+    hosts.wait_links("a", "b")
+    hosts.nodes["a"].run("profile", "update", "default", "--set", "reject_no_subscription_match=true")
+    with hosts.connect("b") as there:
+        there.create_queue("orders", subscriptions=["orders/>"])
+    wait_for(
+        lambda: hosts.nodes["a"].run("queue", "show", "#link/b", "--json"), lambda shown: "orders/>" in shown
+    )
+    acknowledged: list[bytes] = []
+    over = threading.Event()
+
+    def publish(name: str) -> None:
+        with hosts.connect("a") as here:
+            for count in itertools.count():
+                if over.is_set():
+                    return
+                with contextlib.suppress(errors.UnavailableError):  # shut, or nobody wants it any more
+                    here.publish(f"orders/{name}", f"{name} {count}".encode(), mode="persistent")
+                    acknowledged.append(f"{name} {count}".encode())
+
+    publishers = [threading.Thread(target=publish, args=(name,)) for name in "xyz"]
+    for one in publishers:
+        one.start()
+    try:
+        wait_for(lambda: len(acknowledged), lambda count: count > 50, "messages")
+        hosts.nodes["b"].run("cluster", "leave")
+    finally:
+        over.set()
+        for one in publishers:
+            one.join()
+    with hosts.connect("b") as there, there.consume("orders") as flow:
+        got = [flow.receive(DEADLINE_S).payload for _ in acknowledged]
+    assert sorted(got) == sorted(acknowledged)

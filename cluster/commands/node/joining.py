@@ -116,7 +116,8 @@ def delete_token(*, admin: AdminOptions, id: str, out: Output) -> None:  # noqa:
 def leave(*, data: Path | None, force: bool, out: Output) -> None:
     """Take the node out of the cluster that it joined with 'angarium up --join'.
 
-    Its links are deleted on both sides, and what it got from the cluster is put aside.
+    What waits for the way over its links is carried over. Then they are deleted on both sides, and what it got from the
+    cluster is put aside.
     """
     from cluster.admin.client import Admin
     from cluster.join.client import leave as leave_cluster

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from angarium import errors
+from angarium import errors, wire
 from angarium.client.transport.address import parse
 from angarium_server.connections.addresses import is_tls, reachable
 from cluster.controller.switchboard.effects import UseVault
@@ -248,10 +248,25 @@ class JoinOperations:
             changes = self._link_to(wish, is_known=there is not None and there["addresses"] == wish.addresses)
             self._changes.make(changes, asker, f"made by node {wish.node!r}, which joined", lambda: answer)
             return
+        if wish.wish in ("part", "stay"):
+            changes = self._switch(wish.node, takes=wish.wish == "stay")
+            verb = f"switched by node {wish.node!r}, which leaves, or stays"
+            self._changes.make(changes, asker, verb, lambda: answer)
+            return
         known = self._catalog.get("link", "", wish.node) is not None
         changes = self._catalog.delete("link", "", wish.node) if known else []
         self._board.record_system("info", "SYSTEM_CLUSTER_LEFT", f"node {wish.node!r} left the cluster")
         self._changes.make(changes, asker, f"deleted by node {wish.node!r}, which left", lambda: answer)
+
+    def _switch(self, node: str, *, takes: bool) -> list[Any]:
+        """Give the changes after which the queues of a link take messages, or take nothing more."""
+        name = f"{wire.LINK_NAME_PREFIX}{node}"
+        return [
+            change
+            for vpn, queue in list(self._catalog.of_kind("queue"))
+            if queue == name
+            for change in self._catalog.update("queue", vpn, name, {"ingress_enabled": takes})
+        ]
 
     def _link_to(self, wish: frames.Wish, *, is_known: bool) -> list[Any]:
         """Give the changes that make the link with a node, unless it is there and of the same node, which `is_known`.

@@ -196,6 +196,22 @@ def test_a_member_makes_its_link_again_and_again_and_takes_it_away() -> None:
     assert "SYSTEM_CLUSTER_LEFT" in events(made)
 
 
+def test_the_queue_of_a_link_takes_nothing_more_for_a_member_that_is_going_to_leave() -> None:
+    made = world()
+    said(made, member())
+
+    def takes() -> Any:
+        return made.catalog.show("queue", "default", "#link/c")["ingress_enabled"]
+
+    for _ in "12":
+        assert said(made, member(wish="part"))[0]
+        assert takes() is False
+    assert set(links(made)) == {"c"}
+    assert said(made, member(wish="stay"))[0]
+    assert takes() is True
+    assert said(made, member("d", wish="part"))[0], "a node without a link has nothing to shut"
+
+
 @pytest.mark.requirement("R285")
 def test_nobody_else_makes_or_takes_away_a_link() -> None:
     made = world()

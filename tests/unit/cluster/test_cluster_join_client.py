@@ -11,7 +11,7 @@ import pytest
 from angarium import errors
 from cluster.configuration.config import NodeConfig
 from cluster.join import client, stored
-from cluster.join.client import JoinOptions, join, places, waiting_messages
+from cluster.join.client import JoinOptions, join, places
 from cluster.join.frames import Admission, Neighbour
 from cluster.join.stored import Joined
 from cluster.join.tokens import ID_BYTES, SECRET_BYTES, Written
@@ -78,10 +78,3 @@ def test_who_was_interrupted_before_its_node_started_tells_the_other_nodes_again
     stored.links_made(tmp_path)
     assert join(options) == joined
     assert told == ["b", "d"], "they have known it since the node was started"
-
-
-def test_messages_wait_in_the_queues_of_both_ends() -> None:
-    rows = [("a", "b", 0, 0), ("b", "a", 3, 1), ("a", "c", None, None), ("b", "c", 9, 9), ("a", "d", 0, 2)]
-    names = ("node", "neighbour", "spooled_messages", "retry_messages")
-    status = {"node": "a", "links": [dict(zip(names, row, strict=True)) for row in rows]}
-    assert waiting_messages(status) == [("b", "a", 4), ("a", "d", 2)]

@@ -1,0 +1,81 @@
+"""What goes before a node leaves: the queues of its links are shut and get empty, or are opened again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from angarium import errors
+from cluster.join import parting
+from cluster.join.parting import empty, waiting_messages
+
+Row = dict[str, Any]
+
+
+class PlayedNode:
+    """Answers as node a with a link to b; `waits` are the messages at a and at b, the first ones at the next look."""
+
+    def __init__(self, *waits: tuple[int, int], state: str = "up", heard_s: float = 0.0) -> None:
+        self.waits = list(waits)
+        self.state, self.heard_s = state, heard_s
+        self.takes = True
+        self.told: list[str] = []
+        self.looks = 0
+
+    def call(self, operation: str, **given: Any) -> Any:
+        if operation == "objects.list":
+            assert given == {"kind": "queue", "vpn": None, "name": "#link/b"}
+            return [{"vpn": "v", "name": "#link/b", "ingress_enabled": self.takes}]
+        if operation == "objects.update":
+            assert (given["vpn"], given["name"]) == ("v", "#link/b")
+            self.takes = given["attributes"]["ingress_enabled"]
+            return None
+        assert operation == "cluster.status"
+        assert not self.takes
+        assert self.told == ["part"]
+        self.looks += 1
+        here, there = self.waits.pop(0) if len(self.waits) > 1 else self.waits[0]
+        return {"node": "a", "links": [self._row("a", "b", here), self._row("b", "a", there)]}
+
+    def _row(self, node: str, neighbour: str, count: int) -> Row:
+        more = {"state": self.state, "stale": False, "heard_s": self.heard_s if node == "b" else 0.0}
+        return {"node": node, "neighbour": neighbour, "spooled_messages": count, "retry_messages": 0, **more}
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parting, "EMPTY_S", 0.5)
+    monkeypatch.setattr(parting, "SEEN_S", 0.1)
+    monkeypatch.setattr(parting, "LOOK_S", 0.01)
+
+
+def test_what_waits_at_either_end_crosses_before_the_node_leaves() -> None:
+    node = PlayedNode((3, 0), (0, 2), (0, 0))
+    empty(node, ["b"], node.told.append)  # type: ignore[arg-type]
+    assert node.looks > 3, "a report that is older than the shutting says nothing"
+    assert not node.takes
+    assert node.told == ["part"]
+
+
+@pytest.mark.parametrize("state", ["up", "down"])
+def test_queues_that_do_not_get_empty_take_messages_again(state: str) -> None:
+    node = PlayedNode((0, 2), state=state)
+    with pytest.raises(errors.ConflictError, match="2 from b to a"):
+        empty(node, ["b"], node.told.append)  # type: ignore[arg-type]
+    assert node.takes
+    assert node.told == ["part", "stay"]
+    assert (node.looks == 1) == (state == "down"), "a link that is down carries nothing"
+
+
+def test_a_neighbour_that_is_not_heard_holds_nobody_up_for_ever() -> None:
+    node = PlayedNode((0, 0), heard_s=60.0)
+    empty(node, ["b"], node.told.append)  # type: ignore[arg-type]
+    assert node.told == ["part"]
+
+
+def test_messages_wait_in_the_queues_of_both_ends() -> None:
+    rows = [("a", "b", 0, 0), ("b", "a", 3, 1), ("a", "c", None, None), ("b", "c", 9, 9), ("a", "d", 0, 2)]
+    names = ("node", "neighbour", "spooled_messages", "retry_messages")
+    status = {"node": "a", "links": [dict(zip(names, row, strict=True)) for row in rows]}
+    assert waiting_messages(status) == [("b", "a", 4), ("a", "d", 2)]
