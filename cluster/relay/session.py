@@ -131,13 +131,22 @@ class LinkSession(ClientSession):
         self._next_import = 1
         #: How long the PING took that was answered last; None before the first.
         self._lag_s: float | None = None
-        self._answered_ping = 0
+        #: The PING whose answer is waited for, and when it was sent; those behind it, sent meanwhile, are not measured.
+        self._measured: tuple[int, float] | None = None
 
     def lag_ms(self, now: float) -> float | None:
         """Give how long an answer of the router takes, behind all that is on its way; one that is missing grows."""
-        waiting_s = now - self._pinged_at if self._answered_ping < self._last_ping else 0.0
+        waiting_s = 0.0 if self._measured is None else now - self._measured[1]
         lag_s = waiting_s if self._lag_s is None else max(waiting_s, self._lag_s)
         return round(lag_s * 1000, 3) if lag_s else None
+
+    def tick(self, now: float) -> list[Event]:
+        """Keep the connection alive, as a client does, and measure what a PING takes."""
+        before = self._last_ping
+        events = super().tick(now)
+        if self._last_ping > before and self._measured is None:
+            self._measured = self._last_ping, now
+        return events
 
     def leave_for(self, error: AngariumError | None) -> None:
         """Say BYE, with the reason if there is one."""
@@ -249,9 +258,9 @@ class LinkSession(ClientSession):
 
     def _on_pong(self, frames: list[bytes]) -> list[Event]:
         (number,) = header(_decode_number, frames, parts=0)
-        if number == self._last_ping:
-            self._answered_ping = number
-            self._lag_s = self._received_at - self._pinged_at
+        if self._measured is not None and number == self._measured[0]:
+            self._lag_s = self._received_at - self._measured[1]
+            self._measured = None
         return []
 
     def _on_imported(self, frames: list[bytes]) -> list[Event]:

@@ -278,6 +278,24 @@ def test_the_lag_of_a_link_is_how_long_the_far_router_takes_to_answer() -> None:
     assert bench.channel.describe(bench.now + 0.7)["lag_ms"] > 700.0
 
 
+def test_a_lag_that_is_longer_than_the_time_between_two_questions_is_seen_as_it_is() -> None:
+    bench = opened()
+    asked: list[int] = []
+    for _ in range(12):  # what is in front of the first one takes longer than the time to the next
+        bench.wait(0.5)
+        for side in (OWN, FAR):
+            bench.receive(side, wire.PING, [0])
+        asked += pings(bench)
+    assert len(asked) >= 5
+    assert bench.channel.describe(bench.now)["lag_ms"] > 4_500.0
+    bench.receive(FAR, wire.PONG, [asked[0]])
+    lag_ms = bench.channel.describe(bench.now)["lag_ms"]
+    assert lag_ms > 4_500.0
+    for number in asked[1:]:
+        bench.receive(FAR, wire.PONG, [number])
+    assert bench.channel.describe(bench.now)["lag_ms"] == lag_ms
+
+
 @pytest.mark.parametrize("side", [OWN, FAR])
 def test_a_report_of_one_controller_is_handed_to_the_other_side(side: int) -> None:
     bench = opened()
