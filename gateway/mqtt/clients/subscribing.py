@@ -287,6 +287,9 @@ class Subscribing:
         text = made.options.filter
         if _has_shared_queue(made) and self._has_shared_queue(text):
             left: tuple[str, ...] = ()  # it stays a member
+        elif has_own_queue(made) and self._has_queued(text):
+            self._host.leave_retained(self._granted[text])
+            left = ()  # the session has the new one in its place
         else:
             left = self._leave(text) or ()
         self._granted[text] = made

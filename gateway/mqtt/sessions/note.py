@@ -38,7 +38,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     released: list[int] = []
     #: Queues that it shares no more, and of which it still holds something.
     left: list[str] = []
-    #: Up to this position what was published with QoS 2 comes with that again, whatever is subscribed to since.
+    #: What comes again, up to this position, comes with QoS 2 if it was published so, whatever is subscribed to since.
     exact: int = 0
 
 

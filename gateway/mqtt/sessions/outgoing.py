@@ -30,17 +30,19 @@ from gateway.mqtt.sessions.unacknowledged import FAILURE, Out, Unacknowledged, V
 from gateway.mqtt.topics import filters_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from angarium.client.protocol.messages import GuaranteedDelivery
     from gateway.attached import Attached
     from gateway.mqtt.delivering import MqttSubscription
     from gateway.mqtt.sessions.host import SessionHost, SessionOwner
-    from gateway.mqtt.sessions.note import Keeping
+    from gateway.mqtt.sessions.note import Keeping, State
     from gateway.mqtt.sessions.unacknowledged import Awaited, InFlight, Released
 
 #: Messages after their PUBREC of a client that does not say PUBCOMP, over many connections.
 RELEASED_MAX: Final = 1_000
+#: Above all positions.
+ALL: Final = (1 << 63) - 1
 
 
 class Outgoing:
@@ -48,6 +50,7 @@ class Outgoing:
 
     __slots__ = (
         "_attached",
+        "_has_all",
         "_held",
         "_host",
         "_in_flight",
@@ -58,7 +61,6 @@ class Outgoing:
         "_trie",
         "_unacknowledged",
         "_walk",
-        "_was_exact",
         "exact",
         "is_put_off",
     )
@@ -80,10 +82,10 @@ class Outgoing:
         self._walk: tuple[str, Walk[MqttSubscription]] | None = None
         #: Whether `go_on` has something to do in the next turn.
         self.is_put_off = False
-        #: Up to this position what was published with QoS 2 comes with that, whatever is subscribed to since.
+        #: What comes again, up to this position, comes with QoS 2 if it was published so, whatever is subscribed to.
         self.exact = 0
-        #: Whether a subscription with QoS 2 has ended here: what comes again after that was sent before it.
-        self._was_exact = False
+        #: Whether all has come that was sent on earlier connections: there is none, or a message was not sent before.
+        self._has_all = True
         self._unacknowledged = Unacknowledged()
         #: Those that wait, the oldest first: the first one for its packet identifier.
         self._held: list[Came] = []
@@ -93,8 +95,11 @@ class Outgoing:
     def add(self, subscription: MqttSubscription) -> None:
         """Let a subscription have what the queue brings, in place of that with the same topic filter."""
         text = subscription.options.filter
-        if text in self._subscriptions:
-            self.remove(self._subscriptions[text])
+        before = self._subscriptions.get(text)
+        if before is not None:
+            self._take_out(before)
+            if _asks_for_less(subscription, before):
+                self._keep_exact()
         self._subscriptions[text] = subscription
         if _is_special(subscription):
             self._special += 1
@@ -107,6 +112,11 @@ class Outgoing:
 
     def remove(self, subscription: MqttSubscription) -> None:
         """Forget a subscription."""
+        self._take_out(subscription)
+        if subscription.options.qos > 1:
+            self._keep_exact()
+
+    def _take_out(self, subscription: MqttSubscription) -> None:
         del self._subscriptions[subscription.options.filter]
         if self._trie is not None:
             for pattern in filters_of(subscription.options.filter):
@@ -115,14 +125,20 @@ class Outgoing:
             self._special -= 1
             if not self._special:
                 self._trie = self._walk = None
-        if subscription.options.qos > 1:
-            self._was_exact = True
-            self._keep_exact(self._unacknowledged.last_exact)
 
-    def _keep_exact(self, position: int) -> None:
-        """Remember what was sent with QoS 2: if it came again with less, its client would take it twice."""
-        if position > self.exact:
-            self.exact = position
+    def expect(self, subscriptions: Iterable[MqttSubscription]) -> None:
+        """Take note of those that are about to be in force: the connection may end before `add` says that they are."""
+        here = self._subscriptions
+        if any(_asks_for_less(one, here.get(one.options.filter)) for one in subscriptions):
+            self._comes_exactly(ALL)
+
+    def _keep_exact(self) -> None:
+        """Have what was sent with QoS 2 come again with that: its client would take it twice."""
+        self._comes_exactly(self._unacknowledged.last_exact if self._has_all else ALL)
+
+    def _comes_exactly(self, upto: int) -> None:
+        before, self.exact = self.exact, upto
+        if upto > before:  # what is remembered may be too much, and is less with the next write
             self._keeping.after(nothing, 0.0)
 
     # -- messages --------------------------------------------------------------------------------------------
@@ -145,11 +161,11 @@ class Outgoing:
             self._attached.accept(out.window, out.position)
             out.window.take(1, out.size_bytes)
 
-    def keep_by(self, keeping: Keeping, released: Sequence[int], exact: int) -> None:
+    def keep_by(self, keeping: Keeping, state: State, *, is_new: bool) -> None:
         """Remember what is released, and go on with what was on an earlier connection."""
         self._keeping = keeping
-        self.exact = exact
-        self._unacknowledged.load(released)
+        self.exact, self._has_all = state.exact, is_new
+        self._unacknowledged.load(state.released)
 
     def resume(self, now: float) -> None:
         """Say PUBREL again of what an earlier connection has released [MQTT-4.4.0-1]."""
@@ -294,9 +310,11 @@ class Outgoing:
         if topic is None:
             self._finish(came)
             return []
-        if granted < 2 and (came.position <= self.exact or (came.is_again and self._was_exact)):
-            granted = 2
-            self._keep_exact(came.position)
+        if came.is_again:
+            granted = 2 if came.position <= self.exact else granted
+        elif not self._has_all:
+            self._has_all = True
+            self.exact = min(self.exact, came.position - 1)
         packet = packet_of(
             came, topic, self._receiver, extra, self._host, keeps_retain=keeps_retain, granted=granted
         )
@@ -320,6 +338,11 @@ def _is_special(subscription: MqttSubscription) -> bool:
     """Tell whether messages of a subscription are to be told from others."""
     options = subscription.options
     return bool(subscription.identifier or options.no_local or options.retain_as_published or options.qos > 1)
+
+
+def _asks_for_less(subscription: MqttSubscription, before: MqttSubscription | None) -> bool:
+    """Tell whether a subscription takes the place of one with QoS 2 and has another one."""
+    return before is not None and before.options.qos > max(1, subscription.options.qos)
 
 
 def _file(trie: FilterTrie[MqttSubscription], subscription: MqttSubscription) -> None:

@@ -168,7 +168,7 @@ class Session:
             if has_own_queue(one):
                 self.outgoing.add(one)
         if not self.is_temporary:
-            self._remember(note, now)
+            self._remember(note, now, is_new=present is None)
             self._bind()
         self._owner.opened(present, now)
         if not self.is_temporary:
@@ -190,7 +190,7 @@ class Session:
             self._received = Received(NoNote(), Shared(self._attached), self._owner.answer)
         return self._received
 
-    def _remember(self, note: bytes, now: float) -> None:
+    def _remember(self, note: bytes, now: float, *, is_new: bool) -> None:
         """Have what the session is in the middle of kept at the node."""
         state = unpack(note)
         self._note = Note(self._attached, self._wish, _heard, self._wake, self._owner.end, note)
@@ -198,7 +198,7 @@ class Session:
         self._own = Own(self._attached, self._name, self._wake, self._may_store, self._cannot_store)
         self._received = Received(self._note, self._own, self._owner.answer)
         self._wake_for(self.received.load(state.next_sequence, state.received, now))
-        self.outgoing.keep_by(self._note, state.released, state.exact)
+        self.outgoing.keep_by(self._note, state, is_new=is_new)
 
     def _wish(self) -> dict[str, Any]:
         received, outgoing = self.received, self.outgoing
@@ -228,6 +228,8 @@ class Session:
 
     def change(self, put: Sequence[MqttSubscription], drop: Sequence[str]) -> None:
         """Have topic filters in it, with QoS 1 or without, and others no more; `changed` follows."""
+        if self._outgoing is not None:
+            self._outgoing.expect(put)
         if self._note is not None and self._shares is not None and self._shares.left:
             # What is held is remembered before it is not known any more that the queue was shared.
             self._note.after(lambda _: self._change(put, drop), 0.0)

@@ -287,16 +287,16 @@ def test_what_was_sent_and_not_acknowledged_comes_again_first_with_dup_and_its_i
     assert payloads(talk) == [("x", first, True), ("y", first + 1, True), ("z", first + 2, False)]
 
 
-@pytest.mark.parametrize("is_early", [True, False])
+@pytest.mark.parametrize("connections", [0, 1, 2])
 @pytest.mark.parametrize("lowering", [Unsubscribe(2, ("a",)), Subscribe(2, (Subscription("a", 1),))])
 def test_what_was_sent_with_qos_2_comes_again_with_that_whatever_is_subscribed_to_since(
-    lowering: Subscribe | Unsubscribe, *, is_early: bool
+    lowering: Subscribe | Unsubscribe, connections: int
 ) -> None:
     """It came again with QoS 1, so its client took it for the second time; [MQTT-3.10.4-3] [MQTT-4.4.0-1].
 
-    `is_early`: the subscription ends on the next connection, before what was sent has come again.
+    The subscription ends on the same connection; or on the next one, before what was sent has come again, and it does
+    so there, or on the one after that.
     """
-
     sent = (4, twice("x")), (5, row("y"))
 
     def come_back(talk: Conversation) -> Conversation:
@@ -313,18 +313,50 @@ def test_what_was_sent_with_qos_2_comes_again_with_that_whatever_is_subscribed_t
 
     talk = subscribed(Conversation().here(**KEPT[V5]), Subscription("a", 2))
     assert qos_of(talk, 0, 0) == [2, 1]
-    if is_early:
+    if connections:
         talk = come_back(talk)
     talk.says(lowering)
     talk.node_does_all()
     assert len(talk.hears()) == 1
+    if connections != 1:
+        talk = come_back(talk)
     for _ in range(2):
-        if not is_early:
-            talk = come_back(talk)
         assert qos_of(talk, 1, 1) == [2, 1]
-        is_early = False
+        talk = come_back(talk)
+    assert qos_of(talk, 1, 1) == [2, 1]
     talk.node_brings((6, twice("z")))
     assert talk.hears_one().qos == 1, "what is sent after it is as it is granted"
+
+
+def test_a_connection_that_ends_before_a_lower_qos_is_granted_is_no_exception() -> None:
+    talk = subscribed(Conversation().here(**KEPT[V5]), Subscription("a", 2))
+    talk.node_brings((4, twice("x")))
+    talk.says(Subscribe(2, (Subscription("a", 1),)))
+    talk.node_brings((5, twice("y")))
+    assert [one.qos for one in talk.hears() if isinstance(one, Publish)] == [2, 2]
+    talk.node_carries_out()
+    talk.client.lost("", talk.now)
+    talk = again(talk)
+    talk.welcome()
+    talk.node_does_all()
+    talk.node_brings((4, twice("x")), (5, twice("y")), counts=[1, 1])
+    assert [one.qos for one in talk.hears() if isinstance(one, Publish)] == [2, 2]
+
+
+def test_a_subscription_that_is_there_again_with_its_qos_is_not_remembered_as_one_that_ended() -> None:
+    """Libraries subscribe on each connection, and each note is a write to disk."""
+    talk = subscribed(Conversation().here(**KEPT[V5]), Subscription("a", 2))
+    talk.node_brings((4, twice("x")))
+    talk.hears()
+    for qos in (2, 1):
+        talk.client.lost("", talk.now)
+        talk = again(talk)
+        talk.welcome()
+        talk.node_does_all()
+        before = talk.node.session.note
+        subscribed(talk, Subscription("a", qos))
+        talk.node_does_all()
+        assert (talk.node.session.note == before) == (qos == 2)
 
 
 def test_options_are_those_of_the_session() -> None:
