@@ -20,6 +20,7 @@ from tests.simulation.history_index import Violation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.simulation.event_history import ConnectionRecord
     from tests.simulation.guaranteed.index import Got, GuaranteedIndex
     from tests.simulation.guaranteed.records import (
         Emitted,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         FlowDelivery,
         FlowRecord,
         Place,
+        ProducerRecord,
         Stored,
     )
 
@@ -299,7 +301,7 @@ def credit(index: GuaranteedIndex) -> Iterator[Violation]:
 
 def copies_of_demoted(index: GuaranteedIndex) -> Iterator[Violation]:
     """Copies for direct subscribers stay in their Message VPN, and go to whom a subscription let them (R156)."""
-    for connection, number, at in index.history.demoted:
+    for connection, number, _, at in index.history.demoted:
         publication = index.history.publications[number]
         if publication.vpn != connection.vpn:
             yield Violation("leak", f"{connection} got a copy of {publication} of another Message VPN")
@@ -310,6 +312,22 @@ def copies_of_demoted(index: GuaranteedIndex) -> Iterator[Violation]:
             for one in connection.subscriptions
         ):
             yield Violation("leak", f"{connection} got a copy of {publication}, no subscription held")
+
+
+def order_of_demoted(index: GuaranteedIndex) -> Iterator[Violation]:
+    """A direct subscriber gets what a producer published once, in its order, however often it was sent (R156)."""
+    last: dict[tuple[ConnectionRecord, ProducerRecord, int], int] = {}
+    for connection, number, share, _ in index.history.demoted:
+        publication = index.history.publications[number]
+        if share is not None or publication.flags & wire.FLAG_ELIDING:
+            continue
+        # While a subscriber is slow, a class of service may overtake another one.
+        line = connection, publication.producer, publication.flags & wire.FLAG_COS
+        before = last.get(line, 0)
+        if publication.sequence <= before:
+            rule = "duplicate" if publication.sequence == before else "order"
+            yield Violation(rule, f"{connection} got a copy of {publication} behind that with {before}")
+        last[line] = max(before, publication.sequence)
 
 
 RULES = (
@@ -323,4 +341,5 @@ RULES = (
     times,
     credit,
     copies_of_demoted,
+    order_of_demoted,
 )

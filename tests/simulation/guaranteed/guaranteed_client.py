@@ -230,7 +230,7 @@ class GuaranteedClient(SimulatedClient):
 
     def demoted(self, record: ConnectionRecord, number: int, share: str | None) -> None:
         """A direct copy of a guaranteed message came."""
-        self.guaranteed.demoted.append((record, number, self.loop.now))
+        self.guaranteed.demoted.append((record, number, share, self.loop.now))
 
     # Publishing.
 

@@ -451,8 +451,8 @@ class GuaranteedHistory:
         self.observers: dict[int, DiskObserver] = {}
         #: Attributes of each Message VPN: (time, attributes), rising.
         self.vpns: dict[str, list[tuple[float, Attributes]]] = {}
-        #: Publications whose copies reached direct subscribers: (connection, number, time).
-        self.demoted: list[tuple[ConnectionRecord, int, float]] = []
+        #: Publications whose copies reached direct subscribers: (connection, number, share, time).
+        self.demoted: list[tuple[ConnectionRecord, int, str | None, float]] = []
         #: Wall ms - 1000 x simulated seconds, as long as nobody sets the clock.
         self.wall_offset_ms = 0
         #: (time, by how many ms in all) of each time that somebody did.

@@ -268,10 +268,20 @@ def test_copies_for_direct_subscribers_need_a_subscription(written: Written) -> 
     message = written.publish("t/1")
     subscriber = written.base.connect("subscriber")
     written.base.subscribe(subscriber, "t/>")
-    written.history.demoted.append((subscriber, message.number, written.now))
+    written.history.demoted.append((subscriber, message.number, None, written.now))
     assert written.rules() == []
-    written.history.demoted.append((written.base.connect("other"), message.number, written.now))
+    written.history.demoted.append((written.base.connect("other"), message.number, None, written.now))
     assert written.rules() == ["leak"]
+
+
+@pytest.mark.requirement("R156")
+def test_copies_for_direct_subscribers_come_once_and_in_their_order(written: Written) -> None:
+    first, second = written.publish("t/1"), written.publish("t/1")
+    subscriber = written.base.connect("subscriber")
+    written.base.subscribe(subscriber, "t/>")
+    for one in (first, second, first, second):
+        written.history.demoted.append((subscriber, one.number, None, written.now))
+    assert written.rules() == ["order", "duplicate"]
 
 
 # Why messages go.
