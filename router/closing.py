@@ -103,7 +103,7 @@ class Closing:
         if session.bye_at is None or session.closed:
             return
         assert session.egress is not None
-        is_done = not session.open_rounds and session.is_stored
+        is_done = session.is_sent_on and session.is_stored
         if is_done and (session.egress.congested_at is None or not self._egress.may_send(session)):
             self._end(session, None, now, tell=True)
 
@@ -171,7 +171,7 @@ class Closing:
     def drain(self, now: float) -> bool:
         """End every session of which nothing is under way, as the node goes down; true when there is none left."""
         for session in list(self._sessions):
-            if not session.open_rounds and session.is_stored:
+            if session.is_sent_on and session.is_stored:
                 self._end(session, error_for(errors.SHUTTING_DOWN), now, tell=True)
         return not self._sessions
 

@@ -160,7 +160,7 @@ class Router:
         self.accounting = Accounting(self.counters, self.egress, self.sessions)
         self.effort = Effort(self.counters, self.out)
         self.rights.on_granted = self.effort.limits_changed
-        self.fan_out = FanOut(self.interest, self.eliding, config.delivery_step_us)
+        self.fan_out = FanOut(self.interest, self.eliding, self.dispatcher.crowds, config.delivery_step_us)
         self.rounds = Rounds(
             self.shards,
             self.egress,
@@ -204,7 +204,7 @@ class Router:
         self.requests.register("retained.read", ReadArguments, self.retained.read)
         self.subscriptions.may_be_retained = self.retained.may_be
         self.subscriptions.on_new = self.retained.begin
-        self.rounds.may_admit = self.publishing.spooling.may_admit
+        self.rounds.on_left, self.rounds.may_admit = self._left, self.publishing.spooling.may_admit
         self.fan_out.judges_rows = self.publishing.spooling.judges_rows
         self._acks = self.publishing.acks
         self.scaling = Scaling(
@@ -592,13 +592,13 @@ class Router:
                 self.attached.judged(session, now, is_for_others=self.dispatcher.is_for_others(a_round))
             if a_round.endpoints:
                 self.publishing.spooling.promote(a_round, now)
-        if session.closed:
-            if not session.open_rounds:
-                self.rights.revoke(session)
-            return
-        self.rounds.renew(session, a_round)
-        if session.bye_at is not None:
+
+    def _left(self, session: Session, now: float) -> None:
+        """A round has left of a session that is over, or about to leave."""
+        if not session.closed:
             self.closing.go_on_with_bye(session, now)
+        elif not session.open_rounds:
+            self.rights.revoke(session)
 
     # -- ends ------------------------------------------------------------------------------------------------
 
@@ -667,9 +667,9 @@ class Router:
 
     def validate(self) -> None:
         """Check everything that must always hold."""
-        rooms = (self.interest, self.egress, self.fast_path, self.effort, self.consumers, self.publishing)
-        of_gateways = (self.attached, self.wills, self.will_publishing)
-        for room in (*rooms, *of_gateways, self.asks, self.links, self.sessions, self.ground.alarms):
+        rooms = (self.interest, self.egress, self.dispatcher.crowds, self.fast_path, self.effort)
+        more = (self.consumers, self.publishing, self.attached, self.wills, self.will_publishing)
+        for room in (*rooms, *more, self.asks, self.links, self.sessions, self.ground.alarms):
             room.validate()
         self.closing.validate()
         self.subscriptions.validate(self.sessions)

@@ -8,7 +8,8 @@ promoted copies, without acknowledgement and without a way to wait (R151, R153).
 
 A round that was sent again waits in the line of its producer while some endpoint cannot take what others have; the rows
 before do not wait (`cutting`), later rounds of that producer do. So does any round while an endpoint that it is for
-changes its lanes. That is bounded by the producer's window, and ingress credit does not wait.
+changes its lanes, or while an earlier one is being given to very many direct subscribers (`router.delivery.crowds`).
+That is bounded by the producer's window, and ingress credit does not wait.
 
 When the lanes of an endpoint were arranged anew, producers wait until the homes have what they were given before. A
 resend is judged by the records of its lane: at or below the last sequence that is on disk there means stored
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from router.admission.publish_rights import PublishRights
     from router.admission.streams import Streams
     from router.admission.usage import Account
+    from router.delivery.dispatcher import Dispatcher
     from router.ground.ground import Ground
     from router.guaranteed.endpoints import Endpoint, Endpoints, LaneUsage
     from router.sessions.round import EndpointResult, Round
@@ -125,7 +127,7 @@ class Spooling:
         *,
         settled: Callable[[Pending[Session]], None],
         rights: PublishRights,
-        deliver: Callable[[Round[Session], float], None],
+        dispatcher: Dispatcher,
         break_off: Callable[[Producer[Session]], None],
     ) -> None:
         """Begin with nothing waiting; `settled` takes rounds that nobody takes, `break_off` ends a producer."""
@@ -139,7 +141,7 @@ class Spooling:
         self._rights = rights
         self.rearranging = Rearranging(streams)
         endpoints.on_rearrange = self.rearranging.begin
-        self._deliver = deliver
+        self._deliver, self._crowds = dispatcher.deliver, dispatcher.crowds
         self._break_off = break_off
         self._sessions = sessions
         #: Producer -> its rounds that wait for room, oldest first; no empty lines.
@@ -210,6 +212,8 @@ class Spooling:
             detail = f"{first} to {last} after {producer.last}"
             self._sessions.close(a_round.session, error_for(errors.INVALID_SEQUENCE, detail), now)
             return True
+        if self._crowds.of and self._crowds.are_served(producer):
+            return False
         memory = producer.memory
         frames = self._resolve(a_round)
         if self.rearranging.waiting and any(self.rearranging.concerns(ends) for _, ends in frames):

@@ -16,6 +16,7 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from angarium import wire
+from router.delivery.crowds import Crowds
 from router.delivery.egress import delivery_of, plain_delivery
 from router.sessions.queues import Bundle, open_rows
 
@@ -101,7 +102,7 @@ def best_neighbour(a_set: FilterSet[Session], publisher: Session) -> Session | N
     return found
 
 
-#: What one session gets by choice: share text or None -> packed rows.
+#: What one session gets by choice: share text or None -> packed rows; nothing of what it has already.
 Chosen = dict["Session", dict[str | None, list[bytes]]]
 #: Neighbour -> indices of the rows for which it has to choose.
 Opened = dict["Session", list[int]]
@@ -119,14 +120,22 @@ class Dispatcher:
         counters: Counters,
     ) -> None:
         self._interest = interest
+        self.crowds = Crowds(interest, counters, self.deliver)
         self.egress = egress
         self._eliding = eliding
         self._random = rng.random
         self._counters = counters
 
     def deliver(self, a_round: Round[Session], now: float) -> None:
-        """Give a round to everybody it is for."""
+        """Give a round to everybody it is for; if these are very many, to some at a time."""
         plain = a_round.plain
+        if (
+            self._interest.memberships > self.crowds.members_min
+            and a_round.pieces is None
+            and self.crowds.is_for_many(a_round)
+        ):
+            self.crowds.take(a_round)
+            return
         if not a_round.choice and len(plain) == 1:
             only = plain[0]
             delivery = plain_delivery(only.rows, only.batch, only.classes, only.topics)
@@ -137,29 +146,32 @@ class Dispatcher:
 
     def _deliver_mixed(self, a_round: Round[Session], now: float) -> None:
         """Join what each session gets of several sets; sessions with the same sets share the joined batch."""
-        plain = a_round.plain
-        taken = self._interest.places([one.set for one in plain])
-        if plain and plain[0].unpacked is not None and any(len(some) < len(plain) for some in taken.values()):
-            a_round.plain = [one.packed() for one in plain]
         chosen: Chosen = {}
         opened: Opened = {}
         groups: dict[FilterSet[Session], list[Candidate]] = {}
         for choice in a_round.choice:
             self._choose(choice, a_round, chosen, opened, groups)
+        if a_round.choice and a_round.pieces is not None:
+            a_round.plain = a_round.pieces.take_early((*chosen, *opened))
+        plain = a_round.plain
+        taken = self._interest.places([one.set for one in plain])
+        if plain and plain[0].unpacked is not None and any(len(some) < len(plain) for some in taken.values()):
+            a_round.plain = [one.packed() for one in plain]
         joined: dict[tuple[int, ...], Delivery] = {}
         for session, indices in taken.items():
             extra = chosen.pop(session, None)
             key = tuple(indices)
             delivery = joined.get(key)
-            special = extra is not None or session in opened
+            special = extra or session in opened
             if delivery is None or special:
                 delivery = _join(a_round, indices, extra or {}, opened.get(session, ()))
                 if not special:
                     joined[key] = delivery
             self._offer(session, delivery, a_round, now)
         for session, extra in chosen.items():
-            offer = self.egress.offer if session.eliding is None else self._eliding.offer
-            offer(session, _join(a_round, [], extra, opened.get(session, ())), now)
+            if extra:
+                offer = self.egress.offer if session.eliding is None else self._eliding.offer
+                offer(session, _join(a_round, [], extra, opened.get(session, ())), now)
 
     def _offer(self, session: Session, delivery: Delivery, a_round: Round[Session], now: float) -> None:
         """Offer what a round has for a session, without what it does not get."""
@@ -269,10 +281,9 @@ class Dispatcher:
         One that has it already gets no second copy (R86).
         """
         session, texts = group[int(self._random() * len(group))] if len(group) > 1 else group[0]
-        if session in already:
-            return
-        share = texts[0] if texts else None
-        chosen.setdefault(session, {}).setdefault(share, []).append(row)
+        its = chosen.setdefault(session, {})
+        if session not in already:
+            its.setdefault(texts[0] if texts else None, []).append(row)
 
 
 def _join(
@@ -287,9 +298,7 @@ def _join(
     """
     if a_round.whole is not None and len(indices) == len(a_round.plain) and not (extra or opened):
         classes = reduce(or_, [one.classes for one in a_round.plain])
-        # Not those of the round, which count once where it is for a crowd.
-        rows = sum([one.rows for one in a_round.plain])
-        return delivery_of(Bundle(rows, a_round.whole, classes))
+        return delivery_of(Bundle(a_round.rows, a_round.whole, classes))
     plain = [a_round.plain[i] for i in indices]
     batches = [(one.rows, one.batch) for one in plain]
     classes = 0

@@ -133,4 +133,4 @@ class WillPublishing:
 
 
 def _is_done(session: Session) -> bool:
-    return not session.open_rounds and not any(one.unacked_rows for one in session.producers.values())
+    return session.is_sent_on and not any(one.unacked_rows for one in session.producers.values())

@@ -73,7 +73,7 @@ SPOOL: Final = Metrics(
     stores, stores_resent | counter | frames | given to the workers to store; sent again after a worker came back
     stores_under_way | gauge | frames | given to the workers and not reported as stored
     rounds_waiting | gauge | rounds | sent again, until all endpoints can take what some have already; or until a
-     worker has room for more at once on its disk
+     worker has room for more at once on its disk, or very many subscribers have an earlier one
     rounds_waited | counter | rounds | that had to wait like that
     ingress_messages | counter | messages | guaranteed messages from publishers, with those that were refused
     ingress_messages_promoted | counter | messages | direct messages that went to endpoints

@@ -7,10 +7,9 @@ than a step is cut by the indices of its rows; a piece is a round to whoever tak
 subscribers get the rows in their order, and endpoints take them in it. The publisher hears of the round when the last
 piece has left, and is charged for the work as for dear topics (`router.matching.effort`).
 
-A round of direct messages for more sessions than a step has time for, be it one row, is cut by them instead: some get
-all of its rows, then the next ones do. That is no more work than it would be at once, so nobody is charged.
-
-A row that endpoints take, or that is for one of several, is never cut: it leaves for all its receivers in one step.
+A round or a piece of it for more sessions than a step has time for, be it one row, is cut by them besides when it is
+sent on: some get all of its rows, then the next ones do (`router.delivery.crowds`). What goes to very many of them is
+no reason to cut it by its rows.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from msgspec.structs import replace
 
 from angarium import wire
 from router.matching.rows import decode_rows, indices, result_with
-from router.sessions.interest import Filter, FilterSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from router.delivery.crowds import Crowds
     from router.delivery.eliding import Eliding
-    from router.sessions.interest import Interest
+    from router.sessions.interest import FilterSet, Interest
     from router.sessions.round import ChoiceResult, EndpointResult, Part, PlainResult, Refusal, Round
     from router.sessions.session import Session
 
@@ -61,8 +60,6 @@ _CROWD_STEPS: Final = 2
 _CROWD_SETS_MAX: Final = 16
 #: A round of hundreds of sets is sent on in less than a step, or it is cut: so many of them tell about what it costs.
 _SAMPLED_SETS_MAX: Final = 16
-#: The key of a filter that only says which sessions are meant.
-_OF_NOBODY: Final = (0, "", wire.KIND_PLAIN, None)
 _ONE_ROW: Final = wire.array_head(1)
 #: Index, place of its result or part among those of the round, packed.
 _Row = tuple[int, int, bytes]
@@ -75,11 +72,14 @@ class FanOut:
     #: Tells whether admission has to look at each row of a round. Admission sets it.
     judges_rows: Callable[[Round[Session]], bool]
 
-    def __init__(self, interest: Interest[Session], eliding: Eliding, step_us: float) -> None:
+    def __init__(self, interest: Interest[Session], eliding: Eliding, crowds: Crowds, step_us: float) -> None:
         """Begin; what is done for one publisher before others have their turn takes about `step_us`."""
         self.step_us = float(step_us)
-        #: A round of direct messages for more sessions is cut.
-        self.crowd_min = int(_CROWD_STEPS * step_us / SEND_WORK)
+        #: A round for more sessions leaves for some of them at a time.
+        self._crowd_min = int(_CROWD_STEPS * step_us / SEND_WORK)
+        self.crowds = crowds
+        crowds.members_min = self._crowd_min
+        crowds.is_for_many, crowds.at_once = self._is_for_many, self._at_once
         self._count = interest.count
         self._eliding = eliding
         self._interest = interest
@@ -98,12 +98,27 @@ class FanOut:
         work = SEND_WORK * min(sessions, len(self._interest.members)) + a_round.rows / 100
         return work if len(plain) <= 1 else work + SET_WORK * len(plain) + JOIN_WORK * sessions
 
-    def is_for_many(self, a_round: Round[Session]) -> bool:
+    def _is_for_many(self, a_round: Round[Session]) -> bool:
         """Tell whether a round goes to more sessions than a step has time for, and may be cut by them.
 
-        It is asked of most rounds, and is quick.
+        Not one that is retained: of two, all get last the one that is kept. It is asked of most rounds, and is quick.
         """
-        return len(a_round.plain) <= _CROWD_SETS_MAX and self._sessions(a_round.plain) > self.crowd_min
+        plain = a_round.plain
+        return (
+            len(plain) <= _CROWD_SETS_MAX
+            and self._sessions(plain) > self._crowd_min
+            and not (a_round.endpoints and any(one.classes & wire.CLASS_RETAIN for one in plain))
+        )
+
+    def _at_once(self, a_round: Round[Session]) -> int:
+        """Give how many sessions get a round for very many in one step."""
+        self.cut_rounds += 1
+        return max(int(_CROWD_STEPS * self.step_us / self._send_work(a_round)), 1)
+
+    def _send_work(self, a_round: Round[Session]) -> float:
+        """Give what it costs to send a round to one session."""
+        elided = sum([self.of_elided(one) * one.rows for one in a_round.plain])
+        return SEND_WORK + elided / self._sessions(a_round.plain)
 
     def _sessions(self, plain: Sequence[PlainResult[Session]]) -> int:
         """Give about how many sessions rows go to, those of several sets for each."""
@@ -113,53 +128,43 @@ class FanOut:
             sessions += len(filters[0].members) if len(filters) == 1 else self._count(one.set)
         return sessions
 
-    def cut(self, a_round: Round[Session]) -> Pieces | Crowd | None:
-        """Cut a round if it costs more than a step; None for nearly every one."""
+    def cut(self, a_round: Round[Session]) -> Pieces | None:
+        """Cut a round by its rows if these cost more than a step; None for nearly every one."""
         if a_round.broken:
             return None
         self._choice_works.clear()
-        cut = self._crowd(a_round) or self._pieces(a_round)
+        cut = self._pieces(a_round)
         self.cut_rounds += cut is not None
         return cut
 
-    def _crowd(self, a_round: Round[Session]) -> Crowd | None:
-        """Cut a round by its sessions if there are very many, and one is not much work by itself."""
-        plain = a_round.plain
-        if (
-            a_round.choice
-            or a_round.endpoints
-            or a_round.producer is not None
-            or a_round.kept is not None
-            or not self.is_for_many(a_round)
-        ):
-            return None
-        count = self._sessions(plain)
-        work = SEND_WORK + sum([self.of_elided(one) * one.rows for one in plain]) / count
-        if work > self.step_us and a_round.rows > count:
-            return None
-        return Crowd(a_round, max(int(_CROWD_STEPS * self.step_us / work), 1), self._interest.resolve)
-
     def _pieces(self, a_round: Round[Session]) -> Pieces | None:
-        """Cut a round by its rows if these cost more than a step."""
         plain, taken = a_round.plain, a_round.endpoints
-        if not (a_round.choice or taken) and self._are_few(plain):
+        is_for_many = self._is_cut_by_sessions(a_round)
+        if not (a_round.choice or taken) and (is_for_many or self._are_few(plain)):
             return None
-        of_plain = self.of_joined if len(plain) > 1 else self.of_elided
+        of_plain: Callable[[Any], float] = self.of_joined if len(plain) > 1 else self.of_elided
+        if is_for_many:
+            of_plain = _of_nobody
         of_endpoints = self.of_judged if taken and self._is_judged(a_round) else self.of_copied
         kinds: list[tuple[str, Sequence[Any], Callable[[Any], float]]] = [
             ("plain", plain, of_plain),
             ("choice", a_round.choice, self.of_choice),
             ("endpoints", taken, of_endpoints),
         ]
-        total = self._plain_work(a_round, of_plain) + sum(
-            [weigh(one) * one.rows for _, results, weigh in kinds[1:] for one in results]
-        )
+        total = 0.0 if is_for_many else self._plain_work(a_round, of_plain)
+        total += sum([weigh(one) * one.rows for _, results, weigh in kinds[1:] for one in results])
         if total <= self.step_us:
             return None
         kinds[0] = ("plain", [one.packed() for one in plain], of_plain)
         if taken or a_round.producer is not None:
             kinds.append(("parts", a_round.parts, _of_nobody))
         return Pieces(a_round, kinds, self.step_us)
+
+    def _is_cut_by_sessions(self, a_round: Round[Session]) -> bool:
+        """Tell whether what everybody gets of a round costs no step for one of very many."""
+        if not self._is_for_many(a_round):
+            return False
+        return self._send_work(a_round) <= self.step_us or a_round.rows <= self._sessions(a_round.plain)
 
     def _are_few(self, plain: Sequence[PlainResult[Session]]) -> bool:
         """Tell whether rows that are for everybody cost no step even if all subscribers had all of their sets."""
@@ -217,16 +222,13 @@ class FanOut:
         )
 
 
-def _of_nobody(_part: object) -> float:
-    """What only admission looks at costs nothing more."""
+def _of_nobody(_result: object) -> float:
+    """What only admission looks at costs nothing more, nor what is weighed elsewhere."""
     return 0.0
 
 
 class Pieces:
     """A round in pieces, from its first row to its last; true while some have not left."""
-
-    #: What a piece costs is charged to whoever published it.
-    is_charged = True
 
     def __init__(
         self,
@@ -337,46 +339,6 @@ class Pieces:
                     some.append(one._replace(indices=found))
         self._round.refused = later
         return now
-
-
-class Crowd:
-    """A round for very many sessions, of which some get it at a time; true while some have not got it."""
-
-    is_charged = False
-    work = 0
-
-    def __init__(
-        self,
-        a_round: Round[Session],
-        at_once: int,
-        resolve: Callable[[FilterSet[Session]], Mapping[Session, object]],
-    ) -> None:
-        """Cut a round, which stays as it is, into pieces for `at_once` sessions each."""
-        self._round, self._at_once, self._resolve = a_round, at_once, resolve
-        #: Those that have not got it; who comes later subscribed too late.
-        self._left = iter({session: None for one in a_round.plain for session in resolve(one.set)})
-        self._next = [*islice(self._left, at_once)]
-
-    def __bool__(self) -> bool:
-        return bool(self._next)
-
-    def take(self) -> Round[Session]:
-        """Give the round as it is for the next sessions.
-
-        What counts once is in the last piece: its rows and bytes, and its wish to be told.
-        """
-        sessions, self._next = self._next, [*islice(self._left, self._at_once)]
-        piece = copy(self._round)
-        piece.pieces = None
-        piece.plain = [replace(one, set=self._some_of(one.set, sessions)) for one in piece.plain]
-        if self:
-            piece.rows, piece.bytes, piece.flush = 0, 0, False
-        return piece
-
-    def _some_of(self, a_set: FilterSet[Session], sessions: list[Session]) -> FilterSet[Session]:
-        """Give a set of those of some sessions that are in another: who has left it gets nothing any more."""
-        found = self._resolve(a_set)
-        return FilterSet((Filter(0, _OF_NOBODY, None, {one: () for one in sessions if one in found}),))
 
 
 def _with(kind: str, one: Any, rows: list[bytes]) -> Any:

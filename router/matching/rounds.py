@@ -39,7 +39,6 @@ from router.sessions.round import ChoiceResult, EndpointResult, Inside, Part, Pl
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from angarium.errors import AngariumError
     from angarium_server.frames.matching import ChoiceHead, EndpointHead, Work
     from router.delivery.egress import Egress
     from router.ground.config import RouterConfig
@@ -97,6 +96,8 @@ class Rounds:
 
     #: Tells whether a guaranteed round can be judged now; its session is `unjudged` until `retry`. Admission sets it.
     may_admit: Callable[[Round[Session]], bool]
+    #: Is told of a session that is over, or is about to leave, when a round of it has left. The router sets it.
+    on_left: Callable[[Session, float], None]
 
     def __init__(
         self,
@@ -121,7 +122,8 @@ class Rounds:
             effort: knows who is held back because of what its messages cost.
             fan_out: knows what it costs to send them on.
         """
-        self._effort, self._fan_out = effort, fan_out
+        self._effort, self._fan_out, self._crowds = effort, fan_out, fan_out.crowds
+        self._crowds.push = self._push
         self._shards = shards
         self._window = window
         self._on_retire = on_retire
@@ -248,7 +250,8 @@ class Rounds:
             grace_s: how long rows wait for a worker that died.
         """
         self.go_on(now)
-        self._turn(now)
+        if self.turns:
+            self._turn(now)
         wake = now if self.turns else self._effort.next_due
         for shard in self._shards.shards:
             if shard.state is ShardState.DOWN and not shard.given_up:
@@ -464,24 +467,19 @@ class Rounds:
 
     def _retire(self, session: Session, now: float) -> None:
         rounds, work, step_us = session.open_rounds, 0.0, self._fan_out.step_us
-        members = self._shards.interest.memberships
-        row_us_max, may_be_crowd = MEMBER_WORK_MAX * members, members > self._fan_out.crowd_min
+        row_us_max = MEMBER_WORK_MAX * self._shards.interest.memberships
         while rounds and not rounds[0].waiting and not session.has_turns:
             a_round = rounds[0]
             if a_round.producer is not None and not self.may_admit(a_round):
                 self.unjudged[session] = None
                 return
             if work >= step_us:
-                session.has_turns = True
-                self.turns.push(session)
+                self._push(session)
                 return
             leaving: Round[Session] | None = a_round
             if a_round.pieces is not None:
                 work, leaving = step_us, self._next_piece(session, a_round, now)
-            elif (
-                (may_be_crowd and self._fan_out.is_for_many(a_round))
-                or (a_round.rows - 1) * row_us_max >= step_us
-            ) and self._cut(session, a_round, now):
+            elif (a_round.rows - 1) * row_us_max >= step_us and self._cut(session, a_round, now):
                 work, leaving = step_us, None
             elif len(rounds) > 1:
                 work += self._fan_out.work(a_round)
@@ -494,21 +492,32 @@ class Rounds:
                 self.rows_in += a_round.rows
                 self.bytes_in += a_round.bytes
                 self._on_retire(leaving, now)
+                if leaving.pieces is None:
+                    self.left(leaving, now)
+
+    def _push(self, session: Session) -> None:
+        if not session.has_turns:
+            session.has_turns = True
+            self.turns.push(session)
 
     def _turn(self, now: float) -> None:
         """Go on for one of those whose rounds take long."""
-        if self.turns:
-            session = self.turns.pop()
-            session.has_turns = False
+        session = self.turns.pop()
+        session.has_turns = False
+        if session not in self._crowds.of:
             self._retire(session, now)
+            return
+        gone = self._crowds.serve(session, now)
+        if gone is not None:
+            self.left(gone, now)
+        if gone is None or session.open_rounds:
+            self._push(session)
 
     def _cut(self, session: Session, a_round: Round[Session], now: float) -> bool:
         """Cut a round if it takes long; tells whether it does."""
         a_round.pieces = self._fan_out.cut(a_round)
         if a_round.pieces is None:
             return False
-        if not a_round.pieces.is_charged:
-            return True
         self._effort.begin_slow(session, now)
         if session.kind.carries_clients:
             self._egress.answer(session, CostlyFrame(a_round.number).frames())
@@ -518,15 +527,13 @@ class Rounds:
         """Send on a piece of a round that takes long; its last one is given back."""
         pieces = a_round.pieces
         piece: Round[Session] | None = pieces.take()
-        if pieces.is_charged:
-            self._effort.charge(session, pieces.work, now)
+        self._effort.charge(session, pieces.work, now)
         if pieces:
             if piece is not None:
                 self._on_retire(piece, now)
             return None
         a_round.pieces = None  # or both would wait for the garbage collector
-        if pieces.is_charged:
-            self._effort.end_slow(session)
+        self._effort.end_slow(session)
         return piece
 
     def under_way(self) -> dict[Session, int]:
@@ -544,24 +551,31 @@ class Rounds:
 
     # -- what publishers are told ----------------------------------------------------------------------------
 
-    def renew(self, session: Session, a_round: Round[Session]) -> None:
-        """Renew the ingress credit of a session that goes on, of which a round has retired.
+    def left(self, a_round: Round[Session], now: float) -> None:
+        """All have got what there was for them of a round that has retired: renew the ingress credit of its session.
 
         One RETIRED renews that of many rounds: it is sent when half of the credit is used, when the client asks, with
         the answer to its heartbeat, and at the end. A client with credit left does not miss it.
         """
-        session.untold_bytes += a_round.bytes
-        untold = session.retired_round - session.retired_told
-        half_used = untold * 2 >= session.rounds_max or session.untold_bytes * 2 >= session.bytes_max
-        if half_used or a_round.flush:
-            self.tell_retired(session)
+        session = a_round.session
+        if not session.closed:
+            session.untold_bytes += a_round.bytes
+            untold = session.retired_round - session.retired_told
+            half_used = untold * 2 >= session.rounds_max or session.untold_bytes * 2 >= session.bytes_max
+            if half_used or a_round.flush:
+                self.tell_retired(session)
+        if session.closed or session.bye_at is not None:
+            self.on_left(session, now)
 
     def tell_retired(self, session: Session) -> None:
-        """Tell a publisher what has retired, if it was not told."""
-        if session.retired_told < session.retired_round:
-            session.retired_told = session.retired_round
+        """Tell a publisher what has retired, and was given to all who get it, if it was not told."""
+        upto = session.retired_round
+        if self._crowds.of and self._crowds.is_served(session, upto):
+            upto -= 1
+        if session.retired_told < upto:
+            session.retired_told = upto
             session.untold_bytes = 0
-            self._egress.answer(session, [wire.RETIRED, wire.pack([session.retired_round])])
+            self._egress.answer(session, [wire.RETIRED, wire.pack([upto])])
 
 
 #: Rounds with at most so many rows teach the router the matches of their topics (the fast path serves small
@@ -639,7 +653,7 @@ def read_publish(
         raise error_for(errors.MALFORMED_FRAME, "PUBLISH has one batch for each of its parts")
     may_come = session.unretired_bytes < session.bytes_max and len(session.open_rounds) < session.rounds_max
     if number != session.round_number + 1 or not may_come:
-        raise _beyond_credit(session, number)
+        raise session.beyond_credit(number)
     checked = []
     count = size = 0
     for (worker, rows), batch in zip(parts, frames[2:], strict=True):
@@ -681,12 +695,3 @@ def _charge_producer(a_round: Round[Session], handle: int, first: int, config: R
     a_round.mode, a_round.learn = wire.MATCH_GUARANTEED, wire.LEARN_ALL
     a_round.first = first
     a_round.resent = producer.memory.is_known(first)
-
-
-def _beyond_credit(session: Session, number: int) -> AngariumError:
-    """Say why a session may not publish a round of this number now."""
-    if number != session.round_number + 1:
-        return error_for(errors.MALFORMED_FRAME, f"round {number} after round {session.round_number}")
-    if len(session.open_rounds) >= session.rounds_max:
-        return error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{session.rounds_max} rounds are under way")
-    return error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{session.bytes_max} bytes are under way")

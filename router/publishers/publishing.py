@@ -151,9 +151,10 @@ class GuaranteedPublishing:
             self.streams,
             settled=self.acks.settled,
             rights=PublishRights(shards.rules),
-            deliver=dispatcher.deliver,
+            dispatcher=dispatcher,
             break_off=self.producers.break_off,
         )
+        dispatcher.crowds.on_end = self._all_have_it
         self.moves = Moves(
             shards, self.usage, endpoints, self.streams, self.gathering, ground.counters, wall_ms
         )
@@ -212,6 +213,11 @@ class GuaranteedPublishing:
             else:
                 self.acks.settled(pending)
         self.thresholds.changed.update(changed)
+        self.spooling.retry(now)
+
+    def _all_have_it(self, now: float) -> None:
+        """What waited until very many direct subscribers had an earlier round may go on."""
+        self.usage.freed += 1
         self.spooling.retry(now)
 
     # -- producers -------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from router.sessions.kinds import CLIENT, SessionKind
 if TYPE_CHECKING:
     from collections import Counter
 
+    from angarium.errors import AngariumError
     from angarium.topic import Filter as ParsedFilter
     from angarium_server.frames.gateways import Counts, Rights
     from angarium_server.tokens.claims import Grant
@@ -383,6 +384,19 @@ class Session:
         if not self.bucket.take(now, count / FILTERS_PER_FRAME):
             detail = f"{count} {what} are more than the rate of control frames allows now; try again soon"
             raise error_for(errors.CONTROL_RATE_EXCEEDED, detail)
+
+    def beyond_credit(self, number: int) -> AngariumError:
+        """Say why it may not publish a round of this number now."""
+        if number != self.round_number + 1:
+            return error_for(errors.MALFORMED_FRAME, f"round {number} after round {self.round_number}")
+        if len(self.open_rounds) >= self.rounds_max:
+            return error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{self.rounds_max} rounds are under way")
+        return error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{self.bytes_max} bytes are under way")
+
+    @property
+    def is_sent_on(self) -> bool:
+        """Tell whether all that it published has left for who is to get it."""
+        return not (self.open_rounds or self.has_turns)
 
     @property
     def is_stored(self) -> bool:

@@ -35,6 +35,7 @@ def unrest(node: SimulatedNode) -> list[str]:
     found += [
         f"{one.client_name} is held back with {len(one.pending)} rounds" for one in router.effort.waiting
     ]
+    found += [f"not all have got what {one.client_name} published" for one in router.dispatcher.crowds.of]
     if router.handshake._tickets:
         found.append(f"{len(router.handshake._tickets)} logins wait for their passwords")
     return found

@@ -54,6 +54,7 @@ class RetiresOutOfOrder(Router):
                 session.unretired_bytes -= a_round.bytes
                 session.retired_round = max(session.retired_round, a_round.number)
                 self._retired(a_round, now)
+                rounds.left(a_round, now)
 
         rounds._answered = answered  # type: ignore[method-assign]
 

@@ -19,6 +19,7 @@ from node.home.lanes.adoption import Placing
 from node.home.spool import layout
 from router.admission import allowances
 from router.admission.usage import Account
+from router.delivery.crowds import Crowd
 from router.guaranteed.endpoints import Endpoints
 from storage.spool import Table
 from tests.share import some
@@ -259,3 +260,20 @@ def test_a_router_that_knows_no_exceptions_is_found_out(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Endpoints, "resolve", resolve_without)
     assert is_found("leak")
+
+
+@pytest.mark.slow
+def test_a_guaranteed_message_that_leaves_for_all_in_each_of_its_steps_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So routers with short steps have more than one for it."""
+    take = Crowd.take
+
+    def take_for_all(self: Crowd) -> Any:
+        piece = take(self)
+        if self.round.producer is not None:
+            piece.plain = self.round.plain
+        return piece
+
+    monkeypatch.setattr(Crowd, "take", take_for_all)
+    assert is_found("duplicate", first=3)

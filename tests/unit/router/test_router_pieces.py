@@ -161,7 +161,7 @@ def test_what_a_neighbour_left_that_is_gone_is_dropped_and_counted_once(*, is_cr
         node.router.tick(node.now)
         node.settle()
     session = _session(node, neighbour)
-    assert session.open_rounds
+    assert session.has_turns
     node.router.unreachable(neighbour.routing_id, 0, node.now, blocked=False)
     while node.router.rounds.turns:
         node.router.tick(node.now)
@@ -398,7 +398,7 @@ def test_a_round_that_cannot_be_opened_is_not_cut(make_node: Any) -> None:
     sets = [FilterSet((one,)) for one in node.router.interest.filters.values()]
     batches = [wire.pack([[0, "a", 0, None, None, b""], [1, "a", 0, None, None, b""]]), b"\x92\xc1"]
     parts = [Part(0, 2, batch) for batch in batches]
-    a_round: Round[Any] = Round(session, 1, parts, 0, 4, 9, 0, flush=False, kept=frozenset())
+    a_round: Round[Any] = Round(session, 1, parts, 0, 7, 9, 0, flush=False)  # more rows than sessions
     a_round.plain = [
         PlainResult(one, 2, wire.CLASS_COS1, batch) for one, batch in zip(sets, batches, strict=False)
     ]
