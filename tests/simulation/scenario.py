@@ -314,8 +314,9 @@ class Scenario:
         """Note what router and workers know differently, unless a worker has just told of it."""
         if self.node.router is None or self.history.broken:
             return
-        if disagreements(self.node):  # it tidies up unasked; what it says of that may be on its way
+        if disagreements(self.node):  # it tidies up unasked, and clients subscribe: that may be on its way
             self.loop.run_until(self.loop.now + STEP_S)
+            self._await("drain", DRAIN_MAX_S, lambda: unrest(self.node))
         for text in disagreements(self.node):
             self.history.break_rule(f"{when}: {text}")
 
