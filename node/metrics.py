@@ -58,6 +58,8 @@ SPOOL_OF_WORKER: Final = Metrics(
     delivered_unacked_allowance | gauge | messages | what it may have delivered and not settled: its part of
      `spool.max_delivered_unacked`, as the need is
     messages_unreadable | counter | messages | put aside because their block is damaged
+    ttl_expired_discard, max_redelivery_exceeded_discard, rejected_discard | counter | messages | dead and deleted:
+     no dead message queue took them
     rows_dropped | counter | messages | for lanes that it does not have (any more)
     received, accepted, stored | counter | number | the newest STORE of this router that came, counts, is on disk
     unstored, unstored_bytes | gauge | number, bytes | STOREs that are not on disk

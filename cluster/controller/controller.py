@@ -492,6 +492,7 @@ class Controller:
                 self._board.node,
                 self._usage,
                 answers.get(ROUTER),
+                self._samples.of(WORKER),
                 self._sampler.rates,
                 self._mesh.issues,
                 is_disk_full=self.is_disk_full,

@@ -17,10 +17,11 @@ from cluster.mqtt.role import MQTT
 from cluster.roster.table import ROLES, WORKER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from cluster.controller.switchboard.processes import ObjectProcesses
     from cluster.controller.switchboard.switchboard import Place, Switchboard
+    from cluster.roles.role import Role
 
 
 class Samples:
@@ -48,6 +49,10 @@ class Samples:
         asked = {place: (place, ROLES[place[0]].metrics_operation, None) for place in labels}
         self._board.collect_view(None, now, asked, finish)
 
+    def of(self, role: Role) -> list[Mapping[str, Any]]:
+        """Give what the processes of a role told last."""
+        return [sample.values for sample in self.newest if sample.role is role]
+
     def _labels(self) -> dict[Place, dict[str, str]]:
         """Give the processes to ask, each with its labels."""
         found: dict[Place, dict[str, str]] = {}
@@ -66,6 +71,12 @@ class Samples:
 
 #: Totals of the router whose rates are shown.
 RATED: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out", "connects")
+#: Reason, as among discards -> the figure of a worker.
+_DEAD: Final = {
+    "ttl-expired": "ttl_expired_discard",
+    "max-redelivery-exceeded": "max_redelivery_exceeded_discard",
+    "rejected": "rejected_discard",
+}
 #: A rate over less than this says nothing.
 _SPAN_MIN_S: Final = 0.1
 
@@ -132,10 +143,18 @@ def full_disks(node: Row, router: Row | None, *, is_disk_full: bool) -> list[str
     return full + (["configuration and events"] if is_disk_full or node.get("disk_full") else [])
 
 
+def _dead(homes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Give the dead messages that the workers deleted, by reason as among discards; only those that are not 0."""
+    told = list(homes)
+    totals = {reason: sum(home.get(figure, 0) for home in told) for reason, figure in _DEAD.items()}
+    return {reason: total for reason, total in totals.items() if total}
+
+
 def status(
     node: Row,
     usage: dict[int, Row],
     router: Row | None,
+    homes: Iterable[Mapping[str, Any]],
     rates: dict[str, float],
     topology_issues: int,
     *,
@@ -158,7 +177,7 @@ def status(
         "subscriptions": stats.get("subscriptions", 0),
         "rates": rates,
         "totals": {name: stats.get(name, 0) for name in RATED},
-        "discards": stats.get("discards", {}),
+        "discards": {**stats.get("discards", {}), **_dead(homes)},
         "spool": metrics.spool(router),
         "disk_full": full_disks(node, router, is_disk_full=is_disk_full),
         "certificates": node.get("certificates", []),

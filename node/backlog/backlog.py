@@ -25,6 +25,7 @@ from node.backlog.segment import (
 from node.backlog.time_index import NO_TIMES, TimeIndex
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterator
 
     from angarium_server.frames.settings import LaneSettings
@@ -404,6 +405,7 @@ class Backlog:
         "bytes",
         "changed",
         "counts",
+        "discards",
         "in_order",
         "newest",
         "segments",
@@ -433,6 +435,8 @@ class Backlog:
         self.newest = 0
         #: Name -> count, see `COUNTERS`; what never happened is not in it: nothing ever does in most partitions.
         self.statistics: defaultdict[str, int] = defaultdict(int)
+        #: Of all lanes of the home: reason -> dead messages that were deleted; None: nobody counts them.
+        self.discards: Counter[str] | None = None
 
     @property
     def messages(self) -> int:
@@ -579,6 +583,8 @@ class Backlog:
                 self._bury(segment, i + start, i + end, was, reason)
             else:
                 self.statistics[f"{REASONS[reason]}_discarded"] += end - start
+                if self.discards is not None:
+                    self.discards[REASONS[reason]] += end - start
                 self.remove(segment, i + start, i + end, was)
 
     def _bury(self, segment: Segment, i: int, j: int, was: int, reason: int) -> None:

@@ -21,6 +21,7 @@ from node.endpoints.reader import Reader, Work, browse, read_range
 from node.selectors import compile_selector
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Iterator
 
     from angarium_server.frames.settings import FlowOptions
@@ -62,6 +63,8 @@ class Sources(NamedTuple):
     effort: Effort
     #: Raises an InvalidRequestError for an invalid text (40601).
     compile_selector: Callable[[str], Selector] = compile_selector
+    #: Reason -> dead messages that were deleted; None: nobody counts them.
+    discards: Counter[str] | None = None
 
 
 class Handout(NamedTuple):

@@ -114,6 +114,7 @@ class Lane:
         self.more = self._is_short = self.barred = False
         self._sources = sources
         self._backlog = backlog or Backlog(settings)
+        self._backlog.discards = sources.discards
         self._consumers = Consumers(self._backlog, self._sources)
         self._consumers.delivered_upto = start.delivered_upto
         recovered_upto = start.delivered_upto if start.recovered_upto is None else start.recovered_upto

@@ -98,7 +98,7 @@ class HomeParts:
         #: Gives the lane of one that rests, and puts it in its place; each of these has it.
         self.rouse = self._rouse
         #: How lanes look into messages.
-        self._sources = LaneSources(self._read_row, self.effort)
+        self._sources = LaneSources(self._read_row, self.effort, discards=moves.discards)
 
     def _read_row(self, segment: Segment, i: int) -> Row:
         return self.blocks.row(segment, i, self.effort)

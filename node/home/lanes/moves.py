@@ -20,7 +20,7 @@ No I/O, no clock; `node.home.home` uses this.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
@@ -196,6 +196,8 @@ class Moves:
         self._now = 0.0
         self._wall_ms = 0
         self._counts = dict.fromkeys(("moves_sent", "rows_moved", "rows_refused", "moves_stale"), 0)
+        #: Reason -> dead messages that were deleted, since no dead message queue was to take them, or there was none.
+        self.discards: Counter[str] = Counter()
 
     # -- what is to be moved ---------------------------------------------------------------------------------
 
@@ -521,6 +523,7 @@ class Moves:
             self._counts["rows_refused"] += 1
             return found is None
         held.count(f"{cause}_discard" if code else f"{cause}_to_dmq")
+        self.discards[reason] += bool(code)
         self._counts["rows_moved"] += not code
         if found is not None:
             held.lane.gone(*found)
@@ -554,7 +557,8 @@ class Moves:
     def stats(self) -> dict[str, int]:
         """Give counters, and how many lanes have something under way."""
         under_way = sum(mover.intent is not None for mover in self._movers.values())
-        return {**self._counts, "moves_under_way": under_way}
+        discards = {f"{cause}_discard": self.discards[reason] for reason, cause in _CAUSES.items()}
+        return {**self._counts, **discards, "moves_under_way": under_way}
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""

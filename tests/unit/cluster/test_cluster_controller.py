@@ -287,6 +287,18 @@ def test_a_status_puts_everything_together(served: World) -> None:
         assert key in status
 
 
+def test_a_status_has_the_dead_messages_that_workers_deleted(served: World) -> None:
+    """They are lost to their consumers, and the router knows nothing of them."""
+    for index in range(2):
+        served.hello("worker", index)
+    seen = served.wait(1.0)
+    told = {"ttl_expired_discard": 4, "max_redelivery_exceeded_discard": 0, "rejected_discard": 1}
+    for one in [one for one in seen if isinstance(one, c.Request) and one.operation == "metrics"]:
+        served.do(served.controller.answered(one.number, told))
+    (status,) = replies(served.answer(served.call("status"), STATS))
+    assert status["discards"] == {"no-local": 1, "ttl-expired": 8, "rejected": 2}
+
+
 def test_a_status_without_a_router_still_comes(world: World) -> None:
     world.news(router="restarting")
     status = world.ask("status")

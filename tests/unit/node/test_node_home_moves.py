@@ -149,6 +149,7 @@ def test_without_a_dead_message_queue_a_dead_message_is_deleted_and_counted() ->
     assert driven.moves == []
     assert driven.totals[LANE][0] == 0
     assert figures(driven) == {"rejected_discard": 3}
+    assert driven.home.stats()["rejected_discard"] == 3, "the worker counts them for all lanes"
 
 
 def test_only_eligible_messages_move_if_the_endpoint_says_so() -> None:
@@ -162,6 +163,7 @@ def test_only_eligible_messages_move_if_the_endpoint_says_so() -> None:
     assert [row[5] for row in rows] == [b"yes"]
     ack(driven)
     assert figures(driven) == {"rejected_discard": 1, "rejected_to_dmq": 1}
+    assert driven.home.stats()["rejected_discard"] == 1, "the worker counts them for all lanes"
 
 
 def test_a_dead_message_queue_never_moves_to_itself() -> None:
@@ -181,6 +183,7 @@ def test_if_the_dead_message_queue_does_not_exist_messages_are_deleted_and_count
     ack(driven, -1, (1, errors.UNKNOWN_ENDPOINT), (2, errors.UNKNOWN_ENDPOINT))
     assert driven.totals[LANE][0] == 0
     assert figures(driven) == {"rejected_discard": 2}
+    assert driven.home.stats()["rejected_discard"] == 2, "the worker counts them for all lanes"
 
 
 def test_a_refused_move_is_tried_again_later_under_new_sequences() -> None:
