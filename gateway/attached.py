@@ -276,7 +276,7 @@ class _Operation(NamedTuple):
         if self.window is None:
             guaranteed.ask(self.name, self.arguments, self.decode)
         elif self.name == _UNBIND:
-            guaranteed.unbind(self.window.flow)
+            guaranteed.unbind(self.window.flow, self.arguments.get("released", ()))
         else:
             guaranteed.bind(self.window, self.arguments, lambda _: None)
 
@@ -417,10 +417,10 @@ class Attached:
         if self._is_in:
             self._line_up(_Operation("flow.bind", arguments, _DECODE_ANY, done, window))
 
-    def unbind(self, window: FlowWindow) -> None:
-        """Have nothing more of a flow that was asked for: what was not accepted is for others."""
+    def unbind(self, window: FlowWindow, unseen: Sequence[tuple[int, int, int]] = ()) -> None:
+        """Have nothing more of a flow: what was not accepted is for others, what is `unseen` was never delivered."""
         if self._is_in:
-            self._line_up(_Operation(_UNBIND, {}, _DECODE_ANY, nothing, window))
+            self._line_up(_Operation(_UNBIND, {"released": unseen}, _DECODE_ANY, nothing, window))
 
     def accept(self, window: FlowWindow, position: int) -> None:
         """Be done with a message of a flow: its queue deletes it."""

@@ -235,6 +235,7 @@ class GatewaySession(ClientSession):
         found = self._guaranteed.get(number)
         if found is None:
             found = self._guaranteed[number] = GuaranteedProtocol(partial(self._send_of, number))
+            found.takes_released = True  # The router is of the same version.
         return found
 
     def settle(self, number: int, window: FlowWindow, outcome: int, ranges: Sequence[Range]) -> None:

@@ -350,7 +350,7 @@ class Credit(Record, tag="credit"):
 
 
 class Settle(Record, tag="settle"):
-    """What a consumer says of messages, as ranges `[first, last]`: outcome 0 accepted, 2 failed, 3 rejected."""
+    """What a consumer says of ranges `[first, last]`: outcome 0 accepted, 1 released, 2 failed, 3 rejected."""
 
     outcome: int
     ranges: Sequence[tuple[Positive, Positive]]

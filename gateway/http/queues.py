@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from angarium.client.protocol.events import Arrived, Indicated
+    from angarium.client.protocol.messages import Range
     from angarium.errors import AngariumError
     from angarium.message import Row
     from gateway.attached import Attached
@@ -31,7 +32,7 @@ LEASED_MAX: Final = 1_000
 LEASED_BYTES_MAX: Final = 8 << 20
 #: Requests of a client that wait for messages of a queue.
 RECEIVERS_MAX: Final = 100
-#: What nobody takes who asked for it fails after so long.
+#: What nobody takes who asked for it goes back after so long, as if it had never come.
 HELD_S: Final = 5.0
 #: A flow without requests, leases and unused credit stays bound for so long: the next request is mostly near.
 LINGER_S: Final = 5.0
@@ -287,11 +288,18 @@ class Reader:
         """Have fail what nobody settles, and unbind the flow if nobody needs it."""
         for lease in [one for one in self._leases.values() if now >= one.until]:
             self.settle(lease, wire.OUTCOME_FAILED, now)
-        while self._held and now >= self._held[0].until:
-            self._say(self._held.popleft(), wire.OUTCOME_FAILED)
-            self._note_idle(now)
         window = self._window
-        if window is None or not self.is_idle:
+        if window is None:
+            return
+        if self._held and now >= self._held[0].until and not self._leases:
+            self._attached.unbind(window, [_place(one) for one in self._held])
+            self._held.clear()
+            self._window = None
+            return
+        while self._held and now >= self._held[0].until:
+            self._say(self._held.popleft(), wire.OUTCOME_RELEASED)
+            self._note_idle(now)
+        if not self.is_idle:
             return
         is_granted = window.limit > window.received_messages
         if is_granted or self.is_last or now - self._idle_since >= LINGER_S:
@@ -306,3 +314,7 @@ class Reader:
         if self._window is not None:
             self._window.validate()
             assert self._window.held_messages == len(self._leases) + len(self._held)
+
+
+def _place(lease: Lease) -> Range:
+    return lease.partition, lease.position, lease.position

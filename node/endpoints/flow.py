@@ -2,8 +2,8 @@
 
 A failed message is sent again, after the redelivery delay, unless it has expired, was tried too often, or the
 endpoint sends nothing twice; then it is dead. A message whose flow ended without a word counts as tried too, but
-is not delayed: the consumer failed, not the message. One that a flow released when it ended, because its application
-has not seen it, counts as if it had never been sent. Order of the questions: replaced by a newer one, expired,
+is not delayed: the consumer failed, not the message. One that a flow releases, because its application has not seen
+it, counts as if it had never been sent. Order of the questions: replaced by a newer one, expired,
 sent too often.
 
 No I/O, no clock; `node.endpoints.lane` has these.
@@ -31,7 +31,12 @@ if TYPE_CHECKING:
 
 #: Segments in which one `settle` looks for messages that an earlier incarnation delivered.
 RESUMED_SEGMENTS_MAX: Final = 10_000
-_OUTCOMES: Final = (wire.OUTCOME_ACCEPTED, wire.OUTCOME_FAILED, wire.OUTCOME_REJECTED)
+_OUTCOMES: Final = (
+    wire.OUTCOME_ACCEPTED,
+    wire.OUTCOME_RELEASED,
+    wire.OUTCOME_FAILED,
+    wire.OUTCOME_REJECTED,
+)
 #: Verdicts on a message that comes back, besides EXPIRED and REDELIVERIES.
 _AGAIN: Final = 0
 
@@ -197,6 +202,8 @@ class Settling:
 
         `is_leased`: what consumers had is a reader group's now.
         """
+        if flow is None and outcome == wire.OUTCOME_RELEASED:
+            return []  # It was given back with the flow.
         if flow is None or outcome not in _OUTCOMES:
             lost = flow is None and self._backlog.settings.partitions
             code = errors.PARTITION_LOST if lost else errors.NOT_DELIVERED
@@ -215,7 +222,7 @@ class Settling:
             if missing and resumes:
                 settled, budget = self._settle_recovered(outcome, first, last, budget)
                 missing -= settled
-            if missing:
+            if missing and outcome != wire.OUTCOME_RELEASED:  # Nothing is lost by one that comes too late.
                 refused.append((first, last))
         self._wake(flow)
         return self._refusal(flow, refused, is_leased=is_leased)
@@ -227,14 +234,16 @@ class Settling:
                 self._outcomes.accept(segment, i, j, OUT)
             elif outcome == wire.OUTCOME_FAILED:
                 self._outcomes.fail(segment, i, j, round(now * 1000), wall_ms)
+            elif outcome == wire.OUTCOME_RELEASED:
+                self._outcomes.release_run(segment, i, j, wall_ms)
             else:
                 self._outcomes.reject(segment, i, j, OUT)
 
     def _settle_recovered(self, outcome: int, first: int, last: int, budget: int) -> tuple[int, int]:
         """Settle what the flow may have got before its home was restarted and what is not out again.
 
-        Gives how many messages, and what is left of the segments that may be looked at. A failed message is
-        ready anyway.
+        Gives how many messages, and what is left of the segments that may be looked at. A message that failed, or was
+        released, is ready anyway.
         """
         settled = 0
         segments = self._backlog.segments
@@ -249,7 +258,7 @@ class Settling:
                 if state not in (READY, HELD):
                     continue
                 settled += j - i
-                if outcome != wire.OUTCOME_FAILED:
+                if outcome not in (wire.OUTCOME_FAILED, wire.OUTCOME_RELEASED):
                     self._lifetimes.forget_delay(segment, i, j)
                     accepted = outcome == wire.OUTCOME_ACCEPTED
                     settle = self._outcomes.accept if accepted else self._outcomes.reject
@@ -330,9 +339,10 @@ class Outcomes:
         for first, last in ranges:
             for run_first, run_last in out.remove(first, last):
                 for segment, i, j in self._backlog.segments.slices(run_first, run_last):
-                    self._release(segment, i, j, wall_ms)
+                    self.release_run(segment, i, j, wall_ms)
 
-    def _release(self, segment: Segment, i: int, j: int, wall_ms: int) -> None:
+    def release_run(self, segment: Segment, i: int, j: int, wall_ms: int) -> None:
+        """Take back messages that are OUT and that nobody has seen."""
         i = self._remove_superseded(segment, i, j)
         if i < j:
             for start, end in self._bury(segment, i, j, self._expired(segment, i, j, wall_ms)):

@@ -112,6 +112,7 @@ SPANS_MAX: Final = 4_000
 #: Outcome -> the name of its span.
 OUTCOMES: Final = {
     wire.OUTCOME_ACCEPTED: "accept",
+    wire.OUTCOME_RELEASED: "release",
     wire.OUTCOME_FAILED: "fail",
     wire.OUTCOME_REJECTED: "reject",
 }
@@ -121,6 +122,7 @@ _TYPES: Final = {
     "enqueue": "receive",
     "deliver": "send",
     "accept": "settle",
+    "release": "settle",
     "fail": "settle",
     "reject": "settle",
 }

@@ -56,7 +56,7 @@ PIECE: Final = 32
 _Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _Position = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
 _Partition = Annotated[int, msgspec.Meta(ge=0, lt=wire.MAX_PARTITIONS)]
-_Outcome = Literal[0, 2, 3]  # wire.OUTCOME_ACCEPTED, OUTCOME_FAILED, OUTCOME_REJECTED
+_Outcome = Literal[0, 1, 2, 3]  # wire.OUTCOME_ACCEPTED, OUTCOME_RELEASED, OUTCOME_FAILED, OUTCOME_REJECTED
 _decode_credit = msgspec.msgpack.Decoder(tuple[_Number, _Number, _Number]).decode
 Ranges = Annotated[
     list[tuple[_Partition, _Position, _Position]], msgspec.Meta(max_length=wire.MAX_RANGES_PER_SETTLE)
@@ -323,7 +323,8 @@ class Ends:
     def _relay_settle(self, end: HomeFlow, outcome: int, ranges: list[tuple[int, int]]) -> None:
         """Relay what a client said of messages, now or when the home is back."""
         if end.state is HomeState.WAITING:
-            self.settles_lost += end.keep(outcome, ranges)
+            if outcome != wire.OUTCOME_RELEASED:  # The next home has it anyway.
+                self.settles_lost += end.keep(outcome, ranges)
         elif end.state is not HomeState.OVER:
             self._shards.send_order(end.home, end.id, Settle(outcome, ranges))
 
@@ -370,6 +371,8 @@ class Ends:
             return
         for partition, found in by_partition.items():
             end = flow.ends.get(partition)
+            if end is None and outcome == wire.OUTCOME_RELEASED:
+                continue
             if end is None:
                 code = errors.PARTITION_LOST if flow.endpoint.partitions else errors.NOT_DELIVERED
                 self.refuse_settle(flow, code, f"partition {partition}")

@@ -165,6 +165,8 @@ KIND_RETAINED: Final = 5  # every message with FLAG_RETAIN, whatever its topic
 
 # What a consumer says of a message (SETTLE).
 OUTCOME_ACCEPTED: Final = 0
+#: It goes back as if it had never been delivered: nobody has seen it.
+OUTCOME_RELEASED: Final = 1
 OUTCOME_FAILED: Final = 2
 OUTCOME_REJECTED: Final = 3
 

@@ -69,7 +69,7 @@ FRAMES: dict[str, tuple[bytes, Any, int]] = {
     "credit-unknown-flow": (wire.FLOW_CREDIT, [2, 1, 1], errors.UNKNOWN_FLOW),
     "credit-flow-0": (wire.FLOW_CREDIT, [0, 1, 1], errors.UNKNOWN_FLOW),
     "settle-unknown-flow": (wire.SETTLE, [2, 0, [[0, 1, 1]]], errors.UNKNOWN_FLOW),
-    "settle-outcome-1": (wire.SETTLE, [1, 1, [[0, 1, 1]]], errors.MALFORMED_FRAME),
+    "settle-outcome-4": (wire.SETTLE, [1, 4, [[0, 1, 1]]], errors.MALFORMED_FRAME),
     "settle-outcome-true": (wire.SETTLE, [1, False, [[0, 1, 1]]], errors.MALFORMED_FRAME),
     "settle-range-short": (wire.SETTLE, [1, 0, [[0, 1]]], errors.MALFORMED_FRAME),
     "settle-range-falls": (wire.SETTLE, [1, 0, [[0, 2, 1]]], errors.MALFORMED_FRAME),

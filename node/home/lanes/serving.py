@@ -84,7 +84,7 @@ class FlowVerbs:
                 waiting[flow] = [verb]
             elif isinstance(verb, Unbind) and _takes_turns(held := self._lanes.flows.get(flow), flow):
                 held.lane.pause(flow)
-                held.lane.release(flow, verb.released, now, wall_ms)
+                self._release(held, flow, verb, now, wall_ms)
                 waiting[flow] = [verb]
             else:
                 self._verbs[type(verb)](flow, verb, now, wall_ms)
@@ -129,11 +129,17 @@ class FlowVerbs:
         held = self._lanes.flows.get(flow)
         if held is None:
             return
-        if unbind.released:
-            held.lane.release(flow, unbind.released, now, wall_ms)
+        self._release(held, flow, unbind, now, wall_ms)
         self._touch(held, held.lane.unbind(flow, unbind.hand_off_ms, now, wall_ms))
         if flow not in held.lane.flows:
             self._lanes.flows.pop(flow, None)
+
+    def _release(self, held: HeldLane, flow: int, unbind: Unbind, now: float, wall_ms: int) -> None:
+        """Take back what the application of a flow that goes has not seen, if it has not been taken back before."""
+        if unbind.released and flow in held.lane.flows:
+            if self._lanes.watch is not None and held.lane_id in self._lanes.watch.lanes:
+                self._lanes.watch.settled(held.lane, flow, wire.OUTCOME_RELEASED, unbind.released)
+            held.lane.release(flow, unbind.released, now, wall_ms)
 
     def _take_back(self, flow: int, wall_ms: int) -> bool:
         """Have a flow that goes give back some of what it has; tells whether that is all, or it is to be handed off."""
@@ -154,6 +160,8 @@ class FlowVerbs:
     def _settle(self, flow: int, settle: Settle, now: float, wall_ms: int) -> None:
         held = self._lanes.flows.get(flow)
         if held is None:
+            if settle.outcome == wire.OUTCOME_RELEASED:
+                return  # It was given back with the flow.
             detail = f"flow {flow} is not here"
             self.tell([FlowEvent(flow, wire.FLOW_SETTLE_REFUSED, errors.NOT_DELIVERED, detail)])
             return

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from angarium.client.protocol.flow_window import FlowWindow
+    from angarium.client.protocol.messages import Range
     from angarium.errors import AngariumError
     from gateway.attached import Attached, Done
 
@@ -32,14 +33,16 @@ class FakeAttached:
         self.bound: Done | None = None
         self.settled: list[tuple[int, int]] = []
         self.unbound = 0
+        self.unseen: list[Range] = []
 
     def bind(self, window: FlowWindow, arguments: dict[str, Any], done: Done) -> None:
         assert arguments == {"name": "q"}
         window.flow = 1
         self.window, self.bound = window, done
 
-    def unbind(self, window: FlowWindow) -> None:
+    def unbind(self, window: FlowWindow, unseen: Sequence[Range] = ()) -> None:
         assert window is self.window
+        self.unseen += unseen
         self.window = None
         self.unbound += 1
 
@@ -150,7 +153,7 @@ def test_a_lease_that_is_over_fails_the_message(world: World) -> None:
     assert len(world.settle()) == 1
 
 
-def test_what_comes_too_late_is_for_the_next_request_or_fails(world: World) -> None:
+def test_what_comes_too_late_is_for_the_next_request_or_goes_back_unseen(world: World) -> None:
     receiver = world.receive(2)
     world.reader.give_up(receiver, world.now)
     world.comes()
@@ -159,7 +162,20 @@ def test_what_comes_too_late_is_for_the_next_request_or_fails(world: World) -> N
     world.settle()
     world.comes()
     world.passes(HELD_S)
-    assert world.attached.settled[-1] == (2, wire.OUTCOME_FAILED)
+    assert world.attached.settled == [(1, wire.OUTCOME_ACCEPTED)]
+    assert world.attached.unseen == [(3, 2, 2)]
+    assert not world.reader.is_bound
+
+
+def test_what_comes_too_late_beside_a_lease_goes_back_unseen_and_the_lease_stays(world: World) -> None:
+    world.reader.give_up(world.receive(3), world.now)
+    world.receive(1, lease_s=60)
+    world.comes()
+    world.comes()
+    world.passes(HELD_S)
+    assert world.attached.settled == [(2, wire.OUTCOME_RELEASED)]
+    assert world.reader.is_bound
+    assert world.settle() == []
 
 
 def test_the_flow_of_who_gave_up_is_unbound_at_once_and_of_who_got_all_later(world: World) -> None:

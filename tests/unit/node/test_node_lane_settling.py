@@ -14,6 +14,7 @@ from tests.unit.node.lane_driver import (
     FAILED,
     REFUSED,
     REJECTED,
+    RELEASED,
     Driver,
     checked_drivers,
     row,
@@ -110,6 +111,19 @@ def test_what_nobody_has_seen_comes_back_as_if_it_had_not_been_sent(make: type[D
     assert driver.positions() == [3, 4, 6]
 
 
+def test_a_released_message_comes_again_uncounted_and_a_late_release_is_not_refused(
+    make: type[Driver],
+) -> None:
+    driver = delivered(make, 3, max_redeliveries=1, redelivery_delay=(1_000, 1_000, 100))
+    for _ in range(3):
+        assert driver.settle(1, RELEASED, (2, 3)) == []
+        assert driver.deliver_counts() == {2: 0, 3: 0}
+    driver.settle(1, ACCEPTED, (2, 2))
+    assert driver.settle(1, RELEASED, (2, 2), (9, 9)) == []
+    assert driver.states() == {1: "unacked", 3: "unacked"}
+    assert driver.settle(9, RELEASED, (1, 1)) == []
+
+
 def test_what_expired_or_was_replaced_meanwhile_does_not_come_back(make: type[Driver]) -> None:
     driver = make(respect_ttl=True)
     driver.bind(1)
@@ -152,7 +166,7 @@ def test_a_hundred_thousand_absurd_ranges_are_bounded_work(make: type[Driver]) -
 def test_an_unknown_flow_or_outcome_settles_nothing(make: type[Driver]) -> None:
     driver = delivered(make, 3)
     assert codes(driver.settle(9, ACCEPTED, (1, 3))) == NOT_DELIVERED
-    assert codes(driver.settle(1, 1, (1, 3))) == NOT_DELIVERED
+    assert codes(driver.settle(1, 4, (1, 3))) == NOT_DELIVERED
     partition = delivered(make, 3, partitions=2)
     assert codes(partition.settle(9, ACCEPTED, (1, 3))) == [(REFUSED, errors.PARTITION_LOST)]
     assert codes(partition.settle(1, 7, (1, 3))) == NOT_DELIVERED

@@ -404,7 +404,7 @@ def test_a_client_that_claims_more_than_it_got_is_counted_no_higher(
 
 
 @pytest.mark.parametrize(
-    "settle", [[1, 1, [[0, 1, 1]]], [1, 0, [[0, 2, 1]]], [1, 0, [[0, 0, 1]]], [1, 0, [[-1, 1, 1]]], [1, 0]]
+    "settle", [[1, 4, [[0, 1, 1]]], [1, 0, [[0, 2, 1]]], [1, 0, [[0, 0, 1]]], [1, 0, [[-1, 1, 1]]], [1, 0]]
 )
 def test_a_settle_that_is_none_ends_the_session(
     rig: Rig, client: FakeClient, queue: Endpoint, settle: list[Any]
