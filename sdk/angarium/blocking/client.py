@@ -90,7 +90,7 @@ class Client(Closing):
         #: True from when the thread is told of the queue until it has found the queue empty.
         self._is_told = False
         self._task: asyncio.Task[None] | None = None
-        #: What went wrong behind the back of a `publish` that had returned; the next call raises it.
+        #: What went wrong first behind the back of a `publish` that had returned; the next call raises it.
         self._fault: errors.AngariumError | None = None
         #: Knows which topics are legal; whom they belong to is the thread's business.
         self._topics = TopicOwners(bytes(SLOTS))
@@ -288,9 +288,9 @@ class Client(Closing):
         rest = iter(some)
         while left := length_hint(rest):
             try:
-                self._fault = await self._inner._publisher.publish_many(rest, math.inf) or self._fault
+                await self._inner._publisher.publish_many(rest, math.inf)
             except errors.AngariumError as error:
-                self._fault = error
+                self._fault = self._fault or error
                 if length_hint(rest) == left:  # nothing is published any more
                     return
 
