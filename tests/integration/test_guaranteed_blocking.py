@@ -276,6 +276,22 @@ def test_closing_the_client_ends_everything(node: Node, queue: str) -> None:
         producer.send(payload=b"", queue=queue)
 
 
+def test_a_loop_over_a_flow_with_max_messages_ends_with_the_last_of_them(
+    client: blocking.Client, queue: str
+) -> None:
+    fill(client, queue, 9)
+    with client.browse(queue, max_messages=2) as flow:
+        assert [message.payload for message in flow] == [b"0", b"1"]
+    with client.consume(queue, max_messages=3) as flow:
+        assert [message.payload for message in flow] == [b"0", b"1", b"2"]
+        with pytest.raises(angarium.TimeoutExpiredError, match="has given all 3 messages"):
+            flow.receive()
+    with client.consume(queue, max_messages=4) as flow:
+        assert sum(len(batch) for batch in flow.batches()) == 4
+    with client.consume(queue) as flow:
+        assert [flow.receive(LIMIT_S).payload for _ in range(2)] == [b"7", b"8"]
+
+
 @pytest.mark.parametrize("ends", ["flow", "client"])
 def test_what_no_thread_has_seen_when_its_consumer_ends_was_not_tried(
     node: Node, client: blocking.Client, queue: str, ends: str

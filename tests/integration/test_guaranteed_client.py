@@ -330,6 +330,26 @@ def test_what_is_not_settled_comes_again_and_says_so(node: Node, queue: str) -> 
 
 
 @pytest.mark.requirement("R202")
+def test_a_loop_over_a_flow_with_max_messages_ends_with_the_last_of_them(node: Node, queue: str) -> None:
+    async def test() -> None:
+        async with connected(node) as client:
+            await client.create_queue(queue)
+            for number in range(9):
+                await client.publish(queue=queue, payload=b"%d" % number)
+            async with client.browse(queue, max_messages=2) as flow:
+                assert [message.payload async for message in flow] == [b"0", b"1"]
+            async with client.consume(queue, max_messages=3) as flow:
+                assert [message.payload async for message in flow] == [b"0", b"1", b"2"]
+                with pytest.raises(angarium.TimeoutExpiredError, match="has given all 3 messages"):
+                    await flow.receive()
+            async with client.consume(queue, max_messages=4) as flow:
+                assert sum([len(batch) async for batch in flow.batches()]) == 4
+            async with client.consume(queue) as flow:
+                assert [message.payload for message in await take(flow, 2)] == [b"7", b"8"]
+
+    run(test())
+
+
 @pytest.mark.parametrize("ends", ["flow", "client"])
 def test_what_a_consumer_that_ends_has_not_seen_was_not_tried(node: Node, queue: str, ends: str) -> None:
     """Consumers that come and go must not wear out messages that wait behind the first."""

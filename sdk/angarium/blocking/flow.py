@@ -108,7 +108,7 @@ class SharedReader:
         self._portal.check_process()
         while not self._look():
             is_ended, error = self.binding.outcome
-            if is_ended:
+            if is_ended or self.binding.is_served:
                 self._signal.set()
                 if error is not None:
                     raise error
@@ -270,7 +270,7 @@ class Flow(FlowView, Closing):
     # Reading.
 
     def __iter__(self) -> Iterator[GuaranteedMessage]:
-        """Give messages until the flow is closed.
+        """Give messages until the flow is closed, or `max_messages` were given.
 
         With `ack="auto"` a message is accepted when the next one is asked for, unless it was settled.
 
@@ -311,13 +311,13 @@ class Flow(FlowView, Closing):
         it message by message.
 
         Raises:
-            TimeoutExpiredError: none came in time (TIMEOUT).
+            TimeoutExpiredError: none came in time, or `max_messages` were given (TIMEOUT).
             AngariumError: the flow has ended: why, or CLIENT_CLOSED.
         """
         asked_ns = 0 if tracing.active is None else time.time_ns()
         message = self._shared.receive(timeout_s)
         if message is None:
-            raise errors.error_for(errors.CLIENT_CLOSED, f"{self} is closed")
+            raise self._binding.nothing_left()
         if tracing.active is not None:
             tracing.active.receive((message,), self._binding.place, asked_ns)
         return message

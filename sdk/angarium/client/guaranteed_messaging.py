@@ -179,7 +179,8 @@ class GuaranteedMessaging:
             max_unacked: messages that may be unsettled, to go below the endpoint's own limit.
             concurrency: calls of an `async def` callback that may run at once, 1 by default; they begin in the order
                 of the messages.
-            max_messages: ask the node for so many in all, and no more; who wants a few leaves the others alone.
+            max_messages: ask the node for so many in all, and no more; who wants a few leaves the others alone, and a
+                loop over the flow ends with the last of them.
             on_active: called when the flow becomes active, or stands by.
             timeout_s: how long to wait for the node, by default the `timeout_s` of `connect`.
 
@@ -207,8 +208,8 @@ class GuaranteedMessaging:
     ) -> Opening[Flow]:
         """Look at the messages of a queue or topic endpoint, the oldest first; they stay where they are.
 
-        A browser never ends by itself: after the newest message it waits for the next one. After a lost connection it
-        goes on behind what has come.
+        A browser without `max_messages` never ends by itself: after the newest message it waits for the next one. After
+        a lost connection it goes on behind what has come.
 
         Raises:
             AngariumError: as for `consume`.

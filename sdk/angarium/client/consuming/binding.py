@@ -362,6 +362,8 @@ class Binding:
         """Let the node send again what was taken of a bind."""
         window.take(messages, size_bytes)
         self._renew()
+        if self.is_served:
+            self.wake()
 
     def _renew(self) -> None:
         """Ask for more if there is room for it, now if the pace allows it."""
@@ -451,10 +453,23 @@ class Binding:
         self._taken_before -= dropped
         self.release(self.window, 0, 0)
 
+    @property
+    def is_served(self) -> bool:
+        """Whether all of `max_messages` were handed out, so that no more will come; safe from any thread."""
+        return self.options.max_messages is not None and self.window.taken_messages >= self.window.limit
+
+    def nothing_left(self) -> errors.AngariumError:
+        """Give what `receive` raises at the end."""
+        if self.is_served and not self.closed:
+            return errors.error_for(
+                errors.TIMEOUT, f"{self} has given all {self.options.max_messages} messages"
+            )
+        return errors.error_for(errors.CLIENT_CLOSED, f"{self} is closed")
+
     async def ready(self) -> bool:
         """Wait for rows; give False at the end."""
         while not self.reader.advance():
-            if self.closed or self._has_all:
+            if self.closed or self._has_all or self.is_served:
                 if self._error is not None:
                     raise self._error
                 return False

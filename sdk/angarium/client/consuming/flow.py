@@ -118,7 +118,7 @@ class Flow(FlowView, Closing):
     # Reading.
 
     async def __aiter__(self) -> AsyncIterator[GuaranteedMessage]:
-        """Give messages until the flow is closed.
+        """Give messages until the flow is closed, or `max_messages` were given.
 
         With `ack="auto"` a message is accepted when the next one is asked for, unless it was settled. A loop
         that is left by `break` or an exception does not accept the message that it had.
@@ -167,7 +167,7 @@ class Flow(FlowView, Closing):
         while an exception is handled: then the message comes again. `async with message:` says it message by message.
 
         Raises:
-            TimeoutExpiredError: none came in time (TIMEOUT).
+            TimeoutExpiredError: none came in time, or `max_messages` were given (TIMEOUT).
             AngariumError: the flow has ended: why, or CLIENT_CLOSED.
         """
         binding = self._binding
@@ -183,7 +183,7 @@ class Flow(FlowView, Closing):
         except TimeoutError:
             raise errors.error_for(errors.TIMEOUT, f"no message within {timeout_s} s") from None
         if not is_ready:
-            raise errors.error_for(errors.CLIENT_CLOSED, f"{self} is closed")
+            raise binding.nothing_left()
         message = binding.handed = GuaranteedMessage(*binding.reader.take())
         if tracing.active is not None:
             tracing.active.receive((message,), binding.place, asked_ns)
