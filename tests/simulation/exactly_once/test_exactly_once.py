@@ -25,6 +25,8 @@ from tests.simulation.exactly_once.scenario import Scenario
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gateway.mqtt.sessions.note import Keeping
+
 pytestmark = [pytest.mark.requirement("R235"), pytest.mark.requirement("R236"), pytest.mark.slow]
 
 SEEDS_DEFAULT = short(5, long=20)
@@ -92,7 +94,12 @@ def _set_next(received: Received, next_sequence: int) -> float:
 
 def forget_what_was_released(patch: pytest.MonkeyPatch) -> None:
     keep_by = Outgoing.keep_by
-    patch.setattr(Outgoing, "keep_by", lambda self, keeping, _released: keep_by(self, keeping, []))
+
+    def forgetful(self: Outgoing, keeping: Keeping, state: State, *, is_new: bool) -> None:
+        forgotten = msgspec.structs.replace(state, released=[])
+        keep_by(self, keeping, forgotten, is_new=is_new)
+
+    patch.setattr(Outgoing, "keep_by", forgetful)
 
 
 def settle_before_it_is_noted(patch: pytest.MonkeyPatch) -> None:
@@ -116,7 +123,7 @@ def write_no_sequences(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         session,
         "State",
-        lambda next_sequence=1, _received=None, released=(), _left=(): State(next_sequence, {}, [*released]),
+        lambda next_sequence, _received, released, *more: State(next_sequence, {}, released, *more),
     )
 
 
