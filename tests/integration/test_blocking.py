@@ -351,6 +351,24 @@ for number in range(1000):
     assert router.sent_operations()[-1:] == b"B"
 
 
+def test_all_clients_that_a_program_leaves_open_leave_although_one_of_them_cannot(router: Router) -> None:
+    """Its thread is in an `on_event` that does not return: a program that had ended was never over."""
+    program = f"""
+import threading
+from angarium import blocking
+from angarium.blocking import leaving
+leaving.LEAVE_TIMEOUT_S = 1.0
+blocking.connect({router.url!r})._portal.start(threading.Event().wait)
+for client in [blocking.connect({router.url!r}) for _ in range(3)]:
+    client.publish("a")
+"""
+    command = [sys.executable, "-W", "error", "-c", program]  # A warning is an error of the first one only.
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert ended.returncode == 0
+    assert "had no time to close" in ended.stderr
+    assert len(router.rows) == router.sent_operations().count(b"B") == 3
+
+
 def test_a_thread_that_closes_a_client_that_is_closing_waits_until_all_has_left(router: Router) -> None:
     router.rounds, router.retires = 1, False
     client = blocking.connect(router.url)

@@ -12,7 +12,6 @@ import logging
 import math
 import threading
 import time
-import warnings
 from collections import deque
 from concurrent.futures import Future
 from operator import length_hint
@@ -538,43 +537,42 @@ class Client(Closing):
             self._ended.wait(timeout_s)  # Not for callbacks: this may be one.
             return
         self._is_closing = True
+        leaving.closed(self)
         for reader in list(self._flows):
             reader.accept_handed()
         try:
-            self._end(timeout_s)
+            self._portal.call(self._finish(timeout_s))
         finally:
+            self._ended.set()
             for subscription in list(self._subscriptions):
                 subscription._threads.join(timeout_s)
             for reader in list(self._flows):
                 reader.threads.join(timeout_s)
             self._portal.stop()
 
-    def _end(self, timeout_s: float) -> None:
+    async def _finish(self, timeout_s: float) -> None:
         """Send what is queued, and let go of the connection."""
-        leaving.closed(self)
+        if not self.closed:
+            portion = _Portion([], None)
+            self._queue.append(portion)
+            self._start_sending()
+            _, late = await asyncio.wait([asyncio.wrap_future(portion.done)], timeout=timeout_s)
+            if late:
+                _logger.warning("%s closes with messages unsent after %g s", self.name, timeout_s)
         fault, self._fault = self._fault, None
         if fault is not None:
             _logger.warning("%s closes; a message that it had queued was not sent: %s", self.name, fault)
-        try:
-            if not self.closed:
-                self._cross([], wait_s=timeout_s)
-        except errors.AngariumError as error:
-            _logger.warning("%s closed with messages unsent: %s", self.name, error)
-        try:
-            self._portal.call(self._inner.close(timeout_s))
-        finally:
-            self._ended.set()
+        await self._inner.close(timeout_s)
 
-    def _leave(self, timeout_s: float) -> None:
-        """Do so for a program that ends: what it has in hand is not accepted, and nobody waits for callbacks."""
+    def _leave(self, timeout_s: float) -> Future[None] | None:
+        """Begin to do so for a program that ends; give what is done when it has left, None if there is nothing to do.
+
+        What it has in hand is not accepted, and nobody waits for callbacks.
+        """
         if self._portal.is_foreign or self._is_closing:
-            return
+            return None
         self._is_closing = True
-        try:
-            self._end(timeout_s)
-        finally:
-            self._portal.stop()
-        warnings.warn(f"{self} was not closed", ResourceWarning, stacklevel=2, source=self)
+        return self._portal.begin(self._finish(timeout_s))
 
     def __repr__(self) -> str:
         return repr(self._inner)

@@ -75,16 +75,23 @@ class Portal:
             InvalidRequestError: this is the thread, which cannot wait for itself (INVALID_ARGUMENT).
             ConnectionLostError: the thread has ended (CLIENT_CLOSED), or is of another process (FORKED).
         """
+        return self.wait(self.begin(work))
+
+    def begin(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Run a coroutine in the thread; `call` waits for it, too.
+
+        Raises:
+            AngariumError: as for `call`.
+        """
         try:
             self.check_thread()
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
         except errors.AngariumError:
             work.close()
             raise
         except RuntimeError:
             work.close()
             raise errors.error_for(errors.CLIENT_CLOSED) from None
-        return self.wait(future)
 
     def wait(self, future: Future[_T], timeout_s: float | None = None) -> _T:
         """Wait for what the thread does.
