@@ -281,9 +281,8 @@ class Member:
             self.outbox.append(ActUntil(sent_at + LEASE_S * (1 - DRIFT)))
 
     def _may_take(self, seen: Seen) -> bool:
-        if seen.standing is None:
-            return self._may_found or self.is_forced
-        if not self._has_all(seen.standing) and not self.is_forced:
+        has_all = self._may_found if seen.standing is None else self._has_all(seen.standing)
+        if not has_all and not self.is_forced:
             return False
         # What this host had before it was started again has ended: only one process at a time has its data.
         return seen.holder is None or seen.holder.host == self._me.host

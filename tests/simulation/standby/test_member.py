@@ -191,6 +191,15 @@ def test_a_standby_begins_with_a_store_that_was_emptied_if_it_is_promoted_by_for
     assert taken(member) == (expected if is_forced else [])
 
 
+@pytest.mark.requirement("R269")
+def test_a_holder_is_waited_for_also_if_its_standing_was_deleted() -> None:
+    """It acts until its lease ends, and there would be two."""
+    member = healthy(B)
+    member.is_forced = True
+    assert not sees(member, Seen(5, None, A), 1.0)
+    assert sees(member, Seen(6, None, None), 5.0)
+
+
 def sees(member: Member, seen: Seen, now: float) -> bool:
     """Have a candidate look at the outside store; tells whether it takes the lease."""
     member.tick(now)
