@@ -47,8 +47,10 @@ def empty(admin: Admin, neighbours: list[str], tell: Callable[[Literal["part", "
         tell("part")
         _wait(admin)
     except BaseException:
-        _switch(admin, queues, takes=True)
-        tell("stay")
+        try:
+            _switch(admin, queues, takes=True)
+        finally:  # the others do not know that nobody answers here
+            tell("stay")
         raise
 
 

@@ -68,6 +68,19 @@ def test_queues_that_do_not_get_empty_take_messages_again(state: str) -> None:
     assert (node.looks == 1) == (state == "down"), "a link that is down carries nothing"
 
 
+def test_a_neighbour_takes_messages_again_also_if_the_node_that_wanted_to_leave_answers_no_more() -> None:
+    class Gone(PlayedNode):
+        def call(self, operation: str, **given: Any) -> Any:
+            if self.told:
+                raise errors.error_for(errors.CONNECT_FAILED, "the controller is started again")
+            return super().call(operation, **given)
+
+    node = Gone((0, 2))
+    with pytest.raises(errors.ConnectionLostError, match="started again"):
+        empty(node, ["b"], node.told.append)  # type: ignore[arg-type]
+    assert node.told == ["part", "stay"]
+
+
 def test_a_neighbour_that_is_not_heard_holds_nobody_up_for_ever() -> None:
     node = PlayedNode((0, 0), heard_s=60.0)
     empty(node, ["b"], node.told.append)  # type: ignore[arg-type]
