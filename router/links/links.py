@@ -87,6 +87,8 @@ class Peers:
         ]
 
 
+#: How often a neighbour hears that we are there.
+ASSURE_S: Final = 1.0
 #: What no neighbour may send.
 _FAULTS: Final = (errors.MALFORMED_FRAME, errors.UNKNOWN_OPERATION, errors.LINK_IMPORTS_EXCEEDED)
 #: What the queues of a link end in, and what their messages are counted as.
@@ -125,6 +127,8 @@ class Links:
         #: The sessions of neighbours, in the order of their login.
         self.sessions: dict[Session, Neighbour] = {}
         self.peers = Peers(self.sessions, egress)
+        #: When neighbours are assured next.
+        self._assure_at = now
         #: What a step of counting may cost.
         self.step_max = STEP_MAX
         #: VPN number -> what it exports; exactly those with a session.
@@ -241,6 +245,8 @@ class Links:
         self._now = now
         if not self.sessions and not self.imports:
             return float("inf")
+        if now >= self._assure_at:
+            self._assure(now)
         self.imports.step()
         waits = self._count_more()
         for vpn_id, exports in self._exports.items():
@@ -249,7 +255,17 @@ class Links:
         for session, neighbour in self.sessions.items():
             if neighbour.untold is not None and not self._exports[session.vpn.id].is_counting:
                 waits |= self._tell_more(session, neighbour)
-        return now if waits or self.imports else self.stored.tick(now)
+        return now if waits or self.imports else min(self._assure_at, self.stored.tick(now))
+
+    def _assure(self, now: float) -> None:
+        """Tell neighbours of which something comes that we are there.
+
+        On a slow path what they ask, to know that, waits behind all that they have sent.
+        """
+        self._assure_at = now + ASSURE_S
+        for session, neighbour in self.sessions.items():
+            if not neighbour.is_local and now - session.last_heard < ASSURE_S:
+                self._egress.answer(session, [wire.PING, wire.pack([0])])
 
     def _count_more(self) -> bool:
         """Do the next step of counting where a first neighbour has come; true if there is another one."""

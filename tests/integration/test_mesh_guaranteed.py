@@ -22,7 +22,7 @@ from tests.share import short
 from tests.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from angarium.message import Mode
@@ -43,32 +43,58 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         yield mesh
 
 
-def test_a_message_crosses_whose_bytes_are_longer_on_the_way_than_a_link_may_be_silent(
-    tmp_path: Path,
-) -> None:
-    """In both directions at once; a link is silent when nothing comes, not when no whole message does."""
-    message = bytes(NARROW_BYTES_PER_S * 5)
+def narrow(folder: Path, cross: Callable[[Mesh], None]) -> None:
+    """Have something cross a link whose path is narrow, with room for much on it; the link stays up."""
 
-    def cross(mesh: Mesh, url: str) -> None:
+    def run(mesh: Mesh, url: str) -> None:
         mesh.create("a", "b")
         mesh.nodes["b"].run("link", "create", "a", "--set", f"addresses={url}")
         for here, there in (("a", "b"), ("b", "a")):
             mesh.wait_up(here, there)
-            add_queue(mesh, there, "wide", f"to/{there}")
-        for here, there in (("a", "b"), ("b", "a")):
-            with blocking.connect(mesh[here].url) as client:
-                client.publish(f"to/{there}", message, mode="persistent")
-        for name in ("a", "b"):
-            wait_until(lambda name=name: queue(mesh[name], "wide")["messages_spooled"] == 1)  # type: ignore[misc]
-            assert not mesh.events(name, "SYSTEM_LINK_DOWN")
+        cross(mesh)
+        assert not mesh.events("a", "SYSTEM_LINK_DOWN")
+        assert not mesh.events("b", "SYSTEM_LINK_DOWN")
 
     async def test() -> None:
-        with Mesh(tmp_path, 2) as mesh:
+        with Mesh(folder, 2) as mesh:
             async with DelayProxy(mesh["a"].url) as path:
                 path.bytes_per_s = NARROW_BYTES_PER_S
-                await asyncio.to_thread(cross, mesh, path.url)
+                await asyncio.to_thread(run, mesh, path.url)
 
     asyncio.run(test())
+
+
+def test_a_message_crosses_whose_bytes_are_longer_on_the_way_than_a_link_may_be_silent(
+    tmp_path: Path,
+) -> None:
+    """In both directions at once; a link is silent when nothing comes, not when no whole message does."""
+
+    def cross(mesh: Mesh) -> None:
+        for here, there in (("a", "b"), ("b", "a")):
+            add_queue(mesh, there, "wide", f"to/{there}")
+            with blocking.connect(mesh[here].url) as client:
+                client.publish(f"to/{there}", bytes(NARROW_BYTES_PER_S * 5), mode="persistent")
+        for name in ("a", "b"):
+            wait_until(lambda name=name: queue(mesh[name], "wide")["messages_spooled"] == 1)  # type: ignore[misc]
+
+    narrow(tmp_path, cross)
+
+
+def test_direct_messages_that_are_long_behind_others_on_the_way_all_come(tmp_path: Path) -> None:
+    """What is asked, to know that the other side is there, is behind them as well; reports come every 5 s only."""
+    count = 240
+
+    def cross(mesh: Mesh) -> None:
+        with blocking.connect(mesh["b"].url) as client, blocking.connect(mesh["a"].url) as other:
+            watcher = other.subscribe("many")
+            publish_until(client, "many", has_one(watcher))
+            receive_all(watcher)
+            for _ in range(count):
+                client.publish("many", bytes(NARROW_BYTES_PER_S // 20))
+                client.flush()
+            assert len(receive_all(watcher, 3)) == count
+
+    narrow(tmp_path, cross)
 
 
 @pytest.mark.requirement("R167", "R89")
