@@ -181,12 +181,12 @@ class RouterServer:
         return socket
 
     def _may_open(self, now: float) -> bool:
-        """Tell whether clients may come: not before the configuration, and not before the workers.
+        """Tell whether clients may come: not before the configuration, and not before the workers, which know it.
 
         A worker that does not come is not waited for long: its share of the topics is lost, not the node.
         """
-        waited = now - self._started_at >= WORKERS_WAIT_S
-        return self._router.directory.complete and (self._router.shards.all_ready or waited)
+        router, waited = self._router, now - self._started_at >= WORKERS_WAIT_S
+        return router.directory.complete and router.shards.all_told and (router.shards.all_ready or waited)
 
     def _open(self) -> None:
         for url in self._config.listen:

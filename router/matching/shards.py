@@ -409,6 +409,11 @@ class Shards:
         """Tell whether every worker can match."""
         return all(shard.state is ShardState.READY for shard in self.shards)
 
+    @property
+    def all_told(self) -> bool:
+        """Tell whether no worker that is there is still to be told of filters: what is sent now comes behind them."""
+        return all(shard.feed.first_untold is None for shard in self.shards)
+
 
 def partition(batch: bytes, rows: int, table: bytes) -> list[Part]:
     """Split an unopened batch by the owners of its topics.

@@ -285,7 +285,8 @@ class SimulatedNode:
             self.history.tables.append((self.loop.now, router.shards.table))
         self.supervisor.look(router)
         has_waited = self.loop.now - self._started_at >= WORKERS_WAIT_S
-        if (router.shards.all_ready or has_waited) and router.directory.complete:
+        is_there = router.directory.complete and router.shards.all_told
+        if is_there and (router.shards.all_ready or has_waited):
             self._are_doors_open = True
         wake = max(wake, self.loop.now + POLL_MIN_S)
         if wake < self._next_tick or self._next_tick <= self.loop.now:

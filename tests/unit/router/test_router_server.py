@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from router.server import DEAR_BYTES, RouterServer
+from cluster import objects
+from router.matching.feed import FRAME_LEVELS_MAX, FRAMES_MAX
+from router.server import DEAR_BYTES, WORKERS_WAIT_S, RouterServer
+from tests.unit.router.wired_node import snapshot
+
+if TYPE_CHECKING:
+    from tests.unit.router.wired_node import WiredNode
 
 
 class Turn:
@@ -72,3 +79,43 @@ def test_what_came_before_a_large_batch_does_not_wait_for_it() -> None:
     for frames in ([b"P"], [b"P", bytes(DEAR_BYTES)], [b"P", bytes(DEAR_BYTES + 1)]):
         turn.server._client_message(turn, frames, 1e9)  # type: ignore[arg-type]
     assert turn.done == ["P", "P", "carried out", "P"]
+
+
+def queue_of_many_filters() -> list[Any]:
+    """Give a queue of which a worker hears in more frames than are sent before it has confirmed one."""
+    filters = [f"devices/{number}" for number in range((FRAMES_MAX + 1) * FRAME_LEVELS_MAX)]
+    attributes = {**objects.complete("queue", {"subscriptions": filters}), "id": 77, "generation": 1}
+    attributes |= {"created_by": "operator", "durable": True, "homes": [0], "client_subscriptions": []}
+    return ["queue", "default", "big", attributes]
+
+
+@pytest.mark.requirement("R278")
+@pytest.mark.parametrize("waited_s", [0.0, WORKERS_WAIT_S])
+def test_nobody_comes_before_the_workers_were_told_of_all_that_queues_want(
+    node: WiredNode, waited_s: float
+) -> None:
+    """The configuration comes after the workers, as when the router alone was started again.
+
+    What a client published before would be acknowledged as taken by nobody.
+    """
+    server = RouterServer.__new__(RouterServer)
+    server._router, server._started_at = node.router, node.now
+    now = node.now + waited_s
+    assert server._may_open(now)
+    node.pause(0)
+    node.router.operators.configure([*snapshot(), queue_of_many_filters()], node.now)
+    node.settle()
+    assert not server._may_open(now)
+    node.unpause(0)
+    assert server._may_open(now)
+
+
+@pytest.mark.requirement("R278")
+def test_a_worker_that_does_not_come_back_is_waited_for_a_moment_only(node: WiredNode) -> None:
+    server = RouterServer.__new__(RouterServer)
+    server._router, server._started_at = node.router, node.now
+    node.pause(0)
+    node.router.operators.configure([*snapshot(), queue_of_many_filters()], node.now)
+    node.kill_worker(0)
+    assert not server._may_open(node.now)
+    assert server._may_open(node.now + WORKERS_WAIT_S)
