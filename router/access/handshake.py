@@ -6,6 +6,7 @@ compared, names.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -35,6 +36,7 @@ from router.sessions.session import Session, is_attached
 from router.subscriptions.subscriptions import INBOX_PREFIX
 
 if TYPE_CHECKING:
+    from angarium_server.tokens.keys import Key
     from router.access.bridges import BridgeGate, LocalGate
     from router.access.granted import RenewWish
     from router.access.login import Authenticator, Ticket
@@ -277,26 +279,38 @@ class Handshake:
         address: str,
         now: float,
         renewal: Renewal | None = None,
+        tried: tuple[Key, ...] = (),
     ) -> None:
-        """Have a token verified, if it is of somebody whom we trust."""
+        """Have a token verified, if it is of somebody whom we trust; keys that were `tried` have not signed it."""
         issuer, peeked = self.issuers.peek(token)
         keys = self.issuers.keys_for(issuer, peeked)
         login = TokenLogin(routing_id, hello, address, issuer, peeked.algorithm, keys, renewal, token)
-        if keys:
+        if keys and keys != tried:
             self._await_turn(login, (hello.vpn, peeked.username), token, "", now)
-        elif self._unknown_keys.may_wait(issuer, now):
-            number = self._number()
-            self._tickets[number] = login
-            self._unknown_keys.wait(issuer, number)
-        else:
+        elif not self._may_wait(login, now):
             raise error_for(errors.UNAUTHORIZED, f"a token of a key of {issuer.name!r} that is not known")
+
+    def _may_wait(self, login: TokenLogin, now: float) -> bool:
+        """Have a login wait for the keys of its issuer, which may be others; false if that is of no use now.
+
+        Raises:
+            RateLimitError: too many do (42901).
+        """
+        if not self._unknown_keys.may_wait(login.issuer, now):
+            return False
+        number = self._number()
+        self._tickets[number] = login
+        self._unknown_keys.wait(login.issuer, number)
+        return True
 
     def _keys_may_be_known(self, number: int, now: float) -> None:
         """Go on with a token whose key was not known."""
         login = self._tickets.pop(number)
         assert isinstance(login, TokenLogin)
         try:
-            self._begin_token(login.routing_id, login.hello, login.token, login.address, now, login.renewal)
+            self._begin_token(
+                login.routing_id, login.hello, login.token, login.address, now, login.renewal, login.keys
+            )
         except AngariumError as error:
             if login.renewal is not None:
                 self._deny_renewal(login.renewal, error, now)
@@ -543,6 +557,10 @@ class Handshake:
         if payload is None:
             self._checks.failed(network_of(login.address), now)
         self._compare(now)
+        # Of a key without a name, or with that of the one before, nothing else tells that it is another one.
+        with contextlib.suppress(errors.RateLimitError):
+            if payload is None and self._may_wait(login, now):
+                return
         if login.renewal is not None:
             self._renewed(login, login.renewal, payload, now)
             return

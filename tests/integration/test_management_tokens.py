@@ -155,6 +155,14 @@ def test_tokens_of_a_key_that_the_issuer_has_begun_to_use_are_taken(server: KeyS
         server.start()
 
 
+def test_tokens_of_a_new_key_with_the_name_of_the_one_before_are_taken(server: KeyServer, api: Api) -> None:
+    new = TokenMaker("ES256", 79, MAKER.key_id)
+    server.makers = [new]
+    wait_until(lambda: me(api, new.token(**claims())).status == 200, "the new key")
+    server.makers = [MAKER]
+    wait_until(lambda: me(api, MAKER.token(**claims(jti="later"))).status == 200, "the key before")
+
+
 def test_passwords_go_on_beside_tokens(node: Node, api: Api) -> None:
     assert api.get("/me").value["name"] == "admin"
     without = basic("anna", "")

@@ -82,6 +82,27 @@ def test_keys_are_fetched_and_renewed_by_the_first_token_that_needs_it(
 
 
 @pytest.mark.requirement("R224")
+@pytest.mark.parametrize("key_id", [None, "the one"])
+def test_a_new_key_without_a_name_of_its_own_is_fetched_too(
+    tmp_path: Path, server: KeyServer, key_id: str | None
+) -> None:
+    """Nobody with a token of it came in before the address was asked again, an hour later without a word."""
+    old, new = [TokenMaker("ES256", number, key_id) for number in (34, 35)]
+    server.makers = [old]
+    with started(tmp_path, server) as node:
+        assert comes_in(node, old)
+        time.sleep(1.1)
+        server.makers = [new]
+        assert comes_in(node, new), "the login waits for the keys"
+        assert not comes_in(node, old)
+        before = server.asked
+        stranger = TokenMaker("ES256", 36, key_id)
+        for _ in range(20):
+            assert not comes_in(node, stranger)
+        assert server.asked - before <= 6, "strangers do not decide how often the address is asked"
+
+
+@pytest.mark.requirement("R224")
 @pytest.mark.parametrize(
     "mood",
     [
