@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from threading import Event
 from typing import TYPE_CHECKING
 
 import pyarrow.dataset
+import pyarrow.parquet
 import pytest
 
 from angarium import errors
@@ -117,6 +119,35 @@ def test_every_message_is_in_the_archive_once_by_day_and_topic(
     read = read_archive(spark, str(tmp_path / "a"))
     assert read.columns == list(NAMES)
     assert {row.topic for row in read.select("topic").distinct().collect()} == set(TOPICS)
+
+
+class LargeSource(FileSource):
+    """The same with payloads that nothing makes smaller."""
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+        noise = random.Random(1).randbytes(200_000)
+        return super().rows(spark).withColumn("payload", F.concat(F.lit(noise), "payload"))
+
+
+def test_a_group_of_rows_is_as_large_as_wanted_however_large_messages_are(
+    spark: SparkSession, messages: str, tmp_path: Path
+) -> None:
+    """Who reads Parquet needs memory for such a group, and a hundred messages of 8 MB were one."""
+    job = ArchiveJob(path=str(tmp_path / "a"), queues=("q",), levels=0)
+    wanted = "parquet.block.size"
+    spark.conf.set(wanted, str(1 << 20))
+    try:
+        archive(spark, job, source=LargeSource(messages, 1))
+    finally:
+        spark.conf.unset(wanted)
+    files = [
+        pyarrow.parquet.ParquetFile(tmp_path / "a" / one.path) for one in walk(LocalFiles(tmp_path / "a"))
+    ]
+    groups = [file.metadata.row_group(at) for file in files for at in range(file.num_row_groups)]
+    assert max(group.total_byte_size for group in groups) < 2 << 20
+    assert sum(group.num_rows for group in groups) == FILES * ROWS
 
 
 @pytest.mark.long  # so does one on the queues of a node, in test_spark_archive_queues.py

@@ -20,7 +20,7 @@ from angarium import errors
 from angarium.pipeline import replay_plan
 from angarium.pipeline.archives import read_archive
 from angarium.pipeline.dataset import layout
-from angarium.pipeline.dataset.files import files_of, literal
+from angarium.pipeline.dataset.files import PARQUET, files_of, literal
 from angarium.pipeline.dataset.progress import silent
 from angarium.pipeline.failures import clear_failure
 from angarium.pipeline.replay_plan import MICROSECONDS, ROWS, Batch, Part, Plan
@@ -228,7 +228,7 @@ class _Run:
         place = f"{self._folder}/{ROWS}"
         replay_plan.discard(self._files, self._folder)
         writer = in_order(rows).write.option("maxRecordsPerFile", self._job.file_messages)
-        writer.parquet(self._files.url(place))
+        writer.options(**PARQUET).parquet(self._files.url(place))
         slice_us = None if self._job.speed is None else int(SLICE_S * self._job.speed * MICROSECONDS)
         parts = self._parts(place, slice_us)
         if not parts:

@@ -39,6 +39,8 @@ SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     # Spark's own default is a type of 96 bits that most other readers have given up.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Of 4,096 messages of a few MB each, which is how many Spark reads at once by default, Java dies.
+    "spark.sql.parquet.columnarReaderBatchSize": "16",
     # Our commands show progress themselves.
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",

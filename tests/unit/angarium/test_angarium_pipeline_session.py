@@ -87,6 +87,12 @@ def test_a_session_is_on_this_machine_unless_another_master_is_named(
     assert far["spark.sql.session.timeZone"] == "UTC"
 
 
+def test_what_is_read_at_once_has_room_in_the_memory_that_spark_takes_by_default(tmp_path: Path) -> None:
+    """Messages of 8 MiB, and what holds them grows by being copied into twice as much."""
+    found = session.session_settings(SparkSettings(master="yarn"), tmp_path)
+    assert 3 * 8 * int(found["spark.sql.parquet.columnarReaderBatchSize"]) < 1024
+
+
 def test_under_spark_submit_its_master_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert "spark.master" not in session.session_settings(SparkSettings(), tmp_path)

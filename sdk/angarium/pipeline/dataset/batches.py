@@ -10,7 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from angarium.pipeline.dataset import checkpoint, journal, layout
-from angarium.pipeline.dataset.files import walk
+from angarium.pipeline.dataset.files import PARQUET, walk
 from angarium.pipeline.dataset.journal import STAGING, Change
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class BatchWriter:
             .withColumns(self._bounded(columns))
             .write.partitionBy(*columns)
             .mode("overwrite")
+            .options(**PARQUET)
             .parquet(self._files.url(staging))
         )
         return int(counted.get["messages"])

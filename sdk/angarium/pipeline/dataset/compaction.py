@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium.pipeline.dataset import journal
-from angarium.pipeline.dataset.files import literal, walk
+from angarium.pipeline.dataset.files import PARQUET, literal, walk
 from angarium.pipeline.dataset.journal import STAGING, Change
 from angarium.pipeline.dataset.layout import JOB
 
@@ -123,6 +123,7 @@ def _write_aside(spark: SparkSession, files: Files, paths: tuple[str, ...], stag
     """Write some files as one, by queue and position; give its path."""
     places = (literal(files.url(path)) for path in paths)
     rows = spark.read.option("mergeSchema", "true").parquet(*places)
-    rows.coalesce(1).sortWithinPartitions("queue", "partition", "position").write.parquet(files.url(staging))
+    rows = rows.coalesce(1).sortWithinPartitions("queue", "partition", "position")
+    rows.write.options(**PARQUET).parquet(files.url(staging))
     (written,) = walk(files, staging)
     return written.path

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+#: How messages are written as Parquet. Else it looks at what it holds only after a hundred of them, which may have many
+#: MB each, and who reads them needs as much memory as that.
+PARQUET: Final = {"parquet.page.size.row.check.min": "1"}
 #: What makes a pattern of a path that Spark reads; one that it writes is taken as it is.
 _PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 
