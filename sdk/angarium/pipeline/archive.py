@@ -76,6 +76,8 @@ class QueueSource:
             return
         done = offsets.ranges(first, last)
         with blaming(self._settings), open_client(self._settings) as client:
+            if (client.node, self._settings["vpn"]) != (last.node, last.vpn):
+                return  # Another node counts its queues from 1 as well: the stream will say so.
             for queue in sorted({one.lane.queue for one in done}):
                 lease_s = self._settings["leaseSeconds"]
                 with client.reader_group(queue, last.group, lease_s=lease_s) as group:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,8 @@ from angarium.pipeline.dataset.checkpoint import Progress, progress_of
 from angarium.pipeline.dataset.compaction import Merge, plan
 from angarium.pipeline.dataset.files import Entry, LocalFiles
 from angarium.pipeline.failures import clear_failure
+from angarium.spark import connecting
+from angarium.spark.offsets import Lane, Offset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,6 +115,49 @@ def test_a_stream_is_told_its_group_and_limits() -> None:
         "maxBytesPerTrigger": "9",
         "url": "tcp://h:1",
     }
+
+
+class FakeNode:
+    """A client, and the group of its queue, which is endpoint 1 as the first queue of each node is."""
+
+    endpoint_id = 1
+    queue = "orders"
+    partitions = (0,)
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.deleted_below: dict[int, int] = {}
+
+    def __enter__(self) -> FakeNode:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def reader_group(self, *_: object, **__: object) -> FakeNode:
+        return self
+
+    def positions(self) -> dict[int, Any]:
+        return {0: SimpleNamespace(planned=11)}
+
+    def acknowledge(self, ends: dict[int, int]) -> None:
+        self.deleted_below |= ends
+
+
+@pytest.mark.parametrize(
+    ("node", "vpn", "deleted_below"), [("n1", "default", {0: 11}), ("n2", "default", {}), ("n1", "test", {})]
+)
+def test_what_is_archived_is_deleted_at_its_own_node_only(
+    node: str, vpn: str, deleted_below: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who names another --url has a queue of that name and number there, with other messages."""
+    there = FakeNode(node)
+    monkeypatch.setattr(connecting, "open_client", lambda settings: there)
+    lane = Lane("orders", 0)
+    end = Offset("n1", "default", "g", {"orders": 1}, {lane: 11}, {lane: 10}, {lane: 1})
+    source = archive.QueueSource({"queue": "orders", "group": "g", "vpn": vpn})
+    source.acknowledge(None, json.dumps(end.to_json()))
+    assert there.deleted_below == deleted_below
 
 
 def entries(sizes: dict[str, int]) -> list[Entry]:
