@@ -99,7 +99,10 @@ class QueueSource:
 def _acknowledge(group: ReaderGroup, last: Offset, done: list[Range]) -> None:
     """Acknowledge ranges of one queue; one that went back to it with an old lease is planned again before."""
     if group.endpoint_id != last.endpoints[group.queue]:
-        return  # Another queue of that name: the stream will say so.
+        # Another queue of that name: the stream will say so, and nobody would use a lease that begins here.
+        if not group.continued:
+            group.release()
+        return
     ends = {one.lane.partition: one.end for one in done if one.lane.partition in group.partitions}
     if not ends:
         return

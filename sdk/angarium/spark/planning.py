@@ -15,6 +15,7 @@ The connection is a parameter: unit tests give one that they made up.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import time
@@ -90,6 +91,9 @@ class Group(Protocol):
 
     def close(self) -> Any:
         """Let go of the connection's part; the lease stays."""
+
+    def release(self) -> Any:
+        """End the lease."""
 
 
 class Node(Protocol):
@@ -262,7 +266,23 @@ class Planner:
         return Offset(self._node.name, self._node.vpn, self._name, endpoints, {}, {})
 
     def _check(self, offset: Offset) -> None:
-        offsets.check(offset, self._now(), self._wishes.group)
+        now = self._now()
+        try:
+            offsets.check(offset, now, self._wishes.group)
+        except errors.AngariumError:
+            self._give_back(offset, now)
+            raise
+
+    def _give_back(self, offset: Offset, now: Offset) -> None:
+        """End the leases that began just now of queues that are not those of the checkpoint: nobody would use them."""
+        is_elsewhere = (offset.node, offset.vpn) != (now.node, now.vpn)
+        for queue, held in list(self._held.items()):
+            is_another = is_elsewhere or offset.endpoints.get(queue) != now.endpoints[queue]
+            if is_another and len(held.lapsed) == len(held.positions):
+                with contextlib.suppress(errors.AngariumError):
+                    held.group.release()
+                    held.group.close()
+                del self._held[queue]
 
     # The start of a batch.
 

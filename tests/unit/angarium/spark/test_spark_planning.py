@@ -130,6 +130,9 @@ class FakeGroup:
     def close(self) -> None:
         self.closed = True
 
+    def release(self) -> None:
+        self._queue.holder = None
+
 
 class FakeNode:
     name = "n1"
@@ -391,6 +394,19 @@ def test_a_checkpoint_of_another_broker_or_queue_is_refused() -> None:
     again = FakeNode(a=replace(node(a=3).queues["a"], endpoint_id=99))
     with pytest.raises(errors.InvalidRequestError, match="endpoint 99"):
         planner(again).tasks(INITIAL, first)
+
+
+def test_a_query_that_is_refused_keeps_no_consumers_from_the_queue_that_is_not_its_own() -> None:
+    """Who names another checkpoint would be told, for an hour, that the queue is leased."""
+    first = stored(planner(node(a=10)).latest(INITIAL, Limit()))
+    again = FakeNode(a=replace(node(a=3).queues["a"], endpoint_id=99))
+    with pytest.raises(errors.InvalidRequestError):
+        planner(again).latest(first, Limit())
+    assert again.queues["a"].holder is None
+    again.queues["a"].holder = first["group"]  # another query has the same name of a group
+    with pytest.raises(errors.InvalidRequestError):
+        planner(again).latest(first, Limit())
+    assert again.queues["a"].holder == first["group"]
 
 
 def test_positions_above_those_of_the_queue_are_of_another_one() -> None:
