@@ -153,6 +153,7 @@ def test_a_group_of_rows_is_as_large_as_wanted_however_large_messages_are(
 @pytest.mark.long  # so does one on the queues of a node, in test_spark_archive_queues.py
 def test_a_second_run_goes_on_where_the_first_ended(spark: SparkSession, messages: str, copied: Path) -> None:
     source = FileSource(messages, FILES)
+    (copied / job_module.JOBS / "q" / "acknowledged").unlink()
     done = archive(spark, ArchiveJob(path=str(copied), queues=("q",)), source=source)
     assert done.messages == 0
     assert source.acknowledged, "what an earlier run left unacknowledged is acknowledged at the start"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import blocking, errors
-from angarium.pipeline.archive import ArchiveJob, QueueSource, archive
+from angarium.pipeline import archive as job_module
+from angarium.pipeline.archive import ArchiveJob, archive
 from tests.spark.queue_contents import archived, left_in, publish
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def test_a_job_that_was_cut_off_before_it_acknowledged_does_so_when_it_begins_ag
         client.create_queue("cut", subscriptions=["cut/>"])
         publish(client, "cut", range(100))
         with monkeypatch.context() as patch:
-            patch.setattr(QueueSource, "acknowledge", lambda *_: None)
+            patch.setattr(job_module, "acknowledge_once", lambda *_: None)
             archive(spark, dataclasses.replace(job, trigger="once"))
         assert left_in(client, "cut") == 100
         publish(client, "cut", range(100, 120))

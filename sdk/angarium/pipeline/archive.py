@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from angarium import errors
 from angarium.pipeline.dataset import compaction
 from angarium.pipeline.dataset.batches import BatchWriter
-from angarium.pipeline.dataset.checkpoint import progress_of
+from angarium.pipeline.dataset.checkpoint import Progress, progress_of
 from angarium.pipeline.dataset.files import files_of
 from angarium.pipeline.dataset.layout import DIRECTORIES_MAX, LEVELS_MAX, PRIVATE, name_of
 from angarium.pipeline.dataset.progress import silent
@@ -233,9 +233,9 @@ class _Run:
         self._job = job
         self._files = files_of(spark, job.path)
         self._name = job.name or name_for(job)
-        folder = f"{JOBS}/{self._name}"
-        self._checkpoint = f"{folder}/checkpoint"
-        job_id = open_checkpoint(self._files, folder, job)
+        self._folder = f"{JOBS}/{self._name}"
+        self._checkpoint = f"{self._folder}/checkpoint"
+        job_id = open_checkpoint(self._files, self._folder, job)
         self._source = source or QueueSource(source_options(job, f"archive-{self._name}-{job_id}"))
         self._writer = BatchWriter(
             self._files, job_id, self._checkpoint, levels=job.levels, directories_max=job.directories_max
@@ -317,14 +317,26 @@ class _Run:
     def _acknowledge(self) -> bool:
         """Acknowledge what is done; tell whether nothing is planned beyond that."""
         progress = progress_of(self._files, self._checkpoint)
-        if progress.end is not None:
-            self._source.acknowledge(progress.start, progress.end)
+        acknowledge_once(self._files, self._folder, progress, self._source)
         return progress.is_clean
 
     def _compact(self, show: Show) -> None:
         before, after = compaction.compact(self._spark, self._files, show)
         self._merged[0] += before
         self._merged[1] += after
+
+
+def acknowledge_once(files: Files, folder: str, progress: Progress, source: Source) -> None:
+    """Acknowledge what is done, and note that: it must not be done again where a node was made anew.
+
+    A new node of the same name has queues of the same numbers, with other messages at the same positions.
+    """
+    note = f"{folder}/acknowledged"
+    if progress.end is None or (files.exists(note) and files.read(note) == str(progress.done)):
+        return
+    source.acknowledge(progress.start, progress.end)
+    files.remove(note)
+    files.create(note, str(progress.done))
 
 
 def name_for(job: ArchiveJob) -> str:

@@ -160,6 +160,21 @@ def test_what_is_archived_is_deleted_at_its_own_node_only(
     assert there.deleted_below == deleted_below
 
 
+def test_what_was_acknowledged_at_the_end_of_a_run_is_not_acknowledged_by_the_next(tmp_path: Path) -> None:
+    """The node may be a new one of the same name by then, with other messages in the same places."""
+    files, told = LocalFiles(tmp_path), list[tuple[str | None, str]]()
+    source: Any = SimpleNamespace(acknowledge=lambda start, end: told.append((start, end)))
+    for progress in (
+        Progress(None, 0, None, None),
+        Progress(0, 0, None, "a"),
+        Progress(0, 1, None, "a"),
+        Progress(1, 1, "a", "b"),
+        Progress(1, 1, "a", "b"),
+    ):
+        archive.acknowledge_once(files, "jobs/x", progress, source)
+    assert told == [(None, "a"), ("a", "b")]
+
+
 def entries(sizes: dict[str, int]) -> list[Entry]:
     return [Entry(path, is_directory=False, bytes=size) for path, size in sizes.items()]
 
