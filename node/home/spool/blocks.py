@@ -86,7 +86,7 @@ class Blocks:
         #: Blocks that went and may come back after an unclean stop -> their spool file.
         self._leaving: dict[int, int] = {}
         #: Batches of blocks that are not on disk for sure; the write path bounds them.
-        self._fresh: dict[int, bytes] = {}
+        self.fresh: dict[int, bytes] = {}
         self._batches: _Cache[bytes] = _Cache(cache_bytes_max)
         self._rows: _Cache[list[Row]] = _Cache(cache_bytes_max // OPENED_SHARE)
         self._raws: _Cache[list[msgspec.Raw]] = _Cache(cache_bytes_max // OPENED_SHARE)
@@ -110,7 +110,7 @@ class Blocks:
         """Give a new block in a spool file, with a batch that is on disk later."""
         block_id = self.new_id()
         block = self._blocks[block_id] = Block(block_id, rows, file)
-        self._fresh[block_id] = batch
+        self.fresh[block_id] = batch
         self._counts["blocks_made"] += 1
         return block
 
@@ -140,17 +140,17 @@ class Blocks:
 
     def value(self, block: Block, stored_ms: int) -> bytes:
         """Give what to write for a block that is not on disk."""
-        return layout.pack_block(stored_ms, block.rows, self._fresh[block.id])
+        return layout.pack_block(stored_ms, block.rows, self.fresh[block.id])
 
     def written(self, block: Block) -> None:
         """Note that a block is on disk: its batch may leave the memory."""
-        batch = self._fresh.pop(block.id, None)
+        batch = self.fresh.pop(block.id, None)
         if batch is not None:
             self._batches.put(block.id, batch, len(batch))
 
     def is_on_disk(self, block: Block) -> bool:
         """Tell whether a block is on disk for sure, and not in a write that is out."""
-        return block.is_written and block.id not in self._fresh
+        return block.is_written and block.id not in self.fresh
 
     # -- blocks go -------------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Blocks:
 
     def _forget(self, block: Block) -> None:
         del self._blocks[block.id]
-        self._fresh.pop(block.id, None)
+        self.fresh.pop(block.id, None)
         self._batches.drop(block.id)
         self._rows.drop(block.id)
         self._raws.drop(block.id)
@@ -197,7 +197,7 @@ class Blocks:
         Raises:
             UnavailableError: the disk does not have it, or not as it was written (50322).
         """
-        batch = self._fresh.get(block.id)
+        batch = self.fresh.get(block.id)
         if batch is None:
             batch = self._batches.get(block.id)
         return self._read(block) if batch is None else batch
@@ -312,7 +312,7 @@ class Blocks:
             "blocks": len(self._blocks),
             "spool_files": self.files.count,
             "cache_bytes": self._batches.bytes,
-            "unwritten_blocks": len(self._fresh),
+            "unwritten_blocks": len(self.fresh),
             **self._counts,
         }
 
@@ -321,9 +321,9 @@ class Blocks:
         self.files.validate()
         for block_id, block in self._blocks.items():
             assert block_id == block.id < self.next_id
-            assert block.is_written or block_id in self._fresh
+            assert block.is_written or block_id in self.fresh
             assert all(segment.block == block_id for segment in block.segments)
-        assert all(block_id in self._blocks for block_id in self._fresh)
+        assert all(block_id in self._blocks for block_id in self.fresh)
         for cache in (self._batches, self._rows, self._raws):
             cache.validate()
 

@@ -65,6 +65,8 @@ class Dead(NamedTuple):
     number: int = 0
     #: Where it lies if it is staged, or was when its record was written last.
     staged: bytes | None = None
+    #: Whether its block was not on disk when it died: it may have been merged from segments that still are.
+    in_task: bool = False
 
 
 class Write:
@@ -199,10 +201,11 @@ class Writing:
         if block is None or segment not in block.segments:
             return False
         staged = self._blocks.staged.get(segment)
+        in_task = block.id in self._blocks.fresh
         is_last = self._blocks.release(block, segment)
         if block.is_written:
             self.noted += 1
-            self.bury(Dead(segment.key(), block.id if is_last else 0, self.noted, staged), now)
+            self.bury(Dead(segment.key(), block.id if is_last else 0, self.noted, staged, in_task), now)
         else:
             self._note_unwritten(block)
         return block.is_written
@@ -410,8 +413,12 @@ class Writing:
         changes = write.changes
         everything = any(task.with_everything for task in write.tasks) or self._with_losses
         write.with_losses, self._with_losses = self._with_losses, False
+        waiting_dead: list[Dead] = []
         for _ in range(len(self._dead) if everything else min(len(self._dead), DEAD_PER_WRITE)):
             dead = self._dead.popleft()
+            if write.frees_only and dead.in_task:
+                waiting_dead.append(dead)  # the task takes what it was merged from
+                continue
             write.dead.append(dead)
             changes.append((Table.SEGMENTS, dead.key, None))
             changes.append((Table.STATES, dead.key, None))
@@ -419,7 +426,8 @@ class Writing:
                 changes.append((Table.STAGED, dead.staged, None))
             if dead.block_id:
                 changes.append((Table.BLOCKS, number_key(dead.block_id), None))
-        self._dead_due = now
+        self._dead.extendleft(reversed(waiting_dead))
+        self._dead_due = now if self.full_until is None or not waiting_dead else self.full_until
         partial = self._partial
         held_back: dict[Segment, tuple[float, int]] = {}
         while partial:

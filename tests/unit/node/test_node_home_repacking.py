@@ -298,6 +298,47 @@ def test_the_state_of_a_merged_segment_is_not_written_before_the_segment() -> No
     assert received(driven, flow)[-50:] == [b"m%d" % i for i in range(50, 100)]
 
 
+def test_no_block_is_left_for_ever_if_all_in_it_went_while_it_could_not_be_packed_anew() -> None:
+    """The segment that all were merged into has the name of the first, which is not all that is on disk."""
+    driven = started()
+    flow = driven.bind()
+    lone_messages(driven, 100, [LANE])
+    driven.pass_time(2.0)
+    driven.disk.is_full = True
+    for _ in range(5):
+        driven.tick()
+        driven.write()
+    assert driven.home.stats()["merged_segments"]
+    driven.disk.is_full = False
+    driven.settle(flow, (1, 100))
+    driven.settle_down(0.1)
+    assert driven.home.stats()["spool_full"] == 1, "only what makes room was written"
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    flow = driven.bind()
+    driven.settle_down(3.0)
+    for position in driven.delivered[flow].order if flow in driven.delivered else ():
+        driven.settle(flow, (position, position))
+    driven.settle_down(3.0)
+    assert [driven.disk.count(table) for table in (Table.SEGMENTS, Table.BLOCKS)] == [0, 0]
+
+
+def test_what_went_while_it_could_not_be_packed_anew_goes_when_there_is_room() -> None:
+    driven = started()
+    flow = driven.bind()
+    lone_messages(driven, 100, [LANE])
+    driven.pass_time(2.0)
+    driven.disk.is_full = True
+    for _ in range(5):
+        driven.tick()
+        driven.write()
+    driven.disk.is_full = False
+    driven.settle(flow, (1, 100))
+    driven.settle_down(3.0)
+    tables = (Table.SEGMENTS, Table.STATES, Table.BLOCKS)
+    assert [driven.disk.count(table) for table in tables] == [0, 0, 0]
+
+
 def test_a_block_that_cannot_be_read_is_left_where_it_is() -> None:
     driven = started(HomeLimits(cache_bytes_max=1))
     lone_messages(driven, 100, [LANE])
