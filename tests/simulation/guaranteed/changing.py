@@ -26,7 +26,7 @@ CHANGES: Final[tuple[tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]], ...]] 
         ("redelivery_delay_enabled", "redelivery_delay_initial_ms", "redelivery_delay_max_ms"),
         ((False, 1, 1), (True, 50, 1_000), (True, 400, 1_000)),
     ),
-    (("dead_message_queue",), (("",), ("dmq",), ("missing",), ("q0",))),
+    (("dead_message_queue",), (("",), ("dmq",), ("missing",))),
     (("respect_dmq_eligible",), ((True,), (False,))),
     (("durability",), (("synced",), ("relaxed",))),
     (("max_spool_usage_mb",), ((0,), (5_000,), (5_000,))),

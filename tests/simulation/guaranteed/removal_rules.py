@@ -54,7 +54,7 @@ def reasons(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored, go
         if plan.lane == stored.place[0] and plan.start <= stored.place[1] < plan.end
     ):
         found.append("read")
-    if index.expiry_ms(stored.place, earliest=True) <= _latest_ms(index, stored.at, gone.at):
+    if index.expiry_ms(stored.place, earliest=True) <= _latest_ms(index, gone.at):
         found.append("expired")
     if _was_tried_out(index, endpoint, stored.place, gone.at):
         found.append("redeliveries")
@@ -71,8 +71,9 @@ def reasons(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored, go
     return found
 
 
-def _latest_ms(index: GuaranteedIndex, start: float, end: float) -> int:
-    return index.history.wall_between(start, end)[1] + CLOCK_MS
+def _latest_ms(index: GuaranteedIndex, end: float) -> int:
+    """Give the latest wall time that a home may have read; it may have done so long before it wrote a message."""
+    return index.history.wall_between(0.0, end)[1] + CLOCK_MS
 
 
 def _was_tried_out(index: GuaranteedIndex, endpoint: EndpointRecord, place: Place, at: float) -> bool:
@@ -129,7 +130,7 @@ def _was_superseded(index: GuaranteedIndex, endpoint: EndpointRecord, stored: St
         return True
     # What replaces before it is written may expire before, and is never on disk; what it replaced is not back then.
     stored_ever = {other.what for other in on_disk.values()}
-    until = _latest_ms(index, stored.at, at)
+    until = _latest_ms(index, at)
     return index.history.is_relaxed(endpoint) and any(
         one.ttl_ms
         and index.history.wall_ms(one.sent_at) + one.ttl_ms <= until
