@@ -531,7 +531,7 @@ class Writing:
         for segment, number in write.partial:
             # It may have died meanwhile, or have been merged into another one.
             block = self._blocks.get(segment.block)
-            if block is not None and segment in block.segments:
+            if segment.live and block is not None and segment in block.segments:
                 self._partial[segment] = (self._dead_due, number)
         for segment, entry in partial.items():
             self._partial.setdefault(segment, entry)

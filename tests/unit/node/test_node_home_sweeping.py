@@ -171,3 +171,18 @@ def test_it_does_not_pile_up_before_the_writes(monkeypatch: pytest.MonkeyPatch) 
     driven.end_write()
     driven.settle_down(1)
     assert left(driven) == 1
+
+
+def test_what_was_purged_while_a_write_found_no_room_is_written_no_more() -> None:
+    driven = started()
+    flow = driven.bind()
+    driven.store(([LANE], [row_of(i) for i in range(10)]))
+    driven.settle_down()
+    driven.settle(flow, (1, 3))
+    driven.disk.is_full = True
+    while not driven.begin_write():
+        driven.now += 0.01
+        driven.tick()
+    end(driven, "purge")
+    driven.end_write()
+    driven.home.validate()
