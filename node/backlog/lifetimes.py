@@ -210,9 +210,14 @@ class Lifetimes:
             self._backlog.arm(segment, at_ms)
 
     def expired(self, segment: Segment, i: int, j: int, wall_ms: int) -> bytearray | None:
-        """Tell of each row from `i` to before `j` whether its time is over; None: of none."""
+        """Tell of each row from `i` to before `j`, which comes back, whether its time is over; None: of none.
+
+        What was passed by while it was out expires later after all if the clock was set back since.
+        """
         if not self.has_expiry(segment):
             return None
+        if segment.expiry is not None and segment.expiry.is_ahead(partial(self.expires_ms, segment), wall_ms):
+            self.watch(segment)
         flags = bytearray(0 < self.expires_ms(segment, row) <= wall_ms for row in range(i, j))
         return flags if any(flags) else None
 

@@ -120,6 +120,10 @@ class Schedule:
         """Give the row that is due next, -1 if there is none."""
         return self._order[self._at] if self._at < len(self._order) else -1
 
+    def is_ahead(self, time_of: Callable[[int], int], now_ms: int) -> bool:
+        """Tell whether a row was passed by whose time is yet to come: somebody set the clock back."""
+        return self._at > 0 and time_of(self._order[self._at - 1]) > now_ms
+
     def take(self, time_of: Callable[[int], int], upto: int, limit: int) -> list[int]:
         """Pass by the rows whose time is `upto` or before, and give them, at most `limit`.
 

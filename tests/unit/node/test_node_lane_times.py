@@ -139,6 +139,21 @@ def test_a_message_that_comes_back_in_time_still_expires(make: type[Driver]) -> 
     assert driver.positions() == []
 
 
+def test_a_message_that_comes_back_when_the_clock_was_set_back_expires_later(make: type[Driver]) -> None:
+    driver = make()
+    driver.bind(1)
+    driver.put(row(0, ttl=100), row(1, ttl=150), row(2))
+    driver.deliver()
+    later(driver, 200)
+    driver.wall_ms -= 180
+    driver.unbind(1)
+    assert driver.states() == {1: "ready", 2: "ready", 3: "ready"}
+    later(driver, 80)
+    assert driver.positions() == [2, 3]
+    later(driver, 50)
+    assert driver.positions() == [3]
+
+
 def test_a_message_may_expire_while_it_waits_for_its_redelivery(make: type[Driver]) -> None:
     driver = make(redelivery_delay=(1000, 1000, 100))
     driver.bind(1)
