@@ -210,9 +210,9 @@ class Lifetimes:
             self._backlog.arm(segment, at_ms)
 
     def expired(self, segment: Segment, i: int, j: int, wall_ms: int) -> bytearray | None:
-        """Tell of each row from `i` to before `j`, which comes back, whether its time is over; None: of none.
+        """Tell of each row from `i` to before `j` whether its time is over; None: of none.
 
-        What was passed by while it was out expires later after all if the clock was set back since.
+        What was passed by while it was out comes back with this, and expires later if the clock was set back since.
         """
         if not self.has_expiry(segment):
             return None

@@ -332,11 +332,11 @@ def acknowledge_once(files: Files, folder: str, progress: Progress, source: Sour
     A new node of the same name has queues of the same numbers, with other messages at the same positions.
     """
     note = f"{folder}/acknowledged"
-    if progress.end is None or (files.exists(note) and files.read(note) == str(progress.done)):
+    if progress.end is None or (files.exists(note) and files.read(note) == progress.end):
         return
     source.acknowledge(progress.start, progress.end)
     files.remove(note)
-    files.create(note, str(progress.done))
+    files.create(note, progress.end)
 
 
 def name_for(job: ArchiveJob) -> str:
