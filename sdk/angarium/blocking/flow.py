@@ -130,6 +130,7 @@ class SharedReader:
             self._signal.clear()
             opened = self._reader.opened
             if opened is not None and self.binding.is_over(opened):
+                self._tell(partial(self.binding.throw_away, opened.window, self._reader.left))
                 self._reader.skip()
             if not self._reader.advance():
                 return False

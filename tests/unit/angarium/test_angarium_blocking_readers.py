@@ -155,6 +155,32 @@ def test_a_browser_reads_on_what_it_has_taken_and_goes_on_behind_that_on_the_nex
     run(test())
 
 
+def test_what_was_thrown_away_with_its_connection_does_not_count_for_max_messages() -> None:
+    """A loop that was asked for the next message before the connection was there again had ended with that."""
+
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack="manual", window=4, max_messages=4)
+        reader = SharedReader(cast("Portal", FakePortal()), flow._binding, {}, None, 0)
+        node.messages(1, 1, [b"1", b"2", b"3", b"4"])
+        assert reader.next(0) is not None
+        node.lose()
+        with pytest.raises(errors.TimeoutExpiredError):
+            reader.next(0)
+        node.connect()
+        await node.until(lambda: len(node.asked) == 2)
+        assert node.asked[1][1]["messages"] == 3
+        await node.steps()
+        node.messages(2, 2, [b"2", b"3", b"4"])
+        for payload in (b"2", b"3", b"4"):
+            message = reader.next(0)
+            assert message is not None
+            assert message.payload == payload
+        assert reader.next(0) is None
+
+    run(test())
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_what_another_flow_gets_is_not_read_any_more(is_lost: bool) -> None:
     async def test() -> None:

@@ -365,6 +365,12 @@ class Binding:
         if self.is_served:
             self.wake()
 
+    def throw_away(self, window: FlowWindow, messages: int) -> None:
+        """Take note that so many are not handed out: they do not count for `max_messages`; `release` has them, too."""
+        window.limit = min(window.limit + messages, UNLIMITED)
+        if window is self.window:
+            self._taken_before -= messages
+
     def _renew(self) -> None:
         """Ask for more if there is room for it, now if the pace allows it."""
         session = self._connection.session
@@ -449,8 +455,7 @@ class Binding:
         self._is_standby_told = self._is_standby_told and not partitions
         dropped = self._buffer.keep_only(self.partitions)
         self._counters["dropped_messages"] += dropped
-        self.window.limit = min(self.window.limit + dropped, UNLIMITED)
-        self._taken_before -= dropped
+        self.throw_away(self.window, dropped)
         self.release(self.window, 0, 0)
 
     @property
