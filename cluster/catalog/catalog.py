@@ -387,8 +387,10 @@ class Catalog:
         self._check_unused(key)
         inside = [other for other in sorted(self._objects) if other[1] == name] if kind == "vpn" else []
         if kind == "link":
+            # It goes first: without its queue what is acknowledged would be sent over it as direct messages are.
             queues = node_queues.names_of(name)
-            inside = [other for other in sorted(self._objects) if other[0] == "queue" and other[2] in queues]
+            after = [other for other in sorted(self._objects) if other[0] == "queue" and other[2] in queues]
+            return [Change(*removed, None) for removed in [key, *after]]
         return [Change(*removed, None) for removed in [*inside, key]]
 
     def endpoints(self) -> Iterator[tuple[Key, objects.Attributes]]:

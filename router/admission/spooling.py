@@ -406,11 +406,14 @@ class Spooling:
     def _judge_orphans(
         self, a_round: Round[Session], frames: list[Frame], producer: Producer[Session], verdict: Verdict
     ) -> None:
-        """Judge rows whose endpoints are gone meanwhile, or kept out by an exception (R122)."""
+        """Judge rows whose endpoints are gone meanwhile, or kept out by an exception (R122).
+
+        A neighbour is no match: one endpoint may have been the queue of the link with it, which goes with the link.
+        """
         rows = [row for result, endpoints in frames if not endpoints for row in decode_rows(result.batch)]
         if not rows:
             return
-        direct = direct_indices(a_round)
+        direct = direct_indices(a_round, but_neighbours=True)
         for row in rows:
             if row.index not in direct and row.index not in verdict.left_out:
                 for_queue = row.topic.startswith(wire.QUEUE_TOPIC_PREFIX)

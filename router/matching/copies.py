@@ -16,7 +16,7 @@ from router.sessions.interest import FilterSet
 from router.sessions.round import PlainResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from router.sessions.interest import Filter
     from router.sessions.round import Round
@@ -27,14 +27,20 @@ LATE_WORK_MAX: Final = 4_000
 _CLASSES: Final = wire.CLASS_COS1 | wire.CLASS_COS2 | wire.CLASS_COS3 | wire.CLASS_ELIDING | wire.CLASS_RETAIN
 
 
-def direct_indices(a_round: Round[Any]) -> dict[int, None]:
-    """Give the indices of the rows that some direct subscriber gets."""
+def direct_indices(a_round: Round[Any], *, but_neighbours: bool = False) -> dict[int, None]:
+    """Give the indices of the rows that some direct subscriber gets, one that is here if `but_neighbours`."""
     found: dict[int, None] = {}
     for plain in a_round.plain:
+        if but_neighbours and all(one.is_neighbour for one in _members(plain.set)):
+            continue
         found.update(dict.fromkeys(row[wire.ROW_INDEX] for row in wire.unpack(plain.batch)))
     for choice in a_round.choice:
         found.update(dict.fromkeys(wire.unpack(row)[wire.ROW_INDEX] for row in wire.unpack(choice.batch)))
     return found
+
+
+def _members(a_set: FilterSet[Any]) -> Iterator[Any]:
+    return (session for a_filter in a_set.filters for session in a_filter.members)
 
 
 def leave_out(a_round: Round[Any], unwanted: Callable[[int], bool]) -> None:

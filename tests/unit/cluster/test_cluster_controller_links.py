@@ -186,6 +186,8 @@ class TestQueues:
         create(world, "b")
         with pytest.raises(errors.ConflictError):
             world.ask("objects.delete", kind="queue", name="#link/b")
+        changes = world.controller._catalog.delete("link", "", "b")
+        assert [(one.kind, one.name) for one in changes][:2] == [("link", "b"), ("queue", "#link/b")]
         world.call("objects.delete", kind="link", name="b")
         assert world.ask("objects.list", kind="queue", name="#link/*") == []
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
+from angarium.topic import slot_of
 from angarium_server.frames import gateways
 from cluster.catalog.node_queues import queues_of
 from router.gateways.wills import Will
@@ -289,6 +290,27 @@ class TestCrossing:
         publisher.publish(("a/1", bytes(11)), "a/2")
         assert publisher.acked() == (2, [[1, errors.MESSAGE_TOO_LARGE]])
         assert client.topics() == ["a/2"]
+
+    @pytest.mark.requirement("R285")
+    def test_what_was_matched_before_the_link_was_deleted_is_acknowledged_as_taken_by_nobody(self) -> None:
+        """The second round was matched at once, and waits for the first one, whose worker stands still."""
+        node = LinkedNode(2, snapshot(link_object("x")), name="n", identity=identity_of("n"))
+        node.queue("#link/x")
+        node.change_profile(reject_no_subscription_match=True)
+        table = node.router.shards.table
+        slow, topic = (
+            next(name for name in map("t/{}".format, range(100)) if table[slot_of(name)] == worker)
+            for worker in (1, 0)
+        )
+        wants(neighbour(node), t__=ENDPOINT)
+        publisher = node.publisher()
+        node.pause(1)
+        publisher.publish(slow)
+        publisher.publish(topic)
+        node.router.operators.drop_object("link", "", "x", node.now)
+        node.drop("#link/x")
+        node.unpause(1)
+        assert publisher.acked() == (2, [[n, errors.NO_SUBSCRIPTION_MATCH] for n in (1, 2)])
 
     def test_nobody_publishes_to_it_by_its_name(self, near: PublishNode) -> None:
         publisher = near.publisher()
