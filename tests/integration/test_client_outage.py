@@ -109,12 +109,12 @@ def test_requests_that_waited_for_credit_leave_with_the_inbox_of_the_next_connec
 
     async def test() -> None:
         router.rounds = 1
-        async with angarium.connect(router.url) as client, angarium.connect(router.url) as service:
+        async with angarium.connect(router.url) as client:
 
             async def serve(message: angarium.Message) -> None:
-                await service.reply(message, message.payload)
+                await client.reply(message, message.payload)
 
-            await service.subscribe("service", serve)
+            await client.subscribe("service", serve)
             assert (await client.request("service", b"first")).payload == b"first"
             router.retires = False
             await client.publish("other")
