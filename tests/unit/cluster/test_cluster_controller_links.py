@@ -9,6 +9,7 @@ import pytest
 from angarium import errors
 from cluster.controller.operations.links import describe, progress
 from cluster.controller.switchboard import effects as c
+from storage.config_store import Change
 from tests.unit.cluster.controller_world import World, replies, requests
 
 ADDRESS = "tcp://127.0.0.1:5"
@@ -187,7 +188,8 @@ class TestQueues:
         with pytest.raises(errors.ConflictError):
             world.ask("objects.delete", kind="queue", name="#link/b")
         changes = world.controller._catalog.delete("link", "", "b")
-        assert [(one.kind, one.name) for one in changes][:2] == [("link", "b"), ("queue", "#link/b")]
+        names = [(one.kind, one.name) for one in changes if isinstance(one, Change)]
+        assert names[:2] == [("link", "b"), ("queue", "#link/b")]
         world.call("objects.delete", kind="link", name="b")
         assert world.ask("objects.list", kind="queue", name="#link/*") == []
 
