@@ -115,7 +115,7 @@ class Closing:
         session = self._sessions.by_routing_id.get(routing_id)
         if session is not None:
             session.last_heard = now
-            self._egress.answer(session, [wire.PING, wire.pack([0])])
+            self._egress.assure(session)
 
     def clock_was_set(self, by_ms: int, now: float) -> None:
         """Have links and bridges of other hosts come anew if our clock was set.

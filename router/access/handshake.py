@@ -287,10 +287,10 @@ class Handshake:
         login = TokenLogin(routing_id, hello, address, issuer, peeked.algorithm, keys, renewal, token)
         if keys and keys != tried:
             self._await_turn(login, (hello.vpn, peeked.username), token, "", now)
-        elif not self._may_wait(login, now):
+        elif not self._waits_for_keys(login, now):
             raise error_for(errors.UNAUTHORIZED, f"a token of a key of {issuer.name!r} that is not known")
 
-    def _may_wait(self, login: TokenLogin, now: float) -> bool:
+    def _waits_for_keys(self, login: TokenLogin, now: float) -> bool:
         """Have a login wait for the keys of its issuer, which may be others; false if that is of no use now.
 
         Raises:
@@ -559,7 +559,7 @@ class Handshake:
         self._compare(now)
         # Of a key without a name, or with that of the one before, nothing else tells that it is another one.
         with contextlib.suppress(errors.RateLimitError):
-            if payload is None and self._may_wait(login, now):
+            if payload is None and self._waits_for_keys(login, now):
                 return
         if login.renewal is not None:
             self._renewed(login, login.renewal, payload, now)

@@ -249,6 +249,10 @@ class Egress:
         if session.out_bytes >= session.probe_at:
             self._probe(session)
 
+    def assure(self, session: Session) -> None:
+        """Tell a peer that we are here, by a PING: what it asks, to know that, waits behind what it sends."""
+        self.answer(session, [wire.PING, wire.pack([0])])
+
     def is_blocked(self, session: Session) -> bool:
         """Tell whether even answers pile up at a client: it does not read at all.
 

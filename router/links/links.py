@@ -265,7 +265,7 @@ class Links:
         self._assure_at = now + ASSURE_S
         for session, neighbour in self.sessions.items():
             if not neighbour.is_local and now - session.last_heard < ASSURE_S:
-                self._egress.answer(session, [wire.PING, wire.pack([0])])
+                self._egress.assure(session)
 
     def _count_more(self) -> bool:
         """Do the next step of counting where a first neighbour has come; true if there is another one."""
