@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 #: What a message costs that is handed out without its neighbours, or a few together: as much as so many of a block.
 ALONE_ROWS: Final = 100
-#: Messages handed out in one tick, and lanes that are served, 1 ms: frames of the router must get their turn. Of a tick
-#: in which lanes came or went, or consumers, these are among the lanes, but some are always served.
+#: Messages handed out in one tick, 1 ms, and lanes that are served, half of that: frames of the router must get their
+#: turn. Of a tick in which lanes came or went, or consumers, these are among the lanes, but some are always served.
 ROWS_PER_TICK: Final = 20_000
-LANES_PER_TICK: Final = 64
-LANES_PER_TICK_MIN: Final = 16
-#: Binds and unbinds of partitions in one tick, about 1 ms.
-BINDS_PER_TICK: Final = 32
+LANES_PER_TICK: Final = 32
+LANES_PER_TICK_MIN: Final = 8
+#: Binds and unbinds of partitions in one tick, about half a ms: a guaranteed message waits for several ticks.
+BINDS_PER_TICK: Final = 12
 #: Runs of messages that are ready again for the time of one of them; and messages with which a flow is unbound at once.
 RUNS_PER_BIND: Final = 5
 RETURNED_AT_ONCE: Final = 64

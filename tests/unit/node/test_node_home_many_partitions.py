@@ -245,8 +245,8 @@ def test_the_more_consumers_came_or_went_in_a_turn_the_fewer_lanes_are_served_in
 
 
 def test_the_more_lanes_came_in_a_turn_the_fewer_are_served_in_it(driven: DrivenHome) -> None:
-    driven.lanes({lane + (1 << wire.LANE_BITS): SETTINGS for lane in LANES[:30]})
-    assert served_of_all(driven) == LANES_PER_TICK - 30
+    driven.lanes({lane + (1 << wire.LANE_BITS): SETTINGS for lane in LANES[:20]})
+    assert served_of_all(driven) == LANES_PER_TICK - 20
 
 
 def test_lanes_that_are_due_at_the_same_time_have_their_turn_some_at_a_time(driven: DrivenHome) -> None:
