@@ -29,8 +29,10 @@ KEEPALIVES_MISSED: Final = 3
 #: Sessions that may be over are looked at in this time (seconds), some in each turn: nobody else is served meanwhile.
 ROUND_S: Final = 0.5
 SESSIONS_PER_TURN: Final = 250
-#: A session is looked at when it may have been silent for too long, and so often at least: who ended is kept no longer.
+#: A session is looked at in each keepalive interval, and so often at least: who ended is kept no longer.
 LOOK_S: Final = 10.0
+#: Keepalive intervals after which a PING is late: it waits behind what its client says, on a path that is narrow.
+PING_LATE: Final = 1.5
 #: A clock that steps by so much was set; by less it is adjusted.
 CLOCK_STEP_MS: Final = 1_000
 #: A client that said BYE waits so long at most for what is to be stored: a worker that died is back long before.
@@ -110,12 +112,16 @@ class Closing:
     def hears(self, routing_id: bytes, now: float) -> None:
         """A message of a client is on its way, for longer than a while: it is not silent, and hears that we are not.
 
-        What it asks meanwhile, to know that we are there, comes behind that message.
+        What it asks meanwhile, to know that we are there, comes behind that message; behind many small ones, too.
         """
         session = self._sessions.by_routing_id.get(routing_id)
         if session is not None:
             session.last_heard = now
-            self._egress.assure(session)
+            self._assure(session, now)
+
+    def _assure(self, session: Session, now: float) -> None:
+        session.assured_at = now
+        self._egress.assure(session)
 
     def clock_was_set(self, by_ms: int, now: float) -> None:
         """Have links and bridges of other hosts come anew if our clock was set.
@@ -142,7 +148,10 @@ class Closing:
         return self._turn_at
 
     def _silent(self, now: float) -> list[Session]:
-        """Give those that may have been silent for too long, and plan the next look at all others."""
+        """Give those that may have been silent for too long, and plan the next look at all others.
+
+        Who says much and whose PING does not come hears that we are there.
+        """
         came, self._sessions.came = self._sessions.came, []
         looks, found = self._looks, []
         while looks and looks[0][0] <= now:
@@ -150,10 +159,14 @@ class Closing:
         for session in came:
             if session.closed or session.keepalive_s == math.inf:
                 continue
-            due = session.last_heard + session.keepalive_s * KEEPALIVES_MISSED
+            interval_s = session.keepalive_s
+            due = session.last_heard + interval_s * KEEPALIVES_MISSED
             if due < now:
                 found.append(session)
-            heapq.heappush(looks, (min(max(due, now), now + LOOK_S), session.number, session))
+            elif session.assured_at + interval_s * PING_LATE < now < session.last_heard + interval_s:
+                self._assure(session, now)
+            look_s = min(interval_s, LOOK_S)
+            heapq.heappush(looks, (min(max(due, now), now + look_s), session.number, session))
         return found
 
     def _sweep(self, sessions: list[Session], now: float) -> None:

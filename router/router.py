@@ -522,7 +522,8 @@ class Router:
     def _settle(self, session: Session, frames: list[bytes], now: float) -> None:
         self._check_rate(session, now, self.flows.ends.settle(session, frames[1]) / RANGES_PER_FRAME)
 
-    def _ping(self, session: Session, frames: list[bytes], _now: float) -> None:
+    def _ping(self, session: Session, frames: list[bytes], now: float) -> None:
+        session.assured_at = now
         self.rounds.tell_retired(session)
         self._send(session, wire.PONG, wire.decode_header(_decode_number, frames[1]))
 

@@ -148,6 +148,7 @@ class Session:
 
     __slots__ = (
         "address",
+        "assured_at",
         "bucket",
         "burden",
         "bye_at",
@@ -245,8 +246,8 @@ class Session:
         #: What says in the spool that a message is its own: the same for every session of this name in its VPN.
         self.publisher = publisher_number(client_name)
         self.profile_name = ""
-        self.connected_at = now
-        self.last_heard = now
+        #: `assured_at`: when it was told last that we are there, by the answer to its PING or by one of ours.
+        self.connected_at = self.last_heard = self.assured_at = now
         self.keepalive_s = 3.0
         self.local_priority = 1
         self.network_priority = 1

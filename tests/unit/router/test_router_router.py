@@ -429,6 +429,25 @@ def test_a_client_whose_message_is_on_its_way_is_not_silent_and_hears_that_the_n
     node.router.closing.hears(b"nobody", node.now)
 
 
+def test_a_client_that_says_much_and_whose_pings_are_late_hears_that_the_node_is_there(
+    node: WiredNode,
+) -> None:
+    late, in_time, silent = (node.client(keepalive_ms=1000) for _ in range(3))
+    for second in range(12):
+        node.now += 1
+        late.publish("nobody/wants/this")
+        in_time.send(wire.PING, [second])
+        node.router.tick(node.now)
+        node.settle()
+    assert late.closed_with() is None
+    told = [
+        [frames for frames in client.received if frames[0] == wire.PING] for client in (late, in_time, silent)
+    ]
+    assert 5 <= len(told[0]) <= 8
+    assert told[1:] == [[], []]
+    assert silent.closed_with() == errors.KEEPALIVE_TIMEOUT
+
+
 def test_silent_clients_are_looked_for_some_at_a_time(
     node: WiredNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
