@@ -486,6 +486,7 @@ class Client(GuaranteedMessaging, Closing):
             return
         self._is_closing = True
         deadline = self._loop.time() + timeout_s
+        is_answered = True
         try:
             async with asyncio.timeout_at(deadline):
                 await self._publisher.drain()
@@ -493,11 +494,9 @@ class Client(GuaranteedMessaging, Closing):
                 if self._connection.leave():
                     await self._left
         except (TimeoutError, errors.AngariumError):
-            _logger.warning("%r closed without the router's consent: %s", self.name, self.stats)
+            is_answered = False
         finally:
-            closed = errors.error_for(errors.CLIENT_CLOSED)
-            self._publisher.refuse(closed)
-            self._end(closed, None)
+            self._end_closed(is_answered=is_answered)
         while self._loop.time() < deadline and any(one.is_calling for one in self._dispatcher.subscriptions):
             await asyncio.sleep(0)  # Each step of the loop calls for some messages.
         tasks = {task for mailbox in self._dispatcher.subscriptions for task in mailbox.tasks}
@@ -507,6 +506,16 @@ class Client(GuaranteedMessaging, Closing):
             _, late = await asyncio.wait(tasks, timeout=max(deadline - self._loop.time(), 0))
             for task in late:
                 task.cancel()
+
+    def _end_closed(self, *, is_answered: bool) -> None:
+        """End because of `close`; says what may be lost if the node has not answered BYE in time."""
+        unacknowledged = self.stats["unacknowledged_messages"]
+        closed = errors.error_for(errors.CLIENT_CLOSED)
+        self._publisher.refuse(closed)
+        self._end(closed, None)
+        if not is_answered:
+            text = "%r closed before the node had it all: %d direct messages may be lost, %d guaranteed have no answer"
+            _logger.warning(text, self.name, self._connection.lost_messages, unacknowledged)
 
     async def _connect(self) -> None:
         """Connect for the first time; `angarium.connect` calls it.
