@@ -1,7 +1,8 @@
 """What goes before `angarium cluster leave`: the queues of the links take nothing more, and what they hold crosses.
 
 A message in such a queue is acknowledged, and gone when the link is deleted. So both ends are shut, the publishers that
-come meanwhile are refused, and the links carry over what is there. If that takes too long both are opened again.
+come meanwhile are refused, and the links carry over what is there. If that takes too long both are opened again. Dead
+messages do not cross: operators decide about them first.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from angarium import errors, wire
+from cluster.catalog.node_queues import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +36,9 @@ def empty(admin: Admin, neighbours: list[str], tell: Callable[[Literal["part", "
         tell: has them shut (`part`) or open (`stay`) the queue of their link with it.
 
     Raises:
-        ConflictError: they do not get empty, and take messages again (40902).
+        ConflictError: they do not get empty, and take messages again, or one has dead messages (40902).
     """
+    _refuse_dead(admin.call("cluster.status"))
     queues = [
         {"kind": "queue", "vpn": queue["vpn"], "name": queue["name"]}
         for node in neighbours
@@ -64,6 +67,7 @@ def _wait(admin: Admin) -> None:
     while True:
         shut_s = time.monotonic() - shut_at
         status = admin.call("cluster.status")
+        _refuse_dead(status)
         waiting = waiting_messages(status)
         if not waiting and _is_told(status, shut_s):
             return
@@ -76,6 +80,23 @@ def _wait(admin: Admin) -> None:
         if shut_s > EMPTY_S:  # who has not been heard for so long is not heard at all
             return
         time.sleep(LOOK_S)
+
+
+def _refuse_dead(status: Row) -> None:
+    """Refuse to go while the ends of links have dead messages.
+
+    Raises:
+        ConflictError: some do (40902).
+    """
+    dead = [
+        f"{row['dead_messages']} on {row['node']} in '{names_of(row['neighbour'])[2]}'"
+        for row in _own_ends(status)
+        if row["dead_messages"]
+    ]
+    if dead:
+        detail = f"dead messages would be deleted with the links: {', '.join(dead)}"
+        advice = "'angarium queue redrive' or 'angarium queue purge' there, or give them up: --force"
+        raise errors.error_for(errors.OBJECT_IN_USE, detail, advice)
 
 
 def _is_told(status: Row, shut_s: float) -> bool:

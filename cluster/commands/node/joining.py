@@ -110,14 +110,18 @@ def delete_token(*, admin: AdminOptions, id: str, out: Output) -> None:  # noqa:
 
 
 @click.command("leave")
-@click.option("--force", is_flag=True, help="Give up messages that wait for the way over links.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Give up messages that wait for the way over links, and dead ones of links.",
+)
 @data_option
 @output_option
 def leave(*, data: Path | None, force: bool, out: Output) -> None:
     """Take the node out of the cluster that it joined with 'angarium up --join'.
 
     What waits for the way over its links is carried over. Then they are deleted on both sides, and what it got from the
-    cluster is put aside.
+    cluster is put aside. If a link has dead messages, or some do not cross, the node stays.
     """
     from cluster.admin.client import Admin
     from cluster.join.client import leave as leave_cluster

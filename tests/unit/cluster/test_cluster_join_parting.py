@@ -18,6 +18,8 @@ class PlayedNode:
 
     def __init__(self, *waits: tuple[int, int], state: str = "up", heard_s: float = 0.0) -> None:
         self.waits = list(waits)
+        #: Dead messages at b, and from which look on.
+        self.dead, self.dead_from = 0, 0
         self.state, self.heard_s = state, heard_s
         self.takes = True
         self.told: list[str] = []
@@ -32,6 +34,8 @@ class PlayedNode:
             self.takes = given["attributes"]["ingress_enabled"]
             return None
         assert operation == "cluster.status"
+        if not self.told:  # nobody is refused anything yet
+            return {"node": "a", "links": [self._row("a", "b", 0), self._row("b", "a", 0)]}
         assert not self.takes
         assert self.told == ["part"]
         self.looks += 1
@@ -40,6 +44,7 @@ class PlayedNode:
 
     def _row(self, node: str, neighbour: str, count: int) -> Row:
         more = {"state": self.state, "stale": False, "heard_s": self.heard_s if node == "b" else 0.0}
+        more["dead_messages"] = self.dead if node == "b" and self.looks >= self.dead_from else 0
         return {"node": node, "neighbour": neighbour, "spooled_messages": count, "retry_messages": 0, **more}
 
 
@@ -66,6 +71,18 @@ def test_queues_that_do_not_get_empty_take_messages_again(state: str) -> None:
     assert node.takes
     assert node.told == ["part", "stay"]
     assert (node.looks == 1) == (state == "down"), "a link that is down carries nothing"
+
+
+@pytest.mark.parametrize("looks", [0, 3])
+def test_dead_messages_of_a_link_are_not_deleted_without_a_word(looks: int) -> None:
+    node = PlayedNode((2, 0), (0, 0))
+    node.dead, node.dead_from = 7, looks
+    with pytest.raises(errors.ConflictError, match="7 on b in '#link/a/dmq'"):
+        empty(node, ["b"], node.told.append)  # type: ignore[arg-type]
+    assert node.takes
+    assert node.told == (["part", "stay"] if looks else []), (
+        "nobody is refused anything if it is known before"
+    )
 
 
 def test_a_neighbour_takes_messages_again_also_if_the_node_that_wanted_to_leave_answers_no_more() -> None:
