@@ -27,6 +27,7 @@ _METRICS: Final = (
     "subscriptions_in",
     "subscriptions_out",
     "progress_percent",
+    "shut",
 )
 
 Row = dict[str, Any]

@@ -61,6 +61,8 @@ class LinkReport(msgspec.Struct, array_like=True, frozen=True):
     progress_percent: Annotated[int, Meta(ge=0, le=100)] = 0
     #: None while there is no connection.
     encrypted: bool | None = None
+    #: Whether a queue of it takes no messages, so that publishers are refused.
+    shut: bool = False
 
 
 class NodeReport(msgspec.Struct, array_like=True, frozen=True):
@@ -133,5 +135,7 @@ def digest(names: list[str]) -> str:
 
 def essence(report: NodeReport) -> tuple[object, ...]:
     """Give what the others have to hear of at once when it changes: no metrics, no times."""
-    links = [(one.node, one.node_id, one.state, one.code, one.progress_percent) for one in report.links]
+    links = [
+        (one.node, one.node_id, one.state, one.code, one.progress_percent, one.shut) for one in report.links
+    ]
     return (report.release, report.cluster, report.vpn_digest, links)

@@ -9,6 +9,7 @@ that by itself: a node in the middle of a line knows both ends, and each end kno
     a has one, b has none                                   link_one_sided
     both have one, and one of them is switched off          link_disabled
     both have one that is not up                            link_down, or what the error of an end says
+    the queue of an end takes no messages                   link_shut
     a and c know two nodes b with different ids             name_duplicate
 
 What a node said counts as long as it is heard. Of one that is not, only what it is and which links it has still counts;
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from angarium import errors
+from angarium import errors, wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -84,7 +85,7 @@ def find_issues(own: str, known: Mapping[str, Heard], refusals: Sequence[Refusal
     issues = [
         issue for one, two in _pairs(known, ends) if (issue := _judge_pair(one, two, known, ends)) is not None
     ]
-    issues += _refused(own, refusals)
+    issues += [*_shut(known), *_refused(own, refusals)]
     issues += [*_duplicates(known), *_different_vpns(known), *_different_releases(known)]
     unique = {issue.key: issue for issue in reversed(issues)}
     return sorted(unique.values(), key=lambda issue: issue.key)
@@ -201,6 +202,28 @@ def _down(node: str, link: LinkReport, pair: tuple[str, ...]) -> Issue:
             f"{far} opens the link, so it {reach} {node}' there"
         )
     return Issue("link_down", pair, text, advice)
+
+
+def _shut(known: Mapping[str, Heard]) -> Iterator[Issue]:
+    """Give the links that take no messages at an end: a node leaves, or was killed while it did."""
+    ends = [
+        (name, link.node)
+        for name, heard in known.items()
+        for link in heard.report.links
+        if heard.is_fresh and link.shut
+    ]
+    for pair in {_pair(*end): None for end in ends}:
+        told = [end for end in sorted(ends) if _pair(*end) == pair]
+        who = " and ".join(f"{one!r} to {two!r}" for one, two in told)
+        text = f"the link of {who} takes no guaranteed messages: publishers are refused (50311)"
+        opening = "; ".join(
+            f"on {one}: angarium queue update '{wire.LINK_NAME_PREFIX}{two}' --set ingress_enabled=true"
+            for one, two in told
+        )
+        advice = (
+            f"if a node was to leave and that broke off: angarium cluster leave there again; or {opening}"
+        )
+        yield Issue("link_shut", pair, text, advice)
 
 
 def _advice(code: int) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from angarium import wire
 from cluster.controller.switchboard.switchboard import ROUTER
 from cluster.link.role import LINK
 from router.links.gate import opens
@@ -95,12 +96,21 @@ class LinkOperations:
             overview = answers.get(ROUTER)
             told = [answers.get((LINK.name, link["number"])) for link in links]
             rows = [
-                describe(link, overview or {}, process, self._node)
+                {
+                    **describe(link, overview or {}, process, self._node),
+                    "shut": self._is_shut(link["name"]),
+                }
                 for link, process in zip(links, told, strict=True)
             ]
             return finish(rows, overview)
 
         self._board.collect_view(asker, now, asked, end)
+
+    def _is_shut(self, node: str) -> bool:
+        """Tell whether a queue of the link with a node takes no messages."""
+        vpns = [vpn for _, vpn in self._catalog.of_kind("vpn")]
+        queues = [self._catalog.get("queue", vpn, f"{wire.LINK_NAME_PREFIX}{node}") for vpn in vpns]
+        return any(queue is not None and not queue["ingress_enabled"] for queue in queues)
 
 
 def describe(link: Row, overview: Row, process: Row | None, node: str) -> Row:

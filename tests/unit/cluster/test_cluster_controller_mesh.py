@@ -107,6 +107,7 @@ def link(name: str) -> Row:
         "lag_ms": None,
         "encrypted": None,
         "progress_percent": 100,
+        "shut": False,
         **dict.fromkeys(metrics, 0),
     }
 
@@ -118,6 +119,29 @@ def mesh() -> Mesh:
 
 def operations(seen: list[c.Effect]) -> list[str]:
     return [effect.operation for effect in seen if isinstance(effect, c.Request)]
+
+
+def test_a_queue_of_a_link_that_was_left_shut_is_an_issue_and_neighbours_hear_of_it(mesh: Mesh) -> None:
+    mesh.create("b")
+    mesh.join("b")
+
+    def switch(takes: bool) -> None:
+        given = {
+            "kind": "queue",
+            "vpn": "default",
+            "name": "#link/b",
+            "attributes": {"ingress_enabled": takes},
+        }
+        mesh.respond(mesh.call("objects.update", **given))
+        mesh.let(4.5)
+
+    switch(takes=False)
+    assert [issue["kind"] for issue in mesh.status()["issues"]] == ["link_shut"]
+    assert mesh.issues() == [("link_shut", ["a", "b"])]
+    assert reports.decode(mesh.told[-1], "a").links[0].shut
+    switch(takes=True)
+    assert mesh.status()["issues"] == []
+    assert not reports.decode(mesh.told[-1], "a").links[0].shut
 
 
 def test_a_node_without_links_asks_nobody(mesh: Mesh) -> None:

@@ -73,6 +73,15 @@ def test_queues_that_do_not_get_empty_take_messages_again(state: str) -> None:
     assert (node.looks == 1) == (state == "down"), "a link that is down carries nothing"
 
 
+def test_queues_that_one_left_shut_who_was_killed_take_messages_again_when_the_next_stays() -> None:
+    node = PlayedNode((0, 2), state="down")
+    node.takes = False
+    with pytest.raises(errors.ConflictError, match="2 from b to a"):
+        empty(node, ["b"], node.told.append)  # type: ignore[arg-type]
+    assert node.takes
+    assert node.told == ["part", "stay"]
+
+
 @pytest.mark.parametrize("looks", [0, 3])
 def test_dead_messages_of_a_link_are_not_deleted_without_a_word(looks: int) -> None:
     node = PlayedNode((2, 0), (0, 0))

@@ -37,6 +37,7 @@ def row(name: str, state: str = "up", **changes: Any) -> Row:
         "subscriptions_in": 5,
         "subscriptions_out": 6,
         "progress_percent": 100,
+        "shut": False,
     }
     return {**made, **changes}
 

@@ -112,6 +112,16 @@ class TestOneLink:
         assert issue.key == ("link_disabled", ("a", "b"))
         assert issue.advice == "on a: angarium link update b --set enabled=true"
 
+    def test_shut_at_an_end_says_how_to_end_that(self) -> None:
+        issue = only("a", known(node("a", link("b", shut=True)), node("b", "a")))
+        assert issue.key == ("link_shut", ("a", "b"))
+        assert "'a' to 'b' takes no guaranteed messages" in issue.text
+        assert issue.advice.endswith("on a: angarium queue update '#link/b' --set ingress_enabled=true")
+        shut = known(node("a", link("b", "down", shut=True)), node("b", link("a", "down", shut=True)))
+        assert found("a", shut) == [("link_down", ("a", "b")), ("link_shut", ("a", "b"))]
+        both = next(issue for issue in find_issues("a", shut) if issue.kind == "link_shut")
+        assert "on b: angarium queue update '#link/a' --set" in both.advice
+
     def test_down_says_who_has_to_reach_whom(self) -> None:
         issue = only(
             "b", known(node("b", link("a", "down", error="error 60003: nobody answers", code=60003)))
