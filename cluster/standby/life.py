@@ -266,6 +266,7 @@ class Life:
 
     async def _become_primary(self) -> None:
         assert self._followers is not None
+        assert self._member is not None
         why = self._why(self._followers)
         await self._follow_no_more()
         self._desk = self._equipment.desk()
@@ -279,6 +280,7 @@ class Life:
             told.write(KEEPER_WORD)
         # The node begins meanwhile; nothing acts before the order.
         self._equipment.noted.note(Role.PRIMARY, self.epoch)
+        self._member.is_new = False
         self._equipment.noted.note_whole()
         begun, promotion = Begun(epoch=self.epoch, at=utc_now(), why=why), self._promotion
         self._equipment.noted.write(BEGUN_FILE, lambda: note_begun(self._data, begun))

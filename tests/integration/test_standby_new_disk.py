@@ -131,6 +131,7 @@ def test_what_a_host_kept_while_it_was_none_of_a_pair_is_brought_to_its_standby(
             alpha.wait(acts_with(["alpha"]), "the first primary")
             beta.up()
             alpha.wait(acts_with(BOTH), "the primary, with its standby")
+            assert "promote --force" not in alpha.log(), "it began with nothing, and has everything"
             alpha.run("queue", "create", "q")
             beta.kill()
             alpha.wait(acts_with(["alpha"]), "the primary alone")
