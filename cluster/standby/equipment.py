@@ -38,6 +38,7 @@ from cluster.standby.noted import Noted
 from cluster.standby.pair.member import Member, Role
 from cluster.standby.pair.outside import Holder
 from cluster.standby.pair.settings import shipping_settings
+from cluster.standby.places import damages
 from cluster.standby.stores import clock
 from cluster.standby.stores.keeper import Keeper
 from cluster.standby.stores.opening import open_store
@@ -80,6 +81,7 @@ class Equipment:
         self._names = Names(self.watch)
         self._runtime = RuntimeDirectory(earlier=earlier)
         self.noted = Noted(data)
+        self._map_bytes = config.spool.map_gb * 1_000_000_000
 
     @property
     def lease_s(self) -> float:
@@ -107,8 +109,16 @@ class Equipment:
         """Give the kind of the outside store."""
         return self._section.store
 
-    def followers(self, epoch: Callable[[], int], left: Callable[[], None]) -> Followers:
-        """Give what listens for a primary: with the epoch that was seen last, and who is told that one has left.
+    def look_for_damage(self) -> None:
+        """Find out whether this host has what it is taken for: nobody has its stores open yet."""
+        for error in damages(self._data, files.Stores(self._data).names(), self._map_bytes):
+            _log.error("this host has not everything: %s", error)
+            self.noted.note_lacking()
+
+    def followers(
+        self, epoch: Callable[[], int], left: Callable[[], None], lacks: Callable[[], bool]
+    ) -> Followers:
+        """Give what listens for a primary: with the epoch that was seen last, and who is told what; see there.
 
         Raises:
             AngariumError: it cannot listen where it should (40017, 40902).
@@ -118,9 +128,9 @@ class Equipment:
             self.name,
             self._secret,
             self._data,
-            self._config.spool.map_gb * 1_000_000_000,
+            self._map_bytes,
         )
-        followers = Followers(self.watch, terms, lambda: max(self._promised, epoch()), left)
+        followers = Followers(self.watch, terms, lambda: max(self._promised, epoch()), left, lacks)
         followers.listen(self._section.listen, self.encryption())
         return followers
 

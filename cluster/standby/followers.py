@@ -13,7 +13,7 @@ import hmac
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from angarium import errors
 from angarium_server.connections.door import Door, DoorLimits
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from angarium_server.connections.connection import Connection
     from angarium_server.watch import Watch
+    from storage.groups import GroupLog
     from storage.shipping.receiving import Job
 
 #: A group holds what came during one write; far below what a worker keeps in memory.
@@ -90,6 +91,7 @@ class Follower:
         host: str,
         say: Callable[[list[bytes]], None],
         failed: Callable[[errors.AngariumError], None],
+        damaged: Callable[[str, errors.AngariumError], bool],
     ) -> None:
         """Open the store in a thread; what comes meanwhile waits."""
         self.name = name
@@ -97,6 +99,7 @@ class Follower:
         self._host = host
         self._say = say
         self._failed = failed
+        self._damaged = damaged
         self._pool = ThreadPoolExecutor(1, f"store-{name}")
         self._receiving: Receiving | None = None
         #: It was where a primary's is, at some time; one that was just made was not.
@@ -138,7 +141,7 @@ class Follower:
 
     async def _run(self) -> None:
         try:
-            self._receiving = Receiving(await self._in_thread(self._place.open))
+            self._receiving = Receiving(await self._open())
             _log.info("store %s of the primary is followed", self.name)
             self._answer(self._receiving)
             while not self._is_over:
@@ -153,6 +156,15 @@ class Follower:
                 await self._in_thread(self._place.close)
             finally:
                 self._pool.shutdown(wait=False)
+
+    async def _open(self) -> GroupLog:
+        """Open the store; a damaged one is brought anew, unless this host may be the primary by now."""
+        try:
+            return cast("GroupLog", await self._in_thread(self._place.open))
+        except errors.UnavailableError as error:
+            if error.code != errors.SPOOL_DAMAGED or not self._damaged(self.name, error):
+                raise
+            return cast("GroupLog", await self._in_thread(self._place.open_empty))
 
     async def _do(self, receiving: Receiving, job: Job) -> None:
         if isinstance(job, Fresh):
@@ -210,7 +222,12 @@ class Followers:
     """All stores of the primary."""
 
     def __init__(
-        self, watch: Watch, terms: Terms, promised: Callable[[], int], left: Callable[[], None]
+        self,
+        watch: Watch,
+        terms: Terms,
+        promised: Callable[[], int],
+        left: Callable[[], None],
+        lacks: Callable[[], bool],
     ) -> None:
         """Listen nowhere yet.
 
@@ -219,7 +236,9 @@ class Followers:
             terms: whom this host follows.
             promised: gives the epoch before which no primary is followed.
             left: called when a primary says that it has given its lease back.
+            lacks: called when a store is damaged; false: this host may be the primary, and it is to stay as it is.
         """
+        self._lacks = lacks
         self._terms = terms
         self._promised = promised
         self._has_left = left
@@ -331,7 +350,18 @@ class Followers:
             self._terms.host,
             lambda said: self._say(connection.id, said),
             lambda error: self._refuse(connection.id, error, time.monotonic()),
+            self._damaged,
         )
+
+    def _damaged(self, store: str, error: errors.AngariumError) -> bool:
+        """Tell whether a damaged store is to be brought anew: then this host has not everything until that is done."""
+        if not self._lacks():
+            return False
+        self.brought.discard(store)
+        _log.error(
+            "the primary brings store %s anew, and damaged-%s keeps what was here: %s", store, store, error
+        )
+        return True
 
     def _place_of(self, store: str) -> SpoolPlace | ConfigPlace:
         terms = self._terms

@@ -92,6 +92,9 @@ class Host:
         loop.add_signal_handler(SWITCH_SIGNAL, self._switch)
         try:
             while not self._is_stopping:
+                await loop.run_in_executor(None, self._equipment.look_for_damage)
+                if self._is_stopping:
+                    break
                 self.life = Life(self._equipment, self._data)
                 await self.life.live()
                 if self.life.node_status is not None:

@@ -143,6 +143,14 @@ class Life:
         if self._keeper is not None:
             self._keeper.primary_has_left()
 
+    def _lacks_store(self) -> bool:
+        """Take nothing over from one that has everything before all was brought; false: it may be the primary."""
+        assert self._member is not None
+        if not self._member.lacks_store():
+            return False
+        self._equipment.noted.note_lacking()
+        return True
+
     def stop(self) -> None:
         """Stop the node in order, and end."""
         self._is_stopping = True
@@ -172,7 +180,9 @@ class Life:
             self._member, self._keeper, closing = self._equipment.keeper(probe, self.told)
             task = asyncio.get_running_loop().create_task(self._keeper.run())
             try:
-                self._followers = self._equipment.followers(lambda: self.epoch, self.primary_has_left)
+                self._followers = self._equipment.followers(
+                    lambda: self.epoch, self.primary_has_left, self._lacks_store
+                )
                 self._probes = self._equipment.probes(lambda: self.primary)
                 await self._go_on(task)
             finally:
@@ -441,7 +451,8 @@ class Life:
                 " was it restored from a backup?"
             )
         if self._member.has_lost(standing):
-            return "the outside store says that this host has everything, and its data directory was empty."
+            said = "the outside store says that this host has everything"
+            return f"{said}, and its data directory was empty, or a store in it is damaged."
         return ""
 
     def _store_statuses(self) -> list[StoreStatus]:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-#: There while this host lacks stores: it began with an empty disk, and may be in an in-sync set that means another one.
+#: There while this host lacks stores: it began with an empty disk, or one is damaged, and it may be in an in-sync set
+#: that means what it had before.
 NEW_FILE: Final = "standby.new"
 
 _log = logging.getLogger("standby")
@@ -30,7 +31,8 @@ class Noted:
         self._behind: set[str] = set()
         #: What this host was last, and the highest epoch that it has seen; and what is on disk of that.
         self.role, self.epoch = self._on_disk = self._known()
-        #: Whether it has nothing but what it was sent since its disk was new; remembered, for it soon has something.
+        #: Whether it has nothing but what it was sent since its disk was new, or lacks a store that was damaged;
+        #: remembered, for it soon has something.
         self.is_new = self._begins_with_nothing()
 
     def _known(self) -> tuple[str, int]:
@@ -55,6 +57,16 @@ class Noted:
         content = f"{self.role} {self.epoch}\n".encode()
         if self.write(HOST_ROLE_FILE, lambda: write_in_turns(self._data / HOST_ROLE_FILE, content)):
             self._on_disk = self.role, self.epoch
+
+    def note_lacking(self) -> None:
+        """What this host has is not what it is taken for.
+
+        Raises:
+            OSError: that cannot be written.
+        """
+        if not self.is_new:
+            write_durably(self._data / NEW_FILE, b"")
+            self.is_new = True
 
     def note_whole(self) -> None:
         """This host has been brought everything, or begins without it."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from angarium import errors
+from angarium.errors import UnavailableError
 from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
 from storage.config_store import ConfigStore
 from storage.groups import GroupLog
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from angarium.errors import AngariumError
     from storage.spool import Change
 
 StoreT = TypeVar("StoreT", LmdbSpool, ConfigStore)
@@ -53,6 +56,14 @@ class Place(Generic[StoreT]):
         remove_spool(self._fresh_directory)
         self._store = self._open(self._directory)
         return self._log_of(self._store)
+
+    def open_empty(self) -> GroupLog:
+        """Open it with nothing in it; what is there, which is damaged, is kept beside it until the next one is."""
+        aside = self._directory.with_name(f"damaged-{self._directory.name}")
+        remove_spool(aside)
+        self._directory.rename(aside)
+        sync_path(self._directory.parent)
+        return self.open()
 
     def begin_anew(self) -> None:
         """Have what is written next in a store of its own."""
@@ -112,6 +123,22 @@ class SpoolPlace(Place[LmdbSpool]):
 
     def _commit(self, store: LmdbSpool, changes: Sequence[Change]) -> None:
         store.commit(changes)
+
+
+def damages(data: Path, stores: Sequence[str], map_bytes: int) -> list[AngariumError]:
+    """Give what is wrong with the spools among these stores; nobody has them open."""
+    found: list[AngariumError] = []
+    for name in stores:
+        if name != CONFIG_FOLDER and (data / SPOOL_FOLDER / name).exists():
+            place = SpoolPlace(data, name, map_bytes)
+            try:
+                place.open()
+            except UnavailableError as error:
+                if error.code == errors.SPOOL_DAMAGED:
+                    found.append(error)
+            finally:
+                place.close()
+    return found
 
 
 class ConfigPlace(Place[ConfigStore]):

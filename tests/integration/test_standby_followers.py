@@ -26,7 +26,7 @@ from cluster.standby.stores.opening import MANUAL_FILE
 from storage.groups import GroupLog
 from storage.shipping.encoding import frames_to_standby
 from storage.shipping.receiving import Fresh
-from storage.spool import SpoolFullError, Table
+from storage.spool import DATA_FILE, SpoolFullError, Table
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.waiting import until
 
@@ -52,7 +52,9 @@ class Standby:
         terms = Terms("orders", "beta", MEET.secret, data, 1 << 26)
         #: How often a primary has given its lease back.
         self.partings = 0
-        self.followers = Followers(self._watch, terms, lambda: MEET.epoch, self._parted)
+        #: Whether it may be the primary by now; and how often it was found to lack a store.
+        self.may_begin, self.lacks = False, 0
+        self.followers = Followers(self._watch, terms, lambda: MEET.epoch, self._parted, self._lacks)
         self._url = self.followers.listen("tcp://127.0.0.1:0", None)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         loop.add_reader(self._watch.descriptor, self._watch.wait, 0.0)
@@ -61,6 +63,10 @@ class Standby:
 
     def _parted(self) -> None:
         self.partings += 1
+
+    def _lacks(self) -> bool:
+        self.lacks += 1
+        return not self.may_begin
 
     async def _tick(self) -> None:
         while True:
@@ -244,14 +250,14 @@ def test_a_store_that_cannot_be_opened_is_not_said_to_be_followed(
     """Its primary tries again twice a second."""
 
     def refuse(*_: object) -> None:
-        raise errors.error_for(errors.SPOOL_DAMAGED, "data.mdb")
+        raise errors.error_for(errors.HOME_NOT_READY, "data.mdb")
 
     async def test() -> None:
         async with standby(tmp_path) as host:
             with monkeypatch.context() as damaged:
                 damaged.setattr(SpoolPlace, "open", refuse)
                 for _ in range(2):
-                    assert (await host.refused(host.connect())).code == errors.SPOOL_DAMAGED
+                    assert (await host.refused(host.connect())).code == errors.HOME_NOT_READY
                     await until(lambda: not host.followers._ending, "the end of the store", LIMIT_S)
             assert "is followed" not in caplog.text
             await host.follows()
@@ -259,6 +265,38 @@ def test_a_store_that_cannot_be_opened_is_not_said_to_be_followed(
 
     with caplog.at_level(logging.INFO):
         run(test())
+
+
+@pytest.mark.parametrize("may_begin", [False, True])
+def test_a_damaged_spool_is_brought_anew_unless_this_host_may_be_the_primary_by_now(
+    tmp_path: Path, may_begin: bool
+) -> None:
+    async def test() -> None:
+        async with standby(tmp_path) as host:
+            socket, _ = await host.follows()
+            receiving = host.followers._followers[next(iter(host.followers._followers))]._receiving
+            assert receiving is not None
+            socket.send_multipart(group(receiving.log, b"first"))
+            await host.hears(socket)
+            await until(lambda: "0" in host.followers.brought, "a store that is brought", LIMIT_S)
+            socket.close()
+            await until(lambda: not host.followers.stores, "the end of the connection", LIMIT_S)
+            await until(lambda: not host.followers._ending, "the end of the store", LIMIT_S)
+            file = tmp_path / "spool" / "0" / DATA_FILE
+            damage = b"?" * file.stat().st_size
+            file.write_bytes(damage)
+            host.may_begin = may_begin
+            if may_begin:
+                assert (await host.refused(host.connect())).code == errors.SPOOL_DAMAGED
+                assert file.read_bytes() == damage
+            else:
+                _, newest = await host.follows()
+                assert newest == 0
+                assert host.followers.brought == set()
+                assert (tmp_path / "spool" / "damaged-0" / DATA_FILE).read_bytes() == damage
+            assert host.lacks == 1
+
+    run(test())
 
 
 def test_a_full_disk_is_told_and_the_store_is_as_it_was(

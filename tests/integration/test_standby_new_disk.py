@@ -12,6 +12,7 @@ from cluster.standby.promotion import FORCE_FILE
 from cluster.standby.stores.lease_words import ANNOTATION
 from cluster.standby.stores.written import read_standing
 from storage.groups import PATCH_BYTES_MAX
+from storage.spool import DATA_FILE
 from tests.integration.lease_server import LeaseServer
 from tests.integration.manual_pair import LIMIT_S, acts_with, pair_of
 from tests.waiting import wait_for
@@ -61,6 +62,40 @@ def test_a_host_with_a_new_disk_takes_nothing_over_from_one_that_has_everything(
             beta.wait(acts_with(["beta"]), "the standby, which has everything by now")
             beta.wait_ready()
             assert "kept" in beta.run("consume", "q", "--count", "1")
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R264")
+@pytest.mark.timeout(300)
+def test_a_host_with_a_damaged_spool_takes_nothing_over_from_one_that_has_everything(tmp_path: Path) -> None:
+    """Both were off, and it is back first: its worker would not start, and the other host would be let go."""
+    with LeaseServer() as server:
+        store = f'store = "kubernetes"\nendpoints = ["{server.url}"]\nnamespace = "n"'
+        with pair_of(tmp_path, store) as (alpha, beta):
+            alpha.up()
+            alpha.wait(acts_with(["alpha"]), "the first primary")
+            beta.up()
+            alpha.wait(acts_with(BOTH), "the primary, with its standby")
+            alpha.run("queue", "create", "q")
+            alpha.run("pub", "q", "kept", "--queue")
+            alpha.kill()
+            beta.kill()
+            spool = beta.data / "spool" / "0" / DATA_FILE
+            spool.write_bytes(b"?" * spool.stat().st_size)
+            beta.up()
+            beta.wait(lambda status: "damaged" in status["fault"], "what keeps it from taking over")
+            alpha.up()
+            wait_for(
+                (beta.data / NEW_FILE).exists,
+                lambda there: not there,
+                "a store that is brought anew",
+                LIMIT_S,
+            )
+            alpha.wait(acts_with(BOTH), "the primary, with everything at its standby")
+            alpha.kill()
+            beta.wait(acts_with(["beta"]), "the standby, which has everything by now")
+            beta.wait_ready()
+            assert "kept" in beta.run("consume", "q", "--count", "1", "--idle-timeout", "10")
 
 
 @pytest.mark.long

@@ -101,7 +101,8 @@ class Member:
                 brought that.
             known_epoch: the highest that this host has ever seen. A store that says less was restored from a backup,
                 and knows nothing of who was let go since.
-            is_new: it began with an empty disk: a standing that has it in the in-sync set may mean the disk before.
+            is_new: it began with an empty disk, or with a damaged store: a standing that has it in the in-sync set may
+                mean what it had before.
         """
         self._me = me
         self._may_found = may_found
@@ -109,6 +110,8 @@ class Member:
         self._known_epoch = known_epoch
         #: Until it was brought everything.
         self.is_new = is_new
+        #: It has asked for the lease, and nobody else got it since: it may have it at any moment.
+        self._may_begin = False
         self.role = Role.CANDIDATE
         #: An operator said that it takes over although it may lack what was acknowledged; also then not from a holder.
         #: Until the primary for whose loss that was said is heard again, or this host lacks nothing.
@@ -186,6 +189,13 @@ class Member:
         self._orders += 1
         self.required_by = self._orders
         return self._orders
+
+    def lacks_store(self) -> bool:
+        """It turns out that this host has not what it was taken for; false: too late, it may be the primary by now."""
+        if self._may_begin or self.role is not Role.CANDIDATE:
+            return False
+        self.is_new = True
+        return True
 
     # -- time ------------------------------------------------------------------------------------------------
 
@@ -265,8 +275,10 @@ class Member:
             return
         if seen.standing is not None and self._has_all(seen.standing):
             self.is_forced = False
+        if seen.holder is not None and seen.holder.host != self._me.host:
+            self._may_begin = False
         if self._may_take(seen) and now - self._disk_at <= DISK_S:
-            self.before = seen.standing
+            self.before, self._may_begin = seen.standing, True
             self._ask(Take(seen, self._next_standing(seen.standing)), now)
 
     def _begin(self, request: Request, standing: Standing, sent_at: float) -> None:

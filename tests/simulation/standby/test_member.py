@@ -249,6 +249,21 @@ def test_a_new_disk_takes_nothing_over_from_a_host_that_has_everything(in_sync: 
     assert bool(taken(member)) == (how != "new" or in_sync == "b")
 
 
+@pytest.mark.requirement("R264")
+def test_a_host_that_lacks_a_store_takes_nothing_over_unless_it_may_have_the_lease_already() -> None:
+    free, taken_by_a = Seen(5, BOTH, None), Seen(6, BOTH._replace(epoch=4), A)
+    member = healthy(B)
+    assert member.lacks_store()
+    assert not sees(member, free, 1.0)
+    member = healthy(B)
+    assert sees(member, free, 1.0)
+    assert not member.lacks_store(), "it has asked for the lease"
+    member.answered(Answer(member._numbers, False, taken_by_a), 1.1)
+    assert member.lacks_store(), "somebody else got it"
+    begun = primary(BOTH)
+    assert not begun.lacks_store()
+
+
 def test_a_disk_that_hangs_ends_the_renewals() -> None:
     member = primary(ALONE)
     taken(member)
