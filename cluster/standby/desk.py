@@ -40,6 +40,8 @@ class Desk:
         self.socket.bind(self.address)
         #: Who is there, and when he was heard.
         self._heard: dict[bytes, float] = {}
+        #: Whether any process ever came: nothing acts before that.
+        self.has_met = False
         #: By store, and when it was said.
         self.followed: dict[str, tuple[Followed, float]] = {}
         self.order: Order | None = None
@@ -56,7 +58,7 @@ class Desk:
             found = True
             if identity not in self._heard:
                 self._order_at = 0.0  # it waits for its first order
-            self._heard[identity] = now
+            self._heard[identity], self.has_met = now, True
             if frames and frames[0] == Followed.operation:
                 try:
                     said = read(_decode_followed, frames)

@@ -189,7 +189,9 @@ class Life:
                 task.cancel()
                 await asyncio.wait([task])
                 await self._end_node()
-                if self._has_stopped:
+                if self._has_stopped and self._desk is not None and not self._desk.has_met:
+                    await self._keeper.give_back()
+                elif self._has_stopped:
                     await self._keeper.resign()
                 await self._end()
                 self._status_at = 0.0

@@ -50,6 +50,11 @@ secret_file = "secret"
 lease_seconds = {LEASE_S}
 """)
 
+    def listen_for_clients(self, port: int) -> None:
+        """Have its node listen at a port, from its next start."""
+        own = f"tcp://127.0.0.1:{port}"
+        self._config.write_text(self._config.read_text().replace("tcp://127.0.0.1:0", own))
+
     @contextmanager
     def without_section(self) -> Iterator[None]:
         """Have it be no host of a pair when it is started meanwhile."""

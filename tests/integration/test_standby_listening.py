@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cluster.security.authority import create_certificate
-from tests.integration.manual_pair import MANUAL, Host, pair_of
+from tests.integration.lease_server import LeaseServer
+from tests.integration.manual_pair import MANUAL, Host, acts_with, pair_of
 from tests.ports import free_port
 from tests.waiting import wait_for
 
@@ -66,3 +67,24 @@ def test_a_host_that_cannot_listen_says_so_in_a_line(tmp_path: Path) -> None:
         said = told(alpha)
         assert f"error 40902: In Use: standby.listen {url}" in said
         assert "Traceback" not in said
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.requirement("R266")
+def test_a_host_on_which_the_node_cannot_start_lets_the_other_one_be_the_primary_again(
+    tmp_path: Path,
+) -> None:
+    with LeaseServer() as server, socket.create_server(("127.0.0.1", 0)) as taken:
+        store = f'store = "kubernetes"\nendpoints = ["{server.url}"]\nnamespace = "n"'
+        with pair_of(tmp_path, store) as (alpha, beta):
+            beta.listen_for_clients(taken.getsockname()[1])
+            alpha.up()
+            alpha.wait(acts_with(["alpha"]), "the first primary")
+            beta.up()
+            alpha.wait(acts_with(["alpha", "beta"]), "the primary, with its standby")
+            alpha.run("queue", "create", "q")
+            alpha.run("pub", "q", "kept", "--queue")
+            alpha.run("standby", "switch")
+            beta.wait_log("another process listens")
+            alpha.wait(lambda status: status["epoch"] == 3 and bool(status["acts"]), "the primary again")
+            assert "kept" in alpha.run("consume", "q", "--count", "1", "--idle-timeout", "10")

@@ -121,6 +121,8 @@ class Member:
         self.seen = Seen(0, None, None)
         #: What there was when this host asked for the lease; None: nothing.
         self.before: Standing | None = None
+        #: That one, if this host had everything in it: true again as long as nothing was done since.
+        self.restorable: Standing | None = None
         self._numbers = 0
         self._asked: tuple[int, Request, float] | None = None
         self._next_at = 0.0
@@ -279,6 +281,8 @@ class Member:
             self._may_begin = False
         if self._may_take(seen) and now - self._disk_at <= DISK_S:
             self.before, self._may_begin = seen.standing, True
+            has_all = seen.standing is not None and self._has_all(seen.standing)
+            self.restorable = seen.standing if has_all else None
             self._ask(Take(seen, self._next_standing(seen.standing)), now)
 
     def _begin(self, request: Request, standing: Standing, sent_at: float) -> None:

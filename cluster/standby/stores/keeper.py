@@ -24,7 +24,7 @@ from cluster.standby.pair.member import (
     Require,
     Role,
 )
-from cluster.standby.pair.outside import Resign
+from cluster.standby.pair.outside import Resign, Swap
 from cluster.standby.stores import clock
 from cluster.standby.stores.store import NoAnswerError
 
@@ -110,6 +110,16 @@ class Keeper:
             return
         with contextlib.suppress(NoAnswerError):
             await self._store.ask(0, Resign(), ANSWER_S / self._rate)
+
+    async def give_back(self) -> None:
+        """Resign as if this host had never been the primary: nothing was done here, and who had all has it still."""
+        standing, before = self._member.seen.standing, self._member.restorable
+        if standing is not None and before is not None:
+            restored = standing._replace(in_sync=before.in_sync)
+            with contextlib.suppress(NoAnswerError):
+                swap = Swap(self._member.seen.revision, restored)
+                await self._store.ask(0, swap, ANSWER_S / self._rate)
+        await self.resign()
 
     # -- what the owner knows of the other host; see `Member` -----------------------------------------------------
 

@@ -264,6 +264,19 @@ def test_a_host_that_lacks_a_store_takes_nothing_over_unless_it_may_have_the_lea
     assert not begun.lacks_store()
 
 
+@pytest.mark.parametrize(
+    ("standing", "is_new", "restorable"), [(BOTH, False, BOTH), (BOTH, True, None), (ALONE, False, None)]
+)
+def test_only_who_had_everything_may_have_the_standing_be_as_it_was(
+    standing: Standing, is_new: bool, restorable: Standing | None
+) -> None:
+    """Of one that took over by force nobody knows who has everything."""
+    member = healthy(B)
+    member.is_new, member.is_forced = is_new, restorable is None
+    assert sees(member, Seen(5, standing, None), 1.0)
+    assert member.restorable == restorable
+
+
 def test_a_disk_that_hangs_ends_the_renewals() -> None:
     member = primary(ALONE)
     taken(member)
