@@ -6,6 +6,7 @@ They change hardly ever, so all of them are sent whenever one has.
 from __future__ import annotations
 
 import contextlib
+import uuid
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -117,6 +118,18 @@ class Stores:
         return self._names
 
 
+def renew_node_id(data: Path) -> None:
+    """Have the node be another one for its neighbours, which know by its id what they have got from it.
+
+    What it lacks had positions in its queues, which are given again.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with contextlib.suppress(UnavailableError):
+        _write(data, msgspec.structs.replace(read_node_file(data), node_id=uuid.uuid4().hex))
+
+
 def data_id_of(data: Path) -> str:
     """Give the id of a data directory; empty: it has none, because no node was ever here."""
     try:
@@ -134,8 +147,12 @@ def _write_node(data: Path, alike: dict[str, Any]) -> tuple[NodeFile, NodeFile]:
     given["starts"] = max(before.starts, given.get("starts", 0))
     after = msgspec.structs.replace(before, **given)
     if after != before:
-        write_durably(data / NODE_FILE, msgspec.json.format(msgspec.json.encode(after)) + b"\n")
+        _write(data, after)
     return before, after
+
+
+def _write(data: Path, node: NodeFile) -> None:
+    write_durably(data / NODE_FILE, msgspec.json.format(msgspec.json.encode(node)) + b"\n")
 
 
 def _is_known(name: str) -> bool:

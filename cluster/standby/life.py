@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from angarium_server.frames.shipping import BY_POLICY, Followed, Order
 from angarium_server.process import KEEPER_WORD, utc_now
 from cluster.admin.answers import HostStatus, StoreStatus
-from cluster.data.node_file import process_start
+from cluster.data.node_file import NODE_FILE, process_start
 from cluster.standby import files
 from cluster.standby.pair.member import ActUntil, Begin, End, Release, Require, Role
 from cluster.standby.promotion import (
@@ -30,6 +30,7 @@ from cluster.standby.promotion import (
     forget_force,
     note_begun,
     note_promotion,
+    noted_promotion,
     wanted_force,
     why_begun,
 )
@@ -279,8 +280,10 @@ class Life:
     async def _become_primary(self) -> None:
         assert self._followers is not None
         assert self._member is not None
-        why = self._why(self._followers)
+        why, promotion = self._why(self._followers), self._promotion
         await self._follow_no_more()
+        if self._may_lack(self._member):
+            self._equipment.noted.write(NODE_FILE, lambda: files.renew_node_id(self._data))
         self._desk = self._equipment.desk()
         if self._node is not None and self._node.poll() is not None:
             await self._end_node()
@@ -294,12 +297,18 @@ class Life:
         self._equipment.noted.note(Role.PRIMARY, self.epoch)
         self._member.is_new = False
         self._equipment.noted.note_whole()
-        begun, promotion = Begun(epoch=self.epoch, at=utc_now(), why=why), self._promotion
+        begun = Begun(epoch=self.epoch, at=utc_now(), why=why)
         self._equipment.noted.write(BEGUN_FILE, lambda: note_begun(self._data, begun))
         if promotion is not None:
             self._equipment.noted.write(PROMOTED_FILE, lambda: note_promotion(self._data, promotion))
         forget_force(self._data)
         self._order()
+
+    def _may_lack(self, member: Member) -> bool:
+        """Tell whether an operator promoted this host although it may lack what was acknowledged."""
+        named = noted_promotion(self._data)
+        is_forced = self._promotion is not None and member.restorable is None
+        return is_forced or (named is not None and bool(named.cost))
 
     def _why(self, followers: Followers) -> str:
         """Say why this host is the primary, as a clause."""
