@@ -52,6 +52,7 @@ _TOLD_AGAIN: Final = {
     errors.UNAUTHORIZED: errors.NOT_CONNECTED,
     errors.VPN_UNAVAILABLE: errors.NOT_CONNECTED,
 }
+_Decode: TypeAlias = "Callable[[bytes], Any]"
 _DECODE_ANY: Final = msgspec.msgpack.Decoder().decode
 #: An operation with its arguments.
 Wish: TypeAlias = tuple[str, dict[str, Any]]
@@ -264,7 +265,7 @@ class _Operation(NamedTuple):
 
     name: str
     arguments: dict[str, Any]
-    decode: Callable[[bytes], Any]
+    decode: _Decode
     done: Done
     #: Of the flow that it binds or unbinds; None if it is another operation.
     window: FlowWindow | None
@@ -389,9 +390,7 @@ class Attached:
             return
         self._filters_waiting += len(request.filters)
         if self._filters_waiting > FILTERS_WAITING_MAX:
-            detail = (
-                f"{self._filters_waiting} filters wait for their answers, the limit is {FILTERS_WAITING_MAX}"
-            )
+            detail = f"{self._filters_waiting} filters wait, the limit is {FILTERS_WAITING_MAX}"
             self._carrier.throw_out(self, errors.error_for(errors.CONTROL_RATE_EXCEEDED, detail))
             return
         self._line_up(request)
@@ -402,11 +401,7 @@ class Attached:
             self._carrier.has_asked(self)
 
     def request(
-        self,
-        operation: str,
-        arguments: dict[str, Any],
-        done: Done,
-        decode: Callable[[bytes], Any] = _DECODE_ANY,
+        self, operation: str, arguments: dict[str, Any], done: Done, decode: _Decode = _DECODE_ANY
     ) -> None:
         """Ask for an operation; `done` is told what became of it, unless this client is over before."""
         if self._is_in:
@@ -464,6 +459,11 @@ class Attached:
                 exchange.take(self, row, carrier.gathering.end)
             carrier.gathering.add(row)
             carrier.windows.add(self)
+
+    def report(self, topic: str, unmatched: Callable[[], None]) -> None:
+        """Call this if nobody has subscribed to the topic of the message that is published next."""
+        if self.state is _OPEN:
+            self._carrier.windows.report(self, topic, unmatched)
 
     def guaranteed_refusal_of(self, topic: str, size: int) -> int:
         """Give the error code for which such a guaranteed message is refused, or 0 as far as it is known here."""

@@ -314,7 +314,10 @@ class Carrier:
             self._session.passed_on()
 
     def _noticed(self, event: Noticed, _now: float) -> None:
-        self.refused[event.code] += event.messages
+        if event.code != errors.NO_SUBSCRIPTION_MATCH:
+            self.refused[event.code] += event.messages
+        for client, unmatched in self.windows.unmatched(event.round, event.detail):
+            self._tell(cast("Attached", client), unmatched)
 
     def _retired(self, event: Retired, now: float) -> None:
         assert self._session is not None
@@ -632,9 +635,7 @@ class Carrier:
             at = min(at, self._idle_since + IDLE_S)
         if self._waiting:
             at = min(at, self._waiting[0].wait_until)
-        for line in self._closing:
-            at = min(at, line.wake_at)
-        return at
+        return min([at, *[line.wake_at for line in self._closing]])
 
     # Telling.
 
@@ -669,8 +670,7 @@ class Carrier:
             assert client.state in (AttachState.GREETING, AttachState.OPEN, AttachState.RENOUNCED)
             client.validate()
         assert self._session is not None or not (self._clients or self._asking or self._leaving)
-        numbers = [*self._clients]
-        assert numbers == sorted(numbers)
+        assert [*self._clients] == sorted(self._clients)
 
 
 def _has_room(session: GatewaySession) -> bool:

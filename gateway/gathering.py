@@ -20,7 +20,7 @@ publisher says in its order, so what that says behind a kept row is kept too, un
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -28,6 +28,8 @@ from angarium.message import row_size
 from angarium.slots import ROW_OVERHEAD_BYTES, RowGatherer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from angarium.client.protocol.events import Welcome
     from angarium.message import Row
     from angarium.slots import Round
@@ -130,12 +132,24 @@ class Windowed(Protocol):
     is_full: bool
 
 
+class _Asked(NamedTuple):
+    """A message that is reported if nobody has subscribed to its topic."""
+
+    #: Among those that are gathered.
+    place: int
+    topic: str
+    #: Who has published it (`Windowed`), and what it is told.
+    publisher: Any
+    unmatched: Callable[[], None]
+
+
 class _Round(msgspec.Struct, eq=False):
     """What is under way of one round."""
 
     number: int
     #: Who has published each of its messages (`Windowed`).
     publishers: list[Any]
+    asked: list[_Asked]
     is_costly: bool = False
 
 
@@ -145,6 +159,8 @@ class Windows:
     def __init__(self) -> None:
         #: Who has published each message that is gathered, the oldest first.
         self._gathered: list[Windowed] = []
+        #: Of them, those that are reported, by rising place.
+        self._asked: list[_Asked] = []
         #: Whether one of them waits for the end of what is gathered, or soon will: half of its window is used.
         self.is_pressed = False
         #: By rising number.
@@ -162,6 +178,14 @@ class Windows:
         if client.unretired * 2 >= client.window:
             self.is_pressed = True
 
+    def report(self, client: Windowed, topic: str, unmatched: Callable[[], None]) -> None:
+        """Have the message that a client publishes next reported, if nobody has subscribed to its topic."""
+        self._asked.append(_Asked(len(self._gathered), topic, client, unmatched))
+
+    def are_reported(self, rows: int) -> bool:
+        """Tell whether any of the next messages to leave is."""
+        return bool(self._asked) and self._asked[0].place < rows
+
     def leave(self, number: int, rows: int) -> bool:
         """Take note that so many messages leave in a round; true if one waits for its end, or soon will."""
         gathered, is_pressed = self._gathered, self.is_pressed
@@ -171,8 +195,19 @@ class Windows:
         else:
             publishers = gathered[:rows]
             del gathered[:rows]
-        self._rounds.append(_Round(number, publishers))
+        self._rounds.append(_Round(number, publishers, self._take_asked(rows) if self._asked else []))
         return is_pressed
+
+    def _take_asked(self, rows: int) -> list[_Asked]:
+        """Take out those that leave."""
+        leaving = [one for one in self._asked if one.place < rows]
+        self._asked = [one._replace(place=one.place - rows) for one in self._asked[len(leaving) :]]
+        return leaving
+
+    def unmatched(self, number: int, topic: str) -> list[tuple[Windowed, Callable[[], None]]]:
+        """Take note that nobody has subscribed to a topic in a round; gives who is to be told, and how."""
+        asked = next((one.asked for one in self._rounds if one.number == number), ())
+        return [(one.publisher, one.unmatched) for one in asked if one.topic == topic]
 
     def costly(self, number: int) -> bool:
         """Take note that something in a round is dear; false if that was no round of direct messages."""
@@ -202,6 +237,7 @@ class Windows:
         """Check what the comments of the attributes promise."""
         numbers = [one.number for one in self._rounds]
         assert numbers == sorted(set(numbers))
+        assert all(one.place < len(self._gathered) for one in self._asked)
         counted = Counter(self._gathered)
         for one in self._rounds:
             counted.update(one.publishers)
@@ -283,10 +319,11 @@ def send_rounds(session: GatewaySession, gathering: Gathering, windows: Windows,
     rows = size_bytes = 0
     while gathering.rows and rows < TURN_ROWS_MAX and size_bytes < TURN_BYTES_MAX and session.can_publish():
         first, batch = gathering.taken, gathering.take()
+        reports = windows.are_reported(batch.rows)
         flush = windows.leave(session.last_round + 1, batch.rows)
         kept = exchange.leave(first, batch.rows)
         if kept is None:
-            session.publish(batch, flush=flush)
+            session.publish(batch, flush=flush, reports=reports)
         else:
             session.publish_given(batch, kept, flush=flush)
         rows += batch.rows

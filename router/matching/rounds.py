@@ -63,9 +63,10 @@ _Guaranteed = tuple[
 ]
 #: The same, and whether rows that match nothing are to be reported.
 _Reporting = tuple[_Positive, _Natural, bool, _Parts, bool]
-#: The same of a link, with the indices of rows for which a client is to be chosen; of a gateway, with those of rows
-#: that its clients have yet to get.
+#: The same of a link, with the indices of rows for which a client is to be chosen.
 _Open = tuple[_Positive, _Natural, bool, _Parts, list[_Natural]]
+#: One of those two of a gateway: with the indices of rows that its clients have yet to get, or to be reported.
+_Given = tuple[_Positive, _Natural, bool, _Parts, list[_Natural] | bool]
 #: The same, with classes (`wire.CLASS_...`) and topics of the rows of its only batch.
 _Described = tuple[
     _Positive,
@@ -78,6 +79,7 @@ _Described = tuple[
 ]
 _decode_described = msgspec.msgpack.Decoder(_Described).decode
 _decode_open = msgspec.msgpack.Decoder(_Open).decode
+_decode_given = msgspec.msgpack.Decoder(_Given).decode
 _decode_reporting = msgspec.msgpack.Decoder(_Reporting).decode
 _decode_direct = msgspec.msgpack.Decoder(_Direct).decode
 _decode_guaranteed = msgspec.msgpack.Decoder(_Guaranteed).decode
@@ -633,13 +635,13 @@ def read_publish(
     reports = False
     opened: list[int] = []
     inside: Inside | None = None
-    kept: list[int] | None = None
+    given: list[int] | bool = False
     if frames[1].startswith(_FOUR_FIELDS):
         number, epoch, flush, parts = wire.decode_header(_decode_direct, frames[1])
     elif frames[1].startswith(_SIX_FIELDS):
         number, epoch, flush, parts, handle, first = wire.decode_header(_decode_guaranteed, frames[1])
     elif frames[1].startswith(_FIVE_FIELDS) and session.kind.carries_clients:
-        number, epoch, flush, parts, kept = wire.decode_header(_decode_open, frames[1])
+        number, epoch, flush, parts, given = wire.decode_header(_decode_given, frames[1])
     elif frames[1].startswith(_FIVE_FIELDS) and not session.is_neighbour:
         number, epoch, flush, parts, reports = wire.decode_header(_decode_reporting, frames[1])
     elif frames[1].startswith(_FIVE_FIELDS):
@@ -670,9 +672,9 @@ def read_publish(
         a_round.mode = wire.MATCH_AS_DIRECT
         a_round.open = frozenset(opened)
         a_round.inside = inside
-    elif kept is not None:
-        a_round.kept = frozenset(kept)
-    elif reports:
+    elif isinstance(given, list):
+        a_round.kept = frozenset(given)
+    elif reports or given:
         a_round.mode |= wire.MATCH_REPORT
     if handle and checked:
         _charge_producer(a_round, handle, first, config)

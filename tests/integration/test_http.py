@@ -141,7 +141,8 @@ def test_who_waits_for_a_message_gets_it_when_it_comes(node: Node, web: Web) -> 
 def test_who_waits_when_the_node_is_stopped_is_told_so(tmp_path: Path) -> None:
     with Node(tmp_path / "data", workers=1, http="http://127.0.0.1:0") as node, ThreadPoolExecutor(2) as pool:
         node.run("queue", "create", "jobs")
-        paths = ("/v1/queues/jobs/receive?wait=60", "/v1/requests/nobody?timeout=60")
+        node.run("queue", "create", "slow", "--subscription", "slow")
+        paths = ("/v1/queues/jobs/receive?wait=60", "/v1/requests/slow?timeout=60")
         others = [Web(node) for _ in paths]
         waiting = [pool.submit(other.post, path) for other, path in zip(others, paths, strict=True)]
         wait_until(lambda: json.loads(node.run("gateway", "show", "http.0", "--json"))["requests"] == 2)
@@ -171,10 +172,12 @@ def test_a_request_is_answered_with_its_reply(node: Node, web: Web) -> None:
         assert (request.payload, request.properties) == (b"what", {"A": "b"})
         client.reply(request, b"\x00that", content_type="text/plain", properties={"C": "d"})
         answer = asked.result(30)
-    assert (answer.status, answer.body) == (200, b"\x00that")
-    assert (answer.headers["Content-Type"], answer.headers["Angarium-Property-C"]) == ("text/plain", "d")
-    late = web.post("/v1/requests/ask/nobody?timeout=0.1")
-    assert (late.status, late.code) == (408, errors.TIMEOUT)
+        assert (answer.status, answer.body) == (200, b"\x00that")
+        assert (answer.headers["Content-Type"], answer.headers["Angarium-Property-C"]) == ("text/plain", "d")
+        late = web.post("/v1/requests/ask/slow?timeout=0.1")
+        assert (late.status, late.code) == (408, errors.TIMEOUT)
+    nobody = web.post("/v1/requests/nobody?timeout=60")
+    assert (nobody.status, nobody.code) == (503, errors.NO_RESPONDERS)
 
 
 @pytest.mark.parametrize(

@@ -459,7 +459,9 @@ def test_one_client_more_than_there_may_be_is_refused(world: World) -> None:
 
 
 def test_a_reply_is_for_who_has_its_correlation_id(world: World) -> None:
-    client = world.opened()
+    client, responder = world.opened(), world.gateway.open("responder")[0]
+    responder.subscribe([("ask", 0)])
+    world.gateway.settle()
     replies: list[Any] = []
     requests: list[Row] = []
 
@@ -472,7 +474,6 @@ def test_a_reply_is_for_who_has_its_correlation_id(world: World) -> None:
     world.gateway.settle()
     asked = Options([], {}).row("x", b"", "me")
     assert asked[1] == "x"
-    responder = world.gateway.open("responder")[0]
     for at in (1, 0):
         told = json_of(requests[at])
         reply = Message(told["reply_to"], b"%d" % at, correlation_id=told["correlation_id"]).row
@@ -481,6 +482,31 @@ def test_a_reply_is_for_who_has_its_correlation_id(world: World) -> None:
     world.gateway.settle()
     assert replies == [b"1", b"0"]
     assert not len(client.replies)
+
+
+def test_a_request_to_a_topic_that_nobody_subscribed_to_is_told_so_at_once(world: World) -> None:
+    """It waited for its whole time, as if there were a service that is slow."""
+    client, responder = world.opened(), world.gateway.open("responder")[0]
+    responder.subscribe([("served", 0)])
+    world.gateway.settle()
+    told: list[tuple[str, int]] = []
+
+    def ask(topic: str) -> None:
+        client.request(
+            lambda inbox, name: Message(topic, reply_to=inbox, correlation_id=name).row,
+            lambda _row, error: told.append((topic, error.code if error else 0)),
+        )
+
+    client.publish(Message("alone").row, world.done)
+    for topic in ("nobody", "served", "nobody"):
+        ask(topic)
+    world.gateway.settle()
+    assert told == [("nobody", errors.NO_RESPONDERS)] * 2
+    assert len(client.replies) == 1
+    ask("else")
+    world.gateway.settle()
+    assert told[2:] == [("else", errors.NO_RESPONDERS)]
+    assert world.gateway.carriers.counts()["refused_messages"] == {}
 
 
 def test_a_request_that_may_not_be_published_waits_for_nothing(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -156,3 +157,23 @@ def test_the_node_tells_what_is_dear(is_dear: bool) -> None:
         gateway.settle()
     assert client.unretired == 0 or not is_dear
     assert (client.window < WINDOW_FIRST) is is_dear
+
+
+def test_who_asked_about_a_message_is_told_of_the_round_that_it_left_in() -> None:
+    windows, client, told = Windows(), Publisher(), list[str]()
+    for at, topic in enumerate("aabab"):
+        if at in (1, 2, 4):
+            windows.report(client, topic, partial(told.append, f"{topic}{at}"))
+        windows.add(client)
+    assert windows.are_reported(2)
+    assert not windows.are_reported(1)
+    for number, rows in ((1, 2), (2, 2), (3, 1)):
+        assert windows.are_reported(rows)
+        windows.leave(number, rows)
+        windows.validate()
+    for number, topic in ((1, "b"), (3, "a"), (2, "b"), (4, "b"), (3, "b"), (1, "a")):
+        for _, unmatched in windows.unmatched(number, topic):
+            unmatched()
+    assert told == ["b2", "b4", "a1"]
+    windows.retired(3)
+    assert not windows.unmatched(3, "b")
