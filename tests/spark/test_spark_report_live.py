@@ -11,6 +11,7 @@ import pytest
 
 import angarium.spark
 from angarium import Message, blocking, errors
+from angarium.pipeline.report.figures import collect_figures
 from angarium.pipeline.report.job import ReportOptions, report_on
 from angarium.pipeline.report.live import LiveOptions, LiveReport, follow
 from angarium.spark.schema import schema
@@ -134,6 +135,32 @@ def test_old_windows_and_what_is_behind_the_watermark_are_in_the_totals_only(
     found, behind = step(live, frame(spark, rows([7], at_s=241)), 2)
     assert (found.windows, behind, found.messages) == ({-1: 3, 180: 2, 240: 2}, 1, 7)
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["1", "2"]
+
+
+def test_what_is_in_no_window_any_more_is_no_window_that_was_busy(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Hours of it together would be the busiest window of all, and take most of the page."""
+    old = [one for at_s in range(0, 600, 60) for one in rows([0, 3, 6], at_s=at_s)]
+    live = live_report(spark, tmp_path, windows_kept=2)
+    with live.step(frame(spark, [*old, *rows([9], at_s=30_000), *rows([12, 15], at_s=30_060)]), 0) as (
+        tables,
+        _,
+    ):
+        figures = collect_figures(tables)
+        rated = {
+            row["start"] and row["messages"]: row["messages_per_s"]
+            for row in tables.named()["windows"].collect()
+        }
+    assert figures["topics"]["rows"][0]["messages"] == 33
+    assert (
+        figures["topics"]["rows"][0]["peak_messages_per_s"]
+        == figures["clients"]["rows"][0]["peak_messages_per_s"]
+    )
+    assert figures["topics"]["rows"][0]["peak_messages_per_s"] == 2 / 60
+    assert [one["messages"] for one in figures["windows"]] == [1, 2]
+    assert figures["shown_window_s"] == 60
+    assert rated == {None: None, 1: 1 / 60, 2: 2 / 60}
 
 
 @pytest.mark.long  # the stream of a queue goes the same way

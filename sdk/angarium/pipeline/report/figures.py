@@ -79,19 +79,22 @@ class Tables:
 
     def by_name(self, name: str) -> DataFrame:
         """Give a row for each topic or client, with the rates of its busiest window."""
-        windows = self.topic_windows if name == "topic" else self.client_windows
+        windows = self._rated(self.topic_windows if name == "topic" else self.client_windows)
         peaks = windows.groupBy(F.col(name).alias("peak_name")).agg(
-            (F.max("messages") / self.window_s).alias("peak_messages_per_s"),
-            (F.max("bytes") / self.window_s).alias("peak_bytes_per_s"),
+            *(F.max(rate).alias(f"peak_{rate}") for rate in ("messages_per_s", "bytes_per_s"))
         )
         rows = with_percentiles(merged(self.cells, name))
         return rows.join(peaks, F.col(name).eqNullSafe(F.col("peak_name"))).drop("peak_name")
 
     def _rated(self, windows: DataFrame) -> DataFrame:
+        """Add rates; what is in no window any more has none, however much it is."""
+        is_window = F.col("start").isNotNull()
         return windows.select(
             "*",
-            (F.col("messages") / self.window_s).alias("messages_per_s"),
-            (F.col("bytes") / self.window_s).alias("bytes_per_s"),
+            *(
+                F.when(is_window, F.col(name) / self.window_s).alias(f"{name}_per_s")
+                for name in ("messages", "bytes")
+            ),
         )
 
 
@@ -113,9 +116,12 @@ def window_width(found: DataFrame) -> int:
 
 
 def fitting_width(span_s: int, least_s: int) -> int:
-    """Give a width, a multiple of another one, with which a span needs at most `WINDOWS_SHOWN` windows."""
+    """Give a width, a multiple of another one, with which a span needs at most `WINDOWS_SHOWN` windows.
+
+    The span is from the start of one window of the other width to that of another.
+    """
     wanted = [width for width in WIDTHS_S if width % least_s == 0 and span_s / width < WINDOWS_SHOWN - 1]
-    if span_s / least_s < WINDOWS_SHOWN - 1:
+    if span_s / least_s <= WINDOWS_SHOWN - 1:
         wanted.append(least_s)
     return min(wanted, default=least_s * (1 + span_s // (least_s * (WINDOWS_SHOWN - 1))))
 
@@ -133,7 +139,8 @@ def collect_figures(tables: Tables, top: int = TOP) -> dict[str, Any]:
     bars = {name: _bars(EDGES[name], totals.pop(name)) for name in EDGES}
     counts = {name: totals.pop(f"{name}_count") for name in ("topic", "client")}
     span_s = max(1.0, (totals["last"] - totals["first"]) / 1000) if totals["first"] is not None else 1.0
-    shown_s = fitting_width(int(span_s), tables.window_s)
+    # What is older than the windows that are kept needs no place among them.
+    shown_s = fitting_width(totals.pop("windows_span_s") or 0, tables.window_s)
     figures: dict[str, Any] = {
         "totals": totals | {"span_s": span_s},
         "window_s": tables.window_s,
@@ -160,6 +167,7 @@ def _totals(cells: DataFrame) -> dict[str, Any] | None:
     counts = cells.agg(
         F.count_distinct("topic").alias("topic_count"),
         (F.count_distinct("client") + F.max(F.col("client").isNull().cast("long"))).alias("client_count"),
+        (F.unix_seconds(F.max("start")) - F.unix_seconds(F.min("start"))).alias("windows_span_s"),
     )
     found = with_percentiles(whole.select("*", *spread)).crossJoin(counts)
     totals = _one(found)
