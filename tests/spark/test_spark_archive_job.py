@@ -226,6 +226,29 @@ def test_a_checkpoint_of_other_queues_is_refused(spark: SparkSession, messages: 
         archive(spark, job, source=FileSource(messages, FILES))
 
 
+def test_a_second_run_at_the_same_time_is_refused_and_takes_nothing_from_the_first(
+    spark: SparkSession, messages: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins when the first one has a batch ready, and has not decided it."""
+    job = ArchiveJob(path=str(tmp_path / "a"), queues=("q",), levels=0)
+    create, told = LocalFiles.create, list[Exception]()
+
+    def meddled(self: LocalFiles, path: str, text: str) -> bool:
+        if path.startswith(journal.JOURNAL) and not told:
+            told.append(ValueError("the second run was not refused"))
+            try:
+                archive(spark, job, source=FileSource(messages, FILES))
+            except errors.AngariumError as error:
+                told[0] = error
+        return create(self, path, text)
+
+    monkeypatch.setattr(LocalFiles, "create", meddled)
+    archive(spark, job, source=FileSource(messages, FILES))
+    assert positions(tmp_path / "a") == ALL
+    with pytest.raises(errors.ConflictError, match="another run of this job is at work"):
+        raise told[0]
+
+
 def test_a_stream_that_is_told_to_stop_ends_with_nothing_half_done(
     spark: SparkSession, messages: str, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from angarium import errors
 from angarium.pipeline.archives import read_archive
 from angarium.pipeline.dataset import layout
-from angarium.pipeline.dataset.files import ClusterFiles, files_of, walk
+from angarium.pipeline.dataset.files import ClusterFiles, LocalFiles, files_of, walk
 from angarium.spark.schema import NAMES
 from tests.share import short
 
@@ -131,6 +131,11 @@ def test_files_are_created_once_moved_and_removed(files: Files) -> None:
     files.remove("nowhere")
     assert files.entries("nowhere") == []
     assert list(walk(files)) == []
+
+
+def test_what_a_run_keeps_for_itself_says_whether_that_is_so(files: Files) -> None:
+    with files.hold("jobs/q/running") as is_alone:
+        assert is_alone == isinstance(files, LocalFiles)
 
 
 def test_a_file_system_that_spark_does_not_know_is_named(spark: SparkSession) -> None:

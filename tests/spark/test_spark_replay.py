@@ -189,6 +189,31 @@ def test_a_replay_that_is_cut_off_goes_on_and_sends_nothing_twice(
         assert consumed(client, "by topic", MESSAGES) == list(range(1, MESSAGES + 1))
 
 
+def test_a_second_replay_at_the_same_time_is_refused_and_the_first_sends_all_once(
+    spark: SparkSession, node: Node, archive_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins when the first one has its messages in order, and no plan yet."""
+    job = ReplayJob(path=archive_path, queue="one run", options={"url": node.url}, file_messages=MESSAGES)
+    save, told = replay_plan.save, list[Exception]()
+
+    def meddled(*given: Any) -> None:
+        if not told:
+            told.append(ValueError("the second run was not refused"))
+            try:
+                replay(spark, job)
+            except errors.AngariumError as error:
+                told[0] = error
+        save(*given)
+
+    monkeypatch.setattr(replay_plan, "save", meddled)
+    with blocking.connect(node.url) as client:
+        client.create_queue("one run")
+        assert replay(spark, job).messages == MESSAGES
+        assert consumed(client, "one run", MESSAGES) == list(range(1, MESSAGES + 1))
+    with pytest.raises(errors.ConflictError, match="another run of this job is at work"):
+        raise told[0]
+
+
 @pytest.mark.long  # unit tests have slices, and when each may leave
 def test_a_replay_that_keeps_time_takes_as_long_as_it_did(
     spark: SparkSession, node: Node, archive_path: str

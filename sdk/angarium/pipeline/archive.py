@@ -29,6 +29,7 @@ from angarium.pipeline.failures import clear_failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
     from threading import Event
 
     from pyspark.sql import DataFrame, SparkSession
@@ -122,6 +123,8 @@ TRIGGERS: Final = (AVAILABLE_NOW, ONCE, CONTINUOUS)
 #: A batch is what a kill has done again, and what is held back from readers until it is whole.
 BATCH_MESSAGES: Final = 250_000
 JOBS: Final = f"{PRIVATE}/jobs"
+#: The file beside a checkpoint that a run keeps for itself.
+RUNNING: Final = "running"
 #: Batches after which a stream that does not end compacts what it has written.
 COMPACT_EVERY: Final = 100
 _POLL_S: Final = 0.2
@@ -218,9 +221,10 @@ def archive(
     job.validate()
     try:
         run = _Run(spark, job, source)
-        run.prepare()
-        run.stream(show, stop)
-        return run.end(show)
+        with run.hold() as is_alone:
+            run.prepare(is_alone=is_alone)
+            run.stream(show, stop)
+            return run.end(show)
     except Exception as error:
         raise clear_failure(error) from error
 
@@ -244,9 +248,13 @@ class _Run:
         #: What a batch failed with; Spark hands on its text only.
         self._failure: Exception | None = None
 
-    def prepare(self) -> None:
+    def hold(self) -> AbstractContextManager[bool]:
+        """Keep the checkpoint for this run: another one would remove what this one is about to put into the archive."""
+        return self._files.hold(f"{self._folder}/{RUNNING}")
+
+    def prepare(self, *, is_alone: bool) -> None:
         """Bring the archive and the node to where the checkpoint is."""
-        self._writer.recover()
+        self._writer.recover(is_alone=is_alone)
         self._acknowledge()
 
     def stream(self, show: Show, stop: Event | None) -> None:

@@ -29,6 +29,7 @@ from angarium.topic import check_topic, parse_filter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
     from threading import Event
 
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -128,7 +129,9 @@ def replay(spark: SparkSession, job: ReplayJob, show: Show = silent, stop: Event
     """
     job.validate()
     try:
-        return _Run(spark, job).go(show, stop)
+        run = _Run(spark, job)
+        with run.hold():
+            return run.go(show, stop)
     except Exception as error:
         raise clear_failure(error) from error
 
@@ -141,6 +144,10 @@ class _Run:
         self._job = job
         self._files = files_of(spark, job.path)
         self._folder = f"{REPLAYS}/{job.name}"
+
+    def hold(self) -> AbstractContextManager[bool]:
+        """Keep the replay for this run: another one would make a plan of its own, and all would be sent twice."""
+        return self._files.hold(f"{self._folder}.running")
 
     def go(self, show: Show, stop: Event | None) -> Replayed:
         """Send what is not sent yet."""

@@ -97,7 +97,7 @@ def test_spark_gets_to_know_the_batches_whose_end_a_power_cut_made_it_forget(
     tmp_path: Path, left: str | None
 ) -> None:
     texts = {} if left is None else {"commits/7": left, "commits/.7.crc": "of what was"}
-    cut_off(tmp_path, {"commits/6": "", **texts}).recover()
+    cut_off(tmp_path, {"commits/6": "", **texts}).recover(is_alone=True)
     assert text_of(tmp_path, "commits/6") == 'v1\n{"nextBatchWatermarkMs":0}'
     assert text_of(tmp_path, "commits/7") == (
         "v1\n{}" if left == "v1\n{}" else 'v1\n{"nextBatchWatermarkMs":0}'
@@ -110,7 +110,7 @@ def test_a_batch_that_was_planned_and_did_not_run_is_planned_again_if_its_range_
     tmp_path: Path, range_text: str, is_left: bool
 ) -> None:
     notes = {"commits/6": "v1\n{}", "commits/7": "v1\n{}"}
-    cut_off(tmp_path, {**notes, "offsets/8": range_text}).recover()
+    cut_off(tmp_path, {**notes, "offsets/8": range_text}).recover(is_alone=True)
     assert (text_of(tmp_path, "offsets/8") is not None) is is_left
     assert text_of(tmp_path, "commits/8") is None
     assert text_of(tmp_path, "offsets/7") == "v1\n{}\n7"
@@ -118,5 +118,7 @@ def test_a_batch_that_was_planned_and_did_not_run_is_planned_again_if_its_range_
 
 
 def test_a_job_that_never_ran_has_nothing_to_mend(tmp_path: Path) -> None:
-    BatchWriter(LocalFiles(tmp_path), "job", "checkpoint", levels=1, directories_max=10).recover()
+    BatchWriter(LocalFiles(tmp_path), "job", "checkpoint", levels=1, directories_max=10).recover(
+        is_alone=True
+    )
     assert not (tmp_path / "checkpoint").exists()

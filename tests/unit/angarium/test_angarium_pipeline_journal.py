@@ -93,6 +93,27 @@ def test_what_was_staged_and_not_decided_is_swept_for_its_own_job_only(files: Lo
     assert files.exists(other.staging)
 
 
+def test_where_another_run_may_be_at_work_what_it_may_still_decide_is_not_swept(files: LocalFiles) -> None:
+    late, decided, coming = (stage(files, f"batch-x-{number}") for number in (1, 2, 3))
+    journal.decide(files, decided)
+    journal.sweep(files, "batch-x-", is_alone=False)
+    assert [files.exists(one.staging) for one in (late, decided, coming)] == [False, True, True]
+
+
+def test_a_file_is_held_by_one_run_and_by_the_next_when_that_has_ended(files: LocalFiles) -> None:
+    with files.hold("jobs/q/running") as is_alone:
+        assert is_alone
+        with (
+            pytest.raises(errors.ConflictError, match=r"another run of this job is at work in .*jobs/q"),
+            files.hold("jobs/q/running"),
+        ):
+            pass
+        with files.hold("jobs/other/running") as is_alone:
+            assert is_alone
+    with files.hold("jobs/q/running") as is_alone:
+        assert is_alone
+
+
 def test_a_reader_sees_each_message_once_in_every_state_of_a_change() -> None:
     change = Change("c", "s", (("s/1", "d/new1"), ("s/2", "d/new2")), ("d/old1", "d/old2"), 0)
     unmoved = journal.visible(["d/old1", "d/old2", "d/x"], [change], {"s/1", "s/2"})

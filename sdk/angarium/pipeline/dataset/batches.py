@@ -44,10 +44,10 @@ class BatchWriter:
         #: Whether a batch is on its way into the archive now.
         self.is_busy = False
 
-    def recover(self) -> None:
+    def recover(self, *, is_alone: bool) -> None:
         """Finish what was decided before, remove what was not, and mend what a power cut left of Spark's notes."""
         journal.recover(self._files)
-        journal.sweep(self._files, self._prefix)
+        journal.sweep(self._files, self._prefix, is_alone=is_alone)
         newest = checkpoint.newest_planned(self._files, self._checkpoint)
         for batch in () if newest is None else range(max(newest - KEPT_BATCHES + 1, 0), newest + 1):
             if journal.decided(self._files, self._name(batch)) is not None:

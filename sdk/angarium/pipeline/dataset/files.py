@@ -9,6 +9,7 @@ that is written.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from angarium import errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
 
@@ -73,6 +75,13 @@ class Files(Protocol):
 
     def sync(self, paths: Iterable[str]) -> None:
         """Make files and the directories that they are in durable."""
+
+    def hold(self, path: str) -> AbstractContextManager[bool]:
+        """Keep a file for this run alone, or until its process dies; give whether a file system can do that.
+
+        Raises:
+            ConflictError: another run has it (OBJECT_IN_USE).
+        """
 
 
 def files_of(spark: SparkSession, root: str) -> Files:
@@ -181,6 +190,14 @@ class LocalFiles:
             _sync(self.root / path)
         self._sync_names(paths)
 
+    @contextlib.contextmanager
+    def hold(self, path: str) -> Iterator[bool]:
+        """Keep a file for this run alone, or until its process dies; give whether the file system can do that."""
+        place = self.root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("a") as file:
+            yield _is_locked(file.fileno(), str(place.parent))
+
     def _sync_names(self, paths: Iterable[str]) -> None:
         """Make the names of files durable, and those of the directories that lead to them, whoever made them."""
         for parent in sorted({parent for path in paths for parent in PurePosixPath(path).parents}):
@@ -262,6 +279,10 @@ class ClusterFiles:
     def sync(self, paths: Iterable[str]) -> None:
         """Do nothing: such a file system has what it has written."""
 
+    def hold(self, path: str) -> AbstractContextManager[bool]:  # noqa: ARG002 - the signature of the protocol
+        """Keep nothing: there is nothing that ends with a process and that all such file systems have."""
+        return contextlib.nullcontext(enter_result=False)
+
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._root, path) if path else self._root
 
@@ -285,6 +306,20 @@ def _is_check_sum(entry: Entry) -> bool:
 
 def _join(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
+
+
+def _is_locked(descriptor: int, shown: str) -> bool:
+    """Lock a file as long as it is open; tell whether its file system has locks."""
+    import fcntl  # not on every system that reads archives
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        detail = f"another run of this job is at work in {shown}"
+        raise errors.error_for(errors.OBJECT_IN_USE, detail, "wait until it has ended") from None
+    except OSError:
+        return False
+    return True
 
 
 def _sync(path: Path) -> None:

@@ -115,11 +115,17 @@ def forget(files: Files, names: Iterable[str]) -> None:
         files.remove(_place(name))
 
 
-def sweep(files: Files, prefix: str) -> None:
-    """Remove what was staged by changes whose names begin so and was never decided."""
-    kept = {change.staging for change in changes(files, prefix)}
+def sweep(files: Files, prefix: str, *, is_alone: bool = True) -> None:
+    """Remove what was staged by changes whose names begin so and was never decided.
+
+    Where another run may be at work, what it may still decide stays: that is behind the newest name that is decided.
+    """
+    known = changes(files, prefix)
+    kept = {change.staging for change in known}
+    newest = max((change.name for change in known), default="")
     for entry in files.entries(STAGING):
-        if entry.name.startswith(prefix) and entry.path not in kept:
+        is_over = is_alone or entry.name.rpartition("-")[0] <= newest
+        if entry.name.startswith(prefix) and entry.path not in kept and is_over:
             files.remove(entry.path)
 
 
