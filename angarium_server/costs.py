@@ -8,12 +8,10 @@ none is off by more than a factor of 1.5.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from angarium.topic import has_wildcard
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from angarium.topic_cache import text_bytes
 
 #: A topic in the cache of a worker, or of the fast path, without its text.
 CACHED_TOPIC_BYTES: Final = 280
@@ -47,9 +45,6 @@ PARTITION_BYTES: Final = 3_500
 
 #: Shapes of filters of which is known what they take: applications have a few.
 SHAPES_KNOWN_MAX: Final = 1_000
-
-#: Gives what a text takes: one, two or four bytes for a character, as its widest one needs.
-text_bytes: Final[Callable[[str], int]] = str.__sizeof__
 
 
 def set_bytes(filters: int) -> int:

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from sys import getsizeof
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -317,6 +318,20 @@ def test_the_oldest_entries_leave_a_cache_that_has_too_many_bytes() -> None:
     assert (list(cache.entries), cache.bytes) == ([large], 40 + getsizeof(large))
     cache.changed(large)
     assert (len(cache), cache.bytes) == (0, 0)
+
+
+@pytest.mark.requirement("R279")
+def test_topics_beyond_ascii_that_leave_a_cache_leave_nothing_of_their_charge() -> None:
+    cache: TopicCache[_Answer] = TopicCache(lambda _: None, bytes_max=1_000, entry_bytes=40)
+    for number in range(50):
+        cache.put(f"Straße/\N{SLICE OF PIZZA}/{number}", _Answer(frozenset()))
+        cache.validate()
+        for topic in cache.entries:
+            msgspec.msgpack.encode(topic)  # the interpreter keeps what that took beside the text
+            cache.validate()
+    assert len(cache) < 10
+    cache.drop_oldest(50)
+    assert cache.bytes == 0
 
 
 @pytest.mark.requirement("R279")

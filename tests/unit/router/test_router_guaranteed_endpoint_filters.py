@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from angarium import errors, wire
@@ -172,6 +173,21 @@ def test_an_endpoint_that_is_gone_takes_nothing_although_its_filters_are_still_t
     assert made.steps() > 1
     assert len(interest) == 0
     assert made.endpoint.memory_bytes == 0
+
+
+@pytest.mark.requirement("R279")
+def test_a_filter_beyond_ascii_that_goes_takes_back_what_was_charged_for_it(small_steps: Rig) -> None:
+    made = Made(small_steps, subscriptions=[])
+    before = made.endpoint.memory_bytes
+    text = "Straße/Größe/>"
+    made.put(subscriptions=[text])
+    assert made.endpoint.memory_bytes > before
+    for name in made.endpoint.filters:
+        msgspec.msgpack.encode(
+            name
+        )  # as a frame for the worker: the interpreter keeps what that took beside the text
+    made.put(subscriptions=[])
+    assert made.endpoint.memory_bytes == before
 
 
 def test_many_filters_of_a_client_are_judged_in_steps(small_steps: Rig) -> None:
