@@ -8,10 +8,13 @@ that no limit is checked by counting them.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from cluster.objects import Attributes
+
+#: The counter of the config store that says how many workers are wanted; none before the first change.
+WORKERS: Final = "workers"
 
 _Key = TypeVar("_Key")
 

@@ -30,6 +30,7 @@ from cluster.catalog import catalog as catalogs
 from cluster.catalog import passwordless, stages
 from cluster.catalog import producers as registries
 from cluster.catalog.deletions import Deletions
+from cluster.catalog.placement import WORKERS
 from cluster.catalog.registries import Registries
 from cluster.catalog.shares import Percents
 from cluster.configuration import listening
@@ -78,7 +79,7 @@ from cluster.controller.switchboard.events import FILE_NAME as EVENTS_FILE
 from cluster.controller.switchboard.events import EventFile, EventRing
 from cluster.controller.switchboard.switchboard import Switchboard
 from cluster.controller.syslog import Syslog
-from cluster.controller.workers.balancing import BALANCE, STAYING, WORKERS
+from cluster.controller.workers.balancing import BALANCE, STAYING
 from cluster.data.data_dir import CONFIG_FOLDER, COPIES_FOLDER, ISSUERS_FOLDER, user_of_node
 from cluster.join import stored
 from cluster.join.tokens import Tokens

@@ -29,6 +29,7 @@ import enum
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
+from cluster.catalog.placement import WORKERS
 from cluster.controller.switchboard.effects import ScaleNode
 from cluster.controller.switchboard.switchboard import ROUTER
 from cluster.controller.workers.plan import Lane, Plan, PlannedMove, plan_departures, plan_moves
@@ -48,9 +49,7 @@ if TYPE_CHECKING:
 
 #: The counter of the config store that is odd while lanes are to be moved.
 BALANCE: Final = "balance"
-#: The counter that says how many workers are wanted; none before the first change.
-WORKERS: Final = "workers"
-#: The one that says how many of them stay, while the others give their lanes away; 0: all.
+#: The one that says how many workers stay, while the others give their lanes away; 0: all.
 STAYING: Final = "workers_staying"
 #: So often is looked how far a move is, and whether a plan can be made.
 STEP_S: Final = 0.2

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from angarium import errors
+from cluster.catalog.placement import WORKERS
 from cluster.controller.switchboard.effects import ScaleNode
 from cluster.controller.switchboard.switchboard import ROUTER
-from cluster.controller.workers.balancing import WORKERS
 from cluster.roster.table import WORKER
 from cluster.supervisor.supervisor import STOPPED
 from storage.config_store import Counter

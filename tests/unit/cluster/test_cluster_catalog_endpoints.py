@@ -10,6 +10,7 @@ from angarium import errors
 from cluster import objects
 from cluster.catalog.catalog import COUNTER, Catalog
 from cluster.catalog.endpoints import ClientEndpoints, Created, CreateWish
+from cluster.catalog.placement import WORKERS
 from storage.config_store import Change, Counter, Entry
 
 
@@ -128,6 +129,7 @@ def test_workers_that_come_get_new_lanes_only(catalog: Catalog) -> None:
     for name in ("a", "b", "c"):
         create(catalog, name)
     assert catalog.leave_homes(4) == []
+    do(catalog, [Counter(WORKERS, 4)])
     assert create(catalog, "d")["homes"] == [3]
 
 

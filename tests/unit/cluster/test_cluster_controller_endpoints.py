@@ -572,3 +572,17 @@ def test_homes_that_cannot_be_kept_keep_the_workers(served: World) -> None:
     seen = scale(served, 1)
     assert [effect for effect in seen if isinstance(effect, c.ScaleNode)] == []
     assert code_of(seen) == errors.INTERNAL
+
+
+def test_a_change_of_workers_that_cannot_be_kept_gives_no_queue_to_workers_that_do_not_come(
+    served: World,
+) -> None:
+    served.store_refuses = True
+    assert code_of(scale(served, 4)) == errors.INTERNAL
+    served.store_refuses = False
+    for name in ("a", "b", "c"):
+        served.answer(served.call("objects.create", kind="queue", name=name), None)
+        assert served.catalog.show("queue", "default", name)["homes"][0] < 2
+    assert [effect for effect in scale(served, 4) if isinstance(effect, c.ScaleNode)]
+    served.answer(served.call("objects.create", kind="queue", name="new"), None)
+    assert served.catalog.show("queue", "default", "new")["homes"] == [2]
