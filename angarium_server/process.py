@@ -456,6 +456,13 @@ class Process:
             if asked is not None and asked < wait_s:
                 wait_s = asked if asked > 0.0 else 0.0
 
+    def beat(self, now: float) -> None:
+        """Tell the supervisor, if that is due, that this process works; a long step does so in its middle."""
+        if now >= self._next_heartbeat:
+            self._check_parent()
+            self._next_heartbeat = now + HEARTBEAT_INTERVAL_S
+            self._send_heartbeat()
+
     def _note_signal(self, _number: int) -> None:
         self.stopping = True
 
@@ -466,10 +473,7 @@ class Process:
 
     def _do_duties(self, now: float) -> None:
         """Do what is due towards supervisor and controller."""
-        if now >= self._next_heartbeat:
-            self._check_parent()
-            self._next_heartbeat = now + HEARTBEAT_INTERVAL_S
-            self._send_heartbeat()
+        self.beat(now)
         self._next_duty = self._next_heartbeat
         if self.lease is not None:
             self.lease.tick(now)

@@ -99,6 +99,8 @@ class Catalog:
         self.revision = 0
         #: Message VPNs: one that is made again under its name is another one.
         self.vpns_deleted = 0
+        #: Called for each object that is applied: very many take seconds.
+        self.on_step: Callable[[], None] = lambda: None
         #: Above the id of every endpoint that ever was.
         self._next_endpoint_id = next_endpoint_id
         for kind, vpn, name, attributes in stored:
@@ -430,6 +432,7 @@ class Catalog:
         # What nothing refers to goes first, for what is declared may need its room.
         trial._remove([key for key in undeclared if key[0] not in _REFERRED], changes, report)
         for kind, vpn, name, values in sorted(declared, key=_declared_order):
+            self.on_step()
             key = trial._key(kind, vpn, name)
             if key == ("link", "", self._node) or name in node_queues.names_of(self._node):
                 continue

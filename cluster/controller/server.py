@@ -154,13 +154,13 @@ class ControllerServer:
         self._shipped = ShippedStore(process, self._store, runtime.standby)
         self._data_dir = data_dir
         self._config = runtime.config
-        self._pair_due = 0.0
         #: What was wished last; the supervisor may not have heard of it.
         self._wanted_workers = self._store.load_counters().get(WORKERS, runtime.workers)
         self._scale_needed = self._wanted_workers != runtime.workers
         decided = self._store.load_counters().get(passwordless.COUNTER)
         catalog = prepare_catalog(self._store, runtime.config, self._wanted_workers, runtime.node)
         make_new_links(self._store, catalog, data_dir)
+        catalog.on_step = self._beat
         producers = prepare_producers(self._store, runtime.config)
         settings = runtime.config.events
         self._syslog = Syslog(settings.syslog, runtime.node)
@@ -189,7 +189,7 @@ class ControllerServer:
         self._vault = self._open_vault(runtime, data_dir)
         self._meter = Meter()
         self._memory = FreedMemory()
-        self._measured_at = self._look_due = 0.0
+        self._measured_at = self._look_due = self._pair_due = 0.0
         self._confirmed_events = 0
         self._admin = self._bind("admin")
         #: Where operators of other hosts come in, from when the local ones do.
@@ -446,13 +446,18 @@ class ControllerServer:
                 raise AssertionError(f"unknown effect {effect!r}")
         return []
 
+    def _beat(self) -> None:
+        self._process.beat(time.monotonic())
+
     def _commit(self, effect: Commit) -> list[Effect]:
+        self._beat()  # before and after what takes long if there is very much of it
         try:
             self._store.commit(effect.changes)
         except errors.AngariumError as error:
             self._shipped.not_committed()
             told = self._controller.disk_full(error.detail)
             return [*told, *self._controller.not_committed(effect.number, error.code, error.detail)]
+        self._beat()
         if not self._shipped.committed(effect.number):
             return []
         return self._controller.committed(effect.number, time.monotonic())

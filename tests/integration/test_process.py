@@ -18,6 +18,9 @@ from angarium import errors, wire
 from angarium_server import process
 from angarium_server.frames.control import TableRow
 from angarium_server.process import EVENTS_PER_FRAME, Process, load_config
+from cluster.configuration.config import NodeConfig
+from cluster.controller.access.callers import LOCAL
+from cluster.controller.server import ControllerRuntime, ControllerServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -420,3 +423,24 @@ def test_a_process_stops_with_status_zero_when_it_is_asked_to(world: World) -> N
             child.terminate()  # the first one may come before the loop runs
             time.sleep(0.05)
         assert child.returncode in (0, -signal.SIGTERM)
+
+
+def test_a_controller_that_applies_many_objects_says_meanwhile_that_it_works(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tens of thousands take it seconds on a busy host; it was killed for that silence, each time anew."""
+    monkeypatch.setattr(process, "HEARTBEAT_INTERVAL_S", 0.0)
+    made = Process("controller", 0, 7, world.path)
+    world.processes.append(made)
+    runtime = ControllerRuntime(node="n", node_id="x", data_dir=str(tmp_path), workers=1, config=NodeConfig())
+    server = ControllerServer(made, runtime)
+    try:
+        world.supervisor.receive_kind("heartbeat")
+        before = world.supervisor.arrived("heartbeat")
+        users = [["username", "default", f"user{number}", {}] for number in range(200)]
+        asked = {"objects": users}
+        server._do(server._controller.admin(b"a", 1, "config.apply", asked, time.monotonic(), LOCAL))
+        assert world.supervisor.receive_kind("heartbeat")
+        assert world.supervisor.arrived("heartbeat") >= before + 100
+    finally:
+        server.close()
