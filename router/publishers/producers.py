@@ -301,6 +301,8 @@ class Producers:
             producer.closed_by(now)
 
     def _close(self, producer: Producer[Session], answer: Answer, _now: float, *, forget: bool) -> None:
+        # Or it, what closes it and its session are a cycle, and the process hardly ever collects those.
+        producer.closed_by = _is_closed
         self._leave(producer)
         if self.by_id.get(producer.id) is not producer:  # it was fenced: the name is another's
             answer.give(None)
@@ -432,6 +434,10 @@ class Producers:
         assert len(self._closed) <= CLOSED_MAX
         assert not self._forgetting.keys() & self.by_id.keys()
         assert all(gathers and not session.closed for session, gathers in self._gathers.items())
+
+
+def _is_closed(_now: float) -> None:
+    """Do nothing more: the producer is closed."""
 
 
 def _is_of_another_client(older: Producer[Session], producer: Producer[Session]) -> bool:

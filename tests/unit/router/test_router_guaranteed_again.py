@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
 
 from angarium import errors, wire
 from router.publishers import gathering
+from router.sessions.session import Session
 from tests.unit.router.publish_rig import Publisher, PublishNode, answer_to, ask, request
 
 BODY = bytes(10_000 - wire.SPOOL_OVERHEAD_BYTES)
@@ -256,6 +258,27 @@ class TestResend:
         assert again.last == 1000
         again.publish("a", "a", first=1000)
         assert spooling.sequences("q") == [1000, 1001]
+
+
+class TestMemory:
+    @pytest.mark.parametrize("is_forgotten", [False, True])
+    def test_a_producer_that_was_closed_keeps_nothing_of_its_session(
+        self, spooling: PublishNode, is_forgotten: bool
+    ) -> None:
+        spooling.queue("q", "a")
+        publisher = spooling.publisher()
+        publisher.publish("a")
+        numbers = {session.number for session in spooling.router.sessions}
+        gc.collect()
+        gc.disable()  # a node hardly ever collects
+        try:
+            publisher.request("producer.close", producer=publisher.handle, forget=is_forgotten)
+            publisher.client.send(wire.BYE, [])
+            for _ in range(25):
+                spooling.advance(0.5)
+            assert not [one for one in gc.get_objects() if isinstance(one, Session) and one.number in numbers]
+        finally:
+            gc.enable()
 
 
 class TestFencing:
