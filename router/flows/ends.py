@@ -31,7 +31,7 @@ from router.flows.flow import WHOLE, Flow, Held, HomeFlow, HomeState
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from angarium_server.frames.homes import FlowMessagesFrame, FlowVerb
+    from angarium_server.frames.homes import FlowMessagesFrame, FlowPart, FlowVerb
     from router.delivery.egress import Egress
     from router.ground.ground import Counters
     from router.guaranteed.endpoints import LaneUsage
@@ -133,18 +133,26 @@ class Ends:
 
     def detach(self, end: HomeFlow) -> None:
         """Unbind an end at once; what it has not settled is delivered to others."""
+        held = end.flow.take_held(end.lane.partition)
+        end.released = [*end.released, *held]
         self._let_go(end)
         del end.flow.ends[end.lane.partition]
         if not end.flow.ends:
             self._in_line.pop(end.flow, None)
             give_up_room(self.by_id)
         end.restart()
-        if end.flow.drop_held(end.lane.partition):
+        if held:
             self.renew(end.flow)
 
     def detach_all(self, flow: Flow) -> None:
         """Unbind the ends of a flow that is over, of which there may be a thousand."""
-        for end in flow.ends.values():
+        unseen: dict[int, list[tuple[int, int]]] = {}
+        for held in flow.held:
+            unseen.setdefault(held.partition, []).extend(held.ranges)
+        flow.held.clear()
+        for partition, end in flow.ends.items():
+            if partition in unseen:
+                end.released = [*end.released, *unseen[partition]]
             self._let_go(end)
         flow.ends.clear()
         self._in_line.pop(flow, None)
@@ -170,14 +178,18 @@ class Ends:
     def hand_off(self, end: HomeFlow, hand_off_ms: int) -> bool:
         """Have nothing more delivered to an end; its home tells when all is settled or the time is over.
 
-        False if its home has nothing of it: then it is over already.
+        What waits for the client goes back, nobody has seen it; so does what still comes. False if its home has nothing
+        of it: then it is over already.
         """
         if end.state is HomeState.WAITING:
             self._keep_pending(end)
             end.state = HomeState.OVER
             return False
         end.state = HomeState.LEAVING
-        self._shards.send_order(end.home, end.id, Unbind(hand_off_ms))
+        held = end.flow.take_held(end.lane.partition)
+        self._shards.send_order(end.home, end.id, Unbind(hand_off_ms, held))
+        if held:
+            self.renew(end.flow)
         return True
 
     def _keep_pending(self, end: HomeFlow) -> None:
@@ -412,6 +424,11 @@ class Ends:
         end.used_bytes += size
         flow.promised_messages -= rows
         flow.promised_bytes -= size
+        if end.state is HomeState.LEAVING:  # It was on its way when its partition was to move.
+            self._shards.send_order(end.home, end.id, Settle(wire.OUTCOME_RELEASED, _ranges(parts)))
+            if flow.is_capped:
+                self.renew(flow)
+            return
         flow.taken_messages += rows
         flow.taken_bytes += size
         if flow.range is not None:
@@ -422,7 +439,7 @@ class Ends:
         if flow.answer is None and not flow.held and _has_credit(flow):
             self._pass_on(flow, frames, rows, size)
         else:
-            flow.held.append(Held(end.lane.partition, frames, rows, size))
+            flow.held.append(Held(end.lane.partition, _ranges(parts), frames, rows, size))
         if flow.is_capped and end.state is HomeState.BOUND:
             self.renew(flow, end)
 
@@ -458,6 +475,11 @@ class Ends:
 def _has_credit(flow: Flow) -> bool:
     """Tell whether one more frame may go to the client; it may overdraw."""
     return flow.sent_messages < flow.granted_messages and flow.sent_bytes < flow.granted_bytes
+
+
+def _ranges(parts: Iterable[FlowPart]) -> list[tuple[int, int]]:
+    """Give the positions of parts of one partition."""
+    return [(first, first + count - 1) for part in parts for first, count in part.runs]
 
 
 def _options(flow: Flow, is_resumed: bool) -> FlowOptions:  # noqa: FBT001 - the key of a table

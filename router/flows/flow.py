@@ -97,7 +97,8 @@ class HomeFlow:
         #: Settles for a home that is down: [outcome, first, last], in the order in which they came. No deque: an empty
         #: one takes 600 bytes, and longest of all to make.
         self.kept: list[list[int]] = []
-        #: Positions that the client, which unbinds the flow, has not given to its application.
+        #: Positions that no application has seen: the client, which unbinds the flow, gives them back, or they waited
+        #: for it.
         self.released: Sequence[tuple[int, int]] = ()
         #: The assignment that a hand-off ends, and when it is ended without the home's word.
         self.release_epoch = 0
@@ -176,6 +177,7 @@ class Held(NamedTuple):
     """Messages that came while the client had no credit for them."""
 
     partition: int
+    ranges: list[tuple[int, int]]
     frames: list[bytes]
     messages: int
     bytes: int
@@ -292,18 +294,18 @@ class Flow:
         partition = self.range.partition
         return [lane for lane in self.endpoint.all_lanes() if lane.partition == partition]
 
-    def drop_held(self, partition: int) -> bool:
-        """Forget what waits for the client of a partition that it has no more: others get that now.
+    def take_held(self, partition: int) -> list[tuple[int, int]]:
+        """Forget what waits for the client of a partition that it loses, and give its positions: others get that.
 
-        True if there was anything, so that there is credit for others.
+        If there was anything there is credit for others.
         """
         if not self.held:
-            return False
+            return []
         lost = [one for one in self.held if one.partition == partition]
         self.held = deque(one for one in self.held if one.partition != partition)
         self.taken_messages -= sum(one.messages for one in lost)
         self.taken_bytes -= sum(one.bytes for one in lost)
-        return bool(lost)
+        return [found for one in lost for found in one.ranges]
 
     def promise(self, bytes_max: int, to: Iterable[HomeFlow]) -> list[HomeFlow]:
         """Share out to some ends what the client granted and nobody was promised; gives those that may send more now.

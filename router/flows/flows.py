@@ -214,7 +214,6 @@ class Flows:
         del endpoint.flows[flow.id]
         del flow.session.flows[flow.number]
         endpoint.vpn.egress_flows -= 1
-        flow.held.clear()
         if flow.browse:
             self.ends.detach_all(flow)
         else:
