@@ -216,7 +216,8 @@ class Queue(_Endpoint, frozen=True, kw_only=True, forbid_unknown_fields=True):
     partition_rebalance_max_handoff_s: Annotated[
         Count,
         about(
-            "Time that a moving partition waits for unsettled messages.", "partitionRebalanceMaxHandoffTime"
+            "Longest time that a moving partition waits for what its consumer works on.",
+            "partitionRebalanceMaxHandoffTime",
         ),
     ] = 3
     max_lease_s: Annotated[

@@ -466,6 +466,7 @@ class Handshake:
         session.address = address
         session.sdk = hello.sdk
         session.hears_unroutable = hello.unroutable
+        session.hears_leaving = hello.leaving
         session.keepalive_s = max(hello.keepalive_ms, self._config.keepalive_ms) / 1000
         session.granted_messages, session.granted_bytes = hello.credit
         rate = self._config.control_frames_per_second

@@ -118,12 +118,16 @@ class Assignments:
 
     def _follow(self, endpoint: Endpoint, moves: list[Move], now: float) -> None:
         given: dict[Flow, list[LaneUsage]] = {}
+        leaving: dict[Flow, list[int]] = {}
         for move in moves:
             flow = endpoint.flows[move.flow]
             if move.step is Step.GIVE:
                 given.setdefault(flow, []).append(endpoint.lanes[move.partition])
             else:
                 self._hand_off(flow.ends[move.partition], move.epoch, now)
+                leaving.setdefault(flow, []).append(move.partition)
+        for flow, partitions in leaving.items():
+            self._ends.tell_leaving(flow, partitions)
         for flow, lanes in given.items():
             self._ends.attach(flow, lanes)
             self._tell(flow)

@@ -192,6 +192,11 @@ class Ends:
             self.renew(end.flow)
         return True
 
+    def tell_leaving(self, flow: Flow, partitions: list[int]) -> None:
+        """Ask the client of a flow for what nobody has seen of partitions that are to move, if it understands that."""
+        if flow.session.hears_leaving:
+            self.indicate(flow, wire.FLOW_LEAVING, 0, partitions)
+
     def _keep_pending(self, end: HomeFlow) -> None:
         """Keep what an end that goes has settled, if its home may have delivered something to it."""
         settles = end.take_kept() if end.kept else []

@@ -110,6 +110,8 @@ class Hello(msgspec.Struct, frozen=True):
     no_local: bool = False
     #: Whether ACKED has its last field; a client of 0.1.0 takes that for a malformed frame.
     unroutable: bool = False
+    #: Whether it is told which partitions of its flows are to move, and gives back what nobody has seen of them.
+    leaving: bool = False
     credit: tuple[Annotated[int, Meta(ge=0, le=1 << 62)], Annotated[int, Meta(ge=0, le=1 << 62)]] = (0, 0)
     link: LinkHello | None = None
     bridge: BridgeHello | None = None

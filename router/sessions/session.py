@@ -171,6 +171,7 @@ class Session:
         "granted_bytes",
         "granted_messages",
         "has_turns",
+        "hears_leaving",
         "hears_unroutable",
         "inbox",
         "is_aside",
@@ -252,8 +253,8 @@ class Session:
         self.local_priority = 1
         self.network_priority = 1
         self.no_local = False
-        #: Whether ACKED tells it what no endpoint took.
-        self.hears_unroutable = False
+        #: Whether ACKED tells it what no endpoint took, and INDICATION which partitions of its flows are to move.
+        self.hears_unroutable = self.hears_leaving = False
         #: True from the moment in which nothing may be sent to it any more.
         self.closed = False
         #: True once workers died of its frames: it is closed, and no worker gets more of it.

@@ -176,6 +176,8 @@ FLOW_ACTIVE: Final = 1
 FLOW_INACTIVE: Final = 2
 FLOW_PARTITIONS: Final = 3
 FLOW_SETTLE_REFUSED: Final = 4
+#: Partitions are to move to another flow: nothing more of them comes; told to those whose HELLO says `leaving`.
+FLOW_LEAVING: Final = 5
 
 #: A lane is one partition of an endpoint at its home; an endpoint without partitions has one, number 0.
 LANE_BITS: Final = 10

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from angarium.blocking.portal import Portal
     from angarium.client.consuming.binding import Binding
     from angarium.client.protocol.flow_window import FlowWindow
-    from angarium.client.protocol.messages import Range
 
 #: Called with each message, in a thread of the flow's own.
 MessageCallback: TypeAlias = "Callable[[GuaranteedMessage], None]"
@@ -76,7 +75,8 @@ class SharedReader:
         #: `handed`: the message of `receive` that the next call of the same thread accepts.
         self._own = threading.local()
         binding.on_ready = self._signal.set
-        binding.unseen_elsewhere = self._take_unseen
+        binding.readers.append(self._reader)
+        binding.guard = self._lock
         self.threads: Final = CallbackThreads(self._serve, callback, concurrency)
 
     @property
@@ -130,8 +130,8 @@ class SharedReader:
             self._signal.clear()
             opened = self._reader.opened
             if opened is not None and self.binding.is_over(opened):
-                self._tell(partial(self.binding.throw_away, opened.window, self._reader.left))
-                self._reader.skip()
+                self._reader.give_back()
+                self._reader.drop()
             if not self._reader.advance():
                 return False
             # Other readers may be waiting, and there may be more.
@@ -144,11 +144,6 @@ class SharedReader:
                 delivery.settler = self
                 return delivery
         return None
-
-    def _take_unseen(self) -> list[Range]:
-        with self._lock:
-            opened = self._reader.opened
-            return [] if opened is None or self.binding.is_over(opened) else self._reader.take_unseen()
 
     # Settling.
 
@@ -209,7 +204,7 @@ class SharedReader:
             self._portal.call(self._close(timeout_s))
         finally:
             with self._lock:
-                self._reader.skip()
+                self._reader.drop()
             self._signal.set()
             self._registry.pop(self, None)
 

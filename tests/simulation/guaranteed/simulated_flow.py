@@ -160,7 +160,7 @@ class SimulatedFlow:
         if window is None or not window.flow or session is None or not session.can_ask():
             return
         self._is_asking = True
-        request = session.guaranteed.unbind(window.flow, self._take_unseen())
+        request = session.guaranteed.unbind(window.flow, ranges_of(self._take_unseen(self.partitions or [0])))
 
         def answered(value: Any, error: errors.AngariumError | None) -> None:
             self.lost()
@@ -170,18 +170,19 @@ class SimulatedFlow:
         self.client.wait_for(request, answered)
         self.client.transmit()
 
-    def _take_unseen(self) -> list[Range]:
+    def _take_unseen(self, partitions: list[int]) -> list[Held]:
         """Choose what of the newest messages the application is said not to have seen, and act accordingly."""
         if self.plan.browse or self.record is None or self.client.rng.random() < 0.5:
             return []
         seen = self.client.rng.randrange(len(self.held) + 1)
-        unseen, self.held[seen:] = self.held[seen:], []
+        unseen = [one for one in self.held[seen:] if one.partition in partitions]
+        self.held[seen:] = [one for one in self.held[seen:] if one.partition not in partitions]
         deliveries = self.record.deliveries
         for one in unseen:
             place = (self.record.endpoint_id << wire.LANE_BITS | one.partition, one.position)
             newest = max(at for at, got in enumerate(deliveries) if got.place == place)
             del deliveries[newest]
-        return [(one.partition, one.position, one.position) for one in unseen]
+        return unseen
 
     def indicated(self, event: Indicated) -> None:
         """The node says what happened to the flow."""
@@ -195,6 +196,12 @@ class SimulatedFlow:
             gone = [one for one in self.held if one.partition not in self.partitions]
             self.held = kept
             self._release(gone)
+        elif event.event == wire.FLOW_LEAVING:
+            unseen = self._take_unseen(event.partitions)
+            session, window = self.client.session, self.window
+            if unseen and session is not None and session.is_open and window is not None:
+                session.guaranteed.settle(window.flow, wire.OUTCOME_RELEASED, ranges_of(unseen))
+                self._release(unseen)
         elif event.event in (wire.FLOW_ACTIVE, wire.FLOW_INACTIVE):
             self.is_active = event.event == wire.FLOW_ACTIVE
 
@@ -261,7 +268,7 @@ class SimulatedFlow:
         lane = record.endpoint_id << wire.LANE_BITS
         places = [(lane | one.partition, one.position) for one in some]
         record.settles.append(Settle(outcome, places, self.client.loop.now))
-        ranges = ranges_of([(one.partition, one.position) for one in some])
+        ranges = ranges_of(some)
         session.guaranteed.settle(window.flow, outcome, ranges)
 
     def _release(self, some: list[Held]) -> None:
@@ -282,10 +289,10 @@ class SimulatedFlow:
         return not self._is_asking and (self.window is not None or not self.is_wanted)
 
 
-def ranges_of(places: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Give ranges (partition, first, last) of (partition, position)."""
-    ranges: list[tuple[int, int, int]] = []
-    for partition, position in sorted(places):
+def ranges_of(some: list[Held]) -> list[Range]:
+    """Give ranges (partition, first, last) of messages."""
+    ranges: list[Range] = []
+    for partition, position, _ in sorted(some):
         if ranges and ranges[-1][0] == partition and ranges[-1][2] + 1 == position:
             ranges[-1] = (partition, ranges[-1][1], position)
         else:

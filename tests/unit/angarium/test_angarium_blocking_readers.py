@@ -16,28 +16,16 @@ from angarium.blocking.flow import SharedReader
 from angarium.blocking.subscription import Subscription
 from angarium.client.subscribing.mailbox import Chunk, Mailbox, Terms
 from angarium.message import Delivery
+from tests.unit.angarium.fake_portal import FakePortal
 from tests.unit.angarium.spoken_node import SpokenNode, bound, open_flow, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     from angarium.blocking.portal import Portal
     from angarium.message import Message, Row
 
 LIMIT_S = 10.0
-
-
-class FakePortal:
-    """Does what crosses to the thread of the client at once."""
-
-    def post(self, work: Callable[..., None], *arguments: Any) -> None:
-        work(*arguments)
-
-    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run(work)
-
-    def check_process(self) -> None:
-        """There is one process."""
 
 
 async def close(mailbox: Mailbox) -> None:

@@ -103,6 +103,7 @@ def test_hello_says_who_comes_and_grants_the_window() -> None:
     assert header == {
         "version": 1,
         "sdk": session.SDK_NAME,
+        "leaving": True,
         "vpn": "default",
         "username": "u",
         "password": "p",

@@ -124,6 +124,19 @@ def test_a_released_message_comes_again_uncounted_and_a_late_release_is_not_refu
     assert driver.settle(9, RELEASED, (1, 1)) == []
 
 
+def test_a_hand_off_ends_when_what_was_seen_is_settled_and_the_rest_released(make: type[Driver]) -> None:
+    driver = make(partitions=2)
+    driver.bind(1)
+    driver.bind(2)
+    driver.fill(5)
+    driver.deliver()
+    driver.unbind(1, hand_off_ms=60_000)
+    assert driver.settle(1, RELEASED, (2, 5)) == []
+    assert driver.deliver() == {}, "nobody overtakes what is seen"
+    assert driver.settle(1, ACCEPTED, (1, 1))[0] == (1, wire.FLOW_CLOSED, 0, "")
+    assert driver.deliver_counts() == {2: 0, 3: 0, 4: 0, 5: 0}
+
+
 def test_what_expired_or_was_replaced_meanwhile_does_not_come_back(make: type[Driver]) -> None:
     driver = make(respect_ttl=True)
     driver.bind(1)

@@ -50,9 +50,10 @@ class Machine(RuleBasedStateMachine):
     # -- clients ---------------------------------------------------------------------------------------------
 
     @precondition(lambda self: len(self.consumers) < 4)
-    @rule()
-    def log_in(self) -> None:
+    @rule(hears_leaving=st.booleans())
+    def log_in(self, hears_leaving: bool) -> None:
         client = self.rig.client(f"client{self.next_client}")
+        client.session.hears_leaving = hears_leaving
         self.next_client += 1
         self.consumers.append(Consumer(client))
 
@@ -83,10 +84,15 @@ class Machine(RuleBasedStateMachine):
             consumer.flows[number][0] += more
             consumer.client.credit(number, consumer.flows[number][0])
 
-    @rule(data=st.data(), partition=st.integers(0, 4), first=st.integers(1, 50))
-    def settle(self, data: Any, partition: int, first: int) -> None:
+    @rule(
+        data=st.data(),
+        partition=st.integers(0, 4),
+        first=st.integers(1, 50),
+        outcome=st.sampled_from((wire.OUTCOME_ACCEPTED, wire.OUTCOME_RELEASED)),
+    )
+    def settle(self, data: Any, partition: int, first: int, outcome: int) -> None:
         if (drawn := self.draw_flow(data)) is not None:
-            drawn[0].client.settle(drawn[1], wire.OUTCOME_ACCEPTED, (partition, first, first + 3))
+            drawn[0].client.settle(drawn[1], outcome, (partition, first, first + 3))
 
     @precondition(lambda self: self.consumers)
     @rule(data=st.data(), wanted=st.booleans())

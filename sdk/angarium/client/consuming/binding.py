@@ -17,10 +17,10 @@ nothing of its readers, so a flow that the application dropped can be noticed an
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from angarium import errors, tracing, wire
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from angarium.client.connection.connection import Connection
     from angarium.client.connection.operations import Operations
+    from angarium.client.consuming.flow_buffer import FlowReader, Unread
     from angarium.client.consuming.flow_options import FlowOptions
     from angarium.client.consuming.outcomes import Pace
     from angarium.client.protocol.answers import FlowBound
@@ -77,8 +78,6 @@ class Binding:
         self.name = options.name
         self.active = False
         self.partitions: tuple[int, ...] = ()
-        #: Whether there are several: only what is of its own is this flow's.
-        self._is_partitioned = False
         self.access_type = ""
         #: Of the bind that there is, or is tried.
         self.window = FlowWindow(options.window, options.window_bytes)
@@ -95,8 +94,10 @@ class Binding:
         self.handed: GuaranteedMessage | None = None
         #: Who takes the outcome of messages; the blocking client puts itself here.
         self.settler: Settler = self
-        #: Gives what readers elsewhere have taken and not handed out, and takes it from them; the blocking client's.
-        self.unseen_elsewhere: Callable[[], Iterable[Range]] = tuple
+        #: Who takes deliveries and hands their rows out, and what keeps all of them from it for a moment; the blocking
+        #: client adds its reader and brings a lock.
+        self.readers: list[FlowReader] = []
+        self.guard: AbstractContextManager[object] = nullcontext()
         #: Called instead of waking readers; the blocking client's door.
         self.on_ready: Callable[[], None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -259,6 +260,9 @@ class Binding:
         """Act on what the node says of the flow."""
         if event.event == wire.FLOW_PARTITIONS:
             self._set_partitions(event.partitions)
+        elif event.event == wire.FLOW_LEAVING:
+            for one in self._give_up(event.partitions.__contains__):
+                self.record(self.window, wire.OUTCOME_RELEASED, one.ranges)
         elif event.event == wire.FLOW_SETTLE_REFUSED:
             self._counters["refused_settles"] += 1
             self._emit("settle_refused", event.code, f"{self}: {event.detail}")
@@ -310,7 +314,9 @@ class Binding:
         self.tell()
         unseen = Settlement()
         if not self.options.browse:
-            for one in itertools.chain(self.unseen_elsewhere(), self._buffer.take_unseen()):
+            with self.guard:
+                rests = self._take_unread(lambda one: one.window is self.window)
+            for one in (one for rest in rests for one in rest.ranges):
                 unseen.add(*one)
         self._counters["dropped_messages"] += unseen.messages
         flow = self.window.flow
@@ -349,10 +355,8 @@ class Binding:
     # What the blocking client calls besides.
 
     def is_over(self, delivery: GuaranteedDelivery) -> bool:
-        """Tell whether what is unread of a delivery is not this flow's any more; safe from any thread."""
-        if delivery.window is not self.window or not self.window.flow:
-            return True
-        return self._is_partitioned and delivery.partition not in self.partitions
+        """Tell whether what is unread of a delivery is of an earlier bind; safe from any thread."""
+        return delivery.window is not self.window or not self.window.flow
 
     def take_delivery(self) -> GuaranteedDelivery | None:
         """Give the oldest delivery to be read elsewhere; safe from any thread."""
@@ -365,11 +369,23 @@ class Binding:
         if self.is_served:
             self.wake()
 
-    def throw_away(self, window: FlowWindow, messages: int) -> None:
-        """Take note that so many are not handed out: they do not count for `max_messages`; `release` has them, too."""
+    def _take_unread(self, leaves: Callable[[GuaranteedDelivery], bool]) -> list[Unread]:
+        """Take what leaves and nobody has seen from all who read; they are kept from it by the caller."""
+        elsewhere = [one for reader in self.readers for one in reader.take_out(leaves)]
+        return elsewhere + self._buffer.take_out(leaves)
+
+    def _give_up(self, is_lost: Callable[[int], bool]) -> list[Unread]:
+        """Take what nobody has seen of some partitions: others come for it, and it counts for no `max_messages`."""
+        window = self.window
+        with self.guard:
+            for reader in (*self.readers, self.reader):
+                reader.give_back()
+            found = self._take_unread(lambda one: one.window is window and is_lost(one.partition))
+        messages = sum(one.messages for one in found)
         window.limit = min(window.limit + messages, UNLIMITED)
-        if window is self.window:
-            self._taken_before -= messages
+        self._taken_before -= messages
+        self.release(window, messages, sum(one.size_bytes for one in found))
+        return found
 
     def _renew(self) -> None:
         """Ask for more if there is room for it, now if the pace allows it."""
@@ -451,12 +467,10 @@ class Binding:
         """Throw away what is unread of partitions that another flow has now."""
         if self.partitions and not partitions:
             self._tell_standby()
-        self.partitions, self._is_partitioned = tuple(partitions), True
+        self.partitions = tuple(partitions)
         self._is_standby_told = self._is_standby_told and not partitions
-        dropped = self._buffer.keep_only(self.partitions)
-        self._counters["dropped_messages"] += dropped
-        self.throw_away(self.window, dropped)
-        self.release(self.window, 0, 0)
+        lost = self._give_up(lambda partition: partition not in partitions)
+        self._counters["dropped_messages"] += sum(one.messages for one in lost)
 
     @property
     def is_served(self) -> bool:

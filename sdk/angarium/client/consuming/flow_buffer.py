@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from angarium import errors, tracing
 from angarium.client.connection.faults import FAULTS, raise_if_cancelled
@@ -33,6 +33,28 @@ CALLBACKS_PER_STEP: Final = 1_000
 RELEASES_PER_WINDOW: Final = 4
 
 _logger = logging.getLogger(__name__)
+
+
+class Unread(NamedTuple):
+    """The end of a delivery, from a row on: nobody has seen it."""
+
+    delivery: GuaranteedDelivery
+    start: int
+
+    @property
+    def messages(self) -> int:
+        """How many there are."""
+        return len(self.delivery.rows) - self.start
+
+    @property
+    def size_bytes(self) -> int:
+        """What they take of the credit."""
+        return spool_size(self.delivery.rows[self.start :])
+
+    @property
+    def ranges(self) -> Iterator[Range]:
+        """Their positions."""
+        return self.delivery.ranges(self.start, len(self.delivery.rows))
 
 
 class FlowReader:
@@ -59,8 +81,9 @@ class FlowReader:
 
     @property
     def left(self) -> int:
-        """Rows of it that were not handed out."""
-        return 0 if self._open is None else len(self._open.rows) - self._at
+        """Rows of it that were not handed out; any thread may ask, also while another one takes it away."""
+        delivery = self._open
+        return 0 if delivery is None else len(delivery.rows) - self._at
 
     def advance(self) -> bool:
         """Have a row to hand out; give False if there is none."""
@@ -98,20 +121,13 @@ class FlowReader:
             size = delivery.size_bytes if is_whole else spool_size(delivery.rows[released : self._at])
             self._release(delivery.window, self._at - released, size)
 
-    def skip(self) -> int:
-        """Throw away the rest of the delivery that is read, give its credit back, and give how many those were."""
-        count = self.left
-        if self._open is not None:
-            self._at = len(self._open.rows)
-            self.give_back()
-            self._open = None
-        return count
-
-    def take_unseen(self) -> list[Range]:
-        """Throw away the rest of the delivery that is read, and give the positions of it."""
+    def take_out(self, leaves: Callable[[GuaranteedDelivery], bool]) -> list[Unread]:
+        """Give the rest of the delivery that is read, with its credit, if that leaves."""
         delivery, at = self._open, self._at
+        if delivery is None or not leaves(delivery):
+            return []
         self._open = None
-        return [] if delivery is None else list(delivery.ranges(at, len(delivery.rows)))
+        return [Unread(delivery, at)] if at < len(delivery.rows) else []
 
     def drop(self) -> None:
         """Throw away the rest of the delivery that is read, with its credit."""
@@ -127,7 +143,6 @@ class FlowBuffer:
 
     def __init__(self, window_messages: int, release: Release) -> None:
         """Hold nothing; `release` takes what was handed out."""
-        self._release = release
         #: Unread, the oldest first.
         self._deliveries: deque[GuaranteedDelivery] = deque()
         self.reader: Final = FlowReader(window_messages, self.take_delivery, release)
@@ -153,11 +168,17 @@ class FlowBuffer:
         found = [] if opened is None or not left else [(opened.partition, opened.positions[-left])]
         return found + [(delivery.partition, delivery.positions[0]) for delivery in self._deliveries]
 
-    def take_unseen(self) -> Iterator[Range]:
-        """Throw everything away, and give the positions of it; safe from any thread, like `take_delivery`."""
-        yield from self.reader.take_unseen()
+    def take_out(self, leaves: Callable[[GuaranteedDelivery], bool]) -> list[Unread]:
+        """Give the deliveries that leave, with their credit; nobody may take one meanwhile, who would be too early."""
+        kept: list[GuaranteedDelivery] = []
+        found = self.reader.take_out(leaves)
         while (delivery := self.take_delivery()) is not None:
-            yield from delivery.ranges(0, len(delivery.rows))
+            if leaves(delivery):
+                found.append(Unread(delivery, 0))
+            else:
+                kept.append(delivery)
+        self._deliveries.extend(kept)
+        return found
 
     def clear(self) -> int:
         """Throw everything away, with its credit; give how many messages that were."""
@@ -166,21 +187,6 @@ class FlowBuffer:
         self._deliveries.clear()
         self.reader.drop()
         return count
-
-    def keep_only(self, partitions: Sequence[int]) -> int:
-        """Throw away what is of other partitions, and give how many messages those were."""
-        before = len(self)
-        kept: list[GuaranteedDelivery] = []
-        while (delivery := self.take_delivery()) is not None:
-            if delivery.partition in partitions:
-                kept.append(delivery)
-            else:
-                self._release(delivery.window, len(delivery.rows), delivery.size_bytes)
-        self._deliveries.extend(kept)
-        opened = self.reader.opened
-        if opened is not None and opened.partition not in partitions:
-            self.reader.skip()
-        return before - len(self)
 
     def validate(self, window: FlowWindow) -> None:
         """Check the sentences above."""

@@ -79,6 +79,7 @@ class Pace:
 
 _COUNTERS: Final = {
     wire.OUTCOME_ACCEPTED: "accepted_messages",
+    wire.OUTCOME_RELEASED: "released_messages",
     wire.OUTCOME_FAILED: "failed_messages",
     wire.OUTCOME_REJECTED: "rejected_messages",
 }

@@ -139,7 +139,7 @@ class Indicated(NamedTuple):
     event: int
     code: int
     detail: str
-    #: Of FLOW_PARTITIONS: what the flow has from now on.
+    #: Of FLOW_PARTITIONS: what the flow has from now on; of FLOW_LEAVING: what it is about to lose.
     partitions: list[int]
 
 

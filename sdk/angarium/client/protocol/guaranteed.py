@@ -228,7 +228,7 @@ class GuaranteedProtocol:
         if window is None:
             raise malformed(f"an indication for flow {flow}, which is not bound")
         is_list = isinstance(detail, list)
-        if is_list != (event == wire.FLOW_PARTITIONS):
+        if is_list != (event in (wire.FLOW_PARTITIONS, wire.FLOW_LEAVING)):
             raise malformed(f"indication {event} with the detail {detail!r:.80}")
         if event == wire.FLOW_CLOSED:
             self._drop_flow(flow)
@@ -306,7 +306,7 @@ _decode_messages: Final = msgspec.msgpack.Decoder(tuple[_Number, list[_Part]]).d
 _decode_indication: Final = msgspec.msgpack.Decoder(
     tuple[
         _Number,
-        Annotated[int, msgspec.Meta(ge=wire.FLOW_CLOSED, le=wire.FLOW_SETTLE_REFUSED)],
+        Annotated[int, msgspec.Meta(ge=wire.FLOW_CLOSED, le=wire.FLOW_LEAVING)],
         _Natural,
         str | list[_Partition] | None,
     ]

@@ -113,7 +113,7 @@ class Hello(NamedTuple):
     def pack(self, credit: tuple[int, int]) -> bytes:
         """Give the header of HELLO."""
         header: dict[str, Any] = {"version": wire.PROTOCOL_VERSION, "sdk": SDK_NAME, "credit": list(credit)}
-        header["unroutable"] = True
+        header["unroutable"] = header["leaving"] = True
         header.update((name, value) for name, value in self._asdict().items() if value is not None)
         header.update(header.pop("more"))
         return wire.pack(header)
