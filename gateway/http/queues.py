@@ -238,6 +238,12 @@ class Reader:
             self.end(error_for(event.code or errors.HOME_NOT_READY, event.detail))
         elif event.event == wire.FLOW_PARTITIONS:
             self._forget({*event.partitions}, now)
+        elif event.event == wire.FLOW_LEAVING:
+            leaving = [one for one in self._held if one.partition in event.partitions]
+            self._held = deque(one for one in self._held if one.partition not in event.partitions)
+            for one in leaving:
+                self._say(one, wire.OUTCOME_RELEASED)
+            self._note_idle(now)
 
     def _forget(self, partitions: set[int], now: float) -> None:
         """Drop what is of other partitions than these: it is delivered elsewhere."""

@@ -338,6 +338,8 @@ class Webhook:
         elif event.event == wire.FLOW_PARTITIONS:
             self._is_active = bool(event.partitions)
             self._forget({*event.partitions})
+        elif event.event == wire.FLOW_LEAVING:
+            self._release({*event.partitions})
         elif event.event in (wire.FLOW_ACTIVE, wire.FLOW_INACTIVE):
             self._is_active = event.event == wire.FLOW_ACTIVE
 
@@ -355,6 +357,13 @@ class Webhook:
                 one.again = None
         for one in lost:
             self._put_back(one)
+
+    def _release(self, partitions: set[int]) -> None:
+        """Give back what waits of partitions that are to move and was not posted: others post it the sooner."""
+        unseen = [one for one in self._ready if one.partition in partitions and not one.attempts]
+        self._ready = deque(one for one in self._ready if one.partition not in partitions or one.attempts)
+        for one in unseen:
+            self._settle(one, wire.OUTCOME_RELEASED)
 
     def _end_flow(self, why: str, now: float) -> None:
         """Be without a flow, and bind again after a pause: what was not settled is the queue's."""

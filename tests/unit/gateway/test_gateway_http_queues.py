@@ -238,6 +238,23 @@ def test_what_is_on_lease_of_a_partition_that_is_lost_is_on_lease_no_more(world:
     assert window.held_messages == 0
 
 
+def test_what_no_request_got_of_a_partition_that_is_to_move_goes_back_untried(world: World) -> None:
+    world.receive()
+    world.comes()
+    receiver = world.receive()
+    world.reader.give_up(receiver, world.now)
+    world.comes()
+    window = world.attached.window
+    assert window is not None
+    for partitions in ([4], [3, 4]):
+        assert world.attached.settled == []
+        world.reader.indicated(Indicated(window, wire.FLOW_LEAVING, 0, "", partitions), world.now)
+    assert world.attached.settled == [(2, wire.OUTCOME_RELEASED)]
+    assert world.settle() == []
+    assert world.attached.settled[1:] == [(1, wire.OUTCOME_ACCEPTED)], "what is on lease stays so"
+    assert (window.held_messages, world.reader.is_idle) == (0, True)
+
+
 def test_requests_that_wait_are_bounded(world: World) -> None:
     for _ in range(RECEIVERS_MAX):
         assert not world.reader.is_full

@@ -325,6 +325,20 @@ def test_what_is_under_way_of_a_partition_that_is_lost_is_not_posted_again() -> 
     assert world.client.settled == [(0, 1, wire.OUTCOME_ACCEPTED)]
 
 
+def test_what_was_not_posted_of_a_partition_that_is_to_move_goes_back_untried() -> None:
+    world = World(window=2).begin()
+    world.come(1, 2, 3, 4, partition=1)
+    world.come(9, partition=0)
+    world.answer(503)
+    indicate(world, wire.FLOW_LEAVING, [1])
+    assert world.client.settled == [(1, 4, wire.OUTCOME_RELEASED)]
+    assert [held.position for held in world.posts] == [2, 3]
+    world.answer(200)
+    world.answer(200)
+    world.tick(10)
+    assert [held.position for held in world.posts] == [9, 1], "what was tried is tried again here"
+
+
 def test_a_partition_that_comes_back_brings_what_is_under_way_still() -> None:
     world = World(window=3).begin()
     world.come(1, 2, partition=1)
