@@ -3,7 +3,8 @@
 A client serves requests with its credentials from one address for a minute; then the next request logs in anew, so that
 a password that was changed is of no use for longer than that. It leaves when its last request is done, or when nobody
 has asked for a while. If its username may have no other one beside it, it goes on: limits are judged behind the
-password. Passwords are kept as keyed hashes, under a key that nobody has beside this process.
+password. So it does for the next token of the same login, one that says the same of who he is and what he may.
+Passwords are kept as keyed hashes, under a key that nobody has beside this process.
 
 Decides and keeps; time is a parameter.
 """
@@ -45,13 +46,14 @@ class Attach(Protocol):
 
 
 class _Known:
-    """A client, and until when requests join it."""
+    """A client, until when requests join it, and whether it follows one with the same credentials."""
 
-    __slots__ = ("client", "until")
+    __slots__ = ("client", "follows", "until")
 
-    def __init__(self, client: HttpClient, until: float) -> None:
+    def __init__(self, client: HttpClient, until: float, *, follows: bool = False) -> None:
         self.client = client
         self.until = until
+        self.follows = follows
 
 
 class Clients:
@@ -62,7 +64,9 @@ class Clients:
         self._key = secrets.token_bytes(32)
         #: Those that requests join, by a hash of their credentials.
         self._known: dict[bytes, _Known] = {}
-        #: By the same: what reads queues, of all clients that had it.
+        #: The newest with a token, by a hash of what its next token says, too.
+        self._renewed: dict[bytes, HttpClient] = {}
+        #: By a hash of credentials: what reads queues, of all clients that had it.
         self._readings: dict[bytes, dict[str, Reader]] = {}
         #: All that are not over.
         self._all: dict[HttpClient, None] = {}
@@ -93,15 +97,25 @@ class Clients:
             return known.client
         if len(self._all) >= CLIENTS_MAX:
             raise errors.error_for(errors.TOO_MANY_CLIENTS, f"{CLIENTS_MAX:,} clients of HTTP are here")
-        before = None if known is None else self._end_before(known.client)
         client = HttpClient(self._waiting, self._readings.setdefault(mark, {}))
-        client.before = before
+        if known is not None:
+            client.before = self._end_before(known.client)
+        if credentials.token is not None:
+            self._renew(client, credentials)
         client.idle_since = now
         client.attached = self._attach(client, credentials.login(), credentials.vpn, now)
-        self._known[mark] = _Known(client, now + LOGIN_S)
+        self._known[mark] = _Known(client, now + LOGIN_S, follows=known is not None)
         self._all[client] = None
         self.logins += 1
         return client
+
+    def _renew(self, client: HttpClient, credentials: Credentials) -> None:
+        """Have a client follow that with the token before, which stays: anybody may send a token that says the same."""
+        mark = self._mark(credentials.lasting)
+        before = self._renewed.get(mark)
+        if client.before is None and before is not None:
+            client.before = before if before.is_serving else before.before
+        self._renewed[mark] = client
 
     def _end_before(self, client: HttpClient) -> HttpClient | None:
         """Have a client followed by another one: at once, if nobody needs it. Gives the one that still serves."""
@@ -150,7 +164,10 @@ class Clients:
         self._known = {
             mark: one
             for mark, one in self._known.items()
-            if one.client in self._all or one.client.before in self._all
+            if one.client in self._all or (one.follows and one.client.before in self._all)
+        }
+        self._renewed = {
+            mark: one for mark, one in self._renewed.items() if one in self._all or one.before in self._all
         }
         self._readings = {
             mark: readers for mark, readers in self._readings.items() if readers or mark in self._known

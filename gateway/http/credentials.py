@@ -11,6 +11,8 @@ import base64
 import binascii
 from typing import Final, NamedTuple
 
+import msgspec
+
 from angarium import errors, wire
 from gateway.attached import Login
 
@@ -18,6 +20,8 @@ DEFAULT_USERNAME: Final = "default"
 USERNAME_BYTES_MAX: Final = 189
 #: Of a header with a token.
 CREDENTIALS_BYTES_MAX: Final = 8_000
+#: What only one token says: the next one of the same login has all else in common with it.
+_OF_ONE_TOKEN: Final = ("exp", "iat", "nbf", "jti")
 #: Usernames of the processes of a node.
 _PROCESSES: Final = (wire.LINK_USERNAME, wire.BRIDGE_USERNAME, wire.GATEWAY_USERNAME)
 #: What `angarium client list` shows as the software of clients of HTTP.
@@ -36,6 +40,11 @@ class Credentials(NamedTuple):
     address: str
     token: str | None = None
 
+    @property
+    def lasting(self) -> Credentials:
+        """Give what stays when a token is renewed: with the claims that say who he is and what he may, unverified."""
+        return self if self.token is None else self._replace(token=_lasting_claims(self.token))
+
     def login(self) -> Login:
         """Give how this client logs in; the node gives it a name."""
         return Login(
@@ -48,6 +57,17 @@ class Credentials(NamedTuple):
             takes_over=False,
             jwt=self.token,
         )
+
+
+def _lasting_claims(token: str) -> str:
+    """Give the claims of a token without those of it alone; itself if it cannot be read."""
+    payload = token.partition(".")[2].partition(".")[0]
+    try:
+        claims = msgspec.json.decode(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)), type=dict)
+    except (ValueError, msgspec.DecodeError, RecursionError):
+        return token
+    kept = {name: value for name, value in claims.items() if name not in _OF_ONE_TOKEN}
+    return msgspec.json.encode(kept, order="sorted").decode()
 
 
 def credentials_of(authorization: str | None, vpn: str, address: str) -> Credentials:

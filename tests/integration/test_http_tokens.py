@@ -23,6 +23,10 @@ USERNAMES = """
 enabled = true
 [vpn.default.username.anna]
 [vpn.default.username.ben]
+[vpn.default.profile.one]
+max_connection_count_per_client_username = 1
+[vpn.default.username.single]
+client_profile = "one"
 [vpn.default.queue.jobs]
 permission = "consume"
 """
@@ -81,4 +85,19 @@ def test_a_good_token_is_whom_it_names_and_so_are_receipts(node: Node) -> None:
         assert web.post("/v1/queues/jobs/settle", body, **said, **other).value["unknown"]
     later = f"Bearer {MAKER.token(sub='anna', jti='next')}"
     assert web.post("/v1/queues/jobs/settle", body, **said, Authorization=later).value == {"unknown": []}
+    web.close()
+
+
+@pytest.mark.requirement("R255")
+def test_a_renewed_token_is_served_though_its_username_may_have_one_connection(node: Node) -> None:
+    """It was refused until the client of the token before had left, which is never beside a stream of events."""
+    if "issuers" not in (node.data.parent / "node.toml").read_text():
+        return
+    web = Web(node)
+    tokens = [MAKER.token(sub="single", jti=f"{number}") for number in range(3)]
+    for token in (*tokens, tokens[0]):
+        assert web.post("/v1/topics/a", Authorization=f"Bearer {token}").status == 204
+    other = MAKER.token(sub="single", jti="4", scope="less")
+    refused = web.post("/v1/topics/a", Authorization=f"Bearer {other}")
+    assert (refused.status, refused.code) == (503, errors.TOO_MANY_CONNECTIONS), "it may mean other rights"
     web.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from functools import partial
 from typing import Any
 
@@ -260,6 +261,50 @@ def test_who_is_refused_for_another_reason_does_not_go_on_with_an_earlier_client
     refused.refused(errors.error_for(errors.UNAUTHORIZED), world.node.now)
     credentials = Credentials("default", "single", None, "127.0.0.1")
     assert world.clients.go_back(refused, credentials, world.node.now) is None
+
+
+def token_of(signature: str = "s", **claims: Any) -> str:
+    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return f"eyJ9.{payload}.{signature}"
+
+
+def test_a_renewed_token_says_the_same_but_for_when_and_which_one_it_is() -> None:
+    def lasting(token: str) -> Credentials:
+        return Credentials("v", "", None, "::1", token).lasting
+
+    first = lasting(token_of(iss="i", sub="anna", exp=1, iat=2, jti="3"))
+    assert first == lasting(token_of("t", sub="anna", iss="i", exp=9, nbf=8))
+    assert first != lasting(token_of(iss="i", sub="anna", scope="less"))
+    for unreadable in ("a.b.c", "none", token_of()[:-6] + "W10.s", f"a.{'W' * 7_000}.c"):
+        assert lasting(unreadable).token == unreadable
+    basic = Credentials("v", "anna", "p", "::1")
+    assert basic.lasting is basic
+
+
+def test_tokens_that_nobody_has_signed_end_no_client_and_leave_nothing_behind(world: World) -> None:
+    def find(token: str) -> HttpClient:
+        return world.clients.find(Credentials("default", "", None, "127.0.0.1", token), world.node.now)
+
+    client = find(token_of(sub="anna", jti="1"))
+    client.state = ClientState.OPEN
+    for number in range(50):
+        forged = find(token_of(f"{number}", sub="anna", jti="2"))
+        assert forged.before is client
+        forged.refused(errors.error_for(errors.UNAUTHORIZED), world.node.now)
+        world.node.now += LOOK_S
+        client.idle_since = world.node.now
+        world.clients.tick(world.node.now)
+    assert client.state is ClientState.OPEN
+    assert len(world.clients._known) == len(world.clients._renewed) == 1
+    credentials = Credentials("default", "", None, "127.0.0.1", token_of(sub="anna", jti="3"))
+    renewed = world.clients.find(credentials, world.node.now)
+    renewed.refused(errors.error_for(errors.TOO_MANY_CONNECTIONS), world.node.now)
+    assert world.clients.go_back(renewed, credentials, world.node.now) is client
+    client.ended(None, world.node.now)
+    world.node.now += LOOK_S
+    world.clients.tick(world.node.now)
+    assert not world.clients._known
+    assert not world.clients._renewed
 
 
 def test_a_queue_that_an_earlier_client_reads_is_read_through_it_until_it_is_done(world: World) -> None:
