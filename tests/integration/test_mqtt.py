@@ -14,6 +14,8 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 import angarium
 from angarium import blocking
+from gateway.mqtt.codec.kinds import V3
+from gateway.mqtt.codec.publish import Publish
 from tests.integration.mqtt_clients import LIMIT_S, Paho, Raw, place_of, properties_of, publish_properties
 from tests.integration.mqtt_node import PASSWORD, mqtt_node, orders_url
 from tests.waiting import wait_for
@@ -112,6 +114,28 @@ def test_a_client_that_wants_nothing_of_its_own_gets_what_others_send(node: Node
 
 
 @pytest.mark.requirement("R244")
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_bridge_of_mosquitto_gets_nothing_back_and_what_is_retained_as_it_was_published(
+    node: Node, qos: int
+) -> None:
+    """It was refused in words that it does not know, and tried the same again for ever."""
+    topic = f"bridged/{qos}"
+    with Raw(node.mqtt_url, V3) as bridge, Raw(node.mqtt_url) as other:
+        assert not bridge.connect(f"bridge-{qos}", is_bridge=True).code
+        assert not other.connect().code
+        assert bridge.subscribe(f"{topic}/#", qos=qos) == (qos,)
+        assert other.subscribe(topic) == (0,)
+        bridge.say(Publish(topic, b"own"))
+        (came,) = other.come(1)
+        assert (came.payload, came.retain) == (b"own", False)
+        other.say(Publish(topic, b"kept", qos, packet_id=qos, retain=True))
+        (came,) = bridge.come(1)
+        assert (came.payload, came.qos, came.retain) == (b"kept", qos, True)
+        other.say(Publish(topic, b"", retain=True))
+        (came,) = bridge.come(1)
+        assert (came.payload, came.retain) == (b"", True)
+
+
 def test_what_5_0_says_of_a_message_is_what_our_clients_read_and_the_other_way_round(node: Node) -> None:
     said = publish_properties(
         UserProperty=[("colour", "red"), ("size", "9")],

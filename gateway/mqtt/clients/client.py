@@ -20,7 +20,7 @@ from gateway.mqtt.clients import rules
 from gateway.mqtt.clients.connecting import UNKNOWN, acceptance, login_of, terms_of
 from gateway.mqtt.clients.publishing import Publishing
 from gateway.mqtt.clients.reasons import fitting, reason_of
-from gateway.mqtt.clients.subscribing import Subscribing
+from gateway.mqtt.clients.subscribing import Subscribing, as_bridge
 from gateway.mqtt.codec import errors, write
 from gateway.mqtt.codec.acknowledge import PubAck, PubComp, PubRec, PubRel, stored
 from gateway.mqtt.codec.connect import Connect, refusal
@@ -239,6 +239,8 @@ class Client:
 
     def _subscribe(self, packet: Subscribe | Unsubscribe, _now: float) -> bool:
         assert self._subscribing is not None
+        if self.terms.is_bridge and isinstance(packet, Subscribe):
+            packet = as_bridge(packet)
         return self._subscribing.take(packet)
 
     def _ping(self, _packet: PingReq, _now: float) -> None:

@@ -50,6 +50,7 @@ class Terms(msgspec.Struct, frozen=True):
         wants_reasons: whether it is told more than codes.
         is_clean: whether it wants a new session.
         wants_inbox: whether it is told which topic is for responses to it alone.
+        is_bridge: whether it is a bridge of 3.1.1.
     """
 
     version: int
@@ -63,6 +64,7 @@ class Terms(msgspec.Struct, frozen=True):
     wants_reasons: bool
     is_clean: bool
     wants_inbox: bool
+    is_bridge: bool = False
 
 
 #: A session expiry interval that says never (5.0 section 3.1.2.11.2).
@@ -92,6 +94,7 @@ def terms_of(connect: Connect, settings: Settings) -> Terms:
         wants_reasons=given.request_problem_information != 0,
         is_clean=connect.clean_start,
         wants_inbox=given.request_response_information == 1,
+        is_bridge=connect.is_bridge,
     )
 
 

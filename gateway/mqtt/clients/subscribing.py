@@ -399,6 +399,15 @@ class Subscribing:
         assert self.then is not None or not self._requests
 
 
+def as_bridge(packet: Subscribe) -> Subscribe:
+    """Give what a SUBSCRIBE of a bridge of 3.1.1 says in 5.0; what is shared is its own, too [MQTT-3.8.3-4]."""
+    asked = [
+        one if shared(one.filter) else msgspec.structs.replace(one, no_local=True, retain_as_published=True)
+        for one in packet.subscriptions
+    ]
+    return msgspec.structs.replace(packet, subscriptions=tuple(asked))
+
+
 def _always(filters: Iterable[str]) -> list[tuple[str, int]]:
     return [(one, wire.SUBSCRIBE_DELIVER_ALWAYS) for one in filters]
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 NAME: Final = "MQTT"
 #: The name and the version of 3.1, which we understand well enough to refuse it in its own words.
 OLD_NAME: Final = "MQIsdp"
+#: What a bridge of Mosquitto adds to the version: it wants RETAIN as it was published, and nothing back that it sends.
+#: If it is refused with the return code 1, it comes without, and gets its own messages.
+BRIDGE: Final = 0x80
+_BRIDGE_V3: Final = V3 | BRIDGE
 
 _RESERVED: Final = 0x01
 _CLEAN_START: Final = 0x02
@@ -48,6 +52,8 @@ class Connect(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     username: str | None = None
     password: bytes | None = None
     properties: Properties = NONE
+    #: Whether it is a bridge of 3.1.1, which says by its version what 5.0 has options of subscriptions for.
+    is_bridge: bool = False
 
 
 class ConnAck(msgspec.Struct, frozen=True, gc=False):
@@ -60,13 +66,14 @@ class ConnAck(msgspec.Struct, frozen=True, gc=False):
 
 def version_of(start: bytes) -> int:
     """Give the version that a CONNECT says in its first seven bytes; 0 if that is none of ours."""
-    is_ours = len(start) == 7 and start[:6] == fields.text(NAME) and start[6] in (V3, V5)
-    return start[6] if is_ours else 0
+    is_ours = len(start) == 7 and start[:6] == fields.text(NAME) and start[6] in (V3, V5, _BRIDGE_V3)
+    return start[6] & ~BRIDGE if is_ours else 0
 
 
 def read_connect(reader: Reader) -> Connect:
     """Read a CONNECT; the reader knows its version from then on. The fields have one order [MQTT-3.1.3-1]."""
-    version = reader.version = _read_version(reader)
+    said = _read_version(reader)
+    version = reader.version = said & ~BRIDGE
     flags = reader.byte()
     check_flags(flags, version)
     keep_alive = reader.two_bytes()
@@ -86,6 +93,7 @@ def read_connect(reader: Reader) -> Connect:
         username=username,
         password=password,
         properties=given,
+        is_bridge=said == _BRIDGE_V3,
     )
     check_client_id(connect)
     return connect
@@ -97,8 +105,8 @@ def _read_version(reader: Reader) -> int:
     version = reader.byte()
     if name not in (NAME, OLD_NAME):
         raise reader.broken(errors.PROTOCOL_NAME, repr(name[:20]))
-    if name == OLD_NAME or version not in (V3, V5):
-        answer = V5 if version > V5 else V3
+    if name == OLD_NAME or version not in (V3, V5, _BRIDGE_V3):
+        answer = V5 if V5 < version < BRIDGE else V3
         raise PacketError(errors.PROTOCOL_VERSION, f"{name} {version}", answer)
     return version
 
@@ -143,7 +151,7 @@ def write_connect(packet: Connect, version: int) -> bytes:
     properties.check_authentication(packet.properties, version)
     parts = [
         fields.text(NAME),
-        bytes([version, flags]),
+        bytes([version | BRIDGE if packet.is_bridge else version, flags]),
         fields.two_bytes(packet.keep_alive),
         properties.write(packet.properties, PacketType.CONNECT, version),
         fields.text(packet.client_id),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.mqtt.codec import packets, properties, publish
+from gateway.mqtt.codec.connect import Connect
 from gateway.mqtt.codec.kinds import V3, V5, PacketType, Sender
 from gateway.mqtt.codec.parser import Parser
 from gateway.mqtt.codec.properties import NONE, Properties
@@ -37,6 +38,15 @@ def test_each_packet_is_read_as_it_was_written(sender: Sender, version: int, dat
         else random_packets.packets_of(sender, version) | random_packets.first_of(sender, version)
     )
     assert read_one(packets.write(packet, version), sender, version) == packet
+
+
+def test_a_bridge_of_3_1_1_says_so_in_its_version() -> None:
+    sent = Connect(version=V3, client_id="b", is_bridge=True)
+    data = packets.write(sent, V3)
+    assert data[8] == 0x84
+    parser = Parser(Sender.CLIENT)
+    assert parser.feed(data) == [sent]
+    assert parser.version == V3
 
 
 @sides

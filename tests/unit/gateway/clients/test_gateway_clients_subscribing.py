@@ -121,6 +121,16 @@ def test_the_same_topic_filter_twice_in_a_packet_is_granted_twice_and_there_once
     assert not subscription.options.no_local
 
 
+def test_a_bridge_of_3_1_1_has_the_options_that_it_cannot_say_but_for_what_it_shares() -> None:
+    """Nobody else would get what it sends and is drawn for itself."""
+    talk = subscribed(Conversation(V3).here(is_bridge=True), "a", "$share/crew/b")
+    (subscription,) = talk.fanned_out
+    assert subscription.options == Subscription("a", 0, no_local=True, retain_as_published=True)
+    assert talk.client._subscribing is not None
+    (member,) = talk.client._subscribing.needing("#share/crew/b")
+    assert not member.options.no_local
+
+
 @BOTH
 def test_subscribing_again_replaces_the_subscription(version: int) -> None:
     """[MQTT-3.8.4-3]; 3.1.1 the same."""
