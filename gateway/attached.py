@@ -618,23 +618,24 @@ class Attached:
         self.wait_until = wait_until
         self._is_asking, self._own_round, self._rounds = False, None, 0
         self.unretired, self.window, self.is_full, self.is_ahead = 0, WINDOW_FIRST, False, True
-        pending, self._requests = self._requests, []
-        self._filters_waiting = 0
+        pending, self._requests, self._filters_waiting = self._requests, [], 0
         if self._guest.away(now):
             self._ask_again(pending, now)
         else:
             self.is_away, self.state = False, AttachState.OPEN
 
     def _ask_again(self, pending: list[_Request | _Operation], now: float) -> None:
-        """Line up what had no answer, except for what went with the carrier."""
+        """Line up what had no answer, except for what went with the carrier; answers have the order of asking."""
+        is_behind = False
         for request in pending:
             if isinstance(request, _Operation) and request.window is not None:
                 request.window.flow = 0  # the next router gives its number to another flow
             elif isinstance(request, _Operation):
                 self._line_up(request)
-            elif request.operation == wire.UNSUBSCRIBE:  # none of them is in force any more
+            elif request.operation == wire.UNSUBSCRIBE and not is_behind:  # none of them is in force any more
                 self._guest.answered([0] * len(request.filters), now)
             elif request.done is None:
+                is_behind = True
                 request.codes.clear()
                 self._ask(request)
 
@@ -686,8 +687,7 @@ class Attached:
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        waiting = sum(request.waiting for request in self._requests)
-        assert self._filters_waiting == waiting <= FILTERS_WAITING_MAX
+        assert self._filters_waiting == sum(one.waiting for one in self._requests) <= FILTERS_WAITING_MAX
         assert all(isinstance(one, _Operation) or not one.codes for one in self._requests[1:])
         assert self._requests or not self._is_asking or self.state is not AttachState.OPEN
         assert self._unacknowledged_bytes >= 0

@@ -483,6 +483,24 @@ def test_a_fault_in_what_is_due_of_one_client_ends_that_client_alone(
     assert world.find() is not broken
 
 
+def test_a_stream_begins_when_its_filters_are_in_force_also_if_another_ends_while_the_router_is_lost(
+    world: World,
+) -> None:
+    """It was told so by the answer to the other one, and never what the next router said of its own filters."""
+    client, told = world.opened(), list[AngariumError | None]()
+    client.subscribe(["a"], told.append)
+    world.gateway.settle()
+    client.subscribe(["#share/bad*/b"], told.append)
+    client.unsubscribe(["a"])
+    world.gateway.lines[-1].break_off()
+    assert told == [None], "the other one waits"
+    for _ in range(10):
+        world.node.now += BACKOFF_MAX_S / 10
+        world.gateway.settle()
+    assert client.state is ClientState.OPEN
+    assert [one and one.code for one in told] == [None, errors.INVALID_SHARE_NAME]
+
+
 def test_who_waits_when_the_process_ends_is_told_so_and_nobody_new_is_served(world: World) -> None:
     client = world.opened()
     codes: list[int] = []
