@@ -124,11 +124,14 @@ class Channel(Pair):
         """Give what `angarium link show` says of it."""
         own, far = self.relays
         session = self.sessions[FAR]
+        forwarders = [forwarder for side in self.forwarders for forwarder in side]
+        is_whole = self.state is State.UP and all(forwarder.producer for forwarder in forwarders)
+        error = None if is_whole else self.error
         return {
             "vpn": self.vpn,
             "state": self.state.value,
-            "error": "" if self.error is None or self.state is State.UP else str(self.error),
-            "code": 0 if self.error is None or self.state is State.UP else self.error.code,
+            "error": "" if error is None else str(error),
+            "code": 0 if error is None else error.code,
             "lag_ms": None if session is None else session.lag_ms(now),
             "attempts": self._attempts,
             "relayed_out": own.messages if own is not None else 0,
@@ -139,7 +142,7 @@ class Channel(Pair):
             "untold_out": own.untold if own is not None else 0,
             "discarded": sum(relay.discarded for relay in self.relays if relay is not None),
             "refused": {str(code): count for code, count in sorted(self.refused.items())},
-            "queues": [forwarder.describe() for side in self.forwarders for forwarder in side],
+            "queues": [forwarder.describe() for forwarder in forwarders],
         }
 
 

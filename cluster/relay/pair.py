@@ -336,6 +336,8 @@ class Pair(ABC):
 
     def _not_opened(self, error: AngariumError, now: float) -> None:
         """A flow or a producer was refused, because a process is being replaced for instance: ask again."""
+        if self.error is not None and self.error.code == error.code:  # it does not pass in a moment
+            self._tell_once(error, now)
         self.error = error
         self._open_at = now + OPEN_AGAIN_S
 

@@ -130,7 +130,8 @@ def describe(link: Row, overview: Row, process: Row | None, node: str) -> Row:
     vpns = [{**channels.pop(row["vpn"], {}), **row} for row in mine]
     failed = [channel for channel in channels.values() if channel["error"]]
     refusals = [] if up else [row for row in overview.get("refusals", ()) if row["node"] == link["name"]]
-    reason = next(iter([*failed, *refusals]), {"error": "", "code": 0})
+    partly = [row for row in vpns if row.get("error")]  # joined, and one of its queues is not carried
+    reason = next(iter([*failed, *partly, *refusals]), {"error": "", "code": 0})
     lags = [row["lag_ms"] for row in vpns if row.get("lag_ms") is not None]
     state = "up" if up and not failed and len(up) == len(mine) else "synchronising" if mine else "down"
     if mine and failed:

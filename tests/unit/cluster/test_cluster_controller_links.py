@@ -131,6 +131,9 @@ def test_states() -> None:
     assert state(row(), row(synchronised=False)) == "synchronising"
     assert state(row(), process=failed) == "degraded"
     assert state(enabled=False) == "disabled"
+    partly = {"channels": [{"vpn": "default", "error": "error 50319: full", "code": 50319, "state": "up"}]}
+    shown = describe({"name": "b", "enabled": True, "initiator": "lexical"}, {"links": [row()]}, partly, "m")
+    assert (shown["state"], shown["error"], shown["code"]) == ("up", "error 50319: full", 50319)
     shown = describe({"name": "b", "enabled": True, "initiator": "lexical"}, {}, failed, "m")
     assert (shown["error"], shown["code"]) == ("error 40309: no", 40309)
 

@@ -260,6 +260,35 @@ def pings(bench: Bench) -> list[int]:
     return [wire.unpack(one[1])[0] for one in frames if one[0] == wire.PING]
 
 
+def answer_all(bench: Bench, side: int, producers: int = 0) -> None:
+    """Have a router give every flow, and every producer, or refuse these with a code."""
+    session = bench.channel.sessions[side]
+    assert session is not None
+    while asked := requests(session):
+        for number, operation, _ in asked:
+            if operation == "producer.open" and producers:
+                bench.receive(side, wire.ANSWER, [number, producers, "in Message VPN default"])
+            else:
+                given = {"flow": number, "endpoint_id": number, "producer": number}
+                bench.receive(side, wire.ANSWER, [number, 0, given])
+
+
+def test_a_producer_that_is_refused_is_told_and_shown_until_it_is_opened() -> None:
+    """Direct messages cross, and guaranteed ones wait for as long as the other router has no place for one."""
+    bench = opened()
+    for _ in range(2):
+        answer_all(bench, OWN)
+        answer_all(bench, FAR, producers=errors.TOO_MANY_FLOWS)
+        shown = bench.channel.describe(bench.now)
+        assert (shown["state"], shown["code"]) == ("up", errors.TOO_MANY_FLOWS)
+        bench.wait(1.0)
+    assert [event["code"] for event in bench.events] == [errors.TOO_MANY_FLOWS]
+    for side in (FAR, OWN):
+        answer_all(bench, side)
+    shown = bench.channel.describe(bench.now)
+    assert (shown["state"], shown["code"], shown["error"]) == ("up", 0, "")
+
+
 def test_the_lag_of_a_link_is_how_long_the_far_router_takes_to_answer() -> None:
     bench = opened()
     shown = bench.channel.describe(bench.now)
