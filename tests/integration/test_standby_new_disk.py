@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -95,6 +98,30 @@ def test_a_host_with_a_damaged_spool_takes_nothing_over_from_one_that_has_everyt
             alpha.kill()
             beta.wait(acts_with(["beta"]), "the standby, which has everything by now")
             beta.wait_ready()
+            assert "kept" in beta.run("consume", "q", "--count", "1", "--idle-timeout", "10")
+
+
+@pytest.mark.long
+@pytest.mark.requirement("R264")
+@pytest.mark.timeout(300)
+def test_a_primary_with_a_damaged_spool_hands_over_and_gets_a_copy(tmp_path: Path) -> None:
+    with LeaseServer() as server:
+        store = f'store = "kubernetes"\nendpoints = ["{server.url}"]\nnamespace = "n"'
+        with pair_of(tmp_path, store) as (alpha, beta):
+            alpha.up()
+            alpha.wait(acts_with(["alpha"]), "the first primary")
+            beta.up()
+            alpha.wait(acts_with(BOTH), "the primary, with its standby")
+            alpha.run("queue", "create", "q")
+            alpha.run("pub", "q", "kept", "--queue")
+            rows = json.loads(alpha.run("status", "--json"))["processes"]
+            os.kill(next(row["pid"] for row in rows if row["role"] == "worker"), signal.SIGKILL)
+            spool = alpha.data / "spool" / "0" / DATA_FILE
+            with spool.open("r+b") as file:
+                file.write(b"?" * spool.stat().st_size)
+            alpha.wait_log("Spool Damaged")
+            alpha.run("standby", "switch")
+            beta.wait(acts_with(BOTH), "the other host, with this one as its standby")
             assert "kept" in beta.run("consume", "q", "--count", "1", "--idle-timeout", "10")
 
 
