@@ -198,8 +198,9 @@ class Router:
             retry=self.rounds.retry,
         )
         check, unadmitted = self.subscriptions.check, self.publishing.spooling.unadmitted
+        crowds = self.dispatcher.crowds
         self.retained = Retained(
-            self.endpoints, consumers.questions, self.rounds, self.interest, check, unadmitted
+            self.endpoints, consumers.questions, self.rounds, self.interest, crowds, check, unadmitted
         )
         self.requests.register("retained.read", ReadArguments, self.retained.read)
         self.subscriptions.may_be_retained = self.retained.may_be

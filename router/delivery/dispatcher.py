@@ -128,13 +128,13 @@ class Dispatcher:
 
     def deliver(self, a_round: Round[Session], now: float) -> None:
         """Give a round to everybody it is for; if these are very many, to some at a time."""
-        plain = a_round.plain
+        plain, crowds = a_round.plain, self.crowds
         if (
-            self._interest.memberships > self.crowds.members_min
+            self._interest.memberships > crowds.members_min
             and a_round.pieces is None
-            and self.crowds.is_for_many(a_round)
+            and (crowds.is_for_many(a_round) or (crowds.lines and crowds.has_to_wait(a_round)))
         ):
-            self.crowds.take(a_round)
+            crowds.take(a_round)
             return
         if not a_round.choice and len(plain) == 1:
             only = plain[0]

@@ -78,7 +78,7 @@ class FanOut:
         #: A round for more sessions leaves for some of them at a time.
         self._crowd_min = int(_CROWD_STEPS * step_us / SEND_WORK)
         self.crowds = crowds
-        crowds.members_min = self._crowd_min
+        crowds.limit(self._crowd_min)
         crowds.is_for_many, crowds.at_once = self._is_for_many, self._at_once
         self._count = interest.count
         self._eliding = eliding
@@ -99,26 +99,19 @@ class FanOut:
         return work if len(plain) <= 1 else work + SET_WORK * len(plain) + JOIN_WORK * sessions
 
     def _is_for_many(self, a_round: Round[Session]) -> bool:
-        """Tell whether a round goes to more sessions than a step has time for, and may be cut by them.
-
-        Not one that is retained: of two, all get last the one that is kept. It is asked of most rounds, and is quick.
-        """
+        """Tell whether a round goes to more sessions than a step has time for; asked of most rounds, and quick."""
         plain = a_round.plain
-        return (
-            len(plain) <= _CROWD_SETS_MAX
-            and self._sessions(plain) > self._crowd_min
-            and not (a_round.endpoints and any(one.classes & wire.CLASS_RETAIN for one in plain))
-        )
+        return len(plain) <= _CROWD_SETS_MAX and self._sessions(plain) > self._crowd_min
 
     def _at_once(self, a_round: Round[Session]) -> int:
         """Give how many sessions get a round for very many in one step."""
-        self.cut_rounds += 1
+        self.cut_rounds += self._is_for_many(a_round)
         return max(int(_CROWD_STEPS * self.step_us / self._send_work(a_round)), 1)
 
     def _send_work(self, a_round: Round[Session]) -> float:
         """Give what it costs to send a round to one session."""
         elided = sum([self.of_elided(one) * one.rows for one in a_round.plain])
-        return SEND_WORK + elided / self._sessions(a_round.plain)
+        return SEND_WORK + elided / (self._sessions(a_round.plain) or 1)
 
     def _sessions(self, plain: Sequence[PlainResult[Session]]) -> int:
         """Give about how many sessions rows go to, those of several sets for each."""

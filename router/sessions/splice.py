@@ -7,8 +7,8 @@ be retained behind a newer round of its topic, which its client has got and take
 which a filter is new on this happens to rounds that are under way, for its client reads only when it is subscribed.
 
 What has come live before the first page its client leaves out by itself. What is in the pages, too, and still waits for
-the session then, the node leaves out: when the first page is there the topics of such messages are noted. Those of
-later ones are behind the position up to which pages go.
+the session then, or is on its way to very many, the node leaves out: when the first page is there the topics of such
+messages are noted. Those of later ones are behind the position up to which pages go.
 
 No I/O, no clock.
 """
@@ -66,14 +66,17 @@ class Splice:
             if not self.is_overrun and matches(self.pattern, topic):
                 self.noted[topic] = None
 
-    def look(self) -> bool:
-        """See which rounds have retired; tells whether all have."""
+    def look(self, is_served: Callable[[Any, int], bool]) -> bool:
+        """See which rounds have retired; tells whether all have.
+
+        Who reads waits until all have got them, too: `is_served` tells whether some have yet to.
+        """
         if self.ahead is None:
             return False
         self.ahead = {
             one: number
             for one, number in self.ahead.items()
-            if one.open_rounds and one.retired_round < number
+            if (one.open_rounds and one.retired_round < number) or (self.pattern and is_served(one, number))
         }
         return not self.ahead
 

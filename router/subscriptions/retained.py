@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from angarium.errors import AngariumError
     from angarium.topic import Filter as ParsedFilter
     from router.asking.requests import Answer
+    from router.delivery.crowds import Crowds
     from router.flows.lane_questions import LaneQuestions
     from router.guaranteed.endpoints import Endpoints, LaneUsage
     from router.matching.rounds import Rounds
@@ -85,11 +86,12 @@ class _Reading:
         self.splice = splice
         self.answer = answer
 
-    def give(self, value: list[Any], batch: bytes) -> None:
+    def give(self, value: list[Any], batch: bytes, crowds: Crowds) -> None:
         """Answer with what the lane gave, without what comes live."""
         splice, session = self.splice, self.session
         if splice is not None and splice.noted is None:
-            splice.note(() if self.wish.queued else _waiting_topics(session))
+            waiting = chain(_waiting_topics(session), crowds.topics_for(session))
+            splice.note(() if self.wish.queued else waiting)
         if splice is not None and splice.is_overrun:
             self.answer.refuse(error_for(errors.HOME_NOT_READY, "too much waits for this client"))
             return
@@ -124,6 +126,7 @@ class Retained:
         questions: LaneQuestions,
         rounds: Rounds,
         interest: Interest[Session],
+        crowds: Crowds,
         check: Callable[[Session, ParsedFilter], None],
         unadmitted: Callable[[], Iterable[Round[Session]]],
     ) -> None:
@@ -132,6 +135,7 @@ class Retained:
         self._questions = questions
         self._rounds = rounds
         self._interest = interest
+        self._crowds = crowds
         self._check = check
         self._unadmitted = unadmitted
         #: Those that wait for rounds, with what of these waits before endpoints. Who was looked at is last.
@@ -246,14 +250,15 @@ class Retained:
         wish, vpn = reading.wish, reading.session.vpn.name
         endpoint = self._endpoints.find(vpn, QUEUE, wire.RETAINED_QUEUE)
         if endpoint is None:
-            reading.give([0, None], wire.array_head(0))
+            reading.give([0, None], wire.array_head(0), self._crowds)
             return
 
         def done(page: Any, error: AngariumError | None, _now: float) -> None:
             if error is not None:
                 reading.answer.refuse(error)
             else:
-                reading.give(*page)
+                value, batch = page
+                reading.give(value, batch, self._crowds)
 
         verb = ReadRetained(reading.pattern, wish.after, wish.upto, PAGE_BYTES)
         self._questions.ask(endpoint, endpoint.lanes[0], verb, done, now)
@@ -273,7 +278,7 @@ class Retained:
             left -= 1 + len(splice.ahead or ()) + len(rounds)
             self.waiting.move_to_end(splice)
             rounds[:] = [one for one in rounds if id(one) in unadmitted]
-            if splice.look() and not rounds:
+            if splice.look(self._crowds.is_served) and not rounds:
                 self._end_wait(splice, None)
             elif now >= splice.until:
                 self._end_wait(splice, error_for(errors.HOME_NOT_READY, "what was under way still is"))

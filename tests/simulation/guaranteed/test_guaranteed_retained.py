@@ -8,6 +8,7 @@ import pytest
 
 from angarium import wire
 from node.endpoints.retained import Retained as Index
+from router.delivery.crowds import Crowd, Crowds
 from router.sessions.splice import Splice
 from tests.simulation.guaranteed.mutations import is_found
 from tests.simulation.guaranteed.retained_records import Got, Pages, Reading
@@ -15,6 +16,8 @@ from tests.simulation.guaranteed.written import Written, place_of
 from tests.simulation.written_history import END
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from tests.simulation.guaranteed.records import Publication
 
 pytestmark = pytest.mark.requirement("R248", "R249")
@@ -190,6 +193,22 @@ def test_an_older_message_without_payload_is_no_reason_to_go() -> None:
 def test_a_reading_that_does_not_note_what_comes_live_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Splice, "note", lambda self, topics: None)
     assert is_found("retained-twice", "retained-order", first=17)
+
+
+@pytest.mark.slow
+def test_a_router_that_gives_the_newest_to_very_many_first_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So routers with short steps have some that are retained on their way at the same time."""
+    serve_first = Crowds._serve_first
+
+    def serve_last(self: Crowds, line: deque[Crowd], now: float) -> None:
+        line.reverse()
+        serve_first(self, line, now)
+        line.reverse()
+
+    monkeypatch.setattr(Crowds, "_serve_first", serve_last)
+    assert is_found("retained-order", first=20)
 
 
 @pytest.mark.slow

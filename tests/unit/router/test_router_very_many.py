@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import wire
-from tests.unit.router.publish_rig import Publisher, PublishNode
+from tests.unit.router.publish_rig import Publisher, PublishNode, ask
 from tests.unit.router.wired_gateway import IDENTITY, FakeGateway
+from tests.unit.router.wired_mesh import CLUSTER, SECRET, identity_of, link_object
 from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.requirement("R278")
 STEP_US = 310
 AT_ONCE = 62
 MANY = 100
+KEPT = wire.MODE_PERSISTENT | wire.FLAG_RETAIN
 
 
 @pytest.fixture
@@ -225,11 +227,223 @@ def test_what_a_gateway_publishes_leaves_for_some_at_a_time() -> None:
     node.validate()
 
 
-@pytest.mark.requirement("R118")
-def test_what_is_retained_all_get_in_one_step(node: PublishNode) -> None:
+@pytest.fixture
+def retaining(node: PublishNode) -> PublishNode:
+    node.queue(wire.RETAINED_QUEUE, max_spool_usage_mb=10)
+    return node
+
+
+def kept(node: PublishNode, topic: str = "a") -> bytes:
+    """Give what is retained of a topic."""
+    return [row.payload for row in node.stored(wire.RETAINED_QUEUE) if row.topic == topic][-1]
+
+
+def answered(client: FakeClient, number: int) -> dict[str, bytes] | None:
+    """Give what a client has read, if it was answered."""
+    for frames in client.received:
+        if frames[0] == wire.ANSWER and (answer := wire.unpack(frames[1]))[0] == number:
+            assert answer[1] == 0, answer
+            rows = wire.unpack(frames[2])
+            return {row[wire.ROW_TOPIC]: row[wire.ROW_PAYLOAD] for row in rows}
+    return None
+
+
+@pytest.mark.requirement("R248")
+class TestRetained:
     """Of two messages on one topic the one is kept that all get last, whoever published them."""
-    node.change_vpn(max_retained_mb=1)
-    node.queue(wire.RETAINED_QUEUE)
-    listeners, publisher = listen(node, "a"), node.publisher()
-    publisher.publish(("a", b"x", wire.MODE_PERSISTENT | wire.FLAG_RETAIN))
-    assert [client.payloads() for client in listeners] == [[b"x"]] * MANY
+
+    @pytest.mark.slow
+    def test_no_step_is_longer_for_ten_thousand(self, make_publish_node: Any) -> None:
+        node = make_publish_node(max_connections=10_001)
+        node.queue(wire.RETAINED_QUEUE, max_spool_usage_mb=10)
+        node.change_profile(max_connection_count_per_client_username=10_001)
+        publisher, egress = node.publisher(), node.router.egress
+        listen(node, "a", count=10_000)
+
+        def steps_of(flags: int) -> list[int]:
+            before = egress.sent_messages
+            publisher.publish(("a", b"x", flags))
+            sent = [egress.sent_messages - before]
+            while node.router.rounds.turns:
+                before = egress.sent_messages
+                node.router.tick(node.now)
+                node.settle()
+                sent.append(egress.sent_messages - before)
+            return sent
+
+        assert steps_of(KEPT) == steps_of(wire.MODE_PERSISTENT) == [0] + [600] * 16 + [400]
+
+    @pytest.mark.parametrize("flags", [wire.FLAG_RETAIN, KEPT])
+    def test_all_get_last_the_one_of_two_publishers_that_is_kept(
+        self, retaining: PublishNode, flags: int
+    ) -> None:
+        """The second begins with those whom the first has not reached yet."""
+        first, second = retaining.publisher("first"), retaining.publisher("second")
+        listeners = listen(retaining, "a")
+        for client in listeners[50:]:
+            client.subscribe("b")
+        publish(first, ("a", b"1", flags))
+        publish(second, ("b", b"of b", 0), ("a", b"2", flags))
+        publish(first, ("a", b"3", KEPT))
+        publish(second, ("a", b"4", wire.FLAG_RETAIN))
+        got = finish(retaining, listeners)
+        assert got[:50] == [[b"1", b"2", b"3", b"4"]] * 50
+        assert got[50:] == [[b"1", b"of b", b"2", b"3", b"4"]] * 50
+        assert kept(retaining) == b"4"
+
+    def test_one_for_few_waits_behind_those_for_many(self, retaining: PublishNode) -> None:
+        listeners = listen(retaining, "a")
+        retaining.client().publish(("a", b"1", wire.FLAG_RETAIN))
+        for client in listeners[: MANY - 10]:
+            client.unsubscribe("a")
+        last = listeners[-10:]
+        retaining.client().publish(("a", b"2", wire.FLAG_RETAIN))
+        assert not any(client.payloads() for client in last)
+        assert finish(retaining, last) == [[b"1", b"2"]] * 10
+        assert kept(retaining) == b"2"
+        assert not retaining.router.dispatcher.crowds.lines
+        retaining.client().publish(("a", b"3", wire.FLAG_RETAIN))
+        assert [client.payloads() for client in last] == [[b"3"]] * 10, "at once again"
+
+    def test_one_that_nobody_is_left_for_holds_up_none(self, retaining: PublishNode) -> None:
+        """Who was subscribed when its set was used last is gone when its worker answers."""
+        listen(retaining, "c/d")
+        listeners, publisher = listen(retaining, "a", "*"), retaining.client()
+        publisher.publish(("a", b"1", wire.FLAG_RETAIN))
+        assert finish(retaining, listeners) == [[b"1"]] * MANY
+        retaining.pause(0)
+        publisher.publish(("a", b"2", wire.FLAG_RETAIN))
+        for client in listeners:
+            retaining.router.unreachable(client.routing_id, 0, retaining.now, blocked=False)
+        while retaining.router.subscriptions.is_busy:
+            retaining.router.subscriptions.tick(retaining.now)
+        retaining.unpause(0)
+        assert retaining.router.dispatcher.crowds.lines
+        assert finish(retaining, listeners) == [[]] * MANY
+        assert not retaining.router.dispatcher.crowds.lines
+        assert kept(retaining) == b"2"
+
+    def test_what_is_not_retained_waits_for_none_of_it(self, retaining: PublishNode) -> None:
+        listeners, other = listen(retaining, "a"), retaining.client()
+        other.subscribe("b")
+        retaining.client().publish(("a", b"1", wire.FLAG_RETAIN))
+        retaining.client().publish(("b", b"2", 0))
+        assert other.payloads() == [b"2"]
+        assert finish(retaining, listeners) == [[b"1"]] * MANY
+
+    def test_nor_does_another_message_vpn(self, make_publish_node: Any) -> None:
+        rows = snapshot(("vpn", "", "other", {}), ("username", "other", "default", {}))
+        node: PublishNode = make_publish_node(1, rows, delivery_step_us=STEP_US)
+        node.queue(wire.RETAINED_QUEUE, max_spool_usage_mb=10)
+        node.queue(wire.RETAINED_QUEUE, max_spool_usage_mb=10, vpn="other")
+        listeners, other = listen(node, "a"), node.client(vpn="other")
+        other.subscribe("a")
+        node.client().publish(("a", b"1", wire.FLAG_RETAIN))
+        node.client(vpn="other").publish(("a", b"2", wire.FLAG_RETAIN))
+        assert other.payloads() == [b"2"]
+        assert finish(node, listeners) == [[b"1"]] * MANY
+
+    def test_no_turn_is_lost_with_waiting(self, retaining: PublishNode) -> None:
+        listeners = listen(retaining, "a")
+        for number in range(10):
+            retaining.client().publish(("a", b"%d" % number, wire.FLAG_RETAIN))
+        sent = [sum(map(bool, step)) for step in steps(retaining, listeners)]
+        assert [some for some in sent if some] == [AT_ONCE, MANY - AT_ONCE] * 10
+        assert len(sent) <= 30, "and one more for each publisher, who hears that all have it"
+
+    def test_publishers_hear_of_it_when_the_last_one_has_it(self, retaining: PublishNode) -> None:
+        listeners, publishers = listen(retaining, "a"), [retaining.client() for _ in range(3)]
+        for client in publishers:
+            client.publish(("a", b"x", wire.FLAG_RETAIN), flush=True)
+        for _ in steps(retaining, []):
+            got = min(len([one for one in client.received if one[0] == wire.DELIVER]) for client in listeners)
+            assert all(client.retired() <= (place < got) for place, client in enumerate(publishers))
+        assert [client.retired() for client in publishers] == [1, 1, 1]
+
+    def test_who_leaves_meanwhile_gets_nothing_and_who_published_may(self, retaining: PublishNode) -> None:
+        listeners, publishers = listen(retaining, "a"), [retaining.client() for _ in range(3)]
+        for number, client in enumerate(publishers):
+            client.publish(("a", b"%d" % number, wire.FLAG_RETAIN))
+        retaining.router.unreachable(publishers[0].routing_id, 0, retaining.now, blocked=False)
+        publishers[1].send(wire.BYE, [])
+        next(steps(retaining, []))
+        retaining.router.unreachable(listeners[99].routing_id, 0, retaining.now, blocked=False)
+        listeners[98].unsubscribe("a")
+        assert publishers[1].closed_with() is None
+        assert finish(retaining, listeners[:98]) == [[b"0", b"1", b"2"]] * 98
+        assert not listeners[98].payloads()
+        assert publishers[1].closed_with() == 0
+        assert kept(retaining) == b"2"
+
+    def test_who_reads_meanwhile_gets_no_older_one_behind_a_newer_one(self, retaining: PublishNode) -> None:
+        """It has a subscription to the topic, and begins another one with what is retained: each comes once."""
+        listeners, publishers = listen(retaining, "a"), [retaining.client() for _ in range(3)]
+        reader = listeners[-1]
+        for number in (0, 1):
+            publishers[number].publish(("a", b"%d" % number, wire.FLAG_RETAIN))
+        next(steps(retaining, []))
+        reader.subscribe("*")
+        number = ask(reader, "retained.read", filter="*", live=1)
+        publishers[2].publish(("a", b"2", wire.FLAG_RETAIN), ("b", b"of b", wire.FLAG_RETAIN))
+        for _ in range(20):
+            retaining.now += 0.01
+            retaining.router.tick(retaining.now)
+            retaining.settle()
+            if (found := answered(reader, number)) is not None:
+                break
+        assert reader.payloads() == [b"0", b"1"]
+        assert found == {}, "what has yet to come would be the newer one in it"
+        for _ in steps(retaining, []):
+            pass
+        assert reader.payloads() == [b"2", b"of b"]
+
+    def test_who_subscribes_meanwhile_reads_the_one_that_is_kept(self, retaining: PublishNode) -> None:
+        listeners, publisher = listen(retaining, "a"), retaining.client()
+        publisher.publish(("a", b"1", wire.FLAG_RETAIN))
+        next(steps(retaining, []))
+        late = retaining.client()
+        late.subscribe("a")
+        number = ask(late, "retained.read", filter="a", live=1)
+        retaining.client().publish(("a", b"2", wire.FLAG_RETAIN))
+        retaining.advance(0.1)
+        assert (answered(late, number), late.payloads()) == ({"a": b"2"}, [b"2"]), (
+            "it leaves out what came before"
+        )
+        assert [client.payloads() for client in listeners] == [[b"1", b"2"]] * MANY
+
+    def test_who_gets_nothing_of_its_own_reads_it(self, retaining: PublishNode) -> None:
+        listen(retaining, "a")
+        own = retaining.client(no_local=True)
+        own.subscribe("a")
+        retaining.client().publish(("a", b"1", wire.FLAG_RETAIN))
+        number = ask(own, "retained.read", filter="a", live=1)
+        own.publish(("a", b"2", wire.FLAG_RETAIN))
+        for _ in range(20):
+            retaining.now += 0.01
+            retaining.router.tick(retaining.now)
+            retaining.settle()
+        assert (answered(own, number), own.payloads()) == ({"a": b"2"}, [b"1"])
+
+    def test_what_a_neighbour_brought_that_is_gone_comes_before_what_it_brings_then(self) -> None:
+        rows = snapshot(link_object("x"))
+        node = PublishNode(1, rows, name="n", identity=identity_of("n"), delivery_step_us=STEP_US)
+        node.queue(wire.RETAINED_QUEUE, max_spool_usage_mb=10)
+        listeners = listen(node, "a")
+        for number in range(2):
+            neighbour = node.connection("10.0.0.1")
+            link = {"node": "x", "node_id": "id-x", "cluster": CLUSTER, "incarnation": 1}
+            neighbour.hello(username=wire.LINK_USERNAME, password=SECRET, link=link)
+            neighbour.publish(("a", b"%d" % (2 * number), 0 if number else wire.FLAG_RETAIN))
+            node.router.unreachable(neighbour.routing_id, 0, node.now, blocked=False)
+        assert finish(node, listeners) == [[b"0", b"2"]] * MANY
+        assert kept(node) == b"0"
+
+
+def publish(publisher: Publisher, *rows: tuple[str, bytes, int]) -> None:
+    """Publish a round, a guaranteed one if its last message is."""
+    if rows[-1][2] & wire.FLAG_MODE:
+        publisher.publish(
+            *[(topic, payload, flags or wire.MODE_PERSISTENT) for topic, payload, flags in rows]
+        )
+    else:
+        publisher.client.publish(*rows)
