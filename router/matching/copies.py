@@ -6,6 +6,7 @@ subscription, too, that began after the round was matched, and reads what is ret
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -98,8 +99,9 @@ def _add(a_round: Round[Any], a_filter: Filter[Any], late: dict[int, list[Any]])
 
 
 def _retained(a_round: Round[Any]) -> dict[int, list[Any]]:
-    """Give what endpoints are to get of a round and is retained, by index."""
-    rows = (row for result in a_round.endpoints for row in wire.unpack(result.batch))
+    """Give what endpoints are to get of a round and is retained, by rising indices."""
+    rows = [row for result in a_round.endpoints for row in wire.unpack(result.batch)]
+    rows.sort(key=itemgetter(wire.ROW_INDEX))
     return {
         row[wire.ROW_INDEX]: row
         for row in rows

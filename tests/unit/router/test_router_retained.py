@@ -188,6 +188,17 @@ class TestSplice:
         came = client.payloads()
         assert (answer[2], came) == ({FREE: b"2"}, [b"2"])
 
+    def test_such_a_round_comes_in_its_order_whatever_endpoints_take_of_it(
+        self, retaining: PublishNode, publisher: Publisher
+    ) -> None:
+        retaining.queue("q", OTHERS[0])
+        client = retaining.client()
+        rows = [(FREE, b"1"), (OTHERS[0], b"2"), (FREE, b"3"), (OTHERS[0], b"4"), (HELD, b"holds the round")]
+        publish_held(retaining, publisher, *rows)
+        client.send(wire.SUBSCRIBE, [1, [["*", 0]], None])
+        release(retaining)
+        assert client.payloads() == [payload for _, payload in rows]
+
     def test_it_waits_for_rounds_that_cannot_be_judged_before_all_homes_have_counted(
         self, retaining: PublishNode, publisher: Publisher
     ) -> None:
