@@ -11,6 +11,7 @@ import pytest
 
 import angarium.spark
 from angarium import Message, blocking, errors
+from angarium.pipeline.dataset import files
 from angarium.pipeline.report.figures import collect_figures
 from angarium.pipeline.report.job import ReportOptions, report_on
 from angarium.pipeline.report.live import LiveOptions, LiveReport, follow
@@ -111,6 +112,19 @@ def test_what_is_behind_the_watermark_is_what_its_window_lacks(spark: SparkSessi
     step(live, frame(spark, rows([1], at_s=240)), 0)
     found, behind = step(live, frame(spark, rows([2], at_s=130) + rows([3], at_s=50)), 1)
     assert (found.windows, behind) == ({240: 1, 120: 1, -1: 1}, 1)
+
+
+def test_a_batch_is_on_disk_before_spark_is_told_that_it_is_done(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then its messages are deleted at the node; and a file that a power cut left empty is read as no figures."""
+    synced: set[Path] = set()
+    monkeypatch.setattr(files, "_sync", synced.add)
+    with live_report(spark, tmp_path).step(frame(spark, rows([1, 2, 3])), 0):
+        made = set((tmp_path / "report" / "0").rglob("*.parquet"))
+        folders = {folder for path in made for folder in list(path.parents)[:3]}
+        assert {path.parent.name for path in made} == {"cells", "causes", "ledgers", "meta"}
+        assert synced >= made | folders | {tmp_path}
 
 
 def test_a_report_goes_on_with_windows_of_its_own_width_only(spark: SparkSession, tmp_path: Path) -> None:

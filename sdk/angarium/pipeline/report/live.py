@@ -2,7 +2,9 @@
 
 After each batch the state of the report is written again, under the number of the batch: cells, causes, and a ledger of
 each publisher. A batch that Spark runs again after a death starts from the state before it, so each message counts
-once. The state is bounded by topics and clients times `windows_kept` windows, and by publishers, not by messages:
+once. The state is on disk before Spark is told that the batch is done, as its messages are deleted at the node then:
+Spark passes over a file that a power cut left empty, and says nothing. It is bounded by topics and clients times
+`windows_kept` windows, and by publishers, not by messages:
 
 - A window is **open** until the watermark has passed its end. The watermark is the latest spooled time of all batches
   before, less `watermark_s`. A message whose window is not open any more is counted (`behind_watermark`) and belongs to
@@ -26,7 +28,7 @@ import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - the name that every reader of Spark code expects
 
 from angarium import errors
-from angarium.pipeline.dataset.files import literal
+from angarium.pipeline.dataset.files import files_of, literal, walk
 from angarium.pipeline.report.cells import cells, merged, window_start
 from angarium.pipeline.report.facts import facts
 from angarium.pipeline.report.figures import WINDOWS_SHOWN, Tables, causes_of
@@ -126,6 +128,8 @@ _COUNTS: Final = (
 #: The width of windows is NULL where a version of ours wrote that did not keep it.
 _META: Final = "spooled_max_ms bigint, behind bigint, window_s bigint"
 _PARTS: Final = ("cells", "causes", "ledgers")
+#: The directory of the states, in that of the report.
+_STATES: Final = "report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +165,7 @@ class LiveReport:
         self._options = options
         self._window_s = options.window_s or WINDOW_S
         self._live = live
+        self._files = files_of(spark, live.checkpoint)
         #: Of the newest batch; after a start it is read.
         self._state = _NOTHING
         #: Whether a batch is being taken in or shown: a query that is stopped then does that batch again.
@@ -238,6 +243,7 @@ class LiveReport:
         written = {name: self._written(part, batch, name) for name, part in parts.items()}
         meta = self._spark.createDataFrame([(latest_ms, behind, self._window_s)], _META)
         self._written(meta, batch, "meta")
+        self._files.sync(entry.path for entry in walk(self._files, f"{_STATES}/{batch}"))
         return _State(batch, written, latest_ms, behind)
 
     def _written(self, part: DataFrame, batch: int, name: str) -> DataFrame:
@@ -270,15 +276,12 @@ class LiveReport:
         return merged(every, start, "topic", "client")
 
     def _place(self, batch: int, part: str) -> str:
-        return f"{self._live.checkpoint.rstrip('/')}/report/{batch}/{part}"
+        return f"{self._live.checkpoint.rstrip('/')}/{_STATES}/{batch}/{part}"
 
     def _forget(self, batch: int) -> None:
         """Remove a state that no batch can start from any more."""
-        if batch < 0:
-            return
-        hadoop = cast("Any", self._spark)
-        path = hadoop._jvm.org.apache.hadoop.fs.Path(self._place(batch, ""))
-        path.getFileSystem(hadoop._jsc.hadoopConfiguration()).delete(path, True)  # noqa: FBT003 - Hadoop's signature
+        if batch >= 0:
+            self._files.remove(f"{_STATES}/{batch}")
 
 
 def _summed(new: DataFrame, before: DataFrame | None) -> DataFrame:
