@@ -17,6 +17,7 @@ from angarium.pipeline.report.job import ReportOptions, report_on
 from angarium.pipeline.report.live import LiveOptions, LiveReport, follow
 from angarium.spark.schema import schema
 from cluster.commands.cli import run
+from cluster.commands.pipeline import report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -221,6 +222,23 @@ def test_a_queue_of_a_node_is_looked_through(
     topics = {row["topic"]: row["messages"] for row in told["topics"]["rows"]}
     assert topics == {"looked/0": 50, "looked/1": 49}
     assert told["sequences"]["totals"]["missing"] == 1
+
+
+def test_a_second_run_of_the_same_report_is_refused(
+    spark: SparkSession,
+    node: Node,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It would take the queue from the first one, and both would write the state of one batch."""
+    monkeypatch.setattr(report, "_wait", lambda query, *_: query.stop())
+    with blocking.connect(node.url) as client:
+        client.create_queue("followed")
+    wanted = ["--queue", "followed", "--follow", "--consume", "--checkpoint", str(tmp_path)]
+    with files.LocalFiles(tmp_path).hold("running"):
+        assert run(["pipeline", "report", *wanted, "--url", node.url]) == 1
+    assert "error 40902" in capsys.readouterr().err
 
 
 def test_the_stream_of_a_queue_is_taken_and_a_repeated_batch_counts_once(

@@ -277,6 +277,7 @@ def _follow(
         screen.live() as draw,
     ):
         import angarium.spark
+        from angarium.pipeline.dataset.files import files_of
         from angarium.pipeline.failures import spark_errors
         from angarium.pipeline.report.live import LiveOptions, LiveReport, follow
         from angarium.spark.options import list_text
@@ -287,7 +288,8 @@ def _follow(
         stream = session.readStream.format("angarium").options(**node, **wanted).load()
         show = output.print_json if out.is_json else functools.partial(_draw, draw)
         take = functools.partial(_update, sinks, options, show)
-        with spark_errors(source):
+        # Two runs would write the state of the same batch into the same files.
+        with spark_errors(source), files_of(session, live.checkpoint).hold("running"):
             kept = LiveReport(session, options, live)
             _wait(follow(stream, kept, live, take), kept, stop)
 
