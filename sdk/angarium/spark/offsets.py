@@ -4,13 +4,15 @@ An offset says of each queue which endpoint it was, and how far each partition i
 
     {"version": 1, "node": "n1", "vpn": "default", "group": "spark-5f0c…",
      "endpoints": {"17": {"queue": "orders", "positions": {"0": 1201}, "messages": {"0": 1180}}},
+     "starts": {"17": {"0": 901}},
      "begins": {"17": {"0": 1}}}
 
 `positions` are exclusive ends. `messages` counts what was read since the query began; the difference of two offsets is
-what a range must hold, so a range that is not whole is found out. `begins` is where partitions start that the offset
-before does not have, as all of them in the first batch: Spark asks for the initial offset again when it repeats that
-batch, and must then get what it got. So the initial offset says nothing, and the first planned one everything. For the
-same reason the name of the reader group is here: the checkpoint is all that a restarted driver has.
+what a range must hold, so a range that is not whole is found out. `starts` is where the batch begins that ends here, so
+that who finds it complete knows what to delete. `begins` is where partitions start that the offset before does not
+have, as all of them in the first batch: Spark asks for the initial offset again when it repeats that batch, and must
+then get what it got. So the initial offset says nothing, and the first planned one everything. For the same reason the
+name of the reader group is here: the checkpoint is all that a restarted driver has.
 
 Pure functions, neither Spark nor a node.
 """
@@ -56,6 +58,8 @@ class Offset:
     messages: Mapping[Lane, int]
     #: Where lanes start that the offset before does not have.
     begins: Mapping[Lane, int] = field(default_factory=dict)
+    #: Where the batch starts that ends here; unknown if an earlier version planned it.
+    starts: Mapping[Lane, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Give what Spark writes into the checkpoint."""
@@ -67,9 +71,6 @@ class Offset:
             }
             for queue, number in sorted(self.endpoints.items())
         }
-        begins = {
-            str(number): _of_queue(self.begins, queue) for queue, number in sorted(self.endpoints.items())
-        }
         found: dict[str, Any] = {
             "version": VERSION,
             "node": self.node,
@@ -77,7 +78,12 @@ class Offset:
             "group": self.group,
             "endpoints": endpoints,
         }
-        return {**found, "begins": begins} if self.begins else found
+        for name, places in (("starts", self.starts), ("begins", self.begins)):
+            if places:
+                found[name] = {
+                    str(number): _of_queue(places, queue) for queue, number in sorted(self.endpoints.items())
+                }
+        return found
 
 
 def parse(raw: Mapping[str, Any]) -> Offset | None:
@@ -219,14 +225,17 @@ def _parsed(raw: Mapping[str, Any]) -> Offset:
             for partition, value in one[name].items()
         }
 
-    begins = {
-        Lane(queues[number], int(partition)): int(value)
-        for number, one in raw.get("begins", {}).items()
-        for partition, value in one.items()
-    }
+    def places(name: str) -> dict[Lane, int]:
+        return {
+            Lane(queues[number], int(partition)): int(value)
+            for number, one in raw.get(name, {}).items()
+            for partition, value in one.items()
+        }
+
     endpoints = {queue: int(number) for number, queue in queues.items()}
     node, vpn, group = (str(raw[name]) for name in ("node", "vpn", "group"))
-    return Offset(node, vpn, group, endpoints, lanes("positions"), lanes("messages"), begins)
+    counts = lanes("positions"), lanes("messages")
+    return Offset(node, vpn, group, endpoints, *counts, places("begins"), places("starts"))
 
 
 def _listed(queues: list[str]) -> str:

@@ -195,6 +195,7 @@ class Planner:
             AngariumError: messages of the batch are lost, or what the node says.
         """
         start, end = offsets.parse(raw_start), offsets.parse(raw_end)
+        is_durable = not self._was_asked
         self._was_asked = True
         if end is None:
             return []
@@ -202,6 +203,8 @@ class Planner:
         if found:
             self._open(end.group, self._wishes.lease_s)
             self._check(end)
+            if is_durable and start is not None:
+                self._delete(start)
         found = [self._ensured(one) for one in found]
         parts = offsets.split(found, self._wishes.task_messages_max, self._wishes.tasks_min)
         return [self._counted(one) for one in parts] if len(parts) <= COUNTED_PARTS_MAX else parts
@@ -316,7 +319,9 @@ class Planner:
         for queue, held in self._held.items():
             self._check_lapse(queue, held, start)
         if is_durable:
-            self._acknowledge(start)
+            self._delete(start)
+        for held in self._held.values():
+            held.lapsed.clear()
         positions: dict[Lane, int] = {}
         begins: dict[Lane, int] = {}
         for queue, held in self._held.items():
@@ -337,7 +342,6 @@ class Planner:
             for one in held.lapsed
             if Lane(queue, one) in start.positions
         }
-        held.lapsed.clear()
         found = held.group.count(starts) if starts else {}
         for partition, first in starts.items():
             end = held.positions[partition].next
@@ -375,7 +379,7 @@ class Planner:
                     self._lose(lane, first, one.start, one.start - first, "they are acknowledged already")
                 positions[lane] = max(one.end, first)
                 messages[lane] += one.messages
-        return replace(base, positions=positions, messages=messages)
+        return replace(base, positions=positions, messages=messages, starts=base.positions)
 
     def _open_starts(self, queue: str, base: Offset) -> dict[int, int]:
         """Give the partitions of a queue in which there may be something, and where that starts."""
@@ -428,6 +432,20 @@ class Planner:
         group, partition = self._held[part.lane.queue].group, part.lane.partition
         planned = group.plan({partition: part.first}, ends={partition: part.end})[partition]
         return part._replace(messages=planned.messages)
+
+    def _delete(self, done: Offset) -> None:
+        """Delete a batch that is complete in the checkpoint, also if it went back to the queue as its lease ended."""
+        for queue, held in self._held.items():
+            left = {
+                one: start
+                for one in held.lapsed
+                if (start := done.starts.get(Lane(queue, one))) is not None
+                # What is below is of another time: this is not the queue as the batch left it.
+                and start <= held.positions[one].oldest < done.positions[Lane(queue, one)]
+            }
+            if left:
+                held.group.plan(left, ends={one: done.positions[Lane(queue, one)] for one in left})
+        self._acknowledge(done)
 
     def _acknowledge(self, end: Offset) -> None:
         for queue, held in self._held.items():

@@ -353,6 +353,36 @@ def test_a_lease_that_ended_while_nobody_consumed_is_no_loss() -> None:
     assert again.tasks(first, again.latest(first, Limit())) == [Range(A0, 5, 11, 6)]
 
 
+@pytest.mark.parametrize("repeats", [False, True])
+def test_a_batch_that_is_complete_is_deleted_also_if_it_went_back_to_the_queue(repeats: bool) -> None:
+    """The query was away for longer than its lease. Else a batch would stay there each time."""
+    at = node(a=10)
+    lane = at.queues["a"].lanes[0]
+    query = planner(at)
+    first = stored(query.latest(INITIAL, Limit(messages=4)))
+    done = stored(query.latest(first, Limit(messages=3)))
+    query.commit(first)
+    begun = stored(query.latest(done, Limit(messages=2))) if repeats else done
+    at.lapse("a")
+    again = planner(at)
+    if repeats:
+        assert again.tasks(done, begun) == [Range(A0, 8, 10, 2)]
+    else:
+        again.latest(done, Limit(messages=2))
+    assert lane.live == {8, 9, 10}
+
+
+def test_what_is_in_a_queue_below_a_batch_that_is_complete_is_left_alone() -> None:
+    """What was there was deleted before; so it is another queue with the number of this one."""
+    at = node(a=10)
+    query = planner(at)
+    first = stored(query.latest(INITIAL, Limit(messages=4)))
+    done = stored(query.latest(first, Limit(messages=3)))
+    other = node(a=10)
+    planner(other).latest(done, Limit())
+    assert len(other.queues["a"].lanes[0].live) == 10
+
+
 def test_a_planned_batch_that_is_not_whole_any_more_is_lost() -> None:
     at = node(a=10)
     first = stored(planner(at).latest(INITIAL, Limit()))
