@@ -28,7 +28,7 @@ from angarium.spark.offsets import Lane, Offset, Range
 from angarium.spark.options import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 #: A group whose name is in no checkpoint yet goes after so long, if the driver does.
 FIRST_LEASE_S: Final = 60.0
@@ -273,15 +273,16 @@ class Planner:
         try:
             offsets.check(offset, now, self._wishes.group)
         except errors.AngariumError:
-            self._give_back(offset, now)
+            is_elsewhere = (offset.node, offset.vpn) != (now.node, now.vpn)
+            others = [one for one, number in now.endpoints.items() if offset.endpoints.get(one) != number]
+            self._give_back(list(self._held) if is_elsewhere else others)
             raise
 
-    def _give_back(self, offset: Offset, now: Offset) -> None:
-        """End the leases that began just now of queues that are not those of the checkpoint: nobody would use them."""
-        is_elsewhere = (offset.node, offset.vpn) != (now.node, now.vpn)
-        for queue, held in list(self._held.items()):
-            is_another = is_elsewhere or offset.endpoints.get(queue) != now.endpoints[queue]
-            if is_another and len(held.lapsed) == len(held.positions):
+    def _give_back(self, queues: Iterable[str]) -> None:
+        """End the leases of queues that began just now: nobody uses them, and another start must not find them."""
+        for queue in queues:
+            held = self._held[queue]
+            if len(held.lapsed) == len(held.positions):
                 with contextlib.suppress(errors.AngariumError):
                     held.group.release()
                     held.group.close()
@@ -316,8 +317,12 @@ class Planner:
         # with Trigger.AvailableNow.
         is_durable = self._is_bounded or not self._was_asked
         self._was_asked = True
-        for queue, held in self._held.items():
-            self._check_lapse(queue, held, start)
+        try:
+            for queue, held in self._held.items():
+                self._check_lapse(queue, held, start)
+        except errors.AngariumError:
+            self._give_back(list(self._held))
+            raise
         if is_durable:
             self._delete(start)
         for held in self._held.values():

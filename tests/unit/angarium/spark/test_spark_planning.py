@@ -338,8 +338,11 @@ def test_positions_that_others_consumed_while_the_lease_had_ended_are_lost() -> 
     first = stored(planner(at).latest(INITIAL, Limit(messages=4)))
     at.lapse("a")
     at.queues["a"].lanes[0].live -= {1, 2, 3, 4, 6, 8}
-    with pytest.raises(errors.NotFoundError, match="2 messages of queue 'a', partition 0, positions 5 to 10"):
-        planner(at).latest(first, Limit())
+    for _ in range(2):  # also if somebody starts it again
+        with pytest.raises(
+            errors.NotFoundError, match="2 messages of queue 'a', partition 0, positions 5 to 10"
+        ):
+            planner(at).latest(first, Limit())
     again = planner(at, fail_on_data_loss=False)
     assert again.tasks(first, again.latest(first, Limit())) == [Range(A0, 5, 11, 4)]
 
