@@ -71,6 +71,31 @@ def test_a_job_that_was_cut_off_before_it_acknowledged_does_so_when_it_begins_ag
     assert sorted(int(row["payload"]) for row in archived(tmp_path / "a")) == list(range(120))
 
 
+def test_what_was_consumed_before_it_was_archived_is_told_also_if_the_last_batch_is_to_be_acknowledged(
+    spark: SparkSession, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job was cut off, its lease ended, and a consumer took the batch once more and three messages behind it."""
+    job = ArchiveJob(path=str(tmp_path / "a"), queues=("taken",), options={"url": node.url})
+    with blocking.connect(node.url) as client:
+        client.create_queue("taken", subscriptions=["taken/>"])
+        publish(client, "taken", range(10))
+        with monkeypatch.context() as patch:
+            patch.setattr(job_module, "acknowledge_once", lambda *_: None)
+            archive(spark, dataclasses.replace(job, trigger="once"))
+        publish(client, "taken", range(10, 20))
+        with client.consume("taken") as flow:
+            for _ in range(13):
+                flow.receive(timeout_s=LIMIT_S).accept()
+        for _ in range(2):
+            with pytest.raises(
+                errors.NotFoundError, match=r"error 40440: .*3 messages .* positions 11 to 20"
+            ):
+                archive(spark, job)
+        accepting = dataclasses.replace(job, options={**job.options, "failOnDataLoss": "false"})
+        assert archive(spark, accepting).messages == 7
+        assert left_in(client, "taken") == 0
+
+
 @pytest.mark.parametrize("left", [None, pytest.param("", marks=pytest.mark.long)], ids=["gone", "empty"])
 def test_a_batch_of_which_a_power_cut_took_the_note_that_it_is_done_is_done(
     spark: SparkSession, node: Node, tmp_path: Path, left: str | None

@@ -1,9 +1,9 @@
 """The job archive: what queues hold becomes Parquet, each message once, whenever the job is killed.
 
 Spark's stream reads the queues and says in its checkpoint which range it plans; `BatchWriter` brings each range into
-the archive once. What the checkpoint says is done is acknowledged to the node: by the source while the stream runs,
-and by the job itself when it begins and when it ends, because a stream acknowledges a batch only when it plans the
-next. At a clean end the lease of the queues is given back.
+the archive once. What the checkpoint says is done is acknowledged to the node: by the source when the stream begins and
+while it runs, and by the job itself when it ends, because a stream acknowledges a batch only when it plans the next. At
+a clean end the lease of the queues is given back.
 
 The stream leases each queue for a reader group, and acknowledges a batch when Spark plans the next one. What it did not
 come to is done here, from what its checkpoint says.
@@ -253,9 +253,8 @@ class _Run:
         return self._files.hold(f"{self._folder}/{RUNNING}")
 
     def prepare(self, *, is_alone: bool) -> None:
-        """Bring the archive and the node to where the checkpoint is."""
+        """Bring the archive to where the checkpoint is; the stream does so with the node, and finds what is lost."""
         self._writer.recover(is_alone=is_alone)
-        self._acknowledge()
 
     def stream(self, show: Show, stop: Event | None) -> None:
         """Let the stream run until it has drained its source, or an event says stop."""
