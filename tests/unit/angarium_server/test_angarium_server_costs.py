@@ -12,7 +12,7 @@ import pytest
 
 from angarium import wire
 from angarium.topic import parse_filter
-from angarium.topic_cache import TopicCache
+from angarium.topic_cache import TopicCache, text_bytes
 from angarium.wire import KIND_PLAIN
 from angarium_server import costs
 from angarium_server.frames import gateways
@@ -121,7 +121,7 @@ def test_a_cached_topic_in_a_worker() -> None:
     vpn = matching.vpn(1)
     topic = f"plant/line/{COUNT}"
     _expect(
-        costs.CACHED_TOPIC_BYTES + costs.text_bytes(topic),
+        costs.CACHED_TOPIC_BYTES + text_bytes(topic),
         lambda number: vpn.match(_fresh(f"plant/line/{number}"), 1_000),
     )
 
@@ -136,7 +136,7 @@ def test_a_cached_topic_of_the_fast_path() -> None:
         entry.rules[1] = None
         cache.put(_fresh(f"plant/line/{number}"), entry)
 
-    _expect(costs.CACHED_TOPIC_BYTES + costs.text_bytes(topic), make)
+    _expect(costs.CACHED_TOPIC_BYTES + text_bytes(topic), make)
 
 
 @pytest.mark.parametrize("members", [1, 1_000])
