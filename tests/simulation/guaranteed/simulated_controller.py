@@ -15,6 +15,7 @@ from cluster import objects
 from cluster.catalog.catalog import COUNTER as ENDPOINT_COUNTER
 from cluster.catalog.catalog import Catalog
 from cluster.catalog.deletions import Deletions
+from cluster.catalog.placement import WORKERS
 from cluster.catalog.producers import COUNTER as PRODUCER_COUNTER
 from cluster.catalog.producers import Producers
 from cluster.catalog.registries import Registries
@@ -35,7 +36,7 @@ from cluster.controller.switchboard.effects import (
 )
 from cluster.controller.switchboard.events import EventRing
 from cluster.controller.switchboard.switchboard import Switchboard
-from cluster.controller.workers.balancing import BALANCE, STAYING, WORKERS
+from cluster.controller.workers.balancing import BALANCE, STAYING
 from storage.config_store import Change as StoredObject
 from storage.config_store import Counter, Deletion, Entry, Producer, Sink, Stage
 from tests.simulation.event_history import FOREVER
