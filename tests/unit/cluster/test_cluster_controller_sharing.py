@@ -159,6 +159,9 @@ class Untouched:
     def touch(self, _socket: object) -> None:
         pass
 
+    def beat(self, _now: float) -> None:
+        pass
+
     def commit(self, _changes: Sequence[Entry]) -> None:
         self.commits += 1
 
