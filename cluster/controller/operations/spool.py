@@ -19,6 +19,7 @@ host. There is one such copy at a time. Whoever had it made drops it; if he is g
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +33,8 @@ from cluster.roster.table import WORKER
 from storage.spool import DATA_FILE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cluster.admin import arguments
     from cluster.controller.switchboard.switchboard import Asker, Handlers, Place, Question, Switchboard
 
@@ -154,25 +157,35 @@ class SpoolOperations:
             "copy": waiting.name if waiting is not None and is_waiting else None,
             "parts": self._parts(),
         }
-        self._begin("spool.backup", asked, asker, now, **about)
+        self._begin("spool.backup", asked, asker, now, partial(self._give_up, directory), **about)
 
     def not_copied(self, number: int, detail: str) -> None:
         """The config store could not be copied."""
         asker, directory = self._copies.pop(number)
+        self._give_up(directory)
+        self._board.refuse(asker, errors.INVALID_ARGUMENT, detail)
+
+    def _give_up(self, directory: str) -> None:
+        """Drop a copy that nobody will fetch: who wanted it hears of a refusal."""
         if self._waiting is not None and str(self._waiting.directory) == directory:
             self._board.emit(DropCopy(directory))
             self._waiting = None
-        self._board.refuse(asker, errors.INVALID_ARGUMENT, detail)
 
     def _begin(
-        self, operation: str, asked: dict[int, dict[str, Any]], asker: Asker, now: float, **about: Any
+        self,
+        operation: str,
+        asked: dict[int, dict[str, Any]],
+        asker: Asker,
+        now: float,
+        give_up: Callable[[], None] = lambda: None,
+        **about: Any,
     ) -> None:
         def finish(answers: dict[int, Any]) -> dict[str, Any]:
             jobs = [[index, answer_of(answers, index, index)["job"]] for index in asked]
             return {"jobs": jobs, **about}
 
         questions = {index: ((WORKER.name, index), operation, content) for index, content in asked.items()}
-        self._board.collect(asker, now, questions, finish, HOME_TIMEOUT_S)
+        self._board.collect(asker, now, questions, finish, HOME_TIMEOUT_S, give_up)
 
     def _workers(self) -> list[int]:
         rows = self._board.node.get("processes", ())

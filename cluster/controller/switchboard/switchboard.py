@@ -93,6 +93,8 @@ class Gathering:
     refusals: list[tuple[int, str]] = field(default_factory=list)
     #: Whether a refusal is as good as no answer: a view shows what there is.
     takes_refusals: bool = False
+    #: Called before the asker is refused.
+    give_up: Callable[[], None] = lambda: None
 
 
 def answer_of_router(answers: Mapping[Place, Any]) -> Any:
@@ -286,12 +288,15 @@ class Switchboard:
         questions: Mapping[_Key, Question],
         finish: Callable[[dict[_Key, Any]], Any],
         wait_s: float = GATHER_TIMEOUT_S,
+        give_up: Callable[[], None] = lambda: None,
     ) -> None:
         """Ask processes, and answer with what `finish` makes of their answers, each by the key of its question.
 
-        Those that did not come are missing there; one that refuses refuses it all.
+        Those that did not come are missing there; one that refuses refuses it all, after `give_up`.
         """
-        self._collect(self.gather(asker, now, wait_s), questions, finish)
+        gathering = self.gather(asker, now, wait_s)
+        gathering.give_up = give_up
+        self._collect(gathering, questions, finish)
 
     def collect_view(
         self,
@@ -382,6 +387,7 @@ class Switchboard:
                 raise errors.error_for(*gathering.refusals[0])
             answer = gathering.finish(gathering.answers)
         except errors.AngariumError as error:
+            gathering.give_up()
             self.refuse(gathering.asker, error.code, error.detail)
             return
         self.reply(gathering.asker, answer)

@@ -445,6 +445,21 @@ def test_a_backup_that_fails_leaves_nothing_to_fetch(served: World) -> None:
     assert begin_copy(served)
 
 
+def test_a_backup_that_a_worker_does_not_begin_makes_room_for_the_next_one(served: World) -> None:
+    """It waited for ten minutes to be fetched by somebody who had been told to try again."""
+    seen = served.call("spool.backup")
+    (copy,) = [effect for effect in seen if isinstance(effect, c.CopyStore)]
+    (first, second) = [effect.number for effect in seen if isinstance(effect, c.Request)]
+    served.do(served.controller.answered(first, {"job": 1}))
+    seen = served.do(served.controller.refused(second, errors.HOME_NOT_READY, "it reads its spool"))
+    assert seen[0] == c.DropCopy(copy.directory.removesuffix("/config"))
+    assert code_of(seen) == errors.HOME_NOT_READY
+    served.call("spool.backup")
+    seen = served.wait(HOME_TIMEOUT_S + 1)
+    assert code_of(seen) == errors.HOME_NOT_READY
+    assert begin_copy(served)
+
+
 def test_a_backup_whose_objects_cannot_be_copied_copies_nothing(served: World) -> None:
     served.copy_fails = "/b/config: no space left"
     seen = served.call("spool.backup", directory="/b")
