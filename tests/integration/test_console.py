@@ -464,6 +464,29 @@ def test_markup_in_names_and_topics_stays_text(node: Node, browser: Browser, api
 
 
 @pytest.mark.requirement("R262")
+def test_queues_whose_names_a_browser_takes_for_steps_are_opened_and_purged(
+    node: Node, browser: Browser, api: Api
+) -> None:
+    base = "/api/v1/vpns/default/queues"
+    places = {".": f"{base}/%3F.", "..": f"{base}/%3F.."}
+    for name, place in places.items():
+        assert api.send("POST", base, {"name": name}).headers["Location"] == place
+        with blocking.connect(node.url) as client, client.producer() as producer:
+            producer.publish(f"#P2P/QUE/{name}", b"kept")
+            producer.flush()
+    log_in(browser)
+    for name, place in places.items():
+        browser.value(f"location.hash = {json.dumps(f'#/queue/default/{name}')}")
+        browser.sees(f"#P2P/QUE/{name}")
+        assert held(api, quote(f"?{name}")) == 1
+        browser.click("Purge")
+        browser.click("Delete all messages")
+        browser.sees(f"1 message deleted from {name}")
+        assert held(api, quote(f"?{name}")) == 0
+        assert api.send("DELETE", place).status == 204
+
+
+@pytest.mark.requirement("R262")
 def test_each_page_of_the_menu_shows_what_it_is_for(browser: Browser, api: Api) -> None:
     log_in(browser)
     hook = {"name": "hook", "queue": "calm", "url": "https://example.com/", "enabled": False}

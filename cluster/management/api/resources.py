@@ -7,7 +7,7 @@ the step that changes the object: what somebody else did in between is never los
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from aiohttp import web
 
@@ -15,7 +15,16 @@ from angarium import errors
 from angarium_server.http import bodies
 from angarium_server.http.origins import target_in
 from cluster.management.api import pages
-from cluster.management.api.routes import COMPARING, Found, Route, Shape, Target, arguments_of, jobs_path
+from cluster.management.api.routes import (
+    COMPARING,
+    Found,
+    Route,
+    Shape,
+    Target,
+    arguments_of,
+    jobs_path,
+    piece_of,
+)
 from cluster.objects import version_of
 
 if TYPE_CHECKING:
@@ -88,7 +97,7 @@ def _shaped(request: BaseRequest, route: Route, value: Any) -> web.Response:
                 return web.Response(status=304, headers={"ETag": etag})
             return bodies.answer(request, value, ETag=etag)
         case Shape.MADE:
-            location = f"{target_in(request).partition('?')[0]}/{quote(value['name'], safe='')}"
+            location = f"{target_in(request).partition('?')[0]}/{piece_of(value['name'])}"
             return bodies.answer(request, value, 201, ETag=f'"{version_of(value)}"', Location=location)
     return bodies.answer(request, value)
 

@@ -1,7 +1,9 @@
 """The table of what there is over HTTP: a method and a path lead to an operation of the admin API.
 
 A path is compared as it was sent, piece by piece, and each piece is decoded on its own. So the name `a/b` is `a%2Fb`,
-and `..`, `//` and the like are nothing but names that nobody has: no path means another one.
+and `..`, `//` and the like are nothing but names: no path means another one. Browsers take the names `.` and `..` for
+steps, however they are encoded, and send another path; for them these are `%3F.` and `%3F..`; no object has a `?` in
+its name.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import enum
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 from angarium import errors
 from cluster.management.api import pages
@@ -31,6 +33,8 @@ JOBS_PATTERN: Final = "^[0-9]+-[0-9]+(,[0-9]+-[0-9]+)*$"
 DIGITS_MAX: Final = 20
 #: Of the values behind a question mark.
 QUERY_MAX: Final = 50
+#: Pieces of a path as browsers can send them, decoded -> the names that they are.
+_DOTS: Final = {"?.": ".", "?..": ".."}
 
 
 class Target(NamedTuple):
@@ -51,7 +55,7 @@ def target_of(raw: str) -> Target:
     if not path.startswith("/"):
         raise errors.invalid(f"{raw[:100]!r} is no path")
     try:
-        pieces = tuple(unquote_to_bytes(piece).decode() for piece in path[1:].split("/"))
+        decoded = [unquote_to_bytes(piece).decode() for piece in path[1:].split("/")]
         pairs = parse_qsl(
             query,
             keep_blank_values=True,
@@ -64,7 +68,12 @@ def target_of(raw: str) -> Target:
     values: dict[str, list[str]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
-    return Target(pieces, values)
+    return Target(tuple(_DOTS.get(piece, piece) for piece in decoded), values)
+
+
+def piece_of(name: str) -> str:
+    """Give a name as a piece of a path that a browser can send."""
+    return quote(f"?{name}" if f"?{name}" in _DOTS else name, safe="")
 
 
 class Shape(enum.Enum):

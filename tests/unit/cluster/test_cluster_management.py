@@ -307,6 +307,7 @@ def test_a_password_is_remembered_for_a_while_for_its_hash_alone() -> None:
         ("/a//b/%2e%2e/../c", ("a", "", "b", "..", "..", "c"), {}),
         ("/a%252Fb", ("a%2Fb",), {}),
         ("/a+b?c=d+e", ("a+b",), {"c": ["d e"]}),
+        ("/a/%3F./%3F../%3F.../b%3F..", ("a", ".", "..", "?...", "b?.."), {}),
     ],
 )
 def test_a_path_is_taken_apart_before_it_is_decoded(

@@ -55,9 +55,14 @@ async function valueOf(response) {
   return response.status === 204 ? null : response.json();
 }
 
+/** Encode a name as a piece of a path; a browser would take the names . and .. for steps, whatever they are encoded as. */
+function piece(name) {
+  return encodeURIComponent(name === "." || name === ".." ? `?${name}` : name);
+}
+
 /** Give the address of a resource: pieces are names as they are, of a query what is not empty. */
 export function at(pieces, query = {}) {
-  const path = `${ROOT}/${pieces.map(encodeURIComponent).join("/")}`;
+  const path = `${ROOT}/${pieces.map(piece).join("/")}`;
   const told = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
     for (const one of Array.isArray(value) ? value : [value]) {
