@@ -401,16 +401,15 @@ class Balancing:
             wanted.setdefault((lane.kind, lane.vpn, lane.name), []).append(lane)
         changes: list[Entry] = []
         for key, lanes in wanted.items():
+            there = [lane for lane in lanes if self._home(lane) == move.source]
             attributes = self._catalog.get(*key)
-            if attributes is None or int(attributes["id"]) != lanes[0].lane_id >> wire.LANE_BITS:
+            if not there or attributes is None:
                 continue
             homes = list(attributes["homes"])
-            for lane in lanes:
-                if lane.partition < len(homes) and homes[lane.partition] == move.source:
-                    homes[lane.partition] = move.target
-                    self._moved_at[lane.lane_id] = now
-            if homes != attributes["homes"]:
-                changes.append(Change(*key, {**attributes, "homes": homes}))
+            for lane in there:
+                homes[lane.partition] = move.target
+                self._moved_at[lane.lane_id] = now
+            changes.append(Change(*key, {**attributes, "homes": homes}))
         if not changes:
             self._end(move, Step.FAILED, "it is not there any more")
             return
@@ -418,6 +417,9 @@ class Balancing:
         self._changes.make(changes, None, "", lambda: None)
 
     def _take(self, move: Move, now: float, *, is_done: bool) -> None:
+        if all(self._home(lane) == move.source for lane in move.lanes):
+            self._end(move, Step.FAILED, "the config store did not take its new home")
+            return
         move.rounds_done = move.rounds_done + 1 if is_done else 0
         if move.rounds_done < ROUNDS_DONE:
             return
@@ -431,6 +433,14 @@ class Balancing:
         )
         self._board.record_system("info", "SYSTEM_QUEUES_MOVED", text)
         self._end(move, Step.DONE, "")
+
+    def _home(self, lane: Lane) -> int | None:
+        """Give where a lane is now; None if it is not there any more."""
+        attributes = self._catalog.get(lane.kind, lane.vpn, lane.name)
+        if attributes is None or int(attributes["id"]) != lane.lane_id >> wire.LANE_BITS:
+            return None
+        homes = attributes["homes"]
+        return int(homes[lane.partition]) if lane.partition < len(homes) else None
 
     def _end(self, move: Move, step: Step, why: str) -> None:
         was, move.step, move.why = move.step, step, why

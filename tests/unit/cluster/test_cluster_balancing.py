@@ -183,6 +183,20 @@ def test_who_stops_it_keeps_what_is_not_moved_yet(moving: Moving) -> None:
     assert moving.states() == {"a": "given up"}
 
 
+@pytest.mark.parametrize("size", [0, 3 * LARGE])
+def test_a_queue_whose_new_home_cannot_be_stored_is_said_to_stay(moving: Moving, size: int) -> None:
+    moving.sizes["a"] = size
+    moving.call("workers.balance")
+    moving.world.takes = lambda commit: not any(isinstance(one, Change) for one in commit.changes)
+    moving.run(2.0)
+    assert moving.homes("a") == [0]
+    assert moving.states()["a"] == "given up"
+    moving.run(10.0)
+    assert "SYSTEM_QUEUES_NOT_MOVED" in moving.events()
+    assert "SYSTEM_QUEUES_MOVED" not in moving.events()
+    assert ({"lane_id": moving.lane_id("a")} in moving.operations("lane.copy_end")) == (size > 0)
+
+
 def test_the_next_controller_goes_on(moving: Moving) -> None:
     moving.world.controller.go_on_balancing(1, 0)
     moving.run(5.0)
