@@ -99,7 +99,7 @@ class Catalog:
         self.revision = 0
         #: Message VPNs: one that is made again under its name is another one.
         self.vpns_deleted = 0
-        #: Called for each object that is applied: very many take seconds.
+        #: Called for each object that is applied, and in the middle of what follows: very many take seconds.
         self.on_step: Callable[[], None] = lambda: None
         #: Above the id of every endpoint that ever was.
         self._next_endpoint_id = next_endpoint_id

@@ -143,6 +143,7 @@ class Changes:
         requests = [
             request_of(one, self._catalog.get(*one[:3])) for one in changed if KINDS[one.kind].is_told
         ]
+        self._catalog.on_step()
         undoing = self._registries.undoing(changes)
         self._registries.take(changes)
         return _Made(changes, undoing, asker, answer(), requests, told, verb, (), [])
@@ -162,9 +163,11 @@ class Changes:
 
     def _tell(self, made: _Made, now: float) -> None:
         self._board.write_down(made.asker, DONE, _changed(made))
+        self._catalog.on_step()
         gathering = self._board.gather(made.asker, now, CONFIRM_TIMEOUT_S)
         gathering.finish = lambda _: made.answer
         self._tell_router(made.requests, gathering)
+        self._catalog.on_step()
         if made.forgotten:
             self._board.ask(ROUTER, "producer_forget", {"ids": made.forgotten}, gathering)
         if made.asker is None or isinstance(made.asker, AdminAsker):

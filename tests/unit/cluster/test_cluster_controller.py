@@ -13,7 +13,7 @@ from cluster.controller.operations.objects import PASSWORDS_MAX
 from cluster.controller.report import Sampler
 from cluster.controller.switchboard import effects as c
 from cluster.controller.switchboard.changes import CONFIRM_TIMEOUT_S, SINGLE_CHANGES_MAX
-from cluster.controller.switchboard.switchboard import GATHER_TIMEOUT_S, PENDING_MAX, ROUTER
+from cluster.controller.switchboard.switchboard import GATHER_TIMEOUT_S, PENDING_MAX, ROUTER, Switchboard
 from tests.unit.cluster.controller_world import ASKER, World, replies, requests
 from tests.unit.declared_metrics import differences
 
@@ -464,3 +464,27 @@ def test_so_many_passwords_at_once_are_refused_and_their_hashes_are_not(world: W
         assert refused.value.code == errors.INVALID_ARGUMENT
     world.ask("config.apply", objects=declared("secret")[1:], dry_run=True)
     world.ask("config.apply", objects=declared(f"scrypt$16384$8$1$00${'00' * 32}"), dry_run=True)
+
+
+def test_what_follows_from_very_many_objects_is_no_single_step_either(
+    served: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What became of them is written down, and the router is told, in other steps than they are judged in."""
+    marks: list[str] = []
+
+    def marking(name: str, mark: str) -> None:
+        method = getattr(Switchboard, name)
+
+        def marked(*given: Any) -> Any:
+            marks.append(mark)
+            return method(*given)
+
+        monkeypatch.setattr(Switchboard, name, marked)
+
+    marking("write_down", "written")
+    marking("ask", "told")
+    served.catalog.on_step = lambda: marks.append("step")
+    objects = [["username", "default", f"user{number}", {}] for number in range(200)]
+    served.call("config.apply", objects=objects)
+    assert marks[:200] == ["step"] * 200
+    assert marks[200:] == ["step", "written", "step", "told", "step"]
