@@ -197,16 +197,21 @@ class Router:
             self.requests,
             retry=self.rounds.retry,
         )
-        check, unadmitted = self.subscriptions.check, self.publishing.spooling.unadmitted
-        crowds = self.dispatcher.crowds
+        spooling, crowds, check = self.publishing.spooling, self.dispatcher.crowds, self.subscriptions.check
         self.retained = Retained(
-            self.endpoints, consumers.questions, self.rounds, self.interest, crowds, check, unadmitted
+            self.endpoints,
+            consumers.questions,
+            self.rounds,
+            self.interest,
+            crowds,
+            check,
+            spooling.unadmitted,
         )
         self.requests.register("retained.read", ReadArguments, self.retained.read)
         self.subscriptions.may_be_retained = self.retained.may_be
         self.subscriptions.on_new = self.retained.begin
-        self.rounds.on_left, self.rounds.may_admit = self._left, self.publishing.spooling.may_admit
-        self.fan_out.judges_rows = self.publishing.spooling.judges_rows
+        self.rounds.on_left, self.rounds.may_admit = self._left, spooling.may_admit
+        self.fan_out.judges_rows = spooling.judges_rows
         self._acks = self.publishing.acks
         self.scaling = Scaling(
             self.shards,

@@ -662,9 +662,7 @@ def test_closing_is_bounded_and_says_what_it_could_not_do(
             await stuck
 
     run(test())
-    assert (
-        "closed before the node had it all: 9216 direct messages may be lost, 0 guaranteed" in caplog.text
-    )
+    assert "closed before the node had it all: 9216 direct messages may be lost, 0 guaranteed" in caplog.text
 
 
 def test_closing_while_there_is_no_connection_ends_the_reconnect(router: Router) -> None:

@@ -22,7 +22,7 @@ def said_elsewhere(module: str, expression: str, arguments: Sequence[object]) ->
     environment = {
         **os.environ,
         "PYTHONHASHSEED": "4711",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'sdk'}",
     }
     command = [sys.executable, "-c", program, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
