@@ -197,22 +197,16 @@ class Router:
             self.requests,
             retry=self.rounds.retry,
         )
-        spooling, crowds, check = self.publishing.spooling, self.dispatcher.crowds, self.subscriptions.check
+        spooling, crowds = self.publishing.spooling, self.dispatcher.crowds
+        check, unadmitted = self.subscriptions.check, spooling.unadmitted
         self.retained = Retained(
-            self.endpoints,
-            consumers.questions,
-            self.rounds,
-            self.interest,
-            crowds,
-            check,
-            spooling.unadmitted,
+            self.endpoints, consumers.questions, self.rounds, self.interest, crowds, check, unadmitted
         )
         self.requests.register("retained.read", ReadArguments, self.retained.read)
         self.subscriptions.may_be_retained = self.retained.may_be
         self.subscriptions.on_new = self.retained.begin
         self.rounds.on_left, self.rounds.may_admit = self._left, spooling.may_admit
-        self.fan_out.judges_rows = spooling.judges_rows
-        self._acks = self.publishing.acks
+        self.fan_out.judges_rows, self._acks = spooling.judges_rows, self.publishing.acks
         self.scaling = Scaling(
             self.shards,
             self.rounds,

@@ -47,6 +47,8 @@ BACKOFF_SEVERAL_S: Final = 0.5
 ATTEMPT_SEVERAL_S: Final = 2.0
 #: A flow or a producer that was refused, because a process is being replaced, is asked for again after this time.
 OPEN_AGAIN_S: Final = 0.5
+#: What is refused for so long does not pass by itself: operators are told.
+REFUSED_S: Final = 5.0
 #: A pair that was up for so long begins with short pauses again.
 FORGIVE_AFTER_S: Final = 5.0
 KEEPALIVE_MS: Final = 1_000
@@ -141,6 +143,8 @@ class Pair(ABC):
         self._offsets_ms = [0, 0]
         #: When flows and producers that were refused are asked for again.
         self._open_at: float | None = None
+        #: The reason, since when it is always this one, and when it was given last.
+        self._refusal = 0, 0.0, 0.0
         #: Codes with which messages were refused since it is up.
         self._refusals: dict[int, None] = {}
         #: Messages that a router refused, by code.
@@ -336,8 +340,12 @@ class Pair(ABC):
 
     def _not_opened(self, error: AngariumError, now: float) -> None:
         """A flow or a producer was refused, because a process is being replaced for instance: ask again."""
-        if self.error is not None and self.error.code == error.code:  # it does not pass in a moment
+        code, since, last = self._refusal
+        if code != error.code or now - last > 3 * OPEN_AGAIN_S:
+            since = now
+        elif now - since >= REFUSED_S:
             self._tell_once(error, now)
+        self._refusal = error.code, since, now
         self.error = error
         self._open_at = now + OPEN_AGAIN_S
 
