@@ -463,7 +463,7 @@ class Life:
             )
         if self._member.has_lost(standing):
             said = "the outside store says that this host has everything"
-            return f"{said}, and its data directory was empty, or a store in it is damaged."
+            return f"{said}, and its data directory was empty, or a store in it is damaged or missing."
         return ""
 
     def _store_statuses(self) -> list[StoreStatus]:

@@ -49,6 +49,11 @@ class Place(Generic[StoreT]):
     def _commit(self, store: StoreT, changes: Sequence[Change]) -> None:
         """Write durably."""
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it has a directory, or one that is about to take its place."""
+        return self._directory.exists() or self._fresh_directory.exists()
+
     def open(self) -> GroupLog:
         """Open the store; gives its groups. One that was about to take the place of another does so."""
         if self._fresh_directory.exists() and not self._directory.exists():
@@ -125,22 +130,6 @@ class SpoolPlace(Place[LmdbSpool]):
         store.commit(changes)
 
 
-def damages(data: Path, stores: Sequence[str], map_bytes: int) -> list[AngariumError]:
-    """Give what is wrong with the spools among these stores; nobody has them open."""
-    found: list[AngariumError] = []
-    for name in stores:
-        if name != CONFIG_FOLDER and (data / SPOOL_FOLDER / name).exists():
-            place = SpoolPlace(data, name, map_bytes)
-            try:
-                place.open()
-            except UnavailableError as error:
-                if error.code == errors.SPOOL_DAMAGED:
-                    found.append(error)
-            finally:
-                place.close()
-    return found
-
-
 class ConfigPlace(Place[ConfigStore]):
     """The config store."""
 
@@ -155,3 +144,25 @@ class ConfigPlace(Place[ConfigStore]):
 
     def _commit(self, store: ConfigStore, changes: Sequence[Change]) -> None:
         store.write_changes(changes)
+
+
+def damages(data: Path, stores: Sequence[str], map_bytes: int) -> list[AngariumError]:
+    """Give what is wrong with these stores, of which one that is missing would be made anew; nobody has them open."""
+    found: list[AngariumError] = []
+    for name in stores:
+        place = ConfigPlace(data) if name == CONFIG_FOLDER else SpoolPlace(data, name, map_bytes)
+        if not place.is_there:
+            found.append(errors.error_for(errors.SPOOL_DAMAGED, f"store {name}: it is missing"))
+        elif isinstance(place, SpoolPlace):
+            found += _damage_of(place)
+    return found
+
+
+def _damage_of(place: SpoolPlace) -> list[AngariumError]:
+    try:
+        place.open()
+    except UnavailableError as error:
+        return [error] if error.code == errors.SPOOL_DAMAGED else []
+    finally:
+        place.close()
+    return []

@@ -70,7 +70,10 @@ def test_a_host_with_a_new_disk_takes_nothing_over_from_one_that_has_everything(
 @pytest.mark.slow
 @pytest.mark.requirement("R264")
 @pytest.mark.timeout(300)
-def test_a_host_with_a_damaged_spool_takes_nothing_over_from_one_that_has_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_a_host_with_a_damaged_spool_takes_nothing_over_from_one_that_has_everything(
+    tmp_path: Path, how: str
+) -> None:
     """Both were off, and it is back first: its worker would not start, and the other host would be let go."""
     with LeaseServer() as server:
         store = f'store = "kubernetes"\nendpoints = ["{server.url}"]\nnamespace = "n"'
@@ -84,7 +87,10 @@ def test_a_host_with_a_damaged_spool_takes_nothing_over_from_one_that_has_everyt
             alpha.kill()
             beta.kill()
             spool = beta.data / "spool" / "0" / DATA_FILE
-            spool.write_bytes(b"?" * spool.stat().st_size)
+            if how == "damaged":
+                spool.write_bytes(b"?" * spool.stat().st_size)
+            else:
+                shutil.rmtree(spool.parent)
             beta.up()
             beta.wait(lambda status: "damaged" in status["fault"], "what keeps it from taking over")
             alpha.up()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cluster.standby import places
-from cluster.standby.places import ConfigPlace, SpoolPlace
-from storage.spool import Table, remove_spool
+from cluster.standby.places import ConfigPlace, SpoolPlace, damages
+from storage.spool import DATA_FILE, Table, remove_spool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,3 +49,17 @@ def test_a_store_that_was_made_anew_is_there_if_the_host_ends_as_it_takes_its_pl
     log = place.open()
     assert log._spool.get(Table.META, b"row") == b"new"
     place.close()
+
+
+def test_a_store_that_is_missing_is_as_bad_as_one_that_is_damaged(tmp_path: Path) -> None:
+    """It would be made anew and empty, while the outside store takes this host for one that has everything."""
+    for name in ("0", "1", "3"):
+        place = SpoolPlace(tmp_path, name, 16 << 20)
+        place.open()
+        place.close()
+    (tmp_path / "spool" / "1" / DATA_FILE).unlink()
+    (tmp_path / "spool" / "3").rename(tmp_path / "spool" / "copying-3")  # the host ended as it took its place
+    said = [str(error) for error in damages(tmp_path, ["config", "0", "1", "2", "3"], 16 << 20)]
+    assert ["config: it is missing" in said[0], "there is no such file" in said[1]] == [True, True]
+    assert ["2: it is missing" in one for one in said] == [False, False, True]
+    assert not (tmp_path / "spool" / "2").exists()
