@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from angarium import errors
 from cluster.data.data_dir import user_of_node
-from cluster.standby.promotion import Promotion, force, note_promotion
+from cluster.standby.promotion import Promotion, force, forget_promotion, note_promotion, noted_promotion
 from cluster.standby.stores.manual import PromotionError, promote
 from cluster.standby.stores.opening import MANUAL_FILE
 from cluster.standby.stores.store import NoAnswerError
@@ -35,8 +35,7 @@ def promote_host(data: Path, status: HostStatus, *, may_lose: bool) -> str:
     cost = f"what only {have} has is lost" if lacks and have else ""
     promotion = Promotion(host=status.host, who=user_of_node(), cost=cost)
     if status.store == "manual":
-        _name(data / MANUAL_FILE, status.host, may_lose=may_lose)
-        note_promotion(data, promotion)
+        _name_noted(data, promotion, may_lose=may_lose)
         other = f"'angarium standby promote --host {status.host}'"
         return f"host {status.host} is named the primary; before the other one is started again, type {other} there"
     if may_lose:
@@ -44,6 +43,20 @@ def promote_host(data: Path, status: HostStatus, *, may_lose: bool) -> str:
         lost = f"; {cost}" if cost else ""
         return f"host {status.host} takes the lease when nobody has it{lost}"
     return f"host {status.host} has everything, and takes over by itself when nobody has the lease"
+
+
+def _name_noted(data: Path, promotion: Promotion, *, may_lose: bool) -> None:
+    """Name a host the primary, which has to know what that costs: it may begin as soon as it is named."""
+    before = noted_promotion(data)
+    note_promotion(data, promotion)
+    try:
+        _name(data / MANUAL_FILE, promotion.host, may_lose=may_lose)
+    except BaseException:
+        if before is None:
+            forget_promotion(data)
+        else:
+            note_promotion(data, before)
+        raise
 
 
 def _refusal(status: HostStatus, have: str) -> errors.AngariumError:

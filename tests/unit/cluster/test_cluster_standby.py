@@ -13,6 +13,7 @@ from angarium import errors
 from angarium_server.frames.shipping import Followed, Order, ShipFiles
 from cluster.admin.answers import HostStatus, StoreStatus
 from cluster.commands import cli
+from cluster.commands.standby import promoting
 from cluster.commands.standby.promoting import name_other, promote_host
 from cluster.commands.standby.standby import _print_status, pair_lines
 from cluster.configuration.config import NodeConfig
@@ -39,7 +40,7 @@ from cluster.standby.promotion import (
     wanted_force,
     why_begun,
 )
-from cluster.standby.stores.manual import note
+from cluster.standby.stores.manual import PromotionError, note
 from cluster.standby.stores.opening import MANUAL_FILE
 from cluster.supervisor.server import run_supervisor
 from cluster.supervisor.starting import PRIMARY_WAIT_S, UpOptions, _standing_by, refuse_standby, run_detached
@@ -471,6 +472,32 @@ def test_a_damaged_file_of_the_operator_is_told_in_a_line(tmp_path: Path) -> Non
     with pytest.raises(errors.InvalidRequestError, match=f"{MANUAL_FILE} cannot be read"):
         name_other(tmp_path, "beta", may_lose=True)
     assert noted_promotion(tmp_path) is None
+
+
+@pytest.mark.requirement("R269")
+def test_what_a_promotion_costs_is_noted_before_the_host_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that began before that kept the node id by which neighbours know what it has lost."""
+    noted: list[Promotion | None] = []
+
+    def promote(path: Path, host: str, *, may_lose: bool) -> None:
+        noted.append(noted_promotion(tmp_path))
+        assert (path.name, host) == (MANUAL_FILE, "beta")
+        if not may_lose:
+            raise PromotionError("beta may not have everything")
+
+    monkeypatch.setattr(promoting, "promote", promote)
+    beta = msgspec.structs.replace(alone(store="manual"), host="beta", role="standby")
+    promote_host(tmp_path, beta, may_lose=True)
+    first = noted_promotion(tmp_path)
+    assert first is not None
+    assert first.cost
+    manual = msgspec.structs.replace(beta, in_sync=["beta"])
+    with pytest.raises(errors.ConflictError):
+        promote_host(tmp_path, manual, may_lose=False)
+    assert noted_promotion(tmp_path) == first, "one that was refused changes nothing"
+    assert [one and bool(one.cost) for one in noted] == [True, False]
 
 
 def test_orders_and_what_is_heard_are_frames() -> None:
