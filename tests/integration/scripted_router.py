@@ -71,7 +71,7 @@ class Router(threading.Thread):
         self.hello_refusals: deque[int] = deque()
         self.filter_refusals: dict[str, int] = {}
         self.retires = True
-        self.answers_pings = True
+        self.answers_pings = self.answers_bye = True
         #: Answers to SUBSCRIBE that wait for `let_subscribe`; None while they are sent at once.
         self.held_subacks: list[tuple[bytes, Any]] | None = None
         self.honours_credit = False
@@ -202,7 +202,7 @@ class Router(threading.Thread):
             self._push(peer)
         elif frames[0] == wire.PING and self.answers_pings:
             self._reply(identity, wire.PONG, header)
-        elif frames[0] == wire.BYE:
+        elif frames[0] == wire.BYE and self.answers_bye:
             peer.waiting += [(rows, None) for rows in self.last_batches]
             self._push(peer)
             self._reply(identity, wire.CLOSED, [0, "bye"])

@@ -405,6 +405,21 @@ def test_the_log_tells_of_connections_and_of_nothing_else(
     assert "payload" not in caplog.text
 
 
+def test_closing_while_the_node_does_not_answer_loses_nothing_that_it_has(
+    router: Router, caplog: pytest.LogCaptureFixture
+) -> None:
+    router.answers_bye = False
+
+    async def test() -> None:
+        client = await angarium.connect(router.url)
+        await client.publish("a")
+        await client.flush()
+        await client.close(0.05)
+
+    run(test())
+    assert "closed before the node answered, which has all that was published" in caplog.text
+
+
 def test_the_log_tells_that_a_client_gives_up(router: Router, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         client = await angarium.connect(router.url, reconnect=False)

@@ -486,7 +486,7 @@ class Client(GuaranteedMessaging, Closing):
             return
         self._is_closing = True
         deadline = self._loop.time() + timeout_s
-        is_answered = True
+        is_answered, lost_before = True, self._connection.lost_messages
         try:
             async with asyncio.timeout_at(deadline):
                 await self._publisher.drain()
@@ -496,7 +496,7 @@ class Client(GuaranteedMessaging, Closing):
         except (TimeoutError, errors.AngariumError):
             is_answered = False
         finally:
-            self._end_closed(is_answered=is_answered)
+            self._end_closed(lost_before, is_answered=is_answered)
         while self._loop.time() < deadline and any(one.is_calling for one in self._dispatcher.subscriptions):
             await asyncio.sleep(0)  # Each step of the loop calls for some messages.
         tasks = {task for mailbox in self._dispatcher.subscriptions for task in mailbox.tasks}
@@ -507,15 +507,20 @@ class Client(GuaranteedMessaging, Closing):
             for task in late:
                 task.cancel()
 
-    def _end_closed(self, *, is_answered: bool) -> None:
+    def _end_closed(self, lost_before: int, *, is_answered: bool) -> None:
         """End because of `close`; says what may be lost if the node has not answered BYE in time."""
         unacknowledged = self.stats["unacknowledged_messages"]
         closed = errors.error_for(errors.CLIENT_CLOSED)
         self._publisher.refuse(closed)
         self._end(closed, None)
-        if not is_answered:
-            text = "%r closed before the node had it all: %d direct messages may be lost, %d guaranteed have no answer"
-            _logger.warning(text, self.name, self._connection.lost_messages, unacknowledged)
+        lost = self._connection.lost_messages - lost_before
+        if is_answered:
+            return
+        if not lost and not unacknowledged:
+            _logger.warning("%r closed before the node answered, which has all that was published", self.name)
+            return
+        text = "%r closed before the node had it all: %d direct messages may be lost, %d guaranteed have no answer"
+        _logger.warning(text, self.name, lost, unacknowledged)
 
     async def _connect(self) -> None:
         """Connect for the first time; `angarium.connect` calls it.
