@@ -111,8 +111,11 @@ class Equipment:
 
     def look_for_damage(self) -> None:
         """Find out whether this host has what it is taken for: nobody has its stores open yet."""
-        for error in damages(self._data, files.Stores(self._data).names(), self._map_bytes):
-            _log.error("this host has not everything: %s", error)
+        for damage in damages(self._data, files.Stores(self._data).names(), self._map_bytes):
+            text = (
+                "%s. This host takes nothing over from one that has everything, and is brought it by that one"
+            )
+            _log.error(text, damage)
             self.noted.note_lacking()
 
     def followers(

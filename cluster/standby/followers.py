@@ -358,9 +358,10 @@ class Followers:
         if not self._lacks():
             return False
         self.brought.discard(store)
-        _log.error(
-            "the primary brings store %s anew, and damaged-%s keeps what was here: %s", store, store, error
-        )
+        # What is to be done about a node that is alone would be wrong here.
+        what = error.detail.partition("; ")[0]
+        text = "%s. The primary brings store %s anew, and damaged-%s keeps what was here"
+        _log.error(text, what, store, store)
         return True
 
     def _place_of(self, store: str) -> SpoolPlace | ConfigPlace:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from angarium.errors import AngariumError
     from storage.spool import Change
 
 StoreT = TypeVar("StoreT", LmdbSpool, ConfigStore)
@@ -146,23 +145,24 @@ class ConfigPlace(Place[ConfigStore]):
         store.write_changes(changes)
 
 
-def damages(data: Path, stores: Sequence[str], map_bytes: int) -> list[AngariumError]:
-    """Give what is wrong with these stores, of which one that is missing would be made anew; nobody has them open."""
-    found: list[AngariumError] = []
+def damages(data: Path, stores: Sequence[str], map_bytes: int) -> list[str]:
+    """Say what is wrong with these stores, of which one that is missing would be made anew; nobody has them open."""
+    found: list[str] = []
     for name in stores:
         place = ConfigPlace(data) if name == CONFIG_FOLDER else SpoolPlace(data, name, map_bytes)
         if not place.is_there:
-            found.append(errors.error_for(errors.SPOOL_DAMAGED, f"store {name}: it is missing"))
+            found.append(f"store {name} is missing")
         elif isinstance(place, SpoolPlace):
             found += _damage_of(place)
     return found
 
 
-def _damage_of(place: SpoolPlace) -> list[AngariumError]:
+def _damage_of(place: SpoolPlace) -> list[str]:
     try:
         place.open()
     except UnavailableError as error:
-        return [error] if error.code == errors.SPOOL_DAMAGED else []
+        # What is to be done about a node that is alone would be wrong here.
+        return [error.detail.partition("; ")[0]] if error.code == errors.SPOOL_DAMAGED else []
     finally:
         place.close()
     return []

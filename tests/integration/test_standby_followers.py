@@ -269,7 +269,7 @@ def test_a_store_that_cannot_be_opened_is_not_said_to_be_followed(
 
 @pytest.mark.parametrize("may_begin", [False, True])
 def test_a_damaged_spool_is_brought_anew_unless_this_host_may_be_the_primary_by_now(
-    tmp_path: Path, may_begin: bool
+    tmp_path: Path, may_begin: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
         async with standby(tmp_path) as host:
@@ -294,6 +294,8 @@ def test_a_damaged_spool_is_brought_anew_unless_this_host_may_be_the_primary_by_
                 assert newest == 0
                 assert host.followers.brought == set()
                 assert (tmp_path / "spool" / "damaged-0" / DATA_FILE).read_bytes() == damage
+                assert f"spool {file}: " in caplog.text
+                assert "angarium spool restore" not in caplog.text, "that is for a node that is alone"
             assert host.lacks == 1
 
     run(test())
