@@ -184,6 +184,8 @@ class HomeParts:
             self.changes.aside,
         ):
             part.validate()
+        in_line = {held.lane_id for held in self.serving.in_line}
+        assert all(segment.lane_id in in_line for segment in self.writing.lost_since)
         for held in self.lanes:
             held.lane.validate()
             for segment in held.lane.segments:

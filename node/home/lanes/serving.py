@@ -276,6 +276,11 @@ class Serving:
             self._lanes.watch.forget(held.lane_id)
 
     @property
+    def in_line(self) -> Iterator[HeldLane]:
+        """Give the lanes in which something happened, and which have not been asked since."""
+        return chain(self._lanes.touched, self._lanes.short, self._line)
+
+    @property
     def has_more(self) -> bool:
         """Whether lanes wait that could be served at once."""
         return bool(self._lanes.touched or self._line)

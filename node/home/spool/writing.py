@@ -24,7 +24,7 @@ from node.home.spool.layout import number_key
 from storage.spool import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from node.backlog.segment import Segment
     from node.home.spool.blocks import Block, Blocks
@@ -218,6 +218,11 @@ class Writing:
             self._partial.pop(segment, None)
         self.noted += 1
         self._abandoned.append((self.noted, segments))
+
+    @property
+    def lost_since(self) -> Iterator[Segment]:
+        """Give those of which something is to be written and nothing is left; their lanes have not been asked since."""
+        return (segment for segment in self._partial if not segment.live)
 
     @property
     def may_sweep(self) -> bool:
@@ -555,7 +560,6 @@ class Writing:
         """Check what the comments of the attributes promise."""
         out = 0 if self.out is None else len(self.out.dead)
         assert self.buried == self.cleared + out + len(self._dead)
-        assert all(segment.live for segment in self._partial)
         for segment in self._partial:
             block = self._blocks.get(segment.block)
             assert block is not None

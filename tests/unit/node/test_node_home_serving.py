@@ -203,3 +203,27 @@ def test_what_a_flow_that_goes_settles_before_that_counts() -> None:
     heir = driven.bind(LANE)
     driven.settle_down(0.1)
     assert driven.delivered[heir].order == list(range(601, 1_001))
+
+
+def test_a_lane_that_waits_for_its_turn_may_have_lost_what_is_to_be_written_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driven = started()
+    driven.store(([LANE], rows_of(2)))
+    driven.bind(LANE, flow=1)
+    driven.settle_down()
+    driven.settle(1, (1, 1))
+    driven.tick()
+    monkeypatch.setattr("node.home.lanes.serving.LANES_PER_TICK_MIN", 0)
+    monkeypatch.setattr("node.home.lanes.serving.LANES_PER_TICK", 0)
+    driven.settle(1, (2, 2))
+    driven.tick()
+    (lost,) = driven.home.writing.lost_since
+    assert lost.lane_id == LANE
+    driven.home.validate()
+    monkeypatch.undo()
+    driven.settle_down()
+    assert not [*driven.home.writing.lost_since]
+    driven.restart()
+    driven.settle_down()
+    assert not driven.home.parts.blocks.in_order()
