@@ -122,10 +122,11 @@ def test_many_lanes_rest_some_at_a_time() -> None:
     driven = DrivenHome()
     driven.start(ROUTER, dict.fromkeys(lanes, settings_of("parted", partitions=count)))
     flows = [driven.bind(lane) for lane in lanes]
-    driven.settle_down()
+    driven.settle_down(1.0)
+    assert not any(is_resting(driven, lane) for lane in lanes)
     for flow in flows:
         driven.unbind(flow)
-    driven.tick()
+    driven.settle_down(REST_AFTER_S / 8)
     while not any(is_resting(driven, lane) for lane in lanes):
         driven.pass_time(REST_AFTER_S / 4)
         driven.tick()
