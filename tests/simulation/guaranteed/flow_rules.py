@@ -239,11 +239,25 @@ def first_order(index: GuaranteedIndex) -> Iterator[Violation]:
             before = last.get(lane)
             if flow.is_browser and index.had_homes(lane) > 1:
                 continue  # a browser begins again at another home
-            if delivery.tries == 0:
+            if delivery.tries == 0 and not (shares(endpoint) and _was_with_another(index, delivery)):
                 if before is not None and before.place[1] >= position:
                     text = f"{flow} got {delivery.what!r} from {delivery.place} behind {before.place}"
                     yield Violation("order", text, whats=(before.what, delivery.what))
                 last[lane] = delivery
+
+
+def shares(endpoint: EndpointRecord) -> bool:
+    """Tell whether several consumers may have had messages of one lane at a time."""
+    return any(
+        change.attributes.get("access_type") == "non-exclusive"
+        and not change.attributes.get("partition_count")
+        for change in endpoint.changes
+    )
+
+
+def _was_with_another(index: GuaranteedIndex, delivery: FlowDelivery) -> bool:
+    """Tell whether another flow had it and gave it back unseen; others may have got later ones meanwhile."""
+    return len({one.flow for one in index.emitted.get(delivery.place, ()) if one.at < delivery.at}) > 1
 
 
 def keeps_order(endpoint: EndpointRecord, index: GuaranteedIndex) -> bool:

@@ -211,8 +211,11 @@ def _missed(topics: _Topics, reading: Reading) -> Iterator[Violation]:
     first: dict[str, list[Kept]] = {}
     for given in reading.got:
         row = topics.index.kept.get(given.what)
-        # What waits for the credit of a slow reader comes live, and later.
-        is_first = given.is_retained or given.at <= reading.done_at or not connection.is_prompt
+        place = topics.places.get(given.what)
+        # What waits for the credit of a slow reader comes live, and later; so does what is on its way to very many and
+        # was kept when the pages were made: they leave it out.
+        is_on_way = place is not None and place.at <= reading.done_at
+        is_first = given.is_retained or given.at <= reading.done_at or is_on_way or not connection.is_prompt
         if row is not None and is_first:
             first.setdefault(given.topic, []).append(row)
     owed = _Owed(topics, reading)
