@@ -403,7 +403,8 @@ class Client:
         if later:
             self.received.settled(later, now)
             answers = [one for one in answers if one[0] < QOS_2]
-        self._publishing.unanswered -= len(answers)
+        if self._publishing is not None:  # or it was ended by what became of those
+            self._publishing.unanswered -= len(answers)
         self.answer([Answer(PacketType.PUBACK, *one) for one in answers], now)
 
     def stored(self, event: Acknowledged, now: float) -> None:
@@ -550,6 +551,8 @@ class Client:
         if self.attached is not None:
             self.attached.leave(last, will_within_s=will_within_s)
             self.attached = None
+        # They know it: with them it would be a cycle, and the process hardly ever collects those.
+        self._publishing = self._subscribing = self._received = None
 
     # -- what others ask of it -------------------------------------------------------------------------------
 

@@ -389,6 +389,7 @@ class Subscribing:
         self._granted = {}
         self._users.clear()
         self._requests.clear()
+        self.then = None
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""

@@ -283,7 +283,10 @@ class Holding:
         """Be over with the connection, and hold nothing that was not sent; gives what is to be asked last."""
         taken = {key: one for key, one in self._exchanges.items() if one.state is not ExchangeState.TAKING}
         self._exchanges = taken
-        return self.note.stop()
+        last = self.note.stop()
+        # What it calls knows it: that would be a cycle, and the process hardly ever collects those.
+        self._send = self.on_over = nothing
+        return last
 
     def stay(self) -> None:
         """Take new messages again."""

@@ -208,4 +208,9 @@ class Note:
     def stop(self) -> dict[str, Any] | None:
         """Write no more: the connection is over. Gives what had no haste, to be asked last; None if there is none."""
         self._is_over = True
-        return self._wish() if self._waiting else None
+        last = self._wish() if self._waiting else None
+        # What it calls knows it: that would be a cycle, and the process hardly ever collects those.
+        self._waiting, self._under_way = [], []
+        self._wish = dict
+        self._heard = self.on_written = self._wake = self._fail = nothing
+        return last

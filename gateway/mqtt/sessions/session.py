@@ -366,6 +366,7 @@ class Session:
         last = [] if self._shares is None else self._shares.clear()
         if self._note is not None:
             last.append(self._note.stop())
+        self._own = self._received = None  # they know it
         if self.is_temporary:
             return []
         if expiry_s == 0:

@@ -274,7 +274,7 @@ class Shares:
         if not share.holding:
             self._unbind(share)
             self._left.pop(share.name, None)
-            share.holding.note.stop()
+            share.holding.stop()
             self._on_left()
             return
         self._left[share.name] = share
@@ -308,6 +308,8 @@ class Shares:
             self._on_left()
         else:
             self._unbind(share)
+            if share.holding is not None:
+                share.holding.stop()
 
     def _unbind(self, share: _Share) -> None:
         window = share.window
@@ -320,7 +322,9 @@ class Shares:
         """Give back what they took of the process: the connection is over. Gives what is to be kept last."""
         for share in self._all():
             self._lose(share)
-        return [share.holding.stop() for share in self._all() if share.holding is not None]
+        last = [share.holding.stop() for share in self._all() if share.holding is not None]
+        self._holdings.clear()
+        return last
 
     def _all(self) -> list[_Share]:
         return [*self._shares.values(), *self._left.values()]
