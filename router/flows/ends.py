@@ -149,12 +149,11 @@ class Ends:
         unseen: dict[int, list[tuple[int, int]]] = {}
         for held in flow.held:
             unseen.setdefault(held.partition, []).extend(held.ranges)
-        flow.held.clear()
         for partition, end in flow.ends.items():
             if partition in unseen:
                 end.released = [*end.released, *unseen[partition]]
             self._let_go(end)
-        flow.ends.clear()
+        flow.clear()
         self._in_line.pop(flow, None)
         give_up_room(self.by_id)
 

@@ -276,6 +276,12 @@ class Flow:
         self._unanswered = [end for end in self.ends.values() if end.is_unanswered]
         return not self._unanswered
 
+    def clear(self) -> None:
+        """Be over, without ends: they know it, and with them it would be a cycle, which is hardly ever collected."""
+        self.held.clear()
+        self.ends.clear()
+        self._unanswered.clear()
+
     @property
     def partitions(self) -> list[int]:
         """Give the partitions that it has, those included that it is handing off."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from angarium import errors, wire
 from angarium.errors import InvalidRequestError
 from router.flows.ends import PENDING_RANGES_MAX
-from router.flows.flow import KEPT_RANGES_MAX
+from router.flows.flow import KEPT_RANGES_MAX, Flow
 from router.flows.flows import BIND_TIMEOUT_S
 from tests.unit.router.flow_rig import BIG, FakeClient, Rig
 
@@ -624,6 +625,33 @@ def test_the_end_of_a_session_unbinds_its_flows(rig: Rig, client: FakeClient, qu
 
 
 # -- operators -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", ["refused", "unbound", "left"])
+def test_nothing_is_left_of_a_flow_that_ends_before_its_home_has_answered(
+    rig: Rig, client: FakeClient, queue: Endpoint, ends: str
+) -> None:
+    gc.collect()
+    gc.disable()  # a node hardly ever collects
+    try:
+        if ends == "refused":
+            assert client.refused("q", selector="a =") == errors.INVALID_SELECTOR
+        else:
+            rig.homes[0].holds = (wire.FLOW_EVENT,)
+            client.ask("flow.bind", name="q")
+            assert count_of_flows() == 1
+        if ends == "unbound":
+            client.ask("flow.unbind", flow=1)
+        elif ends == "left":
+            client.leave(wanted=False)
+        assert len(rig.flows) == 0
+        assert count_of_flows() == 0
+    finally:
+        gc.enable()
+
+
+def count_of_flows() -> int:
+    return sum(isinstance(one, Flow) for one in gc.get_objects())
 
 
 def test_operators_see_flows_by_endpoint(rig: Rig, client: FakeClient, queue: Endpoint) -> None:
