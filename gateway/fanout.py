@@ -38,6 +38,26 @@ class _Entry(CacheEntry, eq=False):
     bytes: int
 
 
+class _Plans(TopicCache[_Entry]):
+    """What is kept, each entry charged for its plan.
+
+    By itself: an owner that it tells of what it drops would be a cycle with it, and those are hardly ever collected.
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: None, KNOWN_TOPICS_MAX, KNOWN_BYTES_MAX, CACHED_TOPIC_BYTES)
+
+    def put(self, topic: str, entry: _Entry, since: int | None = None) -> None:
+        self.bytes += entry.bytes
+        super().put(topic, entry, since)
+
+    def _let_go(self, topic: str, entry: _Entry) -> None:
+        self.bytes -= entry.bytes
+        super()._let_go(topic, entry)
+
+
 class _Search(msgspec.Struct, eq=False):
     """A lookup for which a turn was too short."""
 
@@ -121,9 +141,7 @@ class FanOut(Generic[V, P]):
         self._plan = plan
         self._bytes_of = bytes_of
         self._trie: FilterTrie[V] = FilterTrie()
-        self._cache: TopicCache[_Entry] = TopicCache(
-            self._dropped, KNOWN_TOPICS_MAX, KNOWN_BYTES_MAX, CACHED_TOPIC_BYTES
-        )
+        self._cache = _Plans()
         self._age_at = 0.0
         self._turn = Turn()
         #: The lookup that goes on in the next turn.
@@ -193,12 +211,8 @@ class FanOut(Generic[V, P]):
     def _put(self, topic: str, found: list[V], since: int | None = None) -> _Entry:
         plan = self._plan(topic, tuple(dict.fromkeys((*self._trie.exact(topic), *found))))
         entry = _Entry(plan=plan, bytes=self._bytes_of(plan))
-        self._cache.bytes += entry.bytes
         self._cache.put(topic, entry, since)
         return entry
-
-    def _dropped(self, entry: _Entry) -> None:
-        self._cache.bytes -= entry.bytes
 
     def sweep(self, now: float) -> None:
         """Do one step of dropping plans that a change made wrong, or that nobody asks for: they hold who has left."""

@@ -178,7 +178,8 @@ class Readings:
         self._of: dict[MqttSubscription, list[_Reading]] = {}
         #: Those who are held no more, which the next tick does.
         self._released: list[MqttSubscription] = []
-        delivering.on_retained = self._note
+        # What calls a method of ours would be a cycle with us, and those are hardly ever collected.
+        delivering.on_retained = partial(_note, self._noting)
 
     @property
     def is_idle(self) -> bool:
@@ -231,10 +232,6 @@ class Readings:
         """Let nobody join any more."""
         if self._open.get((reading.pattern, reading.is_queued)) is reading:
             del self._open[reading.pattern, reading.is_queued]
-
-    def _note(self, topic: str) -> None:
-        for reading in self._noting.match(topic) if self._of else ():
-            reading.note(topic)
 
     # -- turns -----------------------------------------------------------------------------------------------
 
@@ -368,6 +365,12 @@ class Readings:
         pairs = [(one, reading) for reading in readings for one in reading.readers]
         assert len(pairs) == sum(map(len, self._of.values()))
         assert all(reading in self._of[one] for one, reading in pairs)
+
+
+def _note(noting: FilterTrie[_Reading], topic: str) -> None:
+    """Take note that a retained message came live."""
+    for reading in noting.match(topic) if noting else ():
+        reading.note(topic)
 
 
 class _Pages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +14,7 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from angarium.topic import matches
 from gateway.egress import UNSENT_BYTES_MAX, Egress
+from gateway.fanout import FanOut
 from gateway.mqtt import delivering
 from gateway.mqtt.codec.kinds import V3, V5, Sender
 from gateway.mqtt.codec.publish import Publish
@@ -496,3 +498,21 @@ def test_nothing_is_missed_and_nothing_comes_twice_whatever_happens_when(seed: i
             if got == live and first <= before:
                 assert kept[topic] > before, "what is retained was missed"
     assert bench.is_idle()
+
+
+def test_of_a_message_vpn_without_subscriptions_nothing_is_kept() -> None:
+    """Its process forgets what delivers there, with what is known of its topics."""
+    gc.collect()
+    gc.disable()  # a process hardly ever collects
+    try:
+        bench = Bench()
+        subscription = MqttSubscription(FakeClient(), Subscription("#"))
+        bench.delivering.add(subscription)
+        bench.live(*[row(f"a/{at}") for at in range(3)])
+        bench.unsubscribe(subscription)
+        assert bench.delivering.is_idle
+        assert bench.readings.is_idle
+        del bench.delivering, bench.readings
+        assert not [one for one in gc.get_objects() if isinstance(one, Delivering | Readings | FanOut)]
+    finally:
+        gc.enable()
