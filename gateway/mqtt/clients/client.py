@@ -169,7 +169,8 @@ class Client:
             else:
                 is_taken = self._take_early(act, packet, now)
         except PacketError as error:
-            self._broken(error, now)
+            # A traceback holds the packet, and that may be the error: a cycle.
+            self._broken(error.with_traceback(None), now)
             return True
         if not is_taken:
             self._host.pause(self.connection_id)

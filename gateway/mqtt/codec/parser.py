@@ -101,7 +101,7 @@ class Parser:
         try:
             at = self._read_all(data, at, found, most)
         except PacketError as fault:
-            self.fault = fault
+            self.fault = fault.with_traceback(None)  # which holds the parser: a cycle
             self._is_over = True
         if self._is_over:
             at = len(data)

@@ -121,6 +121,11 @@ def disconnects(talk: Conversation) -> None:
     is_lost(talk)  # it may have to wait for an answer
 
 
+def breaks_a_rule(talk: Conversation) -> None:
+    talk.says_bytes(b"\x00\x00")
+    is_lost(talk)
+
+
 def is_ended(talk: Conversation) -> None:
     talk.node.requests.clear()  # as the client at the node does at its end
     talk.node_ends(errors.DISCONNECTED_BY_OPERATOR)
@@ -132,7 +137,7 @@ def end_of(talk: Conversation) -> None:
     del talk.client
 
 
-@pytest.mark.parametrize("ends", [is_lost, disconnects, is_ended])
+@pytest.mark.parametrize("ends", [is_lost, disconnects, breaks_a_rule, is_ended])
 @pytest.mark.parametrize(
     "client",
     [
@@ -165,5 +170,10 @@ def test_nothing_is_left_of_a_client_that_is_gone(
 
 def objects_of_mqtt() -> Counter[str]:
     """Count those of clients and their sessions."""
-    parts = ("gateway.mqtt.clients.", "gateway.mqtt.sessions.", "gateway.mqtt.delivering")
+    parts = (
+        "gateway.mqtt.clients.",
+        "gateway.mqtt.codec.",
+        "gateway.mqtt.delivering",
+        "gateway.mqtt.sessions.",
+    )
     return Counter(type(one).__name__ for one in gc.get_objects() if type(one).__module__.startswith(parts))
