@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from angarium.errors import ERRORS, NO_SUBSCRIPTION_MATCH, SESSION_UNKNOWN, error_for
+from angarium.errors import ERRORS, NO_SUBSCRIPTION_MATCH, SESSION_UNKNOWN, AngariumError, error_for
 from gateway.mqtt.aliases import Aliases
 from gateway.mqtt.clients import rules
 from gateway.mqtt.clients.connecting import UNKNOWN, acceptance, login_of, terms_of
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from angarium.client.protocol.events import Arrived, Indicated
-    from angarium.errors import AngariumError
     from angarium.message import Row
     from angarium_server.connections.tls import Certificate
     from gateway.attached import Attached
@@ -394,6 +393,8 @@ class Client:
             self._subscribing.answered(codes)
         except PacketError as error:
             self._broken(error, now)
+        except AngariumError as error:
+            self.end(error, now)
         else:
             self._host.resume(self.connection_id)
 
@@ -466,6 +467,8 @@ class Client:
             self._subscribing.changed(answers)
         except PacketError as error:
             self._broken(error, now)
+        except AngariumError as error:
+            self.end(error, now)
         else:
             self._host.resume(self.connection_id)
 

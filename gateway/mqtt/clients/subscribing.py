@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from angarium import errors, wire
+from angarium.client.protocol.flow_window import is_passing
 from gateway.attached import nothing
 from gateway.mqtt.clients.reasons import fitting, reason_of
 from gateway.mqtt.clients.settings import REQUESTS_MAX
@@ -150,14 +151,22 @@ class Subscribing:
         return _always(self._users)
 
     def answered(self, codes: Sequence[int]) -> None:
-        """Go on with what the node said to what it was asked."""
+        """Go on with what the node said to what it was asked.
+
+        Raises:
+            AngariumError: the client cannot have what its session has, only now: it is to come again.
+        """
         assert self.then is not None
         then, self.then = self.then, None
         then(dict(zip(self._asked, codes, strict=True)))
         self._go_on()
 
     def changed(self, answers: _Answers) -> None:
-        """Go on with what the node said to a change of the session."""
+        """Go on with what the node said to a change of the session.
+
+        Raises:
+            AngariumError: as above.
+        """
         assert self.then is not None
         then, self.then = self.then, None
         then(answers)
@@ -333,6 +342,7 @@ class Subscribing:
         self, joining: list[MqttSubscription], direct: list[MqttSubscription], answers: _Answers
     ) -> None:
         """Go on with those with QoS 0."""
+        _raise_passing(answers)
         for one in joining:
             if not answers[one.options.filter]:
                 self._grant(one)
@@ -341,6 +351,7 @@ class Subscribing:
 
     def _restored(self, direct: list[MqttSubscription], answers: _Answers) -> None:
         """Have those that are allowed now."""
+        _raise_passing(answers)
         for one in direct:
             if not _first_refusal(filters_of(one.options.filter), answers):
                 self._grant(one)
@@ -420,6 +431,17 @@ def _has_shared_queue(one: MqttSubscription) -> bool:
 
 def _first_refusal(filters: tuple[str, ...], answers: _Answers) -> int:
     return next((code for one in filters if (code := answers.get(one, 0))), 0)
+
+
+def _raise_passing(answers: _Answers) -> None:
+    """Have a client come again that cannot be told that a subscription of its session is not there, if that may help.
+
+    Raises:
+        AngariumError: the node has no time for it, or no memory.
+    """
+    for code in filter(None, answers.values()):
+        if is_passing(code) or code in (errors.CONTROL_RATE_EXCEEDED, errors.MEMORY_EXCEEDED):
+            raise errors.error_for(code)
 
 
 def _wants_retained(options: Subscription, *, is_known: bool) -> bool:

@@ -251,6 +251,21 @@ def test_a_session_that_is_kept_is_there_again(version: int) -> None:
     assert talk.node.window is not None
 
 
+def test_what_may_not_be_there_again_is_left_out_and_what_only_cannot_be_now_is_tried_again() -> None:
+    """The client was told that its session is there, and MQTT has no way to say that a part of it is not."""
+    talk = subscribed(Conversation().here(**KEPT[V5]), Subscription("a"), Subscription("b"))
+    talk.client.lost("", talk.now)
+    talk = again(talk)
+    talk.welcome()
+    talk.node_answers({"a": errors.SUBSCRIBE_DENIED})
+    assert filters_of(talk.fanned_out) == ["b"]
+    talk.client.lost("", talk.now)
+    talk = again(talk)
+    talk.welcome()
+    talk.node_answers({"a": errors.MEMORY_EXCEEDED})
+    talk.ends_with(ReasonCode.QUOTA_EXCEEDED)
+
+
 @BOTH
 def test_who_has_no_session_and_wants_none_that_is_kept_does_not_ask_for_it(version: int) -> None:
     talk = Conversation(version).connect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 
 from angarium import errors, wire
 from gateway.mqtt.clients.client import ClientState
@@ -20,8 +21,6 @@ from tests.unit.gateway.clients.conversation import RIGHTS, Conversation
 from tests.unit.gateway.clients.sessions_of_tests import KEPT, again, payloads, row, subscribed, twice
 
 if TYPE_CHECKING:
-    import pytest
-
     from angarium.client.protocol.flow_window import FlowWindow
 
 TEXT = "$share/crew/a/#"
@@ -454,6 +453,23 @@ def test_a_member_whose_share_is_refused_when_it_comes_back_stays_without_it() -
     back.node_does_all()
     assert back.client.state is ClientState.HERE
     assert back.node.shared == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (errors.CONTROL_RATE_EXCEEDED, ReasonCode.MESSAGE_RATE_TOO_HIGH),
+        (errors.CONTROLLER_UNAVAILABLE, ReasonCode.SERVER_BUSY),
+    ],
+)
+def test_a_member_for_whom_the_node_has_no_time_when_it_comes_back_is_to_come_again(
+    code: int, reason: ReasonCode
+) -> None:
+    """It was told that its session is there; without its share nobody would tell it that nothing comes."""
+    back = again(member(**KEPT[5]))
+    back.node.session.refused[TEXT] = code
+    assert back.welcome().session_present
+    back.ends_with(reason)
 
 
 def test_a_share_that_the_session_cannot_keep_is_left() -> None:
