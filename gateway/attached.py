@@ -460,10 +460,10 @@ class Attached:
             carrier.gathering.add(row)
             carrier.windows.add(self)
 
-    def report(self, topic: str, unmatched: Callable[[], None]) -> None:
-        """Call this if nobody has subscribed to the topic of the message that is published next."""
+    def report(self, topic: str, refused: Callable[[int], None]) -> None:
+        """Call this, with the error code, if the message that is published next reaches nobody."""
         if self.state is _OPEN:
-            self._carrier.windows.report(self, topic, unmatched)
+            self._carrier.windows.report(self, topic, refused)
 
     def guaranteed_refusal_of(self, topic: str, size: int) -> int:
         """Give the error code for which such a guaranteed message is refused, or 0 as far as it is known here."""

@@ -316,8 +316,8 @@ class Carrier:
     def _noticed(self, event: Noticed, _now: float) -> None:
         if event.code != errors.NO_SUBSCRIPTION_MATCH:
             self.refused[event.code] += event.messages
-        for client, unmatched in self.windows.unmatched(event.round, event.detail):
-            self._tell(cast("Attached", client), unmatched)
+        for client, refused in self.windows.refused(event.round, event.detail):
+            self._tell(cast("Attached", client), refused, event.code)
 
     def _retired(self, event: Retired, now: float) -> None:
         assert self._session is not None

@@ -133,14 +133,14 @@ class Windowed(Protocol):
 
 
 class _Asked(NamedTuple):
-    """A message that is reported if nobody has subscribed to its topic."""
+    """A message that is reported if the router refuses it, or nobody has subscribed to its topic."""
 
     #: Among those that are gathered.
     place: int
     topic: str
     #: Who has published it (`Windowed`), and what it is told.
     publisher: Any
-    unmatched: Callable[[], None]
+    refused: Callable[[int], None]
 
 
 class _Round(msgspec.Struct, eq=False):
@@ -178,9 +178,9 @@ class Windows:
         if client.unretired * 2 >= client.window:
             self.is_pressed = True
 
-    def report(self, client: Windowed, topic: str, unmatched: Callable[[], None]) -> None:
-        """Have the message that a client publishes next reported, if nobody has subscribed to its topic."""
-        self._asked.append(_Asked(len(self._gathered), topic, client, unmatched))
+    def report(self, client: Windowed, topic: str, refused: Callable[[int], None]) -> None:
+        """Have the message that a client publishes next reported, if it reaches nobody, with the error code."""
+        self._asked.append(_Asked(len(self._gathered), topic, client, refused))
 
     def are_reported(self, rows: int) -> bool:
         """Tell whether any of the next messages to leave is."""
@@ -204,10 +204,10 @@ class Windows:
         self._asked = [one._replace(place=one.place - rows) for one in self._asked[len(leaving) :]]
         return leaving
 
-    def unmatched(self, number: int, topic: str) -> list[tuple[Windowed, Callable[[], None]]]:
-        """Take note that nobody has subscribed to a topic in a round; gives who is to be told, and how."""
+    def refused(self, number: int, topic: str) -> list[tuple[Windowed, Callable[[int], None]]]:
+        """Take note that messages to a topic in a round reach nobody; gives who is to be told, and how."""
         asked = next((one.asked for one in self._rounds if one.number == number), ())
-        return [(one.publisher, one.unmatched) for one in asked if one.topic == topic]
+        return [(one.publisher, one.refused) for one in asked if one.topic == topic]
 
     def costly(self, number: int) -> bool:
         """Take note that something in a round is dear; false if that was no round of direct messages."""

@@ -53,8 +53,8 @@ class _Publication(NamedTuple):
 
     row: Row
     done: Done
-    #: Called if nobody has subscribed to its topic; None: nobody wants to know.
-    unmatched: Callable[[], None] | None = None
+    #: Called with the error code if it reaches nobody; None: nobody wants to know.
+    refused: Callable[[int], None] | None = None
 
 
 class HttpClient:
@@ -119,16 +119,16 @@ class HttpClient:
         """Whether one more request is too many."""
         return len(self._entering) >= WAITING_MAX or len(self._held) >= WAITING_MAX
 
-    def publish(self, row: Row, done: Done, unmatched: Callable[[], None] | None = None) -> None:
+    def publish(self, row: Row, done: Done, refused: Callable[[int], None] | None = None) -> None:
         """Publish a message; the caller has asked `refusal_of`, and `is_full`.
 
-        `unmatched` is called when a direct one has left and nobody has subscribed to its topic.
+        `refused` is called when a direct one has left and the router says that it reaches nobody, and why.
         """
         assert self.state is not ClientState.GREETING
         if self.state is ClientState.OVER:  # since the body of the request began to come
             done(self.error or error_for(errors.SESSION_UNKNOWN))
             return
-        self._held.append(_Publication(row, done, unmatched))
+        self._held.append(_Publication(row, done, refused))
         self.go_on()
 
     def withdraw(self, done: Done) -> None:
@@ -153,8 +153,8 @@ class HttpClient:
                 self._unstored[self._last] = publication.done
                 self.attached.publish_guaranteed(topic, flags, meta, properties, payload, self._last)
             else:
-                if publication.unmatched is not None:
-                    self.attached.report(topic, publication.unmatched)
+                if publication.refused is not None:
+                    self.attached.report(topic, publication.refused)
                 self.attached.publish(topic, flags, meta, properties, payload)
                 publication.done(None)
         if held:
@@ -198,14 +198,15 @@ class HttpClient:
             if error is not None:
                 self.replies.fail(correlation_id, error)
 
-        def unmatched() -> None:
-            self.replies.fail(correlation_id, error_for(errors.NO_RESPONDERS, repr(row[1])))
+        def refused(code: int) -> None:
+            why = errors.NO_RESPONDERS if code == errors.NO_SUBSCRIPTION_MATCH else code
+            self.replies.fail(correlation_id, error_for(why, repr(row[1])))
 
         def give_up() -> None:
             if self.replies.give_up(correlation_id):
                 self.withdraw(left)
 
-        self.publish(row, left, unmatched)
+        self.publish(row, left, refused)
         return give_up
 
     def subscribe(self, filters: Sequence[str], done: Done) -> None:

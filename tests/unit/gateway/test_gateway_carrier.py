@@ -501,6 +501,17 @@ def test_notices_are_counted_for_the_process(gateway: Gateway) -> None:
     assert gateway.carrier.describe()["refused"] == {str(errors.SHARD_UNAVAILABLE): 3}
 
 
+def test_who_asked_about_a_message_is_told_why_it_reaches_nobody(gateway: Gateway) -> None:
+    """It was told that nobody had subscribed to the topic, whatever the router had said."""
+    client, _ = gateway.opened()
+    told: list[int] = []
+    client.report("t", told.append)
+    client.publish("t", 0, None, None, b"")
+    gateway.turn()
+    gateway.says(wire.NOTICE, (errors.MATCHING_WORK_EXCEEDED, "t", 1, 1))
+    assert told == [errors.MATCHING_WORK_EXCEEDED]
+
+
 def test_pings_of_a_client_are_answered(gateway: Gateway) -> None:
     client, _ = gateway.opened()
     gateway.sent()

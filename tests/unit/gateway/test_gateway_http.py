@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,7 @@ from angarium import errors, wire
 from angarium.errors import AngariumError
 from angarium.message import Message, Row
 from angarium.trace_context import CONTEXTS
+from gateway.attached import Attached
 from gateway.carrier import BACKOFF_MAX_S
 from gateway.http.client import ClientState, HttpClient
 from gateway.http.clients import CLIENTS_MAX, IDLE_S, LOGIN_S, LOOK_S, Clients
@@ -22,6 +23,9 @@ from gateway.http.queues import Receiver
 from gateway.http.targets import Verb, take_number, target_of
 from tests.unit.gateway.wired_gateways import NodeOfGateways, WiredGateway
 from tests.unit.router.wired_node import snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def code_of(call: Any, *arguments: Any) -> int:
@@ -570,6 +574,19 @@ def test_a_request_to_a_topic_that_nobody_subscribed_to_is_told_so_at_once(world
     world.gateway.settle()
     assert told[2:] == [("else", errors.NO_RESPONDERS)]
     assert world.gateway.carriers.counts()["refused_messages"] == {}
+
+
+def test_a_request_that_the_router_refuses_is_told_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = world.opened()
+    refusals: list[Callable[[int], None]] = []
+    monkeypatch.setattr(Attached, "report", lambda _client, _topic, refused: refusals.append(refused))
+    told: list[int] = []
+    client.request(
+        lambda inbox, name: Message("dear", reply_to=inbox, correlation_id=name).row,
+        lambda _row, error: told.append(error.code if error else 0),
+    )
+    refusals[0](errors.MATCHING_WORK_EXCEEDED)
+    assert told == [errors.MATCHING_WORK_EXCEEDED]
 
 
 def test_a_request_that_may_not_be_published_waits_for_nothing(world: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -160,10 +159,10 @@ def test_the_node_tells_what_is_dear(is_dear: bool) -> None:
 
 
 def test_who_asked_about_a_message_is_told_of_the_round_that_it_left_in() -> None:
-    windows, client, told = Windows(), Publisher(), list[str]()
+    windows, client, told = Windows(), Publisher(), list[tuple[str, int]]()
     for at, topic in enumerate("aabab"):
         if at in (1, 2, 4):
-            windows.report(client, topic, partial(told.append, f"{topic}{at}"))
+            windows.report(client, topic, lambda code, name=f"{topic}{at}": told.append((name, code)))  # type: ignore[misc]
         windows.add(client)
     assert windows.are_reported(2)
     assert not windows.are_reported(1)
@@ -171,9 +170,9 @@ def test_who_asked_about_a_message_is_told_of_the_round_that_it_left_in() -> Non
         assert windows.are_reported(rows)
         windows.leave(number, rows)
         windows.validate()
-    for number, topic in ((1, "b"), (3, "a"), (2, "b"), (4, "b"), (3, "b"), (1, "a")):
-        for _, unmatched in windows.unmatched(number, topic):
-            unmatched()
-    assert told == ["b2", "b4", "a1"]
+    for code, (number, topic) in enumerate(((1, "b"), (3, "a"), (2, "b"), (4, "b"), (3, "b"), (1, "a"))):
+        for _, refused in windows.refused(number, topic):
+            refused(code)
+    assert told == [("b2", 2), ("b4", 4), ("a1", 5)]
     windows.retired(3)
-    assert not windows.unmatched(3, "b")
+    assert not windows.refused(3, "b")
