@@ -18,8 +18,8 @@ from angarium import errors, wire
 from angarium.client.protocol.session import Hello
 from angarium.message import row_size
 from angarium_server.frames.gateways import Counts
+from gateway.asking import DECODE_ANY, UNBIND, Operation, Request
 from gateway.gathering import WINDOW_FIRST
-from gateway.session import FILTERS_MAX
 
 if TYPE_CHECKING:
     import random
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from angarium.message import Meta, Row
     from angarium_server.connections.tls import Certificate
     from angarium_server.frames.gateways import Will
-    from gateway.accepting import Accepting
+    from gateway.asking import Accepting, Asking, Decode, Done
     from gateway.counting import Counting
     from gateway.gathering import Exchange, Gathering, Windows
     from gateway.line import Connect
@@ -44,7 +44,6 @@ FILTERS_WAITING_MAX: Final = 10_000
 #: Of guaranteed messages of a client so much may be unacknowledged; one more message always fits. So one that floods
 #: does not fill what all clients share.
 UNACKNOWLEDGED_BYTES_MAX: Final = 2 << 20
-_UNBIND: Final = "flow.unbind"
 #: What is told to those that are not attached again, where it says nothing about them: somebody else has the name; what
 #: the node gave them is not good any more, which the next login with a password may be; there is no router.
 _TOLD_AGAIN: Final = {
@@ -52,8 +51,6 @@ _TOLD_AGAIN: Final = {
     errors.UNAUTHORIZED: errors.NOT_CONNECTED,
     errors.VPN_UNAVAILABLE: errors.NOT_CONNECTED,
 }
-_Decode: TypeAlias = "Callable[[bytes], Any]"
-_DECODE_ANY: Final = msgspec.msgpack.Decoder().decode
 #: An operation with its arguments.
 Wish: TypeAlias = tuple[str, dict[str, Any]]
 
@@ -186,6 +183,7 @@ class Carrying(Protocol):
     producing: Producing[Attached]
     counting: Counting
     accepting: Accepting
+    asking: Asking
     windows: Windows
     exchange: Exchange
     #: Of those who may do nothing yet.
@@ -197,21 +195,11 @@ class Carrying(Protocol):
     def has_room_guaranteed(self) -> bool:
         """Tell whether another guaranteed message of a client is taken."""
 
-    def has_asked(self, client: Attached, /) -> None:
-        """Take note that a client has something to ask for, and nothing under way."""
-
     def leaves(self, client: Attached, /) -> None:
         """Have a client leave."""
 
     def throw_out(self, client: Attached, error: AngariumError, /) -> None:
         """End a client that wants too much."""
-
-
-class Done(Protocol):
-    """Is told what became of an operation."""
-
-    def __call__(self, value: Any, error: AngariumError | None, now: float, /) -> None:
-        """It was carried out with this value, or refused for this reason."""
 
 
 class AttachState(enum.Enum):
@@ -229,57 +217,6 @@ class AttachState(enum.Enum):
 
 #: For the path of messages: to look up a member of an enumeration costs more than a call.
 _OPEN: Final = AttachState.OPEN
-
-
-class _Request:
-    """One subscribe() or unsubscribe()."""
-
-    __slots__ = ("codes", "done", "filters", "operation")
-
-    def __init__(
-        self,
-        operation: bytes,
-        filters: Sequence[tuple[str, int]],
-        done: Callable[[Sequence[int], float], None] | None = None,
-    ) -> None:
-        self.operation = operation
-        self.filters = filters
-        #: Who is told, if it is not the guest.
-        self.done = done
-        #: The answers so far, fewer than filters.
-        self.codes: list[int] = []
-
-    def send(self, session: GatewaySession, number: int) -> None:
-        """Ask for the next piece."""
-        done = len(self.codes)
-        session.ask(number, self.operation, self.filters[done : done + FILTERS_MAX])
-
-    @property
-    def waiting(self) -> int:
-        """Count the filters without an answer."""
-        return len(self.filters) - len(self.codes)
-
-
-class _Operation(NamedTuple):
-    """One request()."""
-
-    name: str
-    arguments: dict[str, Any]
-    decode: _Decode
-    done: Done
-    #: Of the flow that it binds or unbinds; None if it is another operation.
-    window: FlowWindow | None
-    waiting: int = 0
-
-    def send(self, session: GatewaySession, number: int) -> None:
-        """Ask for it."""
-        guaranteed = session.guaranteed_of(number)
-        if self.window is None:
-            guaranteed.ask(self.name, self.arguments, self.decode)
-        elif self.name == _UNBIND:
-            guaranteed.unbind(self.window.flow, self.arguments.get("released", ()))
-        else:
-            guaranteed.bind(self.window, self.arguments, lambda _: None)
 
 
 class Attached:
@@ -337,7 +274,7 @@ class Attached:
         #: Whether what is retained for the filters that were judged last has to be read.
         self.may_be_retained = True
         #: What it asked for, the oldest first; only of that one some filters may be answered or under way.
-        self._requests: list[_Request | _Operation] = []
+        self._requests: list[Request | Operation] = []
         #: Filters in them without an answer, at most FILTERS_WAITING_MAX.
         self._filters_waiting = 0
         #: Whether some are under way.
@@ -372,19 +309,19 @@ class Attached:
 
     def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
         """Ask for filters with their flags; `answered` follows."""
-        self._ask(_Request(wire.SUBSCRIBE, filters))
+        self._ask(Request(wire.SUBSCRIBE, filters))
 
     def unsubscribe(self, filters: Sequence[tuple[str, int]]) -> None:
         """Ask for filters to go; `answered` follows."""
-        self._ask(_Request(wire.UNSUBSCRIBE, filters))
+        self._ask(Request(wire.UNSUBSCRIBE, filters))
 
     def subscribe_again(
         self, filters: Sequence[tuple[str, int]], done: Callable[[Sequence[int], float], None]
     ) -> None:
         """Ask, while away, for filters that were in force; `done` is told the codes."""
-        self._ask(_Request(wire.SUBSCRIBE, filters, done))
+        self._ask(Request(wire.SUBSCRIBE, filters, done))
 
-    def _ask(self, request: _Request) -> None:
+    def _ask(self, request: Request) -> None:
         assert request.filters
         if not self._is_in:
             return
@@ -395,27 +332,27 @@ class Attached:
             return
         self._line_up(request)
 
-    def _line_up(self, request: _Request | _Operation) -> None:
+    def _line_up(self, request: Request | Operation) -> None:
         self._requests.append(request)
         if len(self._requests) == 1 and not self.is_away:
-            self._carrier.has_asked(self)
+            self._carrier.asking.add(self)
 
     def request(
-        self, operation: str, arguments: dict[str, Any], done: Done, decode: _Decode = _DECODE_ANY
+        self, operation: str, arguments: dict[str, Any], done: Done, decode: Decode = DECODE_ANY
     ) -> None:
         """Ask for an operation; `done` is told what became of it, unless this client is over before."""
         if self._is_in:
-            self._line_up(_Operation(operation, arguments, decode, done, None))
+            self._line_up(Operation(operation, arguments, decode, done, None))
 
     def bind(self, window: FlowWindow, arguments: dict[str, Any], done: Done) -> None:
         """Ask for a flow with this credit; `done` is told, and then come `spooled` and `indicated`."""
         if self._is_in:
-            self._line_up(_Operation("flow.bind", arguments, _DECODE_ANY, done, window))
+            self._line_up(Operation("flow.bind", arguments, DECODE_ANY, done, window))
 
     def unbind(self, window: FlowWindow, unseen: Sequence[tuple[int, int, int]] = ()) -> None:
         """Have nothing more of a flow: what was not accepted is for others, what is `unseen` was never delivered."""
         if self._is_in:
-            self._line_up(_Operation(_UNBIND, {"released": unseen}, _DECODE_ANY, nothing, window))
+            self._line_up(Operation(UNBIND, {"released": unseen}, DECODE_ANY, nothing, window))
 
     def accept(self, window: FlowWindow, position: int) -> None:
         """Be done with a message of a flow: its queue deletes it."""
@@ -496,7 +433,7 @@ class Attached:
         if self.state is AttachState.OPEN:
             assert self._own_round is None
             self._own_round = producer, first, rows
-            self._carrier.has_asked(self)
+            self._carrier.asking.add(self)
 
     def refuse_guaranteed(self, name: int, code: int) -> None:
         """Have a message answered by an error, when those before it are answered."""
@@ -533,6 +470,12 @@ class Attached:
 
     # What the carrier does with it.
 
+    @property
+    def asks_controller(self) -> bool:
+        """Whether what it asks for next is a matter of the controller."""
+        is_next = self.state is _OPEN and not self._is_asking and len(self._requests) > 0
+        return is_next and self._requests[0].is_of_controller
+
     def ask(self, session: GatewaySession) -> None:
         """Send its round, and ask for what comes next, if there is anything and nothing is under way."""
         if self._own_round is not None and self.state is AttachState.OPEN:
@@ -556,9 +499,9 @@ class Attached:
         assert self._is_asking
         self._is_asking = False
         operation = self._requests.pop(0)
-        assert isinstance(operation, _Operation)
+        assert isinstance(operation, Operation)
         if self._requests:
-            self._carrier.has_asked(self)
+            self._carrier.asking.add(self)
         operation.done(event.value, event.error, now)
 
     def spooled(self, event: Arrived, now: float) -> None:
@@ -583,7 +526,7 @@ class Attached:
         self._is_asking = False
         self._filters_waiting -= len(codes)
         request = self._requests[0]
-        assert isinstance(request, _Request)
+        assert isinstance(request, Request)
         # The pieces before were judged earlier: what has come since is in the last one.
         self.may_be_retained = event.may_be_retained or (bool(request.codes) and self.may_be_retained)
         request.codes += codes
@@ -591,7 +534,7 @@ class Attached:
         if is_done:
             del self._requests[0]
         if self._requests:
-            self._carrier.has_asked(self)
+            self._carrier.asking.add(self)
         if is_done:
             (request.done or self._guest.answered)(request.codes, now)
 
@@ -624,13 +567,13 @@ class Attached:
         else:
             self.is_away, self.state = False, AttachState.OPEN
 
-    def _ask_again(self, pending: list[_Request | _Operation], now: float) -> None:
+    def _ask_again(self, pending: list[Request | Operation], now: float) -> None:
         """Line up what had no answer, except for what went with the carrier; answers have the order of asking."""
         is_behind = False
         for request in pending:
-            if isinstance(request, _Operation) and request.window is not None:
+            if isinstance(request, Operation) and request.window is not None:
                 request.window.flow = 0  # the next router gives its number to another flow
-            elif isinstance(request, _Operation):
+            elif isinstance(request, Operation):
                 self._line_up(request)
             elif request.operation == wire.UNSUBSCRIBE and not is_behind:  # none of them is in force any more
                 self._guest.answered([0] * len(request.filters), now)
@@ -651,7 +594,7 @@ class Attached:
             return
         self._carrier.counting.changed(self)
         if self._requests:
-            self._carrier.has_asked(self)
+            self._carrier.asking.add(self)
         self._guest.may_go_on(now)
 
     def brought(self, event: Brought, now: float) -> None:
@@ -688,7 +631,7 @@ class Attached:
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         assert self._filters_waiting == sum(one.waiting for one in self._requests) <= FILTERS_WAITING_MAX
-        assert all(isinstance(one, _Operation) or not one.codes for one in self._requests[1:])
+        assert all(isinstance(one, Operation) or not one.codes for one in self._requests[1:])
         assert self._requests or not self._is_asking or self.state is not AttachState.OPEN
         assert self._unacknowledged_bytes >= 0
         assert self.number or self.state in (AttachState.WAITING, AttachState.OVER)

@@ -31,7 +31,7 @@ from angarium.client.protocol.events import (
 from angarium.client.protocol.session import State
 from angarium.errors import error_for
 from angarium_server.frames.gateways import COUNTED_MAX, CountedFrame
-from gateway.accepting import Accepting
+from gateway.asking import Accepting, Asking
 from gateway.attached import Attached, AttachState
 from gateway.counting import Counting
 from gateway.gathering import ALONE_ROWS, GATHERED_BYTES_MAX, Exchange, Gathering, Windows, send_rounds
@@ -106,6 +106,7 @@ class Carrier:
         self.producing: Producing[Attached] = Producing()
         self.counting = Counting()
         self.accepting = Accepting()
+        self.asking = Asking()
         self.windows = Windows()
         #: What clients have published for each other.
         self.exchange = Exchange(is_used=around.exchanges)
@@ -115,8 +116,6 @@ class Carrier:
         self._clients: dict[int, Attached] = {}
         #: Those that wait until they may say HELLO, the oldest first; some may have left.
         self._waiting: deque[Attached] = deque()
-        #: Those that have something to ask for; some may have left.
-        self._asking: deque[Attached] = deque()
         #: Those that are open at the router and have left.
         self._leaving: deque[Attached] = deque()
         #: Those that have yet to be told that they are over.
@@ -189,15 +188,12 @@ class Carrier:
         self._send()
         return True
 
-    def has_asked(self, client: Attached) -> None:
-        """Take note that a client has something to ask for, and nothing under way."""
-        self._asking.append(client)
-
     def leaves(self, client: Attached) -> None:
         """Have a client leave."""
         state = client.state
         if state is AttachState.OPEN:
             del self._clients[client.number]
+            self.asking.over(client)
             client.behind = self.gathering.end, self.producing.end
             self._leaving.append(client)
         elif state in (AttachState.RENOUNCED, AttachState.OVER):
@@ -226,9 +222,9 @@ class Carrier:
                 self.published += send_rounds(session, self.gathering, self.windows, self.exchange)
             if self.accepting.gathered:
                 self.accepting.send(session, _has_room)
-            if self._leaving or self._asking or self._waiting:
+            if self._leaving or self.asking or self._waiting:
                 self._send_leaving(session)
-                self._send_requests(session)
+                self.asking.send(session, _has_room)
                 self._send_hellos(session)
             if self.counting.wake_at <= now and _has_room(session):
                 session.count(self.counting.frame(now))
@@ -265,10 +261,6 @@ class Carrier:
             return False
         direct, guaranteed = self._leaving[0].behind
         return self.gathering.taken >= direct and self.producing.taken >= guaranteed
-
-    def _send_requests(self, session: GatewaySession) -> None:
-        while self._asking and _has_room(session):
-            self._asking.popleft().ask(session)
 
     def _send_hellos(self, session: GatewaySession) -> None:
         waiting = self._waiting
@@ -375,6 +367,7 @@ class Carrier:
         if client is None:
             return
         self.counting.forget(client)
+        self.asking.over(client)
         if client.state is AttachState.OPEN:
             self._tell(client, client.end, event.error, now)
         elif client.state is AttachState.GREETING:
@@ -399,6 +392,7 @@ class Carrier:
             return
         inner = event.event
         if isinstance(inner, Replied):
+            self.asking.over(client)
             self._tell(client, client.replied, inner, now)
         elif isinstance(inner, Arrived):
             self._tell(client, client.spooled, inner, now)
@@ -479,12 +473,12 @@ class Carrier:
 
     def _end_clients(self, error: AngariumError, now: float, *, is_lost: bool) -> None:
         clients = [*self._clients.values()]
+        self.asking = Asking()
         if is_lost:
             for client in clients:
                 if client.state is AttachState.OPEN:
                     self._tell(client, client.suspend, now + WAIT_S, now)
         self._clients.clear()
-        self._asking.clear()
         self._leaving.clear()
         self.counting = Counting()
         self.accepting = Accepting()
@@ -562,7 +556,7 @@ class Carrier:
             return 0.0
         if self.producing.rows or self.accepting.gathered or session.take_outgoing():
             return 0.0
-        if self._waiting or self._asking or self._leaving or self._ending:
+        if self._waiting or self.asking or self._leaving or self._ending:
             return 0.0
         if self.producing.waiting and self.producing.has_settled():
             return 0.0
@@ -624,7 +618,7 @@ class Carrier:
                 wake = min(wake, at)
             wake = min(wake, producing.open_at())
         at = self.counting.wake_at
-        if self._waiting or self._asking or self.accepting.gathered or self._may_dismiss():
+        if self._waiting or self.asking or self.accepting.gathered or self._may_dismiss():
             at = now
         return at if at < wake and _has_room(session) else wake
 
@@ -669,7 +663,8 @@ class Carrier:
             assert client.number == number
             assert client.state in (AttachState.GREETING, AttachState.OPEN, AttachState.RENOUNCED)
             client.validate()
-        assert self._session is not None or not (self._clients or self._asking or self._leaving)
+        assert self._session is not None or not (self._clients or self.asking or self._leaving)
+        self.asking.validate()
         assert [*self._clients] == sorted(self._clients)
 
 

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
     from angarium.client.protocol.events import Arrived, Indicated
     from angarium.errors import AngariumError
-    from gateway.attached import Attached, Done
+    from gateway.asking import Done
+    from gateway.attached import Attached
     from gateway.mqtt.sessions.holding import Exchange
     from gateway.mqtt.sessions.host import SessionHost, SessionOwner
     from gateway.mqtt.sessions.packets import Came, Packet

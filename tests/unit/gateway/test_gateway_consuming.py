@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from angarium import errors, wire
 from angarium.client.protocol.flow_window import FlowWindow
 from angarium.errors import error_for
+from gateway.asking import AT_CONTROLLER_MAX
 from tests.unit.gateway.played_router import FakeGuest, Gateway
 
 if TYPE_CHECKING:
@@ -52,6 +53,34 @@ def bind(gateway: Gateway, client: Attached, request: int = 1, flow: int = 7, na
 def bound() -> tuple[Gateway, FakeGuest, Attached, FlowWindow]:
     gateway, guest, client = open_client()
     return gateway, guest, client, bind(gateway, client)
+
+
+def test_what_the_controller_is_asked_for_waits_until_it_has_time_and_nothing_else_does() -> None:
+    """The router lets some thousand questions of a username wait, and of a larger fleet it refused the rest."""
+    gateway = Gateway()
+    clients = [gateway.opened(f"c{at}")[0] for at in range(AT_CONTROLLER_MAX + 3)]
+    gateway.sent()
+    told = Told()
+    for client in clients:
+        client.request("session.change", {}, told)
+    clients[-3].leave()
+    gateway.turn()
+    asked = [number for number, operation, _ in gateway.sent_of() if operation == wire.REQUEST]
+    assert asked == [client.number for client in clients[:-3]]
+    other, _ = gateway.opened("other")
+    other.request("session.keep", {}, Told())
+    gateway.turn()
+    assert gateway.sent_of() == [(other.number, wire.REQUEST, [1, "session.keep", {}])]
+    gateway.says_to(clients[0].number, wire.ANSWER, [1, 0, None])
+    assert [number for number, _, _ in gateway.sent_of()] == [clients[-2].number]
+    clients[1].leave()
+    gateway.turn()
+    assert [number for number, operation, _ in gateway.sent_of() if operation == wire.REQUEST] == [
+        clients[-1].number
+    ]
+    for client in clients[2:-3] + clients[-2:]:
+        gateway.says_to(client.number, wire.ANSWER, [1, 0, None])
+    assert told.told == [(None, 0)] * (len(clients) - 2)
 
 
 def bring(gateway: Gateway, client: Attached, *positions: int, flow: int = 7) -> None:

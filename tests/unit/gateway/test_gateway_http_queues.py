@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from angarium.client.protocol.flow_window import FlowWindow
     from angarium.client.protocol.messages import Range
     from angarium.errors import AngariumError
-    from gateway.attached import Attached, Done
+    from gateway.asking import Done
+    from gateway.attached import Attached
 
 OWNER = ("v", "anna", "q")
 

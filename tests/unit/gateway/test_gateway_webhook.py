@@ -30,7 +30,8 @@ from gateway.http.webhooks.webhook import (
 if TYPE_CHECKING:
     from angarium.client.protocol.flow_window import FlowWindow
     from angarium.message import Row
-    from gateway.attached import Attached, Done, Guest, Login
+    from gateway.asking import Done
+    from gateway.attached import Attached, Guest, Login
 
 NODE = "0f3a"
 
