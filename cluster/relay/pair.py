@@ -413,6 +413,9 @@ class Pair(ABC):
 
     def forget(self, side: int) -> None:
         """The connection of a side is closed."""
+        session = self.sessions[side]
+        if session is not None:  # who waits for an answer knows the session: nobody collects garbage here
+            session.guaranteed.clear()
         self.sessions[side] = self.relays[side] = None
         self.forwarders[side].clear()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from typing import Any
 
 import pytest
@@ -218,6 +220,25 @@ def test_when_one_side_ends_the_other_hears_goodbye() -> None:
         assert [frames[0] for frames in other.take_outgoing()] == [wire.BYE]
         assert {effect.side for effect in bench.effects() if isinstance(effect, Disconnect)} == {OWN, FAR}
         assert bench.channel.state is State.WAITING
+
+
+def test_nothing_of_a_connection_that_ended_waits_for_the_garbage_collector() -> None:
+    """A process of a node hardly ever collects: what waited for that would stay after every break of a link."""
+    bench = Bench("tcp://far:1")
+    gc.disable()
+    try:
+        bench.until_connect()
+        bench.welcome(FAR)
+        bench.effects()
+        bench.welcome(OWN, "a")
+        parts = [*bench.channel.sessions, *bench.channel.relays, *bench.channel.forwarders[OWN]]
+        left = [weakref.ref(part) for part in parts if part is not None]
+        del parts
+        bench.close(FAR, errors.SHUTTING_DOWN)
+        bench.effects()
+        assert [part() for part in left] == [None] * 6
+    finally:
+        gc.enable()
 
 
 def test_a_silent_router_is_noticed() -> None:

@@ -184,8 +184,12 @@ class ClientSession:
         self._granted = window.free()
         #: Messages and bytes delivered since HELLO.
         self._received = [0, 0]
-        #: Operations, producers and flows.
-        self.guaranteed: Final = GuaranteedProtocol(self._send)
+        outgoing = self._outgoing
+        #: Operations, producers and flows. Who knows the frames and not the session goes with it without the garbage
+        #: collector, which processes of nodes hardly ever run.
+        self.guaranteed: Final = GuaranteedProtocol(
+            lambda operation, header: outgoing.append([operation, header])
+        )
         #: Rounds sent and not retired, with their bytes and direct rows; numbers are consecutive and end at
         #: `last_round`.
         self._unretired: deque[tuple[int, int, int]] = deque()
